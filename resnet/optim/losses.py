@@ -1,0 +1,36 @@
+"""What training lowers."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float
+) -> tf.Tensor:
+    """Returns the softmax cross-entropy of each example, `[batch]` float32.
+
+    Args:
+        logits: `[batch, num_classes]` float32.
+        labels: `[batch]` int32, from 0.
+        label_smoothing: Share of the label that is spread evenly over all classes.
+
+    Source: Szegedy et al. 2015, arXiv:1512.00567, section 7.
+    """
+    num_classes = logits.shape[-1]
+    targets = tf.one_hot(
+        labels,
+        num_classes,
+        on_value=1 - label_smoothing + label_smoothing / num_classes,
+        off_value=label_smoothing / num_classes,
+    )
+    return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+
+
+def weight_penalty(variables: Sequence[tf.Variable], weight_decay: float) -> float:
+    """Returns `weight_decay` times half the sum of the squares of all weights.
+
+    Training adds its gradient, `weight_decay` times the weight, and the published runs
+    count it in the loss that they print.
+    """
+    return weight_decay * sum(float(tf.nn.l2_loss(one)) for one in variables)

@@ -1,0 +1,135 @@
+"""How every distributed program starts and ends: place, connection, errors, exit code."""
+
+import importlib
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import logging
+
+from data_prep.errors import EXIT_CODE, UserError
+from resnet import cpu_features, distributed, placement
+from resnet.distributed import Communicator
+from resnet.placement import Place, Threads
+
+_STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
+
+Main = Callable[[Sequence[str], Place, Communicator], None]
+
+
+def run(main: Main) -> None:
+    """Runs `main(argv, place, communicator)` and exits.
+
+    A UserError is one sentence on standard error and exit code 2. If all ranks know of
+    it (`Communicator.together`), rank 0 says it and each rank ends by itself; otherwise
+    the rank that has it says so and ends the job, as any other exception does, with its
+    traceback and exit code 1.
+    """
+    place = placement.find_place(os.environ)
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.INFO if place.rank == 0 else logging.WARNING)
+    if place.rank != 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
+    try:
+        communicator = distributed.connect(place)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_CODE)
+    try:
+        main(sys.argv, place, communicator)
+    except distributed.AgreedError as error:
+        if place.rank == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        communicator.gather(None)  # Nobody leaves before the sentence is out.
+        sys.exit(EXIT_CODE)
+    except UserError as error:
+        print(f"error on rank {place.rank}: {error}", file=sys.stderr)
+        communicator.abort(EXIT_CODE)
+    except Exception:
+        if place.num_ranks == 1:
+            raise
+        print(f"rank {place.rank} failed:", file=sys.stderr)
+        traceback.print_exc()
+        communicator.abort(1)
+
+
+def settle_placement(
+    place: Place,
+    communicator: Communicator,
+    num_intra_threads: int,
+    num_inter_threads: int,
+    kmp_blocktime: int,
+) -> Threads:
+    """Binds this rank to its cores and sets its environment; returns its threads.
+
+    To be called before TensorFlow is imported. The numbers of threads are as
+    `placement.choose_threads` takes them, `kmp_blocktime` as `placement.environment`.
+    """
+    mine = placement.group_by_core(sorted(os.sched_getaffinity(0)))
+    cores_seen = communicator.gather_on_node(mine)
+    if len(cores_seen) != place.num_local_ranks:  # Several "hosts" on one machine.
+        cores_seen = [mine] * place.num_local_ranks
+    cores = placement.cores_of_rank(place, cores_seen)
+    threads = placement.choose_threads(cores, num_intra_threads, num_inter_threads)
+    hidden = cpu_features.amx_is_hidden(cpu_features.flags())
+    placement.settle(
+        threads, placement.environment(threads, kmp_blocktime, hidden, os.environ)
+    )
+    num_cores = len({core for seen in cores_seen for core in seen})
+    logging.info(
+        "%d rank(s), %d on this node of %d core(s): %d core(s) a rank,"
+        " %d intra-op and %d inter-op thread(s)",
+        place.num_ranks,
+        place.num_local_ranks,
+        num_cores,
+        len(cores),
+        threads.num_intra_threads,
+        threads.num_inter_threads,
+    )
+    if place.num_local_ranks > num_cores or threads.num_intra_threads > len(cores):
+        logging.warning(
+            "more threads than cores on this node: %d rank(s) of %d thread(s), %d"
+            " core(s). Ranks will wait for one another.",
+            place.num_local_ranks,
+            threads.num_intra_threads,
+            num_cores,
+        )
+    if hidden:
+        logging.warning(
+            "this (virtual) machine announces AMX but hides how its tiles are made:"
+            " oneDNN is held to AVX512_CORE_BF16, or it would crash in bfloat16"
+        )
+    return threads
+
+
+def start_tensorflow(communicator: Communicator) -> None:
+    """Imports TensorFlow and starts Horovod; says once what has no effect in this build.
+
+    While it is imported, TensorFlow 2.21 prints the same notes twice on each rank,
+    whatever TF_CPP_MIN_LOG_LEVEL says; only warnings and errors are let through, and
+    not that there is no GPU.
+    """
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.list_physical_devices()  # Looks for GPUs, and says so.
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            notes.seek(0)
+            for line in notes.read().decode(errors="replace").splitlines():
+                if not _STARTUP_NOTE.search(line):
+                    print(line, file=sys.stderr)
+    communicator.start_horovod()
+    if not placement.openmp_is_loaded():
+        logging.info(
+            "KMP_* and OMP_* (--kmp_blocktime among them) have no effect in this"
+            " TensorFlow, whose oneDNN runs on TensorFlow's own threads:"
+            " --num_intra_threads and --num_inter_threads set those"
+        )

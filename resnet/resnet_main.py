@@ -1,0 +1,204 @@
+"""Trains a ResNet on one process, or on all ranks that mpirun starts.
+
+python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
+mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=... --model_dir=...
+"""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+
+if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from absl import flags, logging
+
+from data_prep import manifest
+from data_prep.errors import UserError, parse_flags
+from resnet import config as configs
+from resnet import placement, program, recipes, shared_flags
+from resnet.config import Config
+from resnet.distributed import Communicator
+from resnet.placement import Place
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "recipe",
+    recipes.TPU_90EP_24K.name,
+    f"Where unset flags come from: {', '.join(recipes.RECIPES)}.",
+)
+flags.DEFINE_string("model", None, f"Network: {', '.join(configs.MODELS)}.")
+flags.DEFINE_integer("resnet_depth", None, "Another way to say --model: 50 is resnet50.")
+flags.DEFINE_string("mode", "train_and_eval", f"{' or '.join(configs.MODES)}.")
+flags.DEFINE_integer("train_batch_size", None, "Images in one step, over all ranks.")
+flags.DEFINE_integer("train_steps", None, "Steps to train.")
+flags.DEFINE_float("train_epochs", None, "Epochs to train, instead of --train_steps.")
+flags.DEFINE_float(
+    "base_learning_rate", None, "Learning rate for a batch of 256, and of step 0."
+)
+flags.DEFINE_float(
+    "peak_learning_rate", None, "After the warm-up; unset, it scales with the batch."
+)
+flags.DEFINE_integer("warmup_steps", None, "Length of the warm-up in steps.")
+flags.DEFINE_float("warmup_epochs", None, "The same in epochs.")
+flags.DEFINE_float("momentum", None, "Of the velocity (Nesterov).")
+flags.DEFINE_float("weight_decay", None, "On all but batch normalization.")
+flags.DEFINE_float("bn_momentum", None, "Decay of batch normalization's averages.")
+flags.DEFINE_float("label_smoothing", None, "Share spread evenly over all classes.")
+flags.DEFINE_integer("image_size", None, "Side of the images in pixels.")
+flags.DEFINE_string("augmentation", None, f"{', '.join(configs.AUGMENTATIONS)}.")
+flags.DEFINE_string(
+    "precision", "float32", "float32, bf16, or auto: the faster one, by measurement."
+)
+flags.DEFINE_integer("seed", 0, "Of weights, order of the examples and augmentation.")
+flags.DEFINE_integer(
+    "steps_per_eval", 0, "Evaluate every so many steps; 0: only at the end."
+)
+flags.DEFINE_integer("log_step_count_steps", 10, "Steps from one log line to the next.")
+flags.DEFINE_integer(
+    "checkpoint_every", 0, "Steps from one checkpoint to the next; 0: an epoch."
+)
+flags.DEFINE_integer("keep_checkpoints", 5, "Newest checkpoints that are kept.")
+
+
+def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
+    """Trains as the flags say."""
+    with communicator.together():
+        parse_flags(argv)
+        shared_flags.check()
+        contents, root = manifest.load(FLAGS.data_dir, "train")
+        config = resolve_config(contents)
+        splits = [contents.splits[name] for name in splits_to_read(config, contents)]
+        for split in splits:
+            manifest.check_files(root, split)
+        configs.check_ranks(config, communicator.num_ranks)
+        if communicator.rank == 0:
+            refuse_other_run(config)
+    threads = program.settle_placement(
+        place,
+        communicator,
+        FLAGS.num_intra_threads,
+        FLAGS.num_inter_threads,
+        FLAGS.kmp_blocktime,
+    )
+
+    program.start_tensorflow(communicator)  # Now that its environment is settled.
+    from resnet import precision, train
+    from resnet.data import record_files
+
+    with communicator.together():
+        records = {
+            split.name: record_files.open_split(str(root), split.name)
+            for split in splits
+        }
+    config = dataclasses.replace(
+        config, precision=precision.choose(config.precision, communicator)
+    )
+    with communicator.together():
+        if communicator.rank == 0:
+            configs.save(config)
+    train.train(
+        config,
+        records["train"],
+        records.get("validation"),
+        communicator,
+        config.num_parallel_calls or len(threads.cpus),
+    )
+
+
+def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
+    """Returns the splits of the data set that the run needs."""
+    if config.mode == "train_and_eval" and "validation" in contents.splits:
+        return ["train", "validation"]
+    return ["train"]
+
+
+def resolve_config(contents: manifest.Manifest) -> Config:
+    """Returns the settings that recipe, flags and data set make.
+
+    Raises:
+        UserError: If they are wrong.
+    """
+    given = {
+        "model": model_name(),
+        "global_batch_size": FLAGS.train_batch_size,
+        "batch_norm_decay": FLAGS.bn_momentum,
+    }
+    for name in (
+        "train_steps",
+        "train_epochs",
+        "base_learning_rate",
+        "peak_learning_rate",
+        "warmup_steps",
+        "warmup_epochs",
+        "momentum",
+        "weight_decay",
+        "label_smoothing",
+        "image_size",
+        "augmentation",
+        "precision",
+        "seed",
+        "data_dir",
+        "model_dir",
+        "mode",
+        "eval_batch_size",
+        "steps_per_eval",
+        "log_step_count_steps",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "num_parallel_calls",
+    ):
+        given[name] = FLAGS[name].value
+    return configs.resolve(
+        recipes.get(FLAGS.recipe),
+        given,
+        contents.splits["train"].num_examples,
+        contents.class_names,
+    )
+
+
+def model_name() -> str | None:
+    """Returns the network that --model or --resnet_depth name, if either does.
+
+    Raises:
+        UserError: If they name two.
+    """
+    if FLAGS.resnet_depth is None:
+        return FLAGS.model
+    name = f"resnet{FLAGS.resnet_depth}"
+    if FLAGS.model not in (None, name):
+        raise UserError(
+            f"--model={FLAGS.model} and --resnet_depth={FLAGS.resnet_depth} name two"
+            " networks. Leave one out."
+        )
+    return name
+
+
+def refuse_other_run(config: Config) -> None:
+    """Refuses a model_dir that holds a run with other settings.
+
+    Raises:
+        UserError: If it does; it names what differs.
+    """
+    if not (pathlib.Path(config.model_dir) / configs.FILE).exists():
+        return
+    old = configs.load(config.model_dir)
+    if config.precision == "auto":
+        config = dataclasses.replace(config, precision=old.precision)
+    if different := configs.differences(old, config):
+        raise UserError(
+            f"{config.model_dir} holds a run with other settings"
+            f" ({'; '.join(different)}). Name another --model_dir, or the settings of"
+            " that run."
+        )
+
+
+def run() -> None:
+    """Runs the program and exits."""
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,52 @@
+"""Flags that several programs have; read by the programs only."""
+
+from absl import flags
+
+from data_prep.errors import UserError
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("data_dir", None, "Folder of a converted data set.")
+flags.DEFINE_string("model_dir", None, "Folder of the run: settings, logs, checkpoints.")
+flags.DEFINE_integer("eval_batch_size", 1024, "Images in one step of evaluation.")
+flags.DEFINE_integer(
+    "num_intra_threads", 0, "Threads that share one op; 0 takes one a core of the rank."
+)
+flags.DEFINE_integer("num_inter_threads", 0, "Ops that run at once; 0 takes one.")
+flags.DEFINE_integer(
+    "kmp_blocktime",
+    1,
+    "Milliseconds that a thread of OpenMP spins before it sleeps; without effect in"
+    " stock TensorFlow.",
+)
+flags.DEFINE_bool("use_tpu", False, "Must be False: this program is for CPUs.")
+flags.DEFINE_integer(
+    "num_parallel_calls", 0, "Threads that decode pictures; 0 takes one a core."
+)
+
+
+def check() -> None:
+    """Refuses what no program can work with.
+
+    Raises:
+        UserError: With a sentence for the first such flag.
+    """
+    if FLAGS.use_tpu:
+        raise UserError(
+            "--use_tpu must be False: this program trains and evaluates on CPUs. Leave"
+            " the flag out."
+        )
+    for name in ("data_dir", "model_dir"):
+        if not FLAGS[name].value:
+            raise UserError(f"--{name} is required and must name a folder.")
+    for name, lowest in (
+        ("eval_batch_size", 1),
+        ("num_intra_threads", 0),
+        ("num_inter_threads", 0),
+        ("kmp_blocktime", 0),
+        ("num_parallel_calls", 0),
+    ):
+        if FLAGS[name].value < lowest:
+            raise UserError(
+                f"--{name} must be at least {lowest}; got {FLAGS[name].value}."
+            )

@@ -1,0 +1,311 @@
+"""Training: the state of a run, one step of it, and the loop."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from data_prep.errors import UserError
+from resnet import checkpoints, models, schedules
+from resnet.config import Config
+from resnet.data import input_pipeline
+from resnet.data.record_files import RecordFiles
+from resnet.distributed import Communicator
+from resnet.evaluate import Evaluator
+from resnet.metrics_log import MetricsLog
+from resnet.optim import losses
+from resnet.optim.optimizers import Momentum
+from resnet.precision import COMPUTE_DTYPES
+from resnet.progress import Progress
+
+StepFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class TrainState:
+    """What a run consists of between two steps.
+
+    Attributes:
+        step: Steps done.
+        model: The network.
+        optimizer: With a velocity for each trainable variable.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.step = 0
+        self.model = models.build(
+            config.model,
+            config.num_classes,
+            config.image_size,
+            config.batch_norm_decay,
+            COMPUTE_DTYPES[config.precision],
+            config.seed,
+        )
+        self.optimizer = Momentum(
+            self.trainable_variables,
+            config.momentum,
+            config.weight_decay,
+            [decays(name) for name in self.names],
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the trainable variables, such as `stage1_block1_1_conv/kernel`."""
+        return [variable.path for variable in self.model.trainable_variables]
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        """What the gradients are for."""
+        return [variable.value for variable in self.model.trainable_variables]
+
+    @property
+    def batch_norm_averages(self) -> list[tf.Variable]:
+        """The moving means and variances, which each rank moves by its own batches."""
+        return [variable.value for variable in self.model.non_trainable_variables]
+
+    @property
+    def decayed_variables(self) -> list[tf.Variable]:
+        """Those of the trainable variables that decay."""
+        pairs = zip(self.trainable_variables, self.names, strict=True)
+        return [variable for variable, name in pairs if decays(name)]
+
+    def tensors(self) -> dict[str, tf.Variable]:
+        """Returns everything that a checkpoint holds, by name."""
+        velocities = zip(self.names, self.optimizer.velocities, strict=True)
+        return {
+            **{f"model/{one.path}": one.value for one in self.model.variables},
+            **{f"velocity/{name}": velocity for name, velocity in velocities},
+        }
+
+    def assign(self, saved: dict[str, np.ndarray]) -> None:
+        """Takes everything over from a checkpoint.
+
+        Raises:
+            UserError: If it is that of another network.
+        """
+        tensors = self.tensors()
+        if missing := sorted(tensors.keys() - saved.keys()):
+            raise UserError(
+                f"the checkpoint lacks {len(missing)} tensors, {missing[0]!r} among them:"
+                f" it is not one of {self.model.name}"
+            )
+        for name, variable in tensors.items():
+            variable.assign(saved[name])
+        self.step = int(saved["step"])
+
+
+def decays(name: str) -> bool:
+    """Returns whether weight decay is for the variable of that name.
+
+    It is for all but batch normalization's; the classifier's bias does decay.
+
+    Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
+    """
+    return not name.endswith(("/gamma", "/beta"))
+
+
+def make_train_step(
+    model: keras.Model,
+    optimizer: Momentum,
+    names: Sequence[str],
+    label_smoothing: float,
+    communicator: Communicator,
+    freeze_batch_norm: bool = False,
+) -> StepFunction:
+    """Returns `train_step(images, labels, learning_rate)`, compiled into a graph.
+
+    It moves the variables by one step and returns the mean cross-entropy of this rank's
+    examples. Each rank must call it as often as the others.
+
+    Args:
+        model: The network.
+        optimizer: Of the network's trainable variables.
+        names: Of those variables, for the exchange of their gradients.
+        label_smoothing: As `losses.cross_entropy` takes it.
+        communicator: The ranks, whose gradients are averaged.
+        freeze_batch_norm: Whether to normalize by the moving averages, which then stay.
+    """
+
+    @tf.function
+    def train_step(
+        images: tf.Tensor, labels: tf.Tensor, learning_rate: tf.Tensor
+    ) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = model(images, training=not freeze_batch_norm)
+            loss = tf.reduce_mean(losses.cross_entropy(logits, labels, label_smoothing))
+        gradients = tape.gradient(loss, optimizer.variables)
+        gradients = communicator.average_gradients(gradients, names)
+        optimizer.apply(gradients, learning_rate)
+        return loss
+
+    return train_step
+
+
+def train(
+    config: Config,
+    train_records: RecordFiles,
+    eval_records: RecordFiles | None,
+    communicator: Communicator,
+    num_parallel_calls: int,
+) -> None:
+    """Trains to `config.train_steps`, from the newest checkpoint if there is one.
+
+    Args:
+        config: The run's settings, whose precision is no longer "auto".
+        train_records: What to train on.
+        eval_records: What to evaluate on, at the end and as the settings say; or None.
+        communicator: The ranks.
+        num_parallel_calls: Pictures that a rank decodes at the same time.
+
+    Raises:
+        FloatingPointError: On all ranks, if the loss is no longer finite.
+    """
+    model_dir = Path(config.model_dir)
+    state = TrainState(config)
+    restore_newest(state, model_dir, communicator)
+    train_step = make_train_step(
+        state.model, state.optimizer, state.names, config.label_smoothing, communicator
+    )
+    batches = iter(
+        input_pipeline.train_batches(
+            train_records,
+            config,
+            communicator.rank,
+            communicator.num_ranks,
+            state.step,
+            num_parallel_calls,
+        )
+    )
+    evaluator = eval_records and Evaluator(
+        state.model, eval_records, config, communicator, num_parallel_calls
+    )
+    log = MetricsLog(model_dir, state.step, communicator.rank)
+    progress = Progress(config, state.step, communicator.rank)
+    logging.info(
+        "Training for %d steps (%.2f epochs in total). Current step %d.",
+        config.train_steps,
+        config.epoch(config.train_steps),
+        state.step,
+    )
+    started = time.monotonic()
+
+    local_losses: list[tf.Tensor] = []
+    while state.step < config.train_steps:
+        learning_rate = schedules.gradual_warmup_then_dec(
+            state.step,
+            config.base_learning_rate,
+            config.warmup_steps,
+            config.peak_learning_rate,
+            config.train_steps,
+        )
+        images, labels = next(batches)
+        loss = train_step(images, labels, tf.constant(learning_rate, tf.float32))
+        local_losses.append(loss)
+        state.step += 1
+        progress.step_done()
+
+        if _due(state.step, config.log_step_count_steps, config):
+            loss = mean_loss(local_losses, state.step, communicator)
+            local_losses.clear()
+            loss += losses.weight_penalty(state.decayed_variables, config.weight_decay)
+            images_per_second = progress.show(state.step, loss, learning_rate)
+            log.write(
+                "train",
+                state.step,
+                config.epoch(state.step),
+                {
+                    "loss": loss,
+                    "learning_rate": learning_rate,
+                    "images_per_second": images_per_second,
+                },
+            )
+        if evaluator and _due(state.step, config.steps_per_eval, config):
+            with progress.paused():
+                average_batch_norm(state, communicator)
+                result = evaluator.evaluate(state.decayed_variables)
+                log.write(
+                    "eval", state.step, config.epoch(state.step), result.as_dict()
+                )
+                progress.say(f"step {state.step}: {result}")
+        if _due(state.step, config.checkpoint_every or _an_epoch(config), config):
+            with progress.paused():
+                average_batch_norm(state, communicator)
+                save(state, model_dir, config.keep_checkpoints, communicator)
+
+    progress.close()
+    log.close()
+    logging.info(
+        "Finished training up to step %d. Elapsed seconds %d.",
+        state.step,
+        time.monotonic() - started,
+    )
+
+
+def _due(step: int, every: int, config: Config) -> bool:
+    """Returns whether it is time for what happens every so many steps, and at the end."""
+    return step == config.train_steps or (every > 0 and step % every == 0)
+
+
+def _an_epoch(config: Config) -> int:
+    return max(1, int(config.steps_per_epoch))
+
+
+def mean_loss(
+    local_losses: Sequence[tf.Tensor], step: int, communicator: Communicator
+) -> float:
+    """Returns the mean over steps and ranks.
+
+    Raises:
+        FloatingPointError: On all ranks, if it is not finite.
+    """
+    local = np.array([np.mean([float(loss) for loss in local_losses])])
+    mean = float(communicator.sum(local)[0]) / communicator.num_ranks
+    if not np.isfinite(mean):
+        raise FloatingPointError(
+            f"the loss is {mean} in the steps up to {step}: the training has diverged."
+            " Lower --peak_learning_rate or lengthen the warm-up."
+        )
+    return mean
+
+
+def average_batch_norm(state: TrainState, communicator: Communicator) -> None:
+    """Gives all ranks the mean of their moving averages.
+
+    Each rank moves its own; without this, what is evaluated and saved would be rank 0's.
+    """
+    communicator.average_variables(state.batch_norm_averages)
+
+
+def restore_newest(
+    state: TrainState, model_dir: Path, communicator: Communicator
+) -> None:
+    """Takes over the newest checkpoint, if there is one, read by rank 0 for all.
+
+    All ranks then have the same weights, also of a new run.
+    """
+    with communicator.together():
+        if communicator.rank == 0 and (steps := checkpoints.saved_steps(model_dir)):
+            state.assign(checkpoints.load(model_dir, steps[-1]))
+    state.step = communicator.broadcast(state.step)
+    communicator.broadcast_variables(list(state.tensors().values()))
+
+
+def save(
+    state: TrainState, model_dir: Path, keep: int, communicator: Communicator
+) -> None:
+    """Saves a checkpoint on rank 0; the other ranks wait for it.
+
+    Raises:
+        UserError: On all ranks, if it can't be written.
+    """
+    with communicator.together():
+        if communicator.rank == 0:
+            try:
+                checkpoints.save(model_dir, state.step, state.tensors(), keep)
+            except (OSError, tf.errors.OpError) as error:
+                raise UserError(
+                    f"the checkpoint of step {state.step} can't be written: {error}"
+                ) from error

@@ -1,0 +1,41 @@
+"""The installable package; `make venv` installs it in place."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+# An MPI and the Horovod built against it are the machine's matter: install/install.sh.
+NOT_FROM_AN_INDEX = ("mpich",)
+
+
+def direct_requirements() -> list[str]:
+    """Returns the lines of requirements.in, without comments."""
+    text = Path(__file__).with_name("requirements.in").read_text(encoding="utf-8")
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith(NOT_FROM_AN_INDEX)]
+
+
+setup(
+    name="resnet-cpu",
+    version="0.1.0",
+    description="ResNet training on clusters of CPUs with TensorFlow and Horovod",
+    python_requires=">=3.10,<3.14",
+    packages=[
+        "resnet",
+        "resnet.data",
+        "resnet.models",
+        "resnet.optim",
+        "data_prep",
+        "launch",
+        "eval",
+    ],
+    install_requires=direct_requirements(),
+    entry_points={
+        "console_scripts": [
+            "resnet-train = resnet.resnet_main:run",
+            "resnet-eval = eval.resnet_eval:run",
+            "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
+            "resnet-learning-curve = eval.learning_curve:run",
+        ]
+    },
+)

@@ -1,0 +1,145 @@
+"""The ready scripts give exactly the published commands."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LAUNCH = Path(__file__).resolve().parents[2] / "launch"
+TRAIN_FLAGS = [
+    "--train_batch_size",
+    "24576",
+    "--train_steps",
+    "4680",
+    "--num_intra_threads",
+    "22",
+    "--num_inter_threads",
+    "2",
+]
+CLOSING_FLAGS = ["--use_tpu=False", "--kmp_blocktime", "1"]
+SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.slurm")])
+# As it might be called on a cluster: with a space in it.
+CLONE = "a clone"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Returns a site with a clone, data, and programs that print their arguments."""
+    for folder in ("records", "out put/model_batch_24k_90ep", f"{CLONE}/.venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / CLONE / "launch").symlink_to(LAUNCH)
+    stub = '#!/bin/sh\nprintf "OMP_NUM_THREADS=%s\\n" "$OMP_NUM_THREADS"\n'
+    stub += 'printf "%s\\n" "$(basename "$0")" "$@"\n'
+    for name in ("mpirun", "python", "srun"):
+        path = tmp_path / CLONE / ".venv/bin" / name
+        path.write_text(stub)
+        path.chmod(0o755)
+    return tmp_path
+
+
+def run_script(site, name, **changes):
+    environment = {
+        "PATH": os.defpath,
+        "REPOSITORY": str(site / CLONE),
+        "DATA_DIR": str(site / "records"),
+        "OUTPUT_DIR": str(site / "out put"),
+    }
+    environment |= {key: str(value) for key, value in changes.items()}
+    return subprocess.run(
+        ["bash", str(LAUNCH / name)],
+        env={key: value for key, value in environment.items() if value != "None"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("suffix", ["sh", "slurm"])
+def test_training_runs_the_published_command(site, suffix):
+    result = run_script(site, f"train_256_nodes_24k.{suffix}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "OMP_NUM_THREADS=",
+        "mpirun",
+        "-np",
+        "512",
+        "-ppn",
+        "2",
+        "python",
+        f"{site}/{CLONE}/resnet/resnet_main.py",
+        *TRAIN_FLAGS,
+        f"--data_dir={site}/records",
+        "--model_dir",
+        f"{site}/out put/model_batch_24k_90ep",
+        *CLOSING_FLAGS,
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["sh", "slurm"])
+def test_evaluation_runs_the_published_command(site, suffix):
+    result = run_script(site, f"eval_one_node.{suffix}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "OMP_NUM_THREADS=46",
+        "python",
+        f"{site}/{CLONE}/eval/resnet_eval.py",
+        "--eval_batch_size",
+        "200",
+        "--num_intra_threads",
+        "46",
+        "--num_inter_threads",
+        "2",
+        f"--data_dir={site}/records",
+        f"--model_dir={site}/out put/model_batch_24k_90ep",
+        *CLOSING_FLAGS,
+    ]
+
+
+@pytest.mark.parametrize("name", ["train_256_nodes_24k", "eval_one_node"])
+def test_slurm_finds_the_clone_where_sbatch_was_called(site, name):
+    changes = {"REPOSITORY": None, "SLURM_SUBMIT_DIR": site / CLONE}
+    result = run_script(site, f"{name}.slurm", **changes)
+    assert result.returncode == 0, result.stderr
+    assert f"{site}/{CLONE}/" in result.stdout
+
+
+def test_a_host_file_is_handed_to_mpirun(site):
+    hosts = site / "host file"
+    hosts.write_text("node1\nnode2\n")
+    result = run_script(site, "train_256_nodes_24k.sh", HOSTFILE=hosts)
+    assert result.stdout.splitlines()[1:6] == ["mpirun", "-f", str(hosts), "-np", "512"]
+
+
+@pytest.mark.parametrize("name", ["train_256_nodes_24k.sh", "eval_one_node.sh"])
+@pytest.mark.parametrize("setting", ["DATA_DIR", "OUTPUT_DIR", "VENV"])
+def test_a_missing_folder_is_named_before_anything_runs(site, name, setting):
+    result = run_script(site, name, **{setting: site / "nowhere"})
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert str(site / "nowhere") in result.stderr
+    assert setting in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_missing_host_file_is_named(site):
+    result = run_script(site, "train_256_nodes_24k.sh", HOSTFILE=site / "nowhere")
+    assert result.returncode == 2
+    assert "HOSTFILE" in result.stderr
+
+
+def test_slurm_asks_for_the_nodes_and_ranks_of_the_command():
+    text = (LAUNCH / "train_256_nodes_24k.slurm").read_text()
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, flags=re.MULTILINE))
+    assert int(options["nodes"]) * int(options["ntasks-per-node"]) == 512
+    assert options["ntasks-per-node"] == "2"
+    assert options["cpus-per-task"] == "24"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_script_is_valid_bash_and_stops_at_the_first_error(path):
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=60)
+    assert "\nset -euo pipefail\n" in path.read_text()
+    assert os.access(path, os.X_OK)

@@ -1,0 +1,181 @@
+"""Who may import what: the directions of the tree, read from the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("resnet", "data_prep", "launch", "eval")
+MAINS = {
+    "resnet.resnet_main",
+    "eval.resnet_eval",
+    "eval.learning_curve",
+    "data_prep.imagenet_to_tfrecords",
+    "data_prep.digits",
+}
+# The files of data_prep that are for everybody; no TensorFlow in them.
+DATA_PREP_SHARED = {
+    "data_prep.tfrecord_format",
+    "data_prep.manifest",
+    "data_prep.errors",
+}
+# What each folder may take from the others; None: everything.
+DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
+    "data_prep": {},
+    "resnet": {"data_prep": DATA_PREP_SHARED},
+    "eval": {
+        "resnet": None,
+        "data_prep": DATA_PREP_SHARED,
+    },
+    "launch": {
+        "resnet": {
+            "resnet.config",
+            "resnet.recipes",
+            "resnet.schedules",
+            "resnet.placement",
+        }
+    },
+}
+# Read before TensorFlow is imported, or on machines without it.
+WITHOUT_TENSORFLOW = {
+    "resnet.placement",
+    "resnet.config",
+    "resnet.recipes",
+    "resnet.schedules",
+    "resnet.data.example_order",
+}
+TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
+FLAG_READERS = MAINS | {"resnet.shared_flags", "data_prep.errors"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_name(path): path.read_text(encoding="utf-8")
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def imports_of(name: str, source: str, modules: set[str]) -> set[str]:
+    """Returns the full names of the modules that a source imports, at any depth.
+
+    `from resnet import config` counts as `resnet.config` if that is a module, else as
+    `resnet`; relative imports are spelled out, and `import_module("x")` counts too.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = name.split(".")
+                is_package = any(module.startswith(name + ".") for module in modules)
+                keep = len(parents) - node.level + is_package
+                base = ".".join([*parents[:keep], *([base] if base else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if full in modules else base)
+        elif isinstance(node, ast.Call) and node.args:
+            function, first = node.func, node.args[0]
+            called = getattr(function, "attr", getattr(function, "id", ""))
+            if called in ("import_module", "__import__") and isinstance(
+                first, ast.Constant
+            ):
+                found.add(str(first.value))
+    return found
+
+
+IMPORTS = {
+    name: imports_of(name, source, set(SOURCES)) for name, source in SOURCES.items()
+}
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def everything_imported_by(name: str) -> set[str]:
+    """Returns what importing one of our modules imports, through our modules."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        parts = current.split(".")
+        parents = {".".join(parts[:end]) for end in range(1, len(parts))}
+        waiting += [m for m in IMPORTS.get(current, set()) | parents if m not in seen]
+    return seen - {name}
+
+
+def test_imports_are_read_from_every_form():
+    source = "import a.b\nfrom x import m, f\nfrom . import n\ndef g():\n import late"
+    source += "\n importlib.import_module('named')"
+    modules = {"x", "x.m", "p", "p.q", "p.n"}
+    expected = {"a.b", "x.m", "x", "p.n", "late", "named"}
+    assert imports_of("p.q", source, modules) == expected
+    assert imports_of("p", "from .n import f", modules) == {"p.n"}
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_folders_import_only_downwards(name):
+    package = top(name)
+    for imported in IMPORTS[name]:
+        other = top(imported)
+        if other not in PACKAGES or other == package:
+            continue
+        assert other in DIRECTIONS[package], f"{name} imports {imported}"
+        allowed = DIRECTIONS[package][other]
+        assert allowed is None or imported in allowed, f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_nobody_imports_a_program(name):
+    assert not IMPORTS[name] & MAINS
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_only_distributed_imports_horovod_and_mpi4py(name):
+    if name != "resnet.distributed":
+        assert not {top(imported) for imported in IMPORTS[name]} & {"horovod", "mpi4py"}
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_TENSORFLOW))
+def test_pure_modules_are_there_and_import_no_tensorflow(name):
+    assert name in SOURCES
+    assert not {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
+
+
+@pytest.mark.parametrize("name", sorted(n for n in SOURCES if top(n) == "launch"))
+def test_launch_runs_without_tensorflow(name):
+    assert not {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_only_programs_read_flags(name):
+    if name in FLAG_READERS:
+        return
+    tree = ast.parse(SOURCES[name])
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert "FLAGS" not in names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("absl", "absl.flags"):
+            assert node.module == "absl", f"{name} imports from absl.flags"
+            assert "flags" not in {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            assert "absl.flags" not in {alias.name for alias in node.names}
+
+
+def test_setup_lists_every_package():
+    listed = (ROOT / "setup.py").read_text(encoding="utf-8")
+    folders = {path.parent for p in PACKAGES for path in (ROOT / p).rglob("*.py")}
+    for folder in folders:
+        assert f'"{".".join(folder.relative_to(ROOT).parts)}"' in listed
