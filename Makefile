@@ -47,9 +47,9 @@ format: venv  ## Format the code
 UV := uv==0.13.8
 COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile --universal \
 	--generate-hashes --python-version 3.10 --no-header --quiet --no-emit-index-url \
-	--no-emit-find-links --upgrade
+	--no-emit-find-links $(UPGRADE)
 
-lock:  ## Make the hashed requirements*.txt anew from requirements*.in
+lock:  ## Make the hashed requirements*.txt anew (UPGRADE=--upgrade: newest versions)
 	python3 -m venv .lock-venv
 	.lock-venv/bin/python -m pip install --quiet $(UV)
 	$(COMPILE) requirements.in -o requirements.txt

@@ -1,4 +1,110 @@
-"""Draws the learning curves of training runs: learning_curve.png in the first model_dir.
+"""Draws the learning curves of a training run into a picture.
 
 python eval/learning_curve.py --model_dir=MODEL
 """
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import matplotlib
+from absl import flags
+
+from data_prep import errors
+from data_prep.errors import UserError
+from resnet import config as configs
+from resnet import shared_flags  # noqa: F401 - defines --model_dir.
+from resnet.config import Config
+from resnet.metrics_file import FILE as METRICS_FILE
+from resnet.metrics_file import Line, read
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("picture", None, "File to write; else learning_curve.png in it.")
+
+BLUE, ORANGE, GREY = "#2a6fb0", "#d1662a", "#666666"
+
+
+def main() -> None:
+    """Draws what the flags say."""
+    if not FLAGS.model_dir:
+        raise UserError("--model_dir is required and must name a folder.")
+    model_dir = pathlib.Path(FLAGS.model_dir)
+    config = configs.load(FLAGS.model_dir)
+    metrics = model_dir / METRICS_FILE
+    lines = read(metrics) if metrics.exists() else []
+    if not any(line["kind"] == "train" for line in lines):
+        raise UserError(f"expected lines of training in {metrics}; there are none yet")
+    picture = pathlib.Path(FLAGS.picture or model_dir / "learning_curve.png")
+    draw(lines, config, picture)
+    print(picture)
+
+
+def draw(lines: Sequence[Line], config: Config, picture: pathlib.Path) -> None:
+    """Writes a picture of loss, accuracy and learning rate over the epochs.
+
+    Args:
+        lines: Of `metrics.jsonl`, at least one of kind "train".
+        config: The run's settings.
+        picture: The file; its suffix says the format.
+    """
+    train = [line for line in lines if line["kind"] == "train"]
+    evals = [line for line in lines if line["kind"] == "eval"]
+    epochs = [line["epoch"] for line in train]
+    figure, (losses, accuracy, rate) = plt.subplots(1, 3, figsize=(12, 3.6))
+
+    losses.plot(epochs, [line["loss"] for line in train], color=BLUE, label="training")
+    eval_epochs = [line["epoch"] for line in evals]
+    eval_losses = [line["loss"] for line in evals]
+    losses.plot(eval_epochs, eval_losses, "o", color=ORANGE, label="validation")
+    losses.set_title("Loss", loc="left")
+    losses.legend(frameon=False)
+
+    for name, label, color in (("top5", "top-5", GREY), ("top1", "top-1", ORANGE)):
+        percents = [100 * line[name] for line in evals]
+        last = f": {percents[-1]:.2f} %" if percents else ""
+        accuracy.plot(eval_epochs, percents, "o-", color=color, label=label + last)
+    count = f" on {evals[-1]['count']:,} images" if evals else ": not evaluated yet"
+    accuracy.set_title(f"Validation accuracy{count}, %", loc="left")
+    accuracy.set_ylim(0, 102)
+    accuracy.legend(frameon=False, loc="lower right")
+
+    rate.plot(epochs, [line["learning_rate"] for line in train], color=BLUE)
+    rate.set_title("Learning rate", loc="left")
+    rate.set_ylim(bottom=0)
+
+    for axes in (losses, accuracy, rate):
+        axes.set_xlabel("epoch")
+        axes.set_xlim(0, max(epochs) * 1.02)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        f"{config.model} at {config.image_size} px, recipe {config.recipe},"
+        f" batch {config.global_batch_size:,}, {config.train_steps:,} steps",
+        x=0.01,
+        ha="left",
+    )
+    figure.tight_layout()
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110)
+    plt.close(figure)
+
+
+def run() -> None:
+    """Runs the program and exits."""
+    try:
+        errors.parse_flags(sys.argv)
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(errors.EXIT_CODE)
+
+
+if __name__ == "__main__":
+    run()

@@ -115,7 +115,8 @@ def parse_checkpoints(value: str) -> str | list[int]:
         return [int(step) for step in value.split(",")]
     except ValueError as error:
         raise UserError(
-            f"--checkpoints must be latest, all, or steps such as 100,200; got {value!r}"
+            "--checkpoints must be latest, all, or steps such as 100,200; got"
+            f" {value!r}."
         ) from error
 
 
@@ -133,10 +134,10 @@ def choose_steps(
         return saved[-1:]
     if requested == "all":
         return saved
-    if missing := sorted(set(requested) - set(saved)):
+    if missing := sorted(set(map(int, requested)) - set(saved)):
         raise UserError(
-            f"expected a checkpoint of step {missing[0]} in {model_dir}; there are those"
-            f" of {', '.join(map(str, saved))}"
+            f"expected a checkpoint of step {missing[0]} in {model_dir}; there are"
+            f" those of {', '.join(map(str, saved))}"
         )
     return [int(step) for step in requested]
 
@@ -154,7 +155,8 @@ def evaluate_checkpoint(
 
     result = evaluator.evaluate(decayed_variables, report)
     logging.info(
-        "Finished evaluation at %s", datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S")
+        "Finished evaluation at %s",
+        datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S"),
     )
     logging.info(
         "Saving dict for global step %d: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"

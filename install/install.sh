@@ -39,7 +39,8 @@ if [ -z "$new_mpi" ]; then
   MPIRUN=${MPIRUN:-$(choice MPIRUN)}
 fi
 if [ -n "$MPICXX" ]; then
-  MPICXX=$(command -v "$MPICXX") || fail "there is no MPICXX='$MPICXX' that can be run."
+  command -v "$MPICXX" >/dev/null || fail "there is no program MPICXX=$MPICXX."
+  MPICXX=$(command -v "$MPICXX")
   # The wrappers of one MPI lie in one folder and differ in the name's end.
   folder=$(cd "$(dirname "$MPICXX")" && pwd)
   MPICXX=$folder/$(basename "$MPICXX")
@@ -129,6 +130,7 @@ fi
 export CXX
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
+first_error() { grep -m 1 . "$temporary/errors" || echo "it says nothing"; }
 cat >"$temporary/check.cpp" <<'CPP'
 #include <optional>
 #include <string_view>
@@ -140,7 +142,7 @@ CPP
 # CXX may hold options, so it is not quoted.
 # shellcheck disable=SC2086
 $CXX -std=c++17 "$temporary/check.cpp" -o "$temporary/check" 2>"$temporary/errors" ||
-  fail "needs a C++17 compiler, to build Horovod; '$CXX' did not compile a small program ($(head -n 1 "$temporary/errors")). Name one: make venv CXX=/path/to/g++"
+  fail "needs a C++17 compiler, to build Horovod; '$CXX' did not compile a small program ($(first_error)). Name one: make venv CXX=/path/to/g++"
 "$temporary/check" ||
   fail "cannot run a program compiled in ${TMPDIR:-/tmp}. Name a folder where that is allowed: make venv TMPDIR=/path"
 
@@ -151,7 +153,7 @@ if [ -n "$MPICXX" ]; then
     fail "there is no launcher $MPIRUN beside MPICXX. Name it: make venv MPICXX=$MPICXX MPIRUN=/path/to/mpirun"
   printf '#include <mpi.h>\nint main() { return MPI_Init(nullptr, nullptr); }\n' >"$temporary/mpi.cpp"
   "$MPICXX" "$temporary/mpi.cpp" -o "$temporary/mpi" 2>"$temporary/errors" ||
-    fail "$MPICXX did not compile a small MPI program ($(head -n 1 "$temporary/errors"))."
+    fail "$MPICXX did not compile a small MPI program ($(first_error))."
   "$PYTHON" -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
     fail "a site's MPI needs Python.h, to build mpi4py (Debian and Ubuntu: the package python${version%.*}-dev)."
@@ -200,15 +202,16 @@ seconds() { echo "$((SECONDS - $1)) s"; }
 # --- Packages -------------------------------------------------------------------------
 step=$SECONDS
 say "packages from the locks ..."
-# Packages that come as source are built with these, not with what the index has today.
+# The locks are whole, so pip need not look for dependencies (and stumbles on some: it meets
+# etils[epath] before the pinned etils). What comes as source is built with the first three.
 locked only setuptools wheel packaging >"$temporary/first.txt"
-"${pip[@]}" install --require-hashes -r "$temporary/first.txt"
+"${pip[@]}" install --no-deps --require-hashes -r "$temporary/first.txt"
 if [ -z "$MPICXX" ]; then
-  "${pip[@]}" install --no-build-isolation --require-hashes -r requirements.txt -r requirements-dev.txt
+  "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
+    -r requirements.txt -r requirements-dev.txt
 else
   locked except mpich mpi4py >"$temporary/requirements.txt"
-  # The dev lock is made beside requirements.txt, and names none of the two.
-  "${pip[@]}" install --no-build-isolation --require-hashes \
+  "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
     -r "$temporary/requirements.txt" -r requirements-dev.txt
   locked only mpi4py >"$temporary/mpi4py.txt"
   # Not from pip's cache: a wheel there may have been built against another MPI.

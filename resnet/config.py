@@ -122,8 +122,8 @@ def resolve(
 
     Args:
         recipe: Where what is not given comes from.
-        given: Fields of `Config`, and `train_epochs` and `warmup_epochs`; those that are
-            None count as not given.
+        given: Fields of `Config`, and `train_epochs` and `warmup_epochs`; a value of
+            None counts as not given.
         num_train_examples: Of the data set.
         class_names: Of the data set, in the order of the labels.
 
@@ -211,7 +211,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mode": MODES,
 }
 # Flags keep the names that the recipe's ancestor gave them.
-_FLAG_NAMES = {"global_batch_size": "train_batch_size", "batch_norm_decay": "bn_momentum"}
+_FLAG_NAMES = {
+    "global_batch_size": "train_batch_size",
+    "batch_norm_decay": "bn_momentum",
+}
 
 
 def _out_of_range(values: Mapping[str, Any]) -> list[str]:
@@ -227,7 +230,9 @@ def _out_of_range(values: Mapping[str, Any]) -> list[str]:
     for name, allowed in _NAMES.items():
         value = values.get(name)
         if value is not None and value not in allowed:
-            problems.append(f"--{name} must be one of {', '.join(allowed)}; got {value}.")
+            problems.append(
+                f"--{name} must be one of {', '.join(allowed)}; got {value}."
+            )
     return problems
 
 

@@ -64,8 +64,8 @@ def _ask_processor(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
     """Runs the CPUID instruction.
 
     Raises:
-        OSError: If this is no x86-64 processor, or the system lets a process run no code
-            that it wrote itself.
+        OSError: If this is no x86-64 processor, or the system forbids a process to run
+            code that it wrote itself.
     """
     if platform.machine() != "x86_64":
         raise OSError("CPUID is an instruction of x86-64")

@@ -129,7 +129,7 @@ class Communicator:
         ]
 
     def abort(self, exit_code: int) -> None:
-        """Ends all ranks of the job at once, for a fault that only this one knows of."""
+        """Ends all ranks of the job at once, for a fault only this one knows of."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self._world is not None:

@@ -1,4 +1,4 @@
-"""Exact evaluation: each example counted once, for any batch size and number of ranks."""
+"""Exact evaluation: each example counts once, for any batch size and any ranks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -84,7 +84,7 @@ class Evaluator:
         decayed_variables: Sequence[tf.Variable],
         report: Callable[[int], None] | None = None,
     ) -> Result:
-        """Returns the accuracy on all examples, the same on all ranks; only sums travel.
+        """Returns the accuracy on all examples, to each rank; only sums travel.
 
         Args:
             decayed_variables: For the weight penalty in the loss.
@@ -143,7 +143,7 @@ class Evaluator:
 
 
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns for each example whether its label is among the k highest, `[batch]` bool.
+    """Returns whether each example's label is among the k highest, `[batch]` bool.
 
     Logits equal to the label's count as lower only if their class comes later, so that
     equal logits are not all right; a label whose logit is no number is never in.

@@ -159,7 +159,7 @@ def environment(
         "KMP_AFFINITY": "granularity=fine,compact,1,0",
         "KMP_BLOCKTIME": str(kmp_blocktime),
         "KMP_SETTINGS": "0",
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # Errors only; its notes come twice from each rank.
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # Errors only, or each rank prints notes.
         "CUDA_VISIBLE_DEVICES": "-1",  # Or TensorFlow looks for GPUs, and complains.
     }
     if amx_is_hidden:

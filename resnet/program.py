@@ -1,4 +1,4 @@
-"""How every distributed program starts and ends: place, connection, errors, exit code."""
+"""How a distributed program starts and ends: place, connection, errors, exit code."""
 
 import importlib
 import os
@@ -106,7 +106,7 @@ def settle_placement(
 
 
 def start_tensorflow(communicator: Communicator) -> None:
-    """Imports TensorFlow and starts Horovod; says once what has no effect in this build.
+    """Imports TensorFlow and starts Horovod; says what has no effect in this build.
 
     While it is imported, TensorFlow 2.21 prints the same notes twice on each rank,
     whatever TF_CPP_MIN_LOG_LEVEL says; only warnings and errors are let through, and

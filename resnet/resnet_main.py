@@ -1,7 +1,7 @@
 """Trains a ResNet on one process, or on all ranks that mpirun starts.
 
 python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
-mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=... --model_dir=...
+mpirun -np 2 python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from absl import flags, logging
+from absl import flags
 
 from data_prep import manifest
 from data_prep.errors import UserError, parse_flags
 from resnet import config as configs
-from resnet import placement, program, recipes, shared_flags
+from resnet import program, recipes, shared_flags
 from resnet.config import Config
 from resnet.distributed import Communicator
 from resnet.placement import Place
@@ -30,7 +30,9 @@ flags.DEFINE_string(
     f"Where unset flags come from: {', '.join(recipes.RECIPES)}.",
 )
 flags.DEFINE_string("model", None, f"Network: {', '.join(configs.MODELS)}.")
-flags.DEFINE_integer("resnet_depth", None, "Another way to say --model: 50 is resnet50.")
+flags.DEFINE_integer(
+    "resnet_depth", None, "Another way to say --model: 50 is resnet50."
+)
 flags.DEFINE_string("mode", "train_and_eval", f"{' or '.join(configs.MODES)}.")
 flags.DEFINE_integer("train_batch_size", None, "Images in one step, over all ranks.")
 flags.DEFINE_integer("train_steps", None, "Steps to train.")

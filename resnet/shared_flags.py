@@ -7,7 +7,7 @@ from data_prep.errors import UserError
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("data_dir", None, "Folder of a converted data set.")
-flags.DEFINE_string("model_dir", None, "Folder of the run: settings, logs, checkpoints.")
+flags.DEFINE_string("model_dir", None, "Folder of the run: settings, logs, weights.")
 flags.DEFINE_integer("eval_batch_size", 1024, "Images in one step of evaluation.")
 flags.DEFINE_integer(
     "num_intra_threads", 0, "Threads that share one op; 0 takes one a core of the rank."

@@ -89,8 +89,8 @@ class TrainState:
         tensors = self.tensors()
         if missing := sorted(tensors.keys() - saved.keys()):
             raise UserError(
-                f"the checkpoint lacks {len(missing)} tensors, {missing[0]!r} among them:"
-                f" it is not one of {self.model.name}"
+                f"the checkpoint lacks {len(missing)} tensors, {missing[0]!r} among"
+                f" them: it is not one of {self.model.name}"
             )
         for name, variable in tensors.items():
             variable.assign(saved[name])
@@ -245,7 +245,7 @@ def train(
 
 
 def _due(step: int, every: int, config: Config) -> bool:
-    """Returns whether it is time for what happens every so many steps, and at the end."""
+    """Returns whether what happens every so many steps, and at the end, is due."""
     return step == config.train_steps or (every > 0 and step % every == 0)
 
 
@@ -274,7 +274,7 @@ def mean_loss(
 def average_batch_norm(state: TrainState, communicator: Communicator) -> None:
     """Gives all ranks the mean of their moving averages.
 
-    Each rank moves its own; without this, what is evaluated and saved would be rank 0's.
+    Each rank moves its own; without this, rank 0's would be evaluated and saved.
     """
     communicator.average_variables(state.batch_norm_averages)
 

@@ -6,8 +6,8 @@ positions k*B to (k+1)*B - 1 and runs on over an epoch's end into the next permu
 rank r of R takes its r-th slice of it. So the batches depend neither on the number of
 ranks nor on where a run was interrupted.
 
-The functions use only operators that NumPy arrays and TensorFlow's int64 tensors share,
-and no value exceeds an int64, so the same lines run in tests and inside the input graph.
+The functions use only operators that NumPy arrays and TensorFlow's int64 tensors
+share, and no value exceeds an int64: tests and the input graph run the same lines.
 """
 
 import math
@@ -68,8 +68,8 @@ def shuffle_once(x: Any, seed: int, epoch: Any, num_examples: int) -> Any:
         epoch: int64, of x's shape or one for all.
         num_examples: Examples in an epoch.
 
-    Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", sections 3.2
-    and 3.3.
+    Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": cycle
+    walking and the generalized Feistel network.
     """
     a, b = domain(num_examples)
     left, right = x % a, x // a
@@ -95,7 +95,7 @@ def shuffled(
         epoch: int64, of the same shape or one for all.
         num_examples: Examples in an epoch, from 1 to 2**62.
     """
-    example = shuffle_once(position_in_epoch, seed, epoch, num_examples)
+    example: np.ndarray = shuffle_once(position_in_epoch, seed, epoch, num_examples)
     while (outside := example >= num_examples).any():
         again = shuffle_once(example, seed, epoch, num_examples)
         example = np.where(outside, again, example)

@@ -20,8 +20,8 @@ def train_batches(
 ) -> tf.data.Dataset:
     """Returns a rank's part of each global batch from `start_step` on.
 
-    The elements are images `[local_batch, image_size, image_size, 3]` float32 and labels
-    `[local_batch]` int32 from 0. Nothing is read to get to `start_step`.
+    The elements are images `[local_batch, image_size, image_size, 3]` float32 and
+    labels `[local_batch]` int32 from 0. Nothing is read to get to `start_step`.
 
     Args:
         records: The training split.
@@ -75,8 +75,8 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Returns the examples from `first_example` to `end_example - 1`, each once.
 
-    The elements are images, labels, and `is_real` `[batch_size]` bool: the last batch is
-    filled up, and False marks what fills it.
+    The elements are images, labels, and `is_real` `[batch_size]` bool: the last batch
+    is filled up, and False marks what fills it.
 
     Args:
         records: The split.

@@ -44,9 +44,7 @@ def train_image(
     return image
 
 
-def eval_image(
-    encoded: tf.Tensor, image_size: int, crop_fraction: float
-) -> tf.Tensor:
+def eval_image(encoded: tf.Tensor, image_size: int, crop_fraction: float) -> tf.Tensor:
     """Returns a picture as evaluation sees it: its central square.
 
     Args:

@@ -17,7 +17,7 @@ def build(
     """Returns a new network: normalized float32 images in, float32 logits out.
 
     Args:
-        name: "resnet18", "resnet34", "resnet50", "resnet101", "resnet152" or "resnet200".
+        name: "resnet" and a depth: 18, 34, 50, 101, 152 or 200.
         num_classes: Length of the logits.
         image_size: Side of the images in pixels.
         batch_norm_decay: Of the moving averages; 0.95 as in the 24K recipe.

@@ -1,7 +1,7 @@
 """The layers of the networks: convolution, fused normalization, pooling, classifier.
 
-They compute in the dtype of what comes in, float32 or bfloat16, and keep their variables
-in float32. Images are `[batch, height, width, channels]`.
+They compute in the dtype of what comes in, float32 or bfloat16, and keep their
+variables in float32. Images are `[batch, height, width, channels]`.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,9 @@ class BatchNorm(Layer):
     def build(self, input_shape: Sequence[int], *_: Any) -> None:
         """Makes scale, offset and the averages, each `[channels]`."""
         shape = (input_shape[-1],)
-        self.gamma = self.add_float("gamma", shape, "zeros" if self.zero_gamma else "ones")
+        self.gamma = self.add_float(
+            "gamma", shape, "zeros" if self.zero_gamma else "ones"
+        )
         self.beta = self.add_float("beta", shape, "zeros")
         self.moving_mean = self.add_float("moving_mean", shape, "zeros", False)
         self.moving_variance = self.add_float("moving_variance", shape, "ones", False)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class Momentum:
-    """Gradient descent with Nesterov's momentum, the learning rate outside the velocity.
+    """Gradient descent with Nesterov's momentum; the velocity has no learning rate.
 
     velocity = momentum * velocity + gradient
     variable = variable - learning_rate * (gradient + momentum * velocity)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from data_prep import atomic_files, manifest
+from data_prep import manifest
 from data_prep.errors import UserError
 
 
@@ -198,27 +198,3 @@ def test_changed_offsets_are_refused(converted_set):
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):
         manifest.read_offsets(converted_set, split)
-
-
-def test_a_file_appears_only_when_it_is_whole(tmp_path):
-    path = tmp_path / "file"
-    atomic_files.atomic_write_bytes(path, b"old")
-
-    def write_and_fail() -> None:
-        with atomic_files.atomic_file(path) as file:
-            file.write(b"new")
-            file.flush()
-            assert path.read_bytes() == b"old"
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        write_and_fail()
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path):
-    for name in (".x.01234567.partial", "x.partial", ".hidden"):
-        (tmp_path / name).touch()
-    atomic_files.remove_leftovers(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == [".hidden", "x.partial"]

@@ -1,0 +1,42 @@
+"""`model_dir/metrics.jsonl`: the numbers of a run, one JSON object a line.
+
+Each has `kind` ("train" or "eval"), `step`, `epoch` and the numbers of its kind:
+`loss`, `learning_rate` and `images_per_second`, or `top1`, `top5`, `loss` and `count`.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "metrics.jsonl"
+
+Line = dict[str, Any]
+
+
+def read(path: Path) -> list[Line]:
+    """Returns the lines of a file; a last one that was cut is left out."""
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) -> Line:
+    """Returns a line; floats keep seven digits, what a float32 has."""
+    return {
+        "kind": kind,
+        "step": step,
+        "epoch": round(epoch, 4),
+        **{name: _rounded(value) for name, value in numbers.items()},
+    }
+
+
+def encode(line: Line) -> str:
+    """Returns the text of a line, its end included."""
+    return json.dumps(line) + "\n"
+
+
+def _rounded(value: float) -> float:
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    return float(f"{value:.7g}")
