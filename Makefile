@@ -31,7 +31,7 @@ demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in 
 	@launch/demo.sh
 
 test: venv  ## All tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -m "not slow"
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -55,6 +55,7 @@ lock:  ## Make the hashed requirements*.txt anew (UPGRADE=--upgrade: newest vers
 	$(COMPILE) requirements.in -o requirements.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
 	$(COMPILE) requirements-build.in -o requirements-build.txt
+	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt
 	rm -rf .lock-venv
 
 ci:  ## What CI runs: tests without skips, lint, types

@@ -84,7 +84,7 @@ key() {  # Of everything that decides what .venv holds.
   {
     echo "$VENV" "$1" "$MPICXX" "$MPICC" "$MPIRUN"
     cat requirements.txt requirements-dev.txt requirements-build.txt setup.py \
-      pyproject.toml install/install.sh install/build_horovod.sh
+      pyproject.toml install/*.sh install/*.txt
   } | sha256sum | cut -c1-64
 }
 
@@ -213,10 +213,12 @@ else
   locked except mpich mpi4py >"$temporary/requirements.txt"
   "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
     -r "$temporary/requirements.txt" -r requirements-dev.txt
+  "${pip[@]}" install --no-deps --require-hashes --target "$temporary/tools" \
+    -r install/requirements-mpi4py.txt
   locked only mpi4py >"$temporary/mpi4py.txt"
   # Not from pip's cache: a wheel there may have been built against another MPI.
-  MPICC=$MPICC "${pip[@]}" install --no-build-isolation --no-cache-dir --force-reinstall --no-deps \
-    --no-binary mpi4py --require-hashes -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
+  PYTHONPATH=$temporary/tools MPICC=$MPICC "${pip[@]}" install --no-build-isolation \
+    --no-cache-dir --force-reinstall --no-deps --no-binary mpi4py --require-hashes -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
     tail -n 20 "$temporary/log" >&2
     fail "mpi4py did not build with $MPICC (its last lines are above)."
   }

@@ -8,7 +8,9 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string("data_dir", None, "Folder of a converted data set.")
 flags.DEFINE_string("model_dir", None, "Folder of the run: settings, logs, weights.")
-flags.DEFINE_integer("eval_batch_size", 1024, "Images in one step of evaluation.")
+flags.DEFINE_integer(
+    "eval_batch_size", 200, "Images in one step of evaluation, over all ranks."
+)
 flags.DEFINE_integer(
     "num_intra_threads", 0, "Threads that share one op; 0 takes one a core of the rank."
 )

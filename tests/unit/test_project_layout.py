@@ -19,6 +19,7 @@ DATA_PREP_SHARED = {
     "data_prep.tfrecord_format",
     "data_prep.manifest",
     "data_prep.errors",
+    "data_prep.atomic_files",
 }
 # What each folder may take from the others; None: everything.
 DIRECTIONS: dict[str, dict[str, set[str] | None]] = {

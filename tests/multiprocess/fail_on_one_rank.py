@@ -1,0 +1,23 @@
+"""A program of the tests: rank 1 alone runs into something; argument: what."""
+
+import sys
+
+from data_prep.errors import UserError
+from resnet import program
+
+
+def main(argv, place, communicator):
+    with communicator.together():
+        if argv[1] == "agreed" and place.rank == 1:
+            raise UserError("the disk of rank 1 must hold the records; it is empty")
+    if argv[1] == "user" and place.rank == 1:
+        raise UserError("rank 1 can't go on")
+    if argv[1] == "bug" and place.rank == 1:
+        raise IndexError("a bug of rank 1")
+    communicator.gather(None)  # Where the others would wait for ever.
+    communicator.gather(None)
+
+
+program.run(main)
+print("not reached")
+sys.exit(0)

@@ -1,0 +1,52 @@
+"""What one rank runs into ends the whole job, soon and with a reason."""
+
+import pytest
+
+pytestmark = pytest.mark.multiprocess
+
+PROGRAM = "tests/multiprocess/fail_on_one_rank.py"
+
+
+def test_a_mistake_that_one_rank_finds_is_said_once_and_all_end_with_2(run_ranks):
+    job = run_ranks(3, PROGRAM, "agreed")
+    assert job.returncode == 2
+    assert job.stderr.count("the disk of rank 1 must hold the records") == 1
+    assert "Traceback" not in job.stderr
+
+
+def test_a_mistake_that_only_one_rank_knows_of_ends_the_job(run_ranks):
+    job = run_ranks(3, PROGRAM, "user")
+    assert job.returncode != 0
+    assert "error on rank 1: rank 1 can't go on" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_a_bug_on_one_rank_ends_the_job_with_its_traceback(run_ranks):
+    job = run_ranks(3, PROGRAM, "bug")
+    assert job.returncode != 0
+    assert "rank 1 failed" in job.stderr
+    assert "IndexError: a bug of rank 1" in job.stderr
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_in_one_sentence(
+    run_ranks, records, tmp_path
+):
+    job = run_ranks(
+        3,
+        "resnet/resnet_main.py",
+        "--recipe=digits",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+        "--train_batch_size=8",
+    )
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "Use 6 or 9." in job.stderr
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_misspelt_flag_is_refused_in_one_sentence(run_ranks):
+    job = run_ranks(2, "resnet/resnet_main.py", "--train_batchsize=8")
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "train_batchsize" in job.stderr

@@ -1,0 +1,52 @@
+"""Several ranks do what one would do."""
+
+import functools
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.multiprocess
+
+PROGRAM = "tests/multiprocess/train_some_steps.py"
+
+
+@pytest.fixture(scope="module")
+def outcome(run_ranks, records, tmp_path_factory):
+    """Returns `outcome(num_ranks, freeze)`: what five steps end with."""
+    folder = tmp_path_factory.mktemp("outcomes")
+
+    @functools.cache
+    def train(num_ranks: int, freeze: bool) -> dict[str, np.ndarray]:
+        output = folder / f"{num_ranks}-{freeze}.npz"
+        job = run_ranks(num_ranks, PROGRAM, str(records), str(output), "5", str(freeze))
+        assert job.returncode == 0, job.stderr
+        return dict(np.load(output))
+
+    return train
+
+
+def test_two_and_three_ranks_end_with_the_weights_of_one(outcome):
+    one = outcome(1, True)["weights"][0]
+    for num_ranks in (2, 3):
+        several = outcome(num_ranks, True)["weights"][0]
+        # Sums in another order: a few roundings of float32 (6e-8) a step.
+        difference = np.linalg.norm(several - one) / np.linalg.norm(one)
+        assert difference < 1e-5
+        largest = np.abs(several - one).max() / np.abs(one).max()
+        assert largest < 1e-5
+
+
+def test_the_comparison_would_see_a_difference(outcome):
+    """Other statistics in the normalization must not pass for the same weights."""
+    frozen, trained = (outcome(2, freeze)["weights"][0] for freeze in (True, False))
+    assert np.linalg.norm(frozen - trained) / np.linalg.norm(frozen) > 1e-4
+
+
+def test_weights_are_the_same_bits_on_all_ranks_and_averages_become_so(outcome):
+    result = outcome(2, False)
+    weights, before = result["weights"], result["averages_before"]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert np.abs(before[0] - before[1]).max() > 1e-3  # Each saw its own batches.
+    after = result["averages_after"]
+    np.testing.assert_array_equal(after[0], after[1])
+    np.testing.assert_allclose(after[0], before.mean(axis=0), rtol=1e-6, atol=1e-7)

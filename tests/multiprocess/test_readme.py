@@ -1,0 +1,89 @@
+"""The commands of README.md run as they stand there, on a tiny set."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+# The programs, for the flags that they define.
+import data_prep.imagenet_to_tfrecords  # noqa: F401
+import eval.learning_curve
+import eval.resnet_eval  # noqa: F401
+import resnet.resnet_main  # noqa: F401
+
+pytestmark = pytest.mark.multiprocess
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text()
+# Of a run that takes seconds; the last value of a flag counts.
+SMALL = (
+    "--model=resnet18",
+    "--image_size=32",
+    "--train_batch_size=6",
+    "--train_steps=2",
+    "--warmup_steps=1",
+)
+
+
+def commands() -> list[list[str]]:
+    """Returns the indented command lines of README.md, in words."""
+    lines = re.findall(r"^    ((?:python|mpirun|make|source) .*)$", README, re.M)
+    return [shlex.split(line) for line in lines]
+
+
+def test_every_target_of_make_exists():
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = [words[1] for words in commands() if words[0] == "make"]
+    assert targets == ["demo", "test"]
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M)
+
+
+def test_the_commands_run(run_ranks, records, tmp_path):
+    raw = records.parent / "raw"
+    programs = []
+    for words in commands():
+        if words[0] in ("make", "source"):
+            continue
+        model_dir = tmp_path / ("cluster" if "512" in words else "model")
+        words = [
+            word.replace("RECORDS", str(tmp_path / "records"))
+            .replace("MODEL", str(model_dir))
+            .replace("RAW", str(raw))
+            for word in words
+        ]
+        program = next(word for word in words if word.endswith(".py"))
+        arguments = words[words.index(program) + 1 :]
+        if program == "resnet/resnet_main.py":
+            arguments = [word for word in arguments if "train_epochs" not in word]
+            arguments += SMALL
+        num_ranks = 2 if words[0] == "mpirun" else 1
+        job = run_ranks(num_ranks, program, *arguments)
+        assert job.returncode == 0, job.stderr
+        programs.append(program)
+    assert programs == [
+        "data_prep/imagenet_to_tfrecords.py",
+        "resnet/resnet_main.py",
+        "eval/resnet_eval.py",
+        "eval/learning_curve.py",
+        "resnet/resnet_main.py",
+    ]
+
+
+def test_the_tables_name_every_flag_and_no_other():
+    defined = {
+        flag.name
+        for module, of_module in flags.FLAGS.flags_by_module_dict().items()
+        if module.split(".")[0] in ("resnet", "eval", "data_prep")
+        for flag in of_module
+    }
+    tables = "\n".join(line for line in README.splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`--(\w+)`", tables))
+    assert named == defined - {"picture", "digits_dir"}
+
+
+def test_the_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (REPOSITORY / target).exists(), target

@@ -1,0 +1,85 @@
+"""A program of the tests: trains on all ranks, and rank 0 writes down what came out.
+
+train_some_steps.py RECORDS OUTPUT.npz STEPS FREEZE_BATCH_NORM
+"""
+
+import os
+import sys
+
+import numpy as np
+
+from resnet import config as configs
+from resnet import distributed, placement, program, recipes
+
+
+def main() -> None:
+    records_dir, output, num_steps, freeze = sys.argv[1:]
+    place = placement.find_place(os.environ)
+    communicator = distributed.connect(place)
+    program.settle_placement(place, communicator, 1, 1, 1)
+    program.start_tensorflow(communicator)
+    import tensorflow as tf
+
+    from resnet import train
+    from resnet.data import input_pipeline, record_files
+
+    records = record_files.open_split(records_dir, "train")
+    given = {
+        "model": "resnet18",
+        "image_size": 32,
+        "global_batch_size": 6,
+        "train_steps": 20,
+        "warmup_steps": 0,
+        "peak_learning_rate": 0.02,
+        "augmentation": "none",
+        "precision": "float32",
+        "data_dir": records_dir,
+        "model_dir": "",
+        "mode": "train",
+        "seed": 3,
+        "eval_batch_size": 6,
+        "steps_per_eval": 0,
+        "log_step_count_steps": 1,
+        "checkpoint_every": 0,
+        "keep_checkpoints": 1,
+        "num_parallel_calls": 1,
+    }
+    config = configs.resolve(
+        recipes.DIGITS, given, records.num_examples, records.class_names
+    )
+    state = train.TrainState(config)
+    if place.rank:  # What rank 0 sends must replace this.
+        for variable in state.trainable_variables:
+            variable.assign(variable + 1)
+    communicator.broadcast_variables(list(state.tensors().values()))
+    train_step = train.make_train_step(
+        state.model,
+        state.optimizer,
+        state.names,
+        config.label_smoothing,
+        communicator,
+        freeze_batch_norm=freeze == "True",
+    )
+    batches = iter(
+        input_pipeline.train_batches(
+            records, config, place.rank, place.num_ranks, 0, num_parallel_calls=1
+        )
+    )
+    for _ in range(int(num_steps)):
+        train_step(*next(batches), tf.constant(0.02))
+
+    def values(variables: list) -> np.ndarray:
+        return np.concatenate([variable.numpy().ravel() for variable in variables])
+
+    before = communicator.gather(values(state.batch_norm_averages))
+    train.average_batch_norm(state, communicator)
+    outcome = {
+        "weights": communicator.gather(values(state.trainable_variables)),
+        "averages_before": before,
+        "averages_after": communicator.gather(values(state.batch_norm_averages)),
+    }
+    if place.rank == 0:
+        np.savez(output, **{name: np.stack(each) for name, each in outcome.items()})
+
+
+main()

@@ -1,0 +1,242 @@
+"""The reference below is written anew from the docstrings, in Python's own integers."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet.data import example_order
+
+SEEDS = st.integers(0, 2**63 - 1)
+EPOCHS = st.integers(0, 10**6)
+WORD = 2**32
+
+
+def reference_mix(x: int) -> int:
+    for _ in range(2):
+        x = ((x ^ (x >> 16)) * 0x45D9F3B) % WORD
+    return x ^ (x >> 16)
+
+
+def reference_key(seed: int, stream: int, epoch: int) -> int:
+    low, high = seed % WORD, seed // WORD
+    key = reference_mix((low + stream * 0x9E3779B9) % WORD)
+    return reference_mix((reference_mix(key ^ high) + epoch) % WORD)
+
+
+def reference_sides(num_examples: int) -> tuple[int, int]:
+    a = 1
+    while a * a < num_examples:
+        a += 1
+    b = 1
+    while a * b < num_examples:
+        b += 1
+    return a, b
+
+
+def reference_order(num_examples: int, seed: int, epoch: int) -> list[int]:
+    a, b = reference_sides(num_examples)
+    keys = [reference_key(seed, number, epoch) for number in range(8)]
+
+    def once(x: int) -> int:
+        right, left = divmod(x, a)
+        for number, key in enumerate(keys):
+            if number % 2:
+                right = (right + reference_mix(left ^ key)) % b
+            else:
+                left = (left + reference_mix(right ^ key)) % a
+        return left + a * right
+
+    order = []
+    for position in range(num_examples):
+        example = once(position)
+        while example >= num_examples:
+            example = once(example)
+        order.append(example)
+    return order
+
+
+def order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+    positions = np.arange(num_examples, dtype=np.int64)
+    return example_order.shuffled(positions, seed, epoch, num_examples)
+
+
+@settings(deadline=None)
+@given(num_examples=st.integers(1, 3000), seed=SEEDS, epoch=EPOCHS)
+def test_each_epoch_is_a_permutation(num_examples, seed, epoch):
+    ours = order(num_examples, seed, epoch)
+    assert ours.dtype == np.int64
+    np.testing.assert_array_equal(np.sort(ours), np.arange(num_examples))
+
+
+@pytest.mark.parametrize("num_examples", [1, 2, 3, 4, 5, 9_469, 1_281_167])
+def test_an_epoch_of_this_many_examples_is_a_permutation(num_examples):
+    ours = order(num_examples, seed=2**63 - 1, epoch=89)
+    np.testing.assert_array_equal(np.sort(ours), np.arange(num_examples))
+
+
+@settings(deadline=None, max_examples=50)
+@given(num_examples=st.integers(1, 300), seed=SEEDS, epoch=EPOCHS)
+def test_the_order_is_that_of_the_reference(num_examples, seed, epoch):
+    assert order(num_examples, seed, epoch).tolist() == reference_order(
+        num_examples, seed, epoch
+    )
+
+
+@given(x=st.integers(0, WORD - 1))
+def test_numbers_are_mixed_as_in_the_reference(x):
+    assert example_order.mix(x) == reference_mix(x)
+    assert int(example_order.mix(np.int64(x))) == reference_mix(x)
+
+
+@given(seed=SEEDS, stream=st.integers(0, 2000), epoch=EPOCHS)
+def test_keys_are_those_of_the_reference(seed, stream, epoch):
+    key = example_order.mix_seed(seed, stream, epoch)
+    assert key == reference_key(seed, stream, epoch)
+    assert 0 <= key < WORD
+
+
+def test_mixing_is_one_to_one():
+    # Of 2**19 numbers a function that is not one to one repeats about 32.
+    numbers = np.arange(2**19, dtype=np.int64) * 8191
+    mixed = example_order.mix(numbers)
+    assert len(np.unique(mixed)) == len(numbers)
+
+
+@given(num_examples=st.integers(1, 2**62))
+def test_the_domain_holds_all_examples_and_few_more(num_examples):
+    a, b = example_order.domain(num_examples)
+    assert num_examples <= a * b < num_examples + a
+    assert a * b < 2**63
+    assert a == math.isqrt(num_examples - 1) + 1
+
+
+@given(num_examples=st.integers(1, 2000))
+def test_the_domain_is_that_of_the_reference(num_examples):
+    assert example_order.domain(num_examples) == reference_sides(num_examples)
+
+
+def test_one_and_two_examples_have_the_orders_that_there_are():
+    assert order(1, seed=5, epoch=3).tolist() == [0]
+    orders = {tuple(order(2, seed, 0).tolist()) for seed in range(50)}
+    assert orders == {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize("position", [0, 2**62 - 1])
+def test_the_largest_set_stays_within_an_int64(position):
+    num_examples = 2**62
+    positions = np.array([position], np.int64)
+    with np.errstate(over="raise"):
+        found = example_order.shuffled(positions, 2**63 - 1, 10**6, num_examples)
+    a, b = 2**31, 2**31
+    left, right = position % a, position // a
+    for number in range(8):
+        key = reference_key(2**63 - 1, number, 10**6)
+        if number % 2:
+            right = (right + reference_mix(left ^ key)) % b
+        else:
+            left = (left + reference_mix(right ^ key)) % a
+    assert found.tolist() == [left + a * right]
+
+
+@settings(deadline=None)
+@given(
+    num_examples=st.integers(1, 200),
+    seed=SEEDS,
+    positions=st.lists(st.integers(0, 5000), min_size=1, max_size=30),
+)
+def test_positions_of_several_epochs_may_stand_in_one_array(
+    num_examples, seed, positions
+):
+    run = np.array(positions, np.int64)
+    together = example_order.shuffled(
+        run % num_examples, seed, run // num_examples, num_examples
+    )
+    alone = [
+        int(order(num_examples, seed, p // num_examples)[p % num_examples])
+        for p in positions
+    ]
+    assert together.tolist() == alone
+
+
+@given(
+    local_batch_size=st.integers(1, 100),
+    num_ranks=st.integers(1, 40),
+    step=st.integers(0, 10**9),
+)
+def test_the_slices_of_all_ranks_join_to_the_global_batch(
+    local_batch_size, num_ranks, step
+):
+    batch = local_batch_size * num_ranks
+    joined = []
+    for rank in range(num_ranks):
+        first, length = example_order.slice_positions(step, batch, rank, num_ranks)
+        joined += range(first, first + length)
+    assert joined == list(range(step * batch, (step + 1) * batch))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    variants = [(seed, epoch) for seed in (0, 1, 2**32, 2**62) for epoch in range(5)]
+    orders = [order(1000, seed, epoch) for seed, epoch in variants]
+    for index, one in enumerate(orders):
+        for other in orders[:index]:
+            # Two random permutations agree in one place on average, and in ten or more
+            # in one of ten million pairs (Poisson).
+            assert np.count_nonzero(one == other) < 10
+
+
+def test_the_first_example_is_each_one_equally_often():
+    num_examples, num_epochs = 10, 10_000
+    first = example_order.shuffled(
+        np.zeros(num_epochs, np.int64), 7, np.arange(num_epochs), num_examples
+    )
+    expected = num_epochs / num_examples
+    counts = np.bincount(first, minlength=num_examples)
+    chi_square = np.sum((counts - expected) ** 2) / expected
+    # 9 degrees of freedom: above 39.3 with a probability of 1 in 100,000. The numbers
+    # are fixed, so the test can't fail by chance.
+    assert chi_square < 39.3
+
+
+def test_each_pair_of_place_and_example_is_equally_frequent():
+    num_examples, num_epochs = 6, 6_000
+    epochs = np.repeat(np.arange(num_epochs), num_examples)
+    places = np.tile(np.arange(num_examples), num_epochs)
+    examples = example_order.shuffled(places, 123, epochs, num_examples)
+    counts = np.zeros((num_examples, num_examples))
+    np.add.at(counts, (places, examples), 1)
+    expected = num_epochs / num_examples
+    chi_square = np.sum((counts - expected) ** 2) / expected
+    # (6 - 1)**2 = 25 degrees of freedom, by permutations: times 6 / 5 of the sum over
+    # the whole table. Above 66 with a probability of about 1 in 100,000.
+    assert chi_square * (num_examples - 1) / num_examples < 66
+
+
+def test_all_orders_of_three_examples_are_equally_frequent():
+    num_epochs = 12_000
+    epochs = np.repeat(np.arange(num_epochs), 3)
+    places = np.tile(np.arange(3), num_epochs)
+    orders = example_order.shuffled(places, 99, epochs, 3).reshape(num_epochs, 3)
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 6
+    # 5 degrees of freedom: above 31 with a probability of 1 in 100,000.
+    assert np.sum((counts - 2000) ** 2) / 2000 < 31
+
+
+@pytest.mark.parametrize("num_examples", [1_000, 9_469, 100_000])
+def test_neighbours_in_the_order_are_no_neighbours_in_the_files(num_examples):
+    ours = order(num_examples, seed=1, epoch=0).astype(np.float64)
+    # Of a random order the correlation's standard deviation is 1 / sqrt(n).
+    bound = 5 / math.sqrt(num_examples)
+    assert abs(np.corrcoef(ours[:-1], ours[1:])[0, 1]) < bound
+    assert abs(np.corrcoef(ours, np.arange(num_examples))[0, 1]) < bound
+    # Neighbours come out as neighbours twice in an order on average (Poisson).
+    assert np.count_nonzero(np.abs(np.diff(ours)) == 1) < 15
+
+
+def test_consecutive_epochs_are_not_correlated():
+    first, second = order(10_000, 0, 0), order(10_000, 0, 1)
+    # Standard deviation 1 / sqrt(10,000).
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05

@@ -1,0 +1,262 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet.models import layers
+
+EPSILON = 1e-5
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Sums of up to some hundred float32 products.
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def slow_convolution(images: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
+    """The TPU recipe's: pads by k - 1 in all, the smaller half before, then VALID."""
+    size = kernel.shape[0]
+    before = (size - 1) // 2
+    sides = (before, size - 1 - before)
+    padded = np.pad(images.astype(np.float64), ((0, 0), sides, sides, (0, 0)))
+    height = (padded.shape[1] - size) // stride + 1
+    width = (padded.shape[2] - size) // stride + 1
+    outputs = np.zeros((len(images), height, width, kernel.shape[3]))
+    for y in range(height):
+        for x in range(width):
+            top, left = y * stride, x * stride
+            window = padded[:, top : top + size, left : left + size, :]
+            outputs[:, y, x] = np.einsum("bijc,ijcf->bf", window, kernel)
+    return outputs
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 9), (1, 2)])
+def test_convolution_is_the_slow_one_with_fixed_padding(kernel_size, stride, size):
+    images = normal(2, *size, 3)
+    layer = layers.Conv2D(5, kernel_size, stride, seed=1, name="conv")
+    ours = layer(tf.constant(images))
+    expected = slow_convolution(images, layer.kernel.numpy(), stride)
+    np.testing.assert_allclose(ours, expected, **CLOSE)
+    rounded_up = tuple(-(-side // stride) for side in size)
+    assert tuple(ours.shape) == (2, *rounded_up, 5)
+    assert layer.compute_output_shape((2, *size, 3)) == tuple(ours.shape)
+
+
+def test_strided_convolution_looks_at_the_same_places_in_every_size():
+    # "SAME" would shift its windows by one where the side is even.
+    layer = layers.Conv2D(1, 3, 2, seed=0, name="conv")
+    layer.build((1, 8, 8, 1))
+    layer.kernel.assign(np.eye(9, dtype=np.float32)[4].reshape(3, 3, 1, 1))
+    for side in (7, 8):
+        images = np.arange(side * side, dtype=np.float32).reshape(1, side, side, 1)
+        ours = layer(tf.constant(images)).numpy()
+        np.testing.assert_array_equal(ours, images[:, ::2, ::2])
+
+
+def test_the_kernel_has_the_variance_of_its_inputs():
+    layer = layers.Conv2D(64, 3, 1, seed=3, name="conv")
+    layer.build((1, 8, 8, 64))
+    kernel = layer.kernel.numpy()
+    # Fan-in 3 * 3 * 64 = 576: standard deviation 1 / 24; cut off at two standard
+    # deviations of the uncut normal, whose own is greater by 1 / 0.87962566.
+    assert kernel.std() == pytest.approx(1 / 24, rel=0.02)  # 36,864 draws.
+    assert abs(kernel).max() <= 2 / 24 / 0.87962566 + 1e-6
+    assert abs(kernel.mean()) < 0.001
+    assert not hasattr(layer, "bias")
+
+
+def norm_layer(channels: int, **options) -> layers.BatchNorm:
+    """A normalization layer whose variables are all different from their start."""
+    layer = layers.BatchNorm(options.pop("decay", 0.9), name="norm", **options)
+    layer.build((None, 4, 4, channels))
+    layer.gamma.assign(normal(channels, seed=11))
+    layer.beta.assign(normal(channels, seed=12))
+    layer.moving_mean.assign(normal(channels, seed=13))
+    layer.moving_variance.assign(np.abs(normal(channels, seed=14)) + 0.5)
+    return layer
+
+
+def slow_norm(images, gamma, beta, mean, variance) -> np.ndarray:
+    images = images.astype(np.float64)
+    return gamma * (images - mean) / np.sqrt(variance + EPSILON) + beta
+
+
+def test_normalization_starts_as_the_identity_but_for_epsilon():
+    layer = layers.BatchNorm(0.9, name="norm", relu=False)
+    images = normal(2, 4, 4, 3)
+    ours = layer(tf.constant(images))
+    np.testing.assert_allclose(ours, images / np.sqrt(1 + EPSILON), **CLOSE)
+    assert [one.name for one in layer.trainable_variables] == ["gamma", "beta"]
+    assert [one.name for one in layer.non_trainable_variables] == [
+        "moving_mean",
+        "moving_variance",
+    ]
+
+
+def test_a_last_normalization_starts_at_its_residual():
+    layer = layers.BatchNorm(0.9, name="norm", zero_gamma=True)
+    residual = normal(2, 4, 4, 3, seed=5)
+    ours = layer(tf.constant(normal(2, 4, 4, 3)), tf.constant(residual))
+    np.testing.assert_array_equal(ours, np.maximum(residual, 0))
+
+
+def test_inference_normalizes_by_the_averages_and_leaves_them():
+    layer = norm_layer(3, relu=False)
+    before = [one.numpy() for one in layer.variables]
+    images = normal(2, 5, 4, 3)
+    ours = layer(tf.constant(images), training=False)
+    np.testing.assert_allclose(ours, slow_norm(images, *before), **CLOSE)
+    for variable, value in zip(layer.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.9, 0.95])
+def test_training_normalizes_by_the_batch_and_moves_the_averages(decay):
+    layer = norm_layer(3, relu=False, decay=decay)
+    gamma, beta, old_mean, old_variance = (one.numpy() for one in layer.variables)
+    images = 3 + 2 * normal(2, 5, 4, 3)
+    ours = layer(tf.constant(images), training=True)
+    mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
+    np.testing.assert_allclose(
+        ours, slow_norm(images, gamma, beta, mean, variance), **CLOSE
+    )
+    unbiased = variance * 40 / 39  # 2 * 5 * 4 values of each channel.
+    np.testing.assert_allclose(
+        layer.moving_mean.numpy(), decay * old_mean + (1 - decay) * mean, **CLOSE
+    )
+    np.testing.assert_allclose(
+        layer.moving_variance.numpy(),
+        decay * old_variance + (1 - decay) * unbiased,
+        **CLOSE,
+    )
+
+
+def test_training_moves_the_averages_once_a_call_inside_a_graph_too():
+    layer = norm_layer(2, relu=False)
+    images = normal(4, 3, 3, 2)
+    expected = layer.moving_mean.numpy()
+
+    @tf.function
+    def call(batch: tf.Tensor) -> tf.Tensor:
+        return layer(batch, training=True)
+
+    for _ in range(3):
+        call(tf.constant(images))
+        expected = 0.9 * expected + 0.1 * images.mean((0, 1, 2))
+    np.testing.assert_allclose(layer.moving_mean.numpy(), expected, **CLOSE)
+
+
+def test_the_backward_pass_is_that_of_the_formula():
+    layer = norm_layer(3, relu=False)
+    gamma = layer.gamma.numpy().astype(np.float64)
+    images, weights = normal(2, 5, 4, 3), normal(2, 5, 4, 3, seed=1)
+    inputs = tf.constant(images)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        loss = tf.reduce_sum(layer(inputs, training=True) * weights)
+    of_images, of_gamma, of_beta = tape.gradient(
+        loss, [inputs, layer.gamma.value, layer.beta.value]
+    )
+    # Ioffe and Szegedy 2015, section 3, with the sums over all m places of a channel.
+    axes = (0, 1, 2)
+    m = images[..., 0].size
+    scale = 1 / np.sqrt(images.astype(np.float64).var(axes) + EPSILON)
+    normalized = (images - images.mean(axes)) * scale
+    np.testing.assert_allclose(of_beta, weights.sum(axes), **CLOSE)
+    np.testing.assert_allclose(of_gamma, (weights * normalized).sum(axes), **CLOSE)
+    expected = (
+        gamma
+        * scale
+        * (
+            weights
+            - weights.sum(axes) / m
+            - normalized * (weights * normalized).sum(axes) / m
+        )
+    )
+    np.testing.assert_allclose(of_images, expected, **CLOSE)
+
+
+def test_with_frozen_averages_the_gradient_is_the_scale():
+    layer = norm_layer(3, relu=False)
+    inputs = tf.constant(normal(2, 5, 4, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        loss = tf.reduce_sum(layer(inputs, training=False))
+    scale = layer.gamma.numpy() / np.sqrt(layer.moving_variance.numpy() + EPSILON)
+    expected = np.broadcast_to(scale, inputs.shape)
+    np.testing.assert_allclose(tape.gradient(loss, inputs), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_residual_is_added_before_the_relu(training):
+    layer = norm_layer(3, relu=True)
+    images, residual = normal(2, 4, 4, 3), normal(2, 4, 4, 3, seed=9)
+    gamma, beta, mean, variance = (one.numpy() for one in layer.variables)
+    if training:
+        mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
+    ours = layer(tf.constant(images), tf.constant(residual), training=training)
+    normalized = slow_norm(images, gamma, beta, mean, variance)
+    np.testing.assert_allclose(ours, np.maximum(normalized + residual, 0), **CLOSE)
+    plain = layer(tf.constant(images), training=False)
+    assert plain.numpy().min() == 0
+
+
+@pytest.mark.parametrize("size", [(4, 4), (5, 6), (1, 3)])
+def test_max_pooling_takes_every_second_window_of_three(size):
+    images = normal(2, *size, 3)
+    ours = layers.MaxPool(name="pool")(tf.constant(images)).numpy()
+    height, width = (-(-side // 2) for side in size)
+    # "SAME": of the padding that is needed the smaller half lies before.
+    before = [max((-(-side // 2) - 1) * 2 + 3 - side, 0) // 2 for side in size]
+    expected = np.empty((2, height, width, 3), np.float32)
+    for y in range(height):
+        for x in range(width):
+            top, left = 2 * y - before[0], 2 * x - before[1]
+            window = images[:, max(top, 0) : top + 3, max(left, 0) : left + 3]
+            expected[:, y, x] = window.max((1, 2))
+    np.testing.assert_array_equal(ours, expected)
+
+
+def test_the_classifier_is_a_mean_and_a_matrix():
+    layer = layers.Classifier(4, seed=2, name="classifier")
+    images = normal(3, 2, 5, 6)
+    first = layer(tf.constant(images))
+    kernel = layer.kernel.numpy()
+    np.testing.assert_allclose(first, images.mean((1, 2)) @ kernel, **CLOSE)
+    bias = np.array([1.0, -2.0, 3.0, 0.5], np.float32)
+    layer.bias.assign(bias)
+    np.testing.assert_allclose(
+        layer(tf.constant(images)), images.mean((1, 2)) @ kernel + bias, **CLOSE
+    )
+
+
+def test_the_classifier_starts_with_small_weights():
+    layer = layers.Classifier(1000, seed=2, name="classifier")
+    layer.build((None, 7, 7, 64))
+    # 64,000 draws: 0.3 % is the standard deviation of their standard deviation.
+    assert layer.kernel.numpy().std() == pytest.approx(0.01, rel=0.02)
+    assert not layer.bias.numpy().any()
+
+
+def test_layers_compute_in_bfloat16_and_keep_float32():
+    images = tf.cast(normal(2, 6, 6, 8), tf.bfloat16)
+    convolution = layers.Conv2D(4, 3, 1, seed=0, name="conv")
+    norm = layers.BatchNorm(0.9, name="norm")
+    classifier = layers.Classifier(3, seed=0, name="classifier")
+    features = convolution(images)
+    normalized = norm(features, features, training=True)
+    pooled = layers.MaxPool(name="pool")(normalized)
+    logits = classifier(pooled)
+    assert [x.dtype for x in (features, normalized, pooled)] == [tf.bfloat16] * 3
+    assert logits.dtype == tf.float32
+    for layer in (convolution, norm, classifier):
+        assert {variable.dtype for variable in layer.variables} == {"float32"}
+    assert layers.Cast("bfloat16", name="cast")(tf.ones([1])).dtype == tf.bfloat16
+    # Eight bits of mantissa round by up to 2**-9; products and sums of some of them.
+    expected = slow_convolution(
+        images.numpy().astype(np.float32), convolution.kernel.numpy(), 1
+    )
+    np.testing.assert_allclose(
+        tf.cast(features, tf.float32), expected, rtol=0.02, atol=0.02
+    )

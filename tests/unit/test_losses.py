@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet.optim import losses
+
+
+def slow_cross_entropy(logits, labels, label_smoothing) -> np.ndarray:
+    """-sum of target * log(softmax), the target smoothed over all classes."""
+    logits = logits.astype(np.float64)
+    shifted = logits - logits.max(1, keepdims=True)
+    log_softmax = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    num_classes = logits.shape[1]
+    targets = np.full(logits.shape, label_smoothing / num_classes)
+    targets[np.arange(len(labels)), labels] += 1 - label_smoothing
+    return -(targets * log_softmax).sum(1)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.9])
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 6),
+    num_classes=st.integers(1, 12),
+    spread=st.sampled_from([0.1, 1.0, 50.0]),
+)
+def test_cross_entropy_is_that_of_the_formula(
+    label_smoothing, seed, batch, num_classes, spread
+):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0, spread, (batch, num_classes)).astype(np.float32)
+    labels = generator.integers(0, num_classes, batch).astype(np.int32)
+    ours = losses.cross_entropy(
+        tf.constant(logits), tf.constant(labels), label_smoothing
+    )
+    assert ours.dtype == tf.float32
+    expected = slow_cross_entropy(logits, labels, label_smoothing)
+    # float32's 6e-8 of the largest term.
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6 * max(spread, 1))
+
+
+def test_knowing_nothing_costs_the_logarithm_of_the_number_of_classes():
+    ours = losses.cross_entropy(tf.zeros([2, 1000]), tf.constant([0, 999]), 0.0)
+    np.testing.assert_allclose(ours, np.log(1000), rtol=1e-6)
+
+
+def test_smoothing_spreads_over_all_classes_the_right_one_included():
+    # Two classes, logits 0 and ln 3: probabilities 1/4 and 3/4; targets 0.1 and 0.9.
+    logits = tf.constant([[0.0, np.log(3.0)]], tf.float32)
+    ours = losses.cross_entropy(logits, tf.constant([1]), 0.2)
+    expected = -0.1 * np.log(0.25) - 0.9 * np.log(0.75)
+    np.testing.assert_allclose(ours, [expected], rtol=1e-6)
+
+
+def test_the_penalty_is_half_the_sum_of_the_squares():
+    variables = [tf.Variable([1.0, -2.0]), tf.Variable([[3.0]])]
+    # 0.01 * (1 + 4 + 9) / 2.
+    assert losses.weight_penalty(variables, 0.01) == pytest.approx(0.07, rel=1e-12)
+    assert losses.weight_penalty([], 0.01) == 0
+    assert losses.weight_penalty(variables, 0.0) == 0

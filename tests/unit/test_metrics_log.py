@@ -1,0 +1,127 @@
+import json
+import math
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.util import event_pb2
+
+from resnet import metrics_file
+from resnet.metrics_log import MetricsLog
+
+TRAIN = {"loss": 2.0, "learning_rate": 0.1, "images_per_second": 30.5}
+EVAL = {"top1": 0.5, "top5": 0.75, "loss": 1.5, "count": 50_000}
+
+
+def write_steps(model_dir, start_step: int, steps) -> None:
+    log = MetricsLog(model_dir, start_step, rank=0)
+    for step in steps:
+        log.write("train", step, step / 10, {**TRAIN, "loss": float(step)})
+    log.close()
+
+
+def steps_in(model_dir) -> list[int]:
+    return [one["step"] for one in metrics_file.read(model_dir / metrics_file.FILE)]
+
+
+def test_each_line_is_one_json_object(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("train", 10, 0.25, TRAIN)
+    log.write("eval", 20, 0.5, EVAL)
+    log.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"kind": "train", "step": 10, "epoch": 0.25, **TRAIN},
+        {"kind": "eval", "step": 20, "epoch": 0.5, **EVAL},
+    ]
+
+
+def test_a_line_is_in_the_file_before_the_log_is_closed(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("train", 1, 0.1, TRAIN)
+    assert steps_in(tmp_path) == [1]
+    log.close()
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    write_steps(tmp_path, 0, [1, 2])
+    assert metrics_file.read(tmp_path / metrics_file.FILE) == [
+        {"kind": "train", "step": step, "epoch": step / 10, **TRAIN, "loss": step}
+        for step in (1, 2)
+    ]
+
+
+def test_going_back_drops_the_lines_after_the_step(tmp_path):
+    write_steps(tmp_path, 0, [1, 2, 3, 4])
+    write_steps(tmp_path, 2, [3])
+    assert steps_in(tmp_path) == [1, 2, 3]
+
+
+def test_going_on_keeps_all_lines(tmp_path):
+    write_steps(tmp_path, 0, [1, 2])
+    write_steps(tmp_path, 2, [3])
+    assert steps_in(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cut", ["", "{", '{"kind": "train", "step": 3', '{"a": 1}'])
+def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
+    write_steps(tmp_path, 0, [1, 2])
+    with (tmp_path / metrics_file.FILE).open("a") as file:
+        file.write(cut)
+    assert steps_in(tmp_path) == [1, 2]
+    write_steps(tmp_path, 2, [3])
+    assert steps_in(tmp_path) == [1, 2, 3]
+
+
+def test_other_ranks_write_nothing(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=1)
+    log.write("train", 1, 0.1, TRAIN)
+    log.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_floats_keep_seven_digits_and_other_numbers_all():
+    line = metrics_file.make_line(
+        "eval",
+        123_456_789,
+        1 / 3,
+        {"loss": 1 / 3, "top1": 123456.789, "count": 123_456_789, "bad": math.inf},
+    )
+    assert line == {
+        "kind": "eval",
+        "step": 123_456_789,
+        "epoch": 0.3333,
+        "loss": 0.3333333,
+        "top1": 123456.8,
+        "count": 123_456_789,
+        "bad": math.inf,
+    }
+    assert metrics_file.encode({"step": 1}) == '{"step": 1}\n'
+
+
+def events(folder) -> dict[tuple[str, int], float]:
+    found = {}
+    for path in folder.iterdir():
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = event_pb2.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    return found
+
+
+def test_tensorboard_can_read_the_numbers(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("train", 10, 0.25, TRAIN)
+    log.write("eval", 20, 0.5, EVAL)
+    log.close()
+    # All of these numbers but 0.1 are exact in a float32.
+    assert events(tmp_path / "tensorboard" / "train") == {
+        ("loss", 10): 2.0,
+        ("learning_rate", 10): pytest.approx(0.1),
+        ("images_per_second", 10): 30.5,
+    }
+    assert events(tmp_path / "tensorboard" / "eval") == {
+        ("top1", 20): 0.5,
+        ("top5", 20): 0.75,
+        ("loss", 20): 1.5,
+        ("count", 20): 50_000,
+    }

@@ -1,0 +1,223 @@
+import io
+import os
+import sys
+import types
+
+import pytest
+
+from resnet import config as configs
+from resnet import progress, recipes
+from resnet.progress import Progress, ends_at_a_terminal, format_duration
+
+CONFIG = configs.resolve(
+    recipes.DIGITS,
+    {
+        "precision": "float32",
+        "seed": 0,
+        "data_dir": "records",
+        "model_dir": "model",
+        "mode": "train",
+        "eval_batch_size": 8,
+        "steps_per_eval": 0,
+        "log_step_count_steps": 10,
+        "checkpoint_every": 0,
+        "keep_checkpoints": 5,
+        "num_parallel_calls": 0,
+        "global_batch_size": 50,
+        "train_steps": 100,
+        "warmup_steps": 0,
+    },
+    num_train_examples=500,
+    class_names=("a", "b"),
+)
+
+
+class Clock:
+    """A clock that goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(
+        progress, "time", types.SimpleNamespace(monotonic=clock.monotonic)
+    )
+    return clock
+
+
+@pytest.fixture
+def log(monkeypatch) -> io.StringIO:
+    """Standard error, which is no terminal."""
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress, "ends_at_a_terminal", lambda: False)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"),
+        (0.4, "0:00"),
+        (9, "0:09"),
+        (59.4, "0:59"),
+        (59.6, "1:00"),
+        (60, "1:00"),
+        (754, "12:34"),
+        (3599.7, "1:00:00"),
+        (6730, "1:52:10"),
+        (360_000, "100:00:00"),
+    ],
+)
+def test_durations_are_hours_minutes_and_seconds(seconds, text):
+    assert format_duration(seconds) == text
+
+
+def test_a_log_gets_whole_lines(clock, log):
+    shown = Progress(CONFIG, 0, 0)
+    for step in range(1, 11):
+        clock.now += 30 if step == 1 else 0.5
+        shown.step_done()
+    # Nine steps of 50 images in 4.5 seconds; the first one isn't timed.
+    assert shown.show(10, 2.5, 0.05) == pytest.approx(100)
+    # 90 steps of 50 images are left: 45 seconds.
+    assert log.getvalue() == (
+        "step 10/100  epoch 1.00  loss 2.5000  lr 0.05  100.0 images/s  0:45 left\n"
+    )
+
+
+def test_each_line_is_timed_from_the_one_before(clock, log):
+    shown = Progress(CONFIG, 20, 0)
+    shown.step_done()
+    clock.now += 1
+    shown.step_done()
+    assert shown.show(22, 1.0, 0.1) == pytest.approx(50)
+    for _ in range(4):
+        clock.now += 0.25
+        shown.step_done()
+    assert shown.show(26, 1.0, 0.1) == pytest.approx(200)
+
+
+def test_nothing_is_claimed_of_the_first_step_alone(clock, log):
+    shown = Progress(CONFIG, 0, 0)
+    clock.now += 60
+    shown.step_done()
+    assert shown.show(1, 1.0, 0.1) == 0
+    assert "left" not in log.getvalue()
+
+
+def test_the_time_of_a_pause_does_not_count(clock, log):
+    shown = Progress(CONFIG, 0, 0)
+    shown.step_done()
+    clock.now += 1
+    shown.step_done()
+    with shown.paused():
+        clock.now += 500
+    clock.now += 1
+    shown.step_done()
+    assert shown.show(3, 1.0, 0.1) == pytest.approx(50)
+
+
+def test_lines_of_others_stand_alone_in_a_log(clock, log):
+    shown = Progress(CONFIG, 0, 0)
+    shown.say("evaluated")
+    shown.close()
+    assert log.getvalue() == "evaluated\n"
+
+
+def test_a_terminal_gets_a_bar_that_is_drawn_over(clock, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = Progress(CONFIG, 0, 0)
+    shown.step_done()
+    shown.show(50, 1.0, 0.1)
+    shown.show(100, 1.0, 0.1)
+    shown.say("done")
+    bars, end = terminal.getvalue().rsplit("\n", 2)[:2]
+    first, second = bars.split("\r")[1:]
+    assert first.startswith(f"[{'=' * 10}{' ' * 10}] step 50/100")
+    assert second.startswith(f"[{'=' * 20}] step 100/100")
+    assert len(first) == len(second) == 59  # A full line would make the cursor jump.
+    assert end == "done"
+
+
+def test_other_ranks_are_silent(clock, log):
+    shown = Progress(CONFIG, 0, 1)
+    shown.step_done()
+    clock.now += 1
+    shown.step_done()
+    shown.say("something")
+    assert shown.show(2, 1.0, 0.1) == pytest.approx(50)
+    shown.close()
+    assert log.getvalue() == ""
+
+
+def add_process(proc, pid: int, name: str, parent: int, error_output: str) -> None:
+    folder = proc / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "comm").write_text(name + "\n")
+    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0 -1\n")
+    (folder / "fd" / "2").symlink_to(error_output)
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch, log):
+    """A process tree above this process, whose parent is 20 and which has a pipe."""
+    monkeypatch.setattr(os, "getppid", lambda: 20)
+    return tmp_path
+
+
+def test_a_terminal_of_ones_own_is_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert ends_at_a_terminal(tmp_path)
+
+
+def test_hydras_terminal_is_the_ranks(proc):
+    add_process(proc, 20, "hydra_pmi_proxy", 10, "pipe:[1]")
+    add_process(proc, 10, "mpiexec.hydra", 5, "/dev/pts/3")
+    assert ends_at_a_terminal(proc)
+
+
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec", "orterun", "prterun"])
+def test_a_launchers_terminal_is_the_ranks(proc, name):
+    add_process(proc, 20, name, 5, "/dev/tty1")
+    assert ends_at_a_terminal(proc)
+
+
+def test_a_launcher_that_writes_to_a_file_is_no_terminal(proc):
+    add_process(proc, 20, "mpirun", 10, "/home/me/log")
+    add_process(proc, 10, "bash", 1, "/dev/pts/3")
+    assert not ends_at_a_terminal(proc)
+
+
+def test_a_shell_with_a_terminal_does_not_make_a_pipe_one(proc):
+    add_process(proc, 20, "bash", 1, "/dev/pts/3")
+    assert not ends_at_a_terminal(proc)
+
+
+def test_a_name_with_brackets_and_blanks_is_read(proc):
+    add_process(proc, 20, "mpirun (my) x)", 10, "pipe:[1]")
+    add_process(proc, 10, "mpirun", 1, "/dev/pts/0")
+    assert ends_at_a_terminal(proc)
+
+
+def test_processes_that_cannot_be_seen_are_no_terminal(proc):
+    assert not ends_at_a_terminal(proc)
+
+
+def test_the_first_process_ends_the_search(proc):
+    add_process(proc, 20, "mpirun", 1, "pipe:[1]")
+    add_process(proc, 1, "mpirun", 0, "/dev/pts/0")
+    assert not ends_at_a_terminal(proc)

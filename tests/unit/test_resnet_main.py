@@ -1,0 +1,187 @@
+"""What the programs refuse, each time in one sentence and with exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, REPOSITORY / program, *arguments],
+        cwd=cwd,
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("main")
+    for split in ("train", "validation"):
+        for name in ("cat", "dog"):
+            (folder / "raw" / split / name).mkdir(parents=True)
+            for number in range(4):
+                path = folder / "raw" / split / name / f"{number}.jpg"
+                Image.new("RGB", (40, 40), (number, 9, 9)).save(path)
+    job = run(
+        "data_prep/imagenet_to_tfrecords.py",
+        f"--raw_data_dir={folder / 'raw'}",
+        f"--local_scratch_dir={folder / 'records'}",
+        cwd=folder,
+    )
+    assert job.returncode == 0, job.stderr
+    return folder / "records"
+
+
+def refusal(job: subprocess.CompletedProcess) -> str:
+    """Returns the sentence of a refusal, after a look whether it is one."""
+    assert job.returncode == 2, job.stderr
+    assert job.stderr.startswith("error: ")
+    assert job.stderr.count("\n") == 1
+    assert "Traceback" not in job.stderr
+    return job.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--use_tpu=True"], "--use_tpu must be False"),
+        (["--recipe=tpu_90ep"], "expected a recipe among"),
+        (["--model=resnet51"], "--model must be one of resnet18, "),
+        (["--resnet_depth=51"], "--model must be one of resnet18, "),
+        (["--model=resnet18", "--resnet_depth=50"], "name two networks"),
+        (["--image_size=16"], "--image_size must be in [32, 1025)"),
+        (["--train_batch_size=0"], "--train_batch_size must be at least 1; got 0"),
+        (["--train_batch_size=-8"], "--train_batch_size must be at least 1; got -8"),
+        (["--train_steps=10", "--warmup_steps=10"], "the warm-up must end before"),
+        (["--train_steps=10", "--train_epochs=1"], "exclude each other"),
+        (["--peak_learning_rate=nan"], "--peak_learning_rate must be"),
+        (["--base_learning_rate=-0.1"], "--base_learning_rate must be"),
+        (["--weight_decay=inf"], "--weight_decay must be"),
+        (["--momentum=1"], "--momentum must be"),
+        (["--bn_momentum=1.5"], "--bn_momentum must be"),
+        (["--label_smoothing=2"], "--label_smoothing must be"),
+        (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),
+        (["--mode=eval"], "--mode must be one of train, train_and_eval"),
+        (["--seed=-1"], "--seed must be"),
+        (["--num_intra_threads=-1"], "--num_intra_threads must be at least 0"),
+        (["--eval_batch_size=0"], "--eval_batch_size must be at least 1"),
+        (["--log_step_count_steps=0"], "--log_step_count_steps must be at least 1"),
+        (["--train_steps=many"], "train_steps"),
+        (["--trian_steps=5"], "trian_steps"),
+        (["surplus"], "expected only flags"),
+        (["--momentum=2", "--seed=-1"], "--seed must be in"),
+    ],
+)
+def test_a_bad_setting_is_refused(records, tmp_path, flags, words):
+    job = run(
+        "resnet/resnet_main.py",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+        "--recipe=digits",
+        *flags,
+        cwd=tmp_path,
+    )
+    assert words in refusal(job)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("program", ["resnet/resnet_main.py", "eval/resnet_eval.py"])
+def test_missing_folders_are_asked_for(program, tmp_path):
+    assert "--data_dir is required" in refusal(run(program, cwd=tmp_path))
+    job = run(program, "--data_dir=here", cwd=tmp_path)
+    assert "--model_dir is required" in refusal(job)
+
+
+def test_a_data_dir_without_records_is_refused(tmp_path):
+    flags = (f"--model_dir={tmp_path / 'model'}",)
+    job = run("resnet/resnet_main.py", "--data_dir=nowhere", *flags, cwd=tmp_path)
+    assert "nowhere" in refusal(job)
+    job = run("resnet/resnet_main.py", f"--data_dir={tmp_path}", *flags, cwd=tmp_path)
+    assert "imagenet_to_tfrecords.py" in refusal(job)
+
+
+def test_a_set_that_is_not_as_its_manifest_says_is_refused(records, tmp_path):
+    copy = tmp_path / "records"
+    subprocess.run(["cp", "-r", records, copy], check=True)
+    shard = next((copy / "train").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-1])
+    job = run(
+        "resnet/resnet_main.py",
+        f"--data_dir={copy}",
+        f"--model_dir={tmp_path / 'model'}",
+        "--recipe=digits",
+        cwd=tmp_path,
+    )
+    assert shard.name in refusal(job)
+
+
+def test_evaluation_refuses_a_folder_that_is_no_run(records, tmp_path):
+    job = run(
+        "eval/resnet_eval.py",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path}",
+        cwd=tmp_path,
+    )
+    assert "config.json" in refusal(job)
+
+
+def test_evaluation_refuses_a_damaged_config(records, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model": "resnet18"}))
+    job = run(
+        "eval/resnet_eval.py",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path}",
+        cwd=tmp_path,
+    )
+    assert "config.json must be the settings of a training run" in refusal(job)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "resnet/resnet_main.py",
+        "eval/resnet_eval.py",
+        "eval/learning_curve.py",
+        "data_prep/imagenet_to_tfrecords.py",
+    ],
+)
+@pytest.mark.parametrize("way", ["path", "module"])
+def test_help_lists_the_flags_from_any_folder(program, way, tmp_path):
+    if way == "path":
+        job = run(program, "--help", cwd=tmp_path)
+    else:
+        module = program.removesuffix(".py").replace("/", ".")
+        job = subprocess.run(
+            [sys.executable, "-m", module, "--help"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert job.returncode == 0, job.stderr
+    assert "--" in job.stdout
+    assert "_dir" in job.stdout
+
+
+@pytest.mark.parametrize(
+    "script", ["resnet-train", "resnet-eval", "imagenet-to-tfrecords"]
+)
+def test_console_scripts_are_installed(script, tmp_path):
+    job = subprocess.run(
+        [Path(sys.executable).with_name(script), "--no_such_flag"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "no_such_flag" in refusal(job)
