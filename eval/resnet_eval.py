@@ -53,7 +53,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     )
 
     program.start_tensorflow(communicator)  # Now that its environment is settled.
-    from resnet import checkpoints
+    from resnet import checkpoints, precision
     from resnet.data import record_files
     from resnet.evaluate import Evaluator
     from resnet.train import TrainState
@@ -63,6 +63,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         steps = choose_steps(requested, checkpoints.saved_steps(model_dir), model_dir)
         records = record_files.open_split(str(root), "validation")
     steps = communicator.broadcast(steps)
+    precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     state = TrainState(config)
     evaluator = Evaluator(
         state.model,

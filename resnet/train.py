@@ -179,9 +179,11 @@ def train(
             num_parallel_calls,
         )
     )
-    evaluator = eval_records and Evaluator(
-        state.model, eval_records, config, communicator, num_parallel_calls
-    )
+    evaluator = None
+    if eval_records is not None:
+        evaluator = Evaluator(
+            state.model, eval_records, config, communicator, num_parallel_calls
+        )
     log = MetricsLog(model_dir, state.step, communicator.rank)
     progress = Progress(config, state.step, communicator.rank)
     logging.info(

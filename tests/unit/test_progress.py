@@ -2,6 +2,7 @@ import io
 import os
 import sys
 import types
+from collections.abc import Callable
 
 import pytest
 
@@ -57,12 +58,10 @@ def clock(monkeypatch) -> Clock:
 
 
 @pytest.fixture
-def log(monkeypatch) -> io.StringIO:
-    """Standard error, which is no terminal."""
-    log = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", log)
+def log(monkeypatch, capsys) -> Callable[[], str]:
+    """Returns what was written to standard error, which is no terminal."""
     monkeypatch.setattr(progress, "ends_at_a_terminal", lambda: False)
-    return log
+    return lambda: capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_a_log_gets_whole_lines(clock, log):
     # Nine steps of 50 images in 4.5 seconds; the first one isn't timed.
     assert shown.show(10, 2.5, 0.05) == pytest.approx(100)
     # 90 steps of 50 images are left: 45 seconds.
-    assert log.getvalue() == (
+    assert log() == (
         "step 10/100  epoch 1.00  loss 2.5000  lr 0.05  100.0 images/s  0:45 left\n"
     )
 
@@ -114,7 +113,7 @@ def test_nothing_is_claimed_of_the_first_step_alone(clock, log):
     clock.now += 60
     shown.step_done()
     assert shown.show(1, 1.0, 0.1) == 0
-    assert "left" not in log.getvalue()
+    assert "left" not in log()
 
 
 def test_the_time_of_a_pause_does_not_count(clock, log):
@@ -133,7 +132,7 @@ def test_lines_of_others_stand_alone_in_a_log(clock, log):
     shown = Progress(CONFIG, 0, 0)
     shown.say("evaluated")
     shown.close()
-    assert log.getvalue() == "evaluated\n"
+    assert log() == "evaluated\n"
 
 
 def test_a_terminal_gets_a_bar_that_is_drawn_over(clock, monkeypatch):
@@ -161,7 +160,7 @@ def test_other_ranks_are_silent(clock, log):
     shown.say("something")
     assert shown.show(2, 1.0, 0.1) == pytest.approx(50)
     shown.close()
-    assert log.getvalue() == ""
+    assert log() == ""
 
 
 def add_process(proc, pid: int, name: str, parent: int, error_output: str) -> None:
@@ -173,7 +172,7 @@ def add_process(proc, pid: int, name: str, parent: int, error_output: str) -> No
 
 
 @pytest.fixture
-def proc(tmp_path, monkeypatch, log):
+def proc(tmp_path, monkeypatch, capsys):
     """A process tree above this process, whose parent is 20 and which has a pipe."""
     monkeypatch.setattr(os, "getppid", lambda: 20)
     return tmp_path

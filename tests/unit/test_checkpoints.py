@@ -1,0 +1,185 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet import checkpoints, recipes
+from resnet import config as configs
+from resnet.train import TrainState
+
+CONFIG = configs.resolve(
+    recipes.DIGITS,
+    {
+        "precision": "float32",
+        "seed": 0,
+        "data_dir": "records",
+        "model_dir": "model",
+        "mode": "train",
+        "eval_batch_size": 8,
+        "steps_per_eval": 0,
+        "log_step_count_steps": 10,
+        "checkpoint_every": 0,
+        "keep_checkpoints": 5,
+        "num_parallel_calls": 0,
+        "train_steps": 100,
+        "warmup_steps": 0,
+    },
+    num_train_examples=500,
+    class_names=("a", "b", "c"),
+)
+SMALL = {"weights": tf.range(1000, dtype=tf.float32)}
+
+
+def state(**changes) -> TrainState:
+    return TrainState(dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.fixture(scope="module")
+def trained() -> TrainState:
+    """A state none of whose variables has the value that it starts with."""
+    made = state()
+    generator = np.random.default_rng(0)
+    for variable in made.tensors().values():
+        variable.assign(generator.normal(size=variable.shape).astype(np.float32))
+    made.step = 123_456_789_012
+    return made
+
+
+@pytest.fixture(scope="module")
+def saved(trained, tmp_path_factory):
+    """A model folder with a checkpoint of that state."""
+    model_dir = tmp_path_factory.mktemp("model")
+    checkpoints.save(model_dir, trained.step, trained.tensors(), keep=5)
+    return model_dir
+
+
+def test_what_is_saved_is_what_is_restored(trained, saved):
+    other = state(seed=1)
+    other.assign(checkpoints.load(saved, trained.step))
+    assert other.step == trained.step
+    expected = trained.tensors()
+    for name, variable in other.tensors().items():
+        np.testing.assert_array_equal(variable.numpy(), expected[name].numpy())
+
+
+def test_any_tensorflow_tool_can_read_it(trained, saved):
+    folder = saved / "checkpoints" / f"step-{trained.step:08d}"
+    reader = tf.train.load_checkpoint(str(folder / "state"))
+    shapes = reader.get_variable_to_shape_map()
+    # 21 kernels, 20 normalizations of gamma and beta, the classifier's kernel and bias.
+    assert len([name for name in shapes if name.startswith("velocity/")]) == 62 + 1
+    assert len([name for name in shapes if name.startswith("model/")]) == 63 + 40
+    assert shapes["model/classifier/kernel"] == [512, 3]
+    assert reader.get_tensor("step") == trained.step
+    np.testing.assert_array_equal(
+        reader.get_tensor("velocity/stem_conv/kernel"),
+        trained.tensors()["velocity/stem_conv/kernel"].numpy(),
+    )
+
+
+@pytest.mark.parametrize("changes", [{"model": "resnet34"}, {"model": "resnet50"}])
+def test_a_checkpoint_that_lacks_tensors_is_refused(trained, saved, changes):
+    with pytest.raises(UserError, match="it is not one of resnet"):
+        state(**changes).assign(checkpoints.load(saved, trained.step))
+
+
+def test_a_checkpoint_of_a_deeper_network_is_refused(tmp_path):
+    # resnet34 has every tensor of resnet18, and in the same shapes.
+    deeper = state(model="resnet34")
+    checkpoints.save(tmp_path, 1, deeper.tensors(), keep=1)
+    with pytest.raises(UserError):
+        state().assign(checkpoints.load(tmp_path, 1))
+
+
+def test_a_checkpoint_of_other_classes_is_refused(trained, saved):
+    other = state(num_classes=5)
+    with pytest.raises(UserError):
+        other.assign(checkpoints.load(saved, trained.step))
+
+
+def test_steps_are_listed_from_the_oldest(tmp_path):
+    assert checkpoints.saved_steps(tmp_path) == []
+    for step in (20, 100_000_000, 3):
+        checkpoints.save(tmp_path, step, SMALL, keep=9)
+    assert checkpoints.saved_steps(tmp_path) == [3, 20, 100_000_000]
+    names = sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step-00000003", "step-00000020", "step-100000000"]
+
+
+def test_an_unfinished_folder_is_no_checkpoint(tmp_path):
+    checkpoints.save(tmp_path, 3, SMALL, keep=9)
+    (tmp_path / "checkpoints" / ".step-00000006.unfinished").mkdir()
+    assert checkpoints.saved_steps(tmp_path) == [3]
+
+
+def test_a_save_that_was_interrupted_can_be_done_again(tmp_path):
+    left = tmp_path / "checkpoints" / ".step-00000006.unfinished"
+    left.mkdir(parents=True)
+    (left / "state.data-00000-of-00001").write_bytes(b"half")
+    checkpoints.save(tmp_path, 6, SMALL, keep=9)
+    assert checkpoints.load(tmp_path, 6)["weights"][7] == 7
+    assert not left.exists()
+
+
+def test_a_save_that_fails_leaves_the_checkpoints_as_they_were(tmp_path):
+    checkpoints.save(tmp_path, 3, SMALL, keep=1)
+    with pytest.raises((ValueError, tf.errors.OpError)):
+        checkpoints.save(tmp_path, 6, {"step-like": object()}, keep=1)
+    assert checkpoints.saved_steps(tmp_path) == [3]
+    assert checkpoints.load(tmp_path, 3)["weights"][7] == 7
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    for step in (1, 2, 3):
+        checkpoints.save(tmp_path, step, SMALL, keep=2)
+    assert checkpoints.saved_steps(tmp_path) == [2, 3]
+    checkpoints.save(tmp_path, 4, SMALL, keep=1)
+    assert checkpoints.saved_steps(tmp_path) == [4]
+
+
+def test_a_step_that_was_saved_before_is_replaced(tmp_path):
+    checkpoints.save(tmp_path, 3, SMALL, keep=2)
+    checkpoints.save(tmp_path, 3, {"weights": tf.zeros([2])}, keep=2)
+    assert checkpoints.load(tmp_path, 3)["weights"].tolist() == [0, 0]
+
+
+def test_the_folder_that_is_returned_holds_the_checkpoint(tmp_path):
+    folder = checkpoints.save(tmp_path, 3, SMALL, keep=2)
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "state.data-00000-of-00001",
+        "state.index",
+    ]
+
+
+def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
+    with pytest.raises(UserError, match="there are: none"):
+        checkpoints.load(tmp_path, 3)
+    for step in (1, 2):
+        checkpoints.save(tmp_path, step, SMALL, keep=2)
+    with pytest.raises(UserError, match="of step 3 in .*there are: 1, 2"):
+        checkpoints.load(tmp_path, 3)
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def halve(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize("name", ["state.index", "state.data-00000-of-00001"])
+@pytest.mark.parametrize("damage", [flip, halve, lambda data: b"", None])
+def test_a_damaged_file_is_a_sentence_with_its_path(tmp_path, name, damage):
+    folder = checkpoints.save(tmp_path, 3, SMALL, keep=2)
+    file = folder / name
+    if damage:
+        file.write_bytes(damage(file.read_bytes()))
+    else:
+        file.unlink()
+    with pytest.raises(UserError, match="can't be read") as caught:
+        checkpoints.load(tmp_path, 3)
+    assert str(folder / "state") in str(caught.value)
