@@ -3,6 +3,7 @@
 python eval/learning_curve.py --model_dir=MODEL
 """
 
+import io
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 import matplotlib
 from absl import flags
 
-from data_prep import errors
+from data_prep import atomic_files, errors
 from data_prep.errors import UserError
 from resnet import config as configs
 from resnet import shared_flags  # noqa: F401 - defines --model_dir.
@@ -91,9 +92,15 @@ def draw(lines: Sequence[Line], config: Config, picture: pathlib.Path) -> None:
         ha="left",
     )
     figure.tight_layout()
+    drawn = io.BytesIO()
+    try:
+        figure.savefig(drawn, format=picture.suffix.lstrip("."), dpi=110)
+    except ValueError as error:
+        raise UserError(f"--picture must end in .png, .svg or .pdf: {error}") from error
+    finally:
+        plt.close(figure)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=110)
-    plt.close(figure)
+    atomic_files.atomic_write_bytes(picture, drawn.getvalue())
 
 
 def run() -> None:

@@ -178,11 +178,11 @@ export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSIT
 say "Python $version, $($CXX --version | head -n 1), ${MPICXX:-"MPICH of requirements.txt"}"
 made_for="$VENV $PYTHON $version $MPICXX $MPICC $MPIRUN"
 made_with="$(choice FOLDER) $(choice PYTHON) $made_with_version $(choice MPICXX) $(choice MPICC) $(choice MPIRUN)"
-if [ -e "$UNFINISHED" ] || { [ -f "$CHOICES" ] && [ "$made_with" != "$made_for" ]; } ||
-  ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
-  rm -rf "$VENV"
-  "$PYTHON" -m venv "$VENV"
-elif [ "$("$VENV/bin/python" -c 'import platform; print(platform.python_version())')" != "$version" ]; then
+# A .venv made by hand has no choices, and is mended where it is, but not for another MPI.
+if [ ! -f "$CHOICES" ] && [ -z "$MPICXX" ]; then made_with=$made_for; fi
+venv_version=$("$VENV/bin/python" -m pip --version >/dev/null 2>&1 &&
+  "$VENV/bin/python" -c 'import platform; print(platform.python_version())') || true
+if [ -e "$UNFINISHED" ] || [ "$made_with" != "$made_for" ] || [ "$venv_version" != "$version" ]; then
   rm -rf "$VENV"
   "$PYTHON" -m venv "$VENV"
 fi
@@ -218,7 +218,8 @@ else
   locked only mpi4py >"$temporary/mpi4py.txt"
   # Not from pip's cache: a wheel there may have been built against another MPI.
   PYTHONPATH=$temporary/tools MPICC=$MPICC "${pip[@]}" install --no-build-isolation \
-    --no-cache-dir --force-reinstall --no-deps --no-binary mpi4py --require-hashes -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
+    --no-cache-dir --no-deps --no-binary mpi4py --require-hashes \
+    -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
     tail -n 20 "$temporary/log" >&2
     fail "mpi4py did not build with $MPICC (its last lines are above)."
   }

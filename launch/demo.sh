@@ -35,8 +35,7 @@ folder = pathlib.Path(sys.argv[1])
 result = json.loads((folder / "eval.json").read_text())
 print(f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   ({folder}/eval.json)")
 print(f"all numbers        {folder}/model/metrics.jsonl")
-for events in sorted({path.parent for path in (folder / "model").rglob("events.out.tfevents.*")}):
-    print(f"TensorBoard        tensorboard --logdir {events}")
+print(f"TensorBoard        tensorboard --logdir {folder}/model/tensorboard")
 print(f"learning curve     {folder}/model/learning_curve.png")
 PY
 echo "The demo took $((SECONDS - started)) s."

@@ -84,7 +84,7 @@ def load(model_dir: Path, step: int) -> dict[str, np.ndarray]:
         return {
             name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
         }
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(f"the checkpoint {prefix} can't be read: {error}") from error
 
 

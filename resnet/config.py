@@ -145,7 +145,6 @@ def resolve(
         raise UserError(" ".join(problems))
 
     batch = values["global_batch_size"]
-    steps_per_epoch = num_train_examples / batch
     if "train_steps" not in chosen:
         published = (
             batch == recipe.global_batch_size
@@ -155,10 +154,12 @@ def resolve(
         values["train_steps"] = (
             recipe.published_train_steps
             if published and recipe.published_train_steps
-            else max(1, int(values["train_epochs"] * steps_per_epoch))
+            else max(1, int(values["train_epochs"] * num_train_examples / batch))
         )
     if "warmup_steps" not in chosen:
-        values["warmup_steps"] = int(values["warmup_epochs"] * steps_per_epoch)
+        values["warmup_steps"] = int(
+            values["warmup_epochs"] * num_train_examples / batch
+        )
     if values["warmup_steps"] >= values["train_steps"]:
         raise UserError(
             "the warm-up must end before the training; got"

@@ -145,8 +145,9 @@ class Evaluator:
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     """Returns whether each example's label is among the k highest, `[batch]` bool.
 
-    Logits equal to the label's count as lower only if their class comes later, so that
-    equal logits are not all right; a label whose logit is no number is never in.
+    A logit equal to the label's is lower only if its class comes later, so that equal
+    logits are not all right. One that is no number is never lower, and a label whose
+    logit is not finite is never in.
 
     Args:
         logits: `[batch, num_classes]` float32.
@@ -154,7 +155,7 @@ def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
         k: From 1.
     """
     own = tf.gather(logits, labels, batch_dims=1)[:, tf.newaxis]
-    earlier = tf.range(tf.shape(logits)[1])[tf.newaxis, :] < labels[:, tf.newaxis]
-    ahead = (logits > own) | ((logits == own) & earlier)
-    rank = tf.reduce_sum(tf.cast(ahead, tf.int32), axis=1)
+    later = tf.range(tf.shape(logits)[1])[tf.newaxis, :] >= labels[:, tf.newaxis]
+    lower = (logits < own) | ((logits == own) & later)
+    rank = tf.reduce_sum(tf.cast(~lower, tf.int32), axis=1)
     return (rank < k) & tf.math.is_finite(own[:, 0])

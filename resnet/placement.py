@@ -107,9 +107,9 @@ def cores_of_rank(
 ) -> list[tuple[int, ...]]:
     """Returns the physical cores that a rank is to use.
 
-    Where all ranks of a node see the same cores they divide them, in runs of
-    neighbours. Where they see different ones the launcher has bound them already, and
-    each keeps what it has. With more ranks than cores, ranks share a core.
+    Ranks of a node that see the same cores divide them, in runs of neighbours: all of
+    the node, or what the launcher has bound them to. With more ranks than cores, ranks
+    share a core.
 
     Args:
         place: The rank's place.
@@ -117,12 +117,12 @@ def cores_of_rank(
             the order of their local ranks.
     """
     mine = list(cores_seen[place.local_rank])
-    if any(list(cores) != mine for cores in cores_seen):
-        return mine
-    if place.num_local_ranks >= len(mine):
-        return [mine[place.local_rank % len(mine)]]
-    first = place.local_rank * len(mine) // place.num_local_ranks
-    end = (place.local_rank + 1) * len(mine) // place.num_local_ranks
+    sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == mine]
+    number = sharers.index(place.local_rank)
+    if len(sharers) >= len(mine):
+        return [mine[number % len(mine)]]
+    first = number * len(mine) // len(sharers)
+    end = (number + 1) * len(mine) // len(sharers)
     return mine[first:end]
 
 

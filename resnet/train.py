@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import keras
@@ -87,10 +88,13 @@ class TrainState:
             UserError: If it is that of another network.
         """
         tensors = self.tensors()
-        if missing := sorted(tensors.keys() - saved.keys()):
+        ours = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        theirs = {name: array.shape for name, array in saved.items() if name != "step"}
+        if different := sorted(set(ours.items()) ^ set(theirs.items())):
+            name = different[0][0]
             raise UserError(
-                f"the checkpoint lacks {len(missing)} tensors, {missing[0]!r} among"
-                f" them: it is not one of {self.model.name}"
+                f"the checkpoint is not one of this {self.model.name}: {name!r} must"
+                f" have the shape {ours.get(name)}; there it has {theirs.get(name)}"
             )
         for name, variable in tensors.items():
             variable.assign(saved[name])
@@ -184,8 +188,6 @@ def train(
         evaluator = Evaluator(
             state.model, eval_records, config, communicator, num_parallel_calls
         )
-    log = MetricsLog(model_dir, state.step, communicator.rank)
-    progress = Progress(config, state.step, communicator.rank)
     logging.info(
         "Training for %d steps (%.2f epochs in total). Current step %d.",
         config.train_steps,
@@ -193,52 +195,54 @@ def train(
         state.step,
     )
     started = time.monotonic()
-
-    local_losses: list[tf.Tensor] = []
-    while state.step < config.train_steps:
-        learning_rate = schedules.gradual_warmup_then_dec(
-            state.step,
-            config.base_learning_rate,
-            config.warmup_steps,
-            config.peak_learning_rate,
-            config.train_steps,
-        )
-        images, labels = next(batches)
-        loss = train_step(images, labels, tf.constant(learning_rate, tf.float32))
-        local_losses.append(loss)
-        state.step += 1
-        progress.step_done()
-
-        if _due(state.step, config.log_step_count_steps, config):
-            loss = mean_loss(local_losses, state.step, communicator)
-            local_losses.clear()
-            loss += losses.weight_penalty(state.decayed_variables, config.weight_decay)
-            images_per_second = progress.show(state.step, loss, learning_rate)
-            log.write(
-                "train",
+    with (
+        closing(MetricsLog(model_dir, state.step, communicator.rank)) as log,
+        closing(Progress(config, state.step, communicator.rank)) as progress,
+    ):
+        local_losses: list[tf.Tensor] = []
+        while state.step < config.train_steps:
+            learning_rate = schedules.gradual_warmup_then_dec(
                 state.step,
-                config.epoch(state.step),
-                {
+                config.base_learning_rate,
+                config.warmup_steps,
+                config.peak_learning_rate,
+                config.train_steps,
+            )
+            images, labels = next(batches)
+            loss = train_step(images, labels, tf.constant(learning_rate, tf.float32))
+            local_losses.append(loss)
+            state.step += 1
+            progress.step_done()
+
+            log_is_due = _due(state.step, config.log_step_count_steps, config)
+            eval_is_due = evaluator and _due(state.step, config.steps_per_eval, config)
+            save_is_due = _due(
+                state.step, config.checkpoint_every or _an_epoch(config), config
+            )
+            if log_is_due or eval_is_due or save_is_due:  # Nothing diverged is saved.
+                loss = mean_loss(local_losses, state.step, communicator)
+            if log_is_due:
+                local_losses.clear()
+                loss += losses.weight_penalty(
+                    state.decayed_variables, config.weight_decay
+                )
+                numbers = {
                     "loss": loss,
                     "learning_rate": learning_rate,
-                    "images_per_second": images_per_second,
-                },
-            )
-        if evaluator and _due(state.step, config.steps_per_eval, config):
-            with progress.paused():
-                average_batch_norm(state, communicator)
-                result = evaluator.evaluate(state.decayed_variables)
-                log.write(
-                    "eval", state.step, config.epoch(state.step), result.as_dict()
-                )
-                progress.say(f"step {state.step}: {result}")
-        if _due(state.step, config.checkpoint_every or _an_epoch(config), config):
-            with progress.paused():
-                average_batch_norm(state, communicator)
-                save(state, model_dir, config.keep_checkpoints, communicator)
-
-    progress.close()
-    log.close()
+                    "images_per_second": progress.show(state.step, loss, learning_rate),
+                }
+                log.write("train", state.step, config.epoch(state.step), numbers)
+            if evaluator and eval_is_due:
+                with progress.paused():
+                    average_batch_norm(state, communicator)
+                    result = evaluator.evaluate(state.decayed_variables)
+                    epoch = config.epoch(state.step)
+                    log.write("eval", state.step, epoch, result.as_dict())
+                    progress.say(f"step {state.step}: {result}")
+            if save_is_due:
+                with progress.paused():
+                    average_batch_norm(state, communicator)
+                    save(state, model_dir, config.keep_checkpoints, communicator)
     logging.info(
         "Finished training up to step %d. Elapsed seconds %d.",
         state.step,

@@ -5,9 +5,13 @@ from collections.abc import Generator
 
 import pytest
 
+from resnet import cpu_features
+
 # Before any test imports TensorFlow: no talk on standard error, no search for a GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if cpu_features.amx_is_hidden(cpu_features.flags()):
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -5,7 +5,7 @@ models/official/resnet/resnet_model.py): a projection in the first block of ever
 the first one included; the last normalization of a block starts at 0.
 """
 
-import itertools
+import random
 from collections.abc import Iterator
 
 import keras
@@ -44,7 +44,8 @@ def build(
         seed: Of the initial weights.
     """
     blocks, is_bottleneck = DEPTHS[depth]
-    parts = _Parts(batch_norm_decay, itertools.count(seed * 1000))
+    generator = random.Random(seed)
+    parts = _Parts(batch_norm_decay, iter(lambda: generator.getrandbits(31), None))
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     x = parts.conv(x, 64, 7, 2, "stem")

@@ -239,3 +239,15 @@ def test_openmp_is_told_from_the_libraries_in_memory(tmp_path, maps, expected):
     path.write_text(maps)
     assert placement.openmp_is_loaded(path) is expected
     assert not placement.openmp_is_loaded(tmp_path / "missing")
+
+
+def test_ranks_that_are_bound_to_the_same_socket_divide_it():
+    sockets = [[(0,), (1,), (2,), (3,)], [(4,), (5,), (6,), (7,)]]
+    cores_seen = [sockets[0], sockets[1], sockets[0], sockets[1]]
+    own = [
+        placement.cores_of_rank(
+            Place(local_rank=local_rank, num_local_ranks=4), cores_seen
+        )
+        for local_rank in range(4)
+    ]
+    assert own == [[(0,), (1,)], [(4,), (5,)], [(2,), (3,)], [(6,), (7,)]]

@@ -1,0 +1,259 @@
+import dataclasses
+import io
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from data_prep import tfrecord_format
+from resnet import config as configs
+from resnet import recipes
+from resnet.data.record_files import RecordFiles
+from resnet.distributed import Communicator
+from resnet.evaluate import Evaluator, Result, in_top
+from resnet.placement import Place
+
+NUM_EXAMPLES = 11
+NUM_CLASSES = 8
+LABEL_SMOOTHING = 0.25
+MEAN = np.array([0.485, 0.456, 0.406])
+STDDEV = np.array([0.229, 0.224, 0.225])
+
+CONFIG = configs.resolve(
+    recipes.DIGITS,
+    {
+        "precision": "float32",
+        "seed": 0,
+        "data_dir": "records",
+        "model_dir": "model",
+        "mode": "train",
+        "eval_batch_size": 3,
+        "steps_per_eval": 0,
+        "log_step_count_steps": 10,
+        "checkpoint_every": 0,
+        "keep_checkpoints": 5,
+        "num_parallel_calls": 0,
+        "label_smoothing": LABEL_SMOOTHING,
+        "weight_decay": 0.5,
+        "train_steps": 10,
+        "warmup_steps": 0,
+    },
+    num_train_examples=500,
+    class_names=tuple("abcdefgh"),
+)
+
+
+def ranking(logits: np.ndarray) -> list[list[int]]:
+    """The classes of each example, the highest first; of equal ones the earlier."""
+    return [
+        sorted(range(len(row)), key=lambda index: (-row[index], index))
+        for row in logits.tolist()
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), batch=st.integers(1, 5), num_classes=st.integers(1, 9))
+def test_the_label_is_looked_for_in_the_ranking_of_the_classes(
+    data, batch, num_classes
+):
+    # Few values, so that many are equal.
+    values = st.sampled_from([-1.5, 0.0, 0.25, 3.0])
+    logits = np.array(
+        [[data.draw(values) for _ in range(num_classes)] for _ in range(batch)],
+        np.float32,
+    )
+    labels = [data.draw(st.integers(0, num_classes - 1)) for _ in range(batch)]
+    order = ranking(logits)
+    for k in (1, 2, 5):
+        ours = in_top(tf.constant(logits), tf.constant(labels, tf.int32), k)
+        expected = [label in row[:k] for label, row in zip(labels, order, strict=True)]
+        assert ours.numpy().tolist() == expected
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_a_network_that_says_the_same_of_all_classes_is_right_about_the_first_k(k):
+    logits = tf.zeros([NUM_CLASSES, NUM_CLASSES])
+    ours = in_top(logits, tf.range(NUM_CLASSES), k).numpy()
+    assert ours.tolist() == [label < k for label in range(NUM_CLASSES)]
+
+
+@pytest.mark.parametrize("own", [np.nan, np.inf, -np.inf])
+def test_a_label_without_a_finite_logit_is_never_in(own):
+    logits = tf.constant([[own, 1.0, 2.0], [1.0, 3.0, 2.0]], tf.float32)
+    assert in_top(logits, tf.constant([0, 1]), 3).numpy().tolist() == [False, True]
+
+
+def test_logits_that_are_all_no_numbers_are_all_wrong():
+    logits = tf.fill([4, 6], np.float32(np.nan))
+    assert not in_top(logits, tf.constant([0, 1, 2, 5]), 5).numpy().any()
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[bytes]:
+    """Pictures of 32 x 32, example i of class 3 * i % 8."""
+    generator = np.random.default_rng(0)
+    encoded = []
+    for _ in range(NUM_EXAMPLES):
+        file = io.BytesIO()
+        colour = generator.integers(0, 256, 3).astype(np.uint8)
+        Image.fromarray(np.broadcast_to(colour, (32, 32, 3))).save(file, "JPEG")
+        encoded.append(file.getvalue())
+    return encoded
+
+
+LABELS = np.array([3 * i % NUM_CLASSES for i in range(NUM_EXAMPLES)])
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory, pictures) -> RecordFiles:
+    path = tmp_path_factory.mktemp("records") / "validation-00000-of-00001"
+    offsets = []
+    data = b""
+    for encoded, label in zip(pictures, LABELS, strict=True):
+        offsets.append(len(data))
+        data += tfrecord_format.frame_record(
+            tfrecord_format.image_example(
+                encoded,
+                height=32,
+                width=32,
+                label=int(label) + 1,
+                class_name=CONFIG.class_names[label],
+                filename="x.jpg",
+            )
+        )
+    path.write_bytes(data)
+    return RecordFiles(
+        paths=(str(path),),
+        file_of_example=np.zeros(NUM_EXAMPLES, np.int32),
+        offset_of_example=np.array(offsets, np.int64),
+        first_label=1,
+        class_names=CONFIG.class_names,
+    )
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    """The mean colour times a fixed matrix."""
+    inputs = keras.Input((32, 32, 3))
+    x = keras.layers.GlobalAveragePooling2D()(inputs)
+    made = keras.Model(inputs, keras.layers.Dense(NUM_CLASSES, name="dense")(x))
+    generator = np.random.default_rng(3)
+    for variable in made.variables:
+        variable.assign(generator.normal(size=variable.shape))
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(pictures, model) -> tuple[int, int, float]:
+    """Those right, those right among five, and the summed loss, by NumPy."""
+    kernel, bias = (one.numpy().astype(np.float64) for one in model.variables)
+    images = np.array([tf.io.decode_jpeg(one).numpy() for one in pictures]) / 255
+    logits = ((images - MEAN) / STDDEV).mean((1, 2)) @ kernel + bias
+    order = np.argsort(-logits, axis=1)
+    log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    own = log_softmax[np.arange(NUM_EXAMPLES), LABELS]
+    smoothed = (1 - LABEL_SMOOTHING) * own + LABEL_SMOOTHING * log_softmax.mean(1)
+    top1 = int((order[:, 0] == LABELS).sum())
+    top5 = int((order[:, :5] == LABELS[:, np.newaxis]).any(1).sum())
+    return top1, top5, float(-smoothed.sum())
+
+
+def evaluator(model, records, communicator, **changes) -> Evaluator:
+    config = dataclasses.replace(CONFIG, **changes)
+    return Evaluator(model, records, config, communicator, num_parallel_calls=2)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_batches"), [(1, 11), (3, 4), (7, 2), (11, 1), (1000, 1)]
+)
+def test_each_example_counts_once_for_any_batch_size(
+    model, records, expected, batch_size, num_batches
+):
+    top1, top5, loss = expected
+    assert 0 < top1 < top5 < NUM_EXAMPLES  # Or the test could not tell much.
+    ours = evaluator(model, records, Communicator(Place()), eval_batch_size=batch_size)
+    assert ours.num_batches == num_batches
+    reported: list[int] = []
+    result = ours.evaluate([], reported.append)
+    assert reported == list(range(1, num_batches + 1))
+    assert result.count == NUM_EXAMPLES
+    assert result.top1 == top1 / NUM_EXAMPLES
+    assert result.top5 == top5 / NUM_EXAMPLES
+    # Logits are float32.
+    assert result.loss == pytest.approx(loss / NUM_EXAMPLES, rel=1e-5)
+
+
+def test_evaluating_again_gives_the_same_and_sees_new_weights(model, records, expected):
+    ours = evaluator(model, records, Communicator(Place()))
+    first = ours.evaluate([])
+    assert ours.evaluate([]) == first
+    before = [one.numpy() for one in model.variables]
+    for variable in model.variables:
+        variable.assign(tf.zeros_like(variable.value))
+    zero = ours.evaluate([])
+    for variable, value in zip(model.variables, before, strict=True):
+        variable.assign(value)
+    # All classes equal: those of the first class are right. Labels 0 are examples 0, 8.
+    assert zero.top1 == 2 / NUM_EXAMPLES
+    assert zero.loss == pytest.approx(np.log(NUM_CLASSES), rel=1e-6)
+    assert ours.evaluate([]) == first
+
+
+def test_the_weight_penalty_is_in_the_loss(model, records):
+    ours = evaluator(model, records, Communicator(Place()))
+    plain = ours.evaluate([])
+    penalized = ours.evaluate([tf.Variable([2.0, 4.0])])
+    # 0.5 * (4 + 16) / 2.
+    assert penalized.loss - plain.loss == pytest.approx(5.0, rel=1e-6)
+    assert penalized.top1 == plain.top1
+
+
+class OneOfRanks:
+    """A communicator that keeps what this rank adds to the sum of all."""
+
+    def __init__(self, rank: int, num_ranks: int) -> None:
+        self.rank = rank
+        self.num_ranks = num_ranks
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        self.values = values
+        return np.array([0, 0, 0, NUM_EXAMPLES])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 14])
+def test_the_ranks_together_count_each_example_once(
+    model, records, expected, num_ranks
+):
+    total = np.zeros(4)
+    for rank in range(num_ranks):
+        communicator = OneOfRanks(rank, num_ranks)
+        evaluator(model, records, communicator, eval_batch_size=4).evaluate([])
+        total += communicator.values
+    assert total[:2].tolist() == list(expected[:2])
+    assert total[2] == pytest.approx(expected[2], rel=1e-5)
+    assert total[3] == NUM_EXAMPLES
+
+
+def test_examples_that_are_missing_in_the_sum_are_an_error(model, records):
+    class Loses(Communicator):
+        def sum(self, values: np.ndarray) -> np.ndarray:
+            return values - [0, 0, 0, 1]
+
+    ours = evaluator(model, records, Loses(Place()))
+    with pytest.raises(RuntimeError, match="all 11 examples once; it counted 10"):
+        ours.evaluate([])
+
+
+def test_a_result_reads_as_percents_and_as_numbers():
+    result = Result(top1=0.75232, top5=0.9241, loss=1.9024274, count=50_000)
+    assert str(result) == ("top-1 75.23 %, top-5 92.41 %, loss 1.9024 on 50,000 images")
+    assert result.as_dict() == {
+        "top1": 0.75232,
+        "top5": 0.9241,
+        "loss": 1.9024274,
+        "count": 50_000,
+    }
