@@ -22,6 +22,7 @@ from data_prep.sources import SourceImage
 
 LEAST_EXAMPLES_PER_SHARD = 256  # Fewer make many small files for nothing.
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+_WAKE_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,9 +147,16 @@ def write_shards(
     strangers = set(multiprocessing.active_children())
 
     def wait_for_one() -> None:
-        for future in concurrent.futures.wait(
-            running, return_when=concurrent.futures.FIRST_COMPLETED
-        ).done:
+        done: set[concurrent.futures.Future[WrittenShard]] = set()
+        while not done:
+            # Without a time limit, a signal that another thread took would not be
+            # handled until a shard is done: this thread has to wake up for it.
+            done = concurrent.futures.wait(
+                running,
+                timeout=_WAKE_SECONDS,
+                return_when=concurrent.futures.FIRST_COMPLETED,
+            ).done
+        for future in done:
             index = running.pop(future)
             written[index] = future.result()
             report_records(written[index].shard.num_records)
