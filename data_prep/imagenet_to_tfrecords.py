@@ -44,6 +44,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("shuffle_seed", 0, "Seed of the order of the records.")
 
+SMALL_SET = 100_000  # Images; below, the hint names a recipe with a small batch.
 MOST_SHARDS = {  # ImageNet's, as in the TPU scripts.
     tfrecord_format.TRAIN: 1024,
     tfrecord_format.VALIDATION: 128,
@@ -189,11 +190,11 @@ def _convert(
         f"{split.name}: {split.num_examples:,} images in {len(split.shards):,} shards"
         for split in splits.values()
     ]
-    program = (
-        "resnet/resnet_main.py"
-        if tfrecord_format.TRAIN in splits
-        else "eval/resnet_eval.py"
-    )
+    program = "eval/resnet_eval.py"
+    if tfrecord_format.TRAIN in splits:
+        program = "resnet/resnet_main.py"
+        if num_images < SMALL_SET:
+            program += " --recipe=imagenette"
     return "\n".join(
         (
             *parts,

@@ -43,6 +43,9 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         config = configs.load(FLAGS.model_dir)
         root = check_data(config)
         requested = parse_checkpoints(FLAGS.checkpoints)
+        check_json_file(FLAGS.json_file)
+    split = manifest.load(str(root), "validation")[0].splits["validation"]
+    communicator.require_same("validation data and run", repr((split, config)))
     config = dataclasses.replace(config, eval_batch_size=FLAGS.eval_batch_size)
     threads = program.settle_placement(
         place,
@@ -104,6 +107,16 @@ def check_data(config: Config) -> pathlib.Path:
     return root
 
 
+def check_json_file(json_file: str | None) -> None:
+    """Refuses a file for the results that can't be made.
+
+    Raises:
+        UserError: If its folder is none.
+    """
+    if json_file and not pathlib.Path(json_file).resolve().parent.is_dir():
+        raise UserError(f"--json_file must lie in a folder; {json_file} doesn't.")
+
+
 def parse_checkpoints(value: str) -> str | list[int]:
     """Returns "latest", "all" or the steps that --checkpoints names.
 
@@ -113,7 +126,7 @@ def parse_checkpoints(value: str) -> str | list[int]:
     if value in ("latest", "all"):
         return value
     try:
-        return [int(step) for step in value.split(",")]
+        return sorted({int(step) for step in value.split(",")})
     except ValueError as error:
         raise UserError(
             "--checkpoints must be latest, all, or steps such as 100,200; got"

@@ -20,7 +20,7 @@ HOSTFILE=${HOSTFILE-}
 
 # --- The run; other node counts need another batch, or another batch per rank ---------
 # 48 examples a rank x 512 ranks = 24,576. 4,680 steps = 90 epochs of 52 steps. Each rank
-# has a socket of 24 cores: 22 threads compute, 2 are left to Horovod and the input.
+# has a socket of 24 cores: 22 threads compute, Horovod's and the input's share the rest.
 [ -x "$VENV/bin/python" ] || {
   echo "$0: there is no $VENV/bin/python: run 'make venv' in $REPOSITORY, or set VENV." >&2
   exit 2

@@ -58,11 +58,11 @@ def save(
             os.fsync(opened.fileno())
     sync_folder(unfinished)
     if folder.exists():  # Saved before, by a run that went on from an older one.
-        shutil.rmtree(folder)
+        _remove(folder)
     unfinished.rename(folder)
     sync_folder(folder.parent)
     for old in saved_steps(model_dir)[:-keep]:
-        shutil.rmtree(_folder(model_dir, old))
+        _remove(_folder(model_dir, old))
     return folder
 
 
@@ -86,6 +86,14 @@ def load(model_dir: Path, step: int) -> dict[str, np.ndarray]:
         }
     except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(f"the checkpoint {prefix} can't be read: {error}") from error
+
+
+def _remove(folder: Path) -> None:
+    """Removes a checkpoint: first its name, so that nobody takes half of it."""
+    removed = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    folder.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def _folder(model_dir: Path, step: int) -> Path:

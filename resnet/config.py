@@ -171,10 +171,10 @@ def resolve(
         values["peak_learning_rate"] = (
             recipe.peak_share * values["base_learning_rate"] * batch / BASE_BATCH_SIZE
         )
-        if "base_learning_rate" not in chosen:  # A warm-up does not fall.
-            values["base_learning_rate"] = min(
-                recipe.base_learning_rate, values["peak_learning_rate"]
-            )
+    if "base_learning_rate" not in chosen:  # A warm-up does not fall.
+        values["base_learning_rate"] = min(
+            recipe.base_learning_rate, values["peak_learning_rate"]
+        )
     values.update(
         recipe=recipe.name, class_names=class_names, num_classes=len(class_names)
     )
@@ -182,15 +182,16 @@ def resolve(
     return Config(**{name: value for name, value in values.items() if name in names})
 
 
+_MOST = 2**31
 # Lowest allowed, first no longer allowed.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "image_size": (SMALLEST_IMAGE, LARGEST_IMAGE + 1),
-    "global_batch_size": (1, math.inf),
-    "eval_batch_size": (1, math.inf),
-    "train_steps": (1, math.inf),
-    "train_epochs": (1e-9, math.inf),
-    "warmup_steps": (0, math.inf),
-    "warmup_epochs": (0, math.inf),
+    "global_batch_size": (1, _MOST),
+    "eval_batch_size": (1, _MOST),
+    "train_steps": (1, _MOST),
+    "train_epochs": (1e-9, 1e6),
+    "warmup_steps": (0, _MOST),
+    "warmup_epochs": (0, 1e6),
     "base_learning_rate": (0, math.inf),
     "peak_learning_rate": (1e-30, math.inf),
     "momentum": (0, 1),
@@ -199,11 +200,11 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "label_smoothing": (0, 1),
     "eval_crop_fraction": (1e-9, 1.000001),
     "seed": (0, 2**63),
-    "steps_per_eval": (0, math.inf),
-    "log_step_count_steps": (1, math.inf),
-    "checkpoint_every": (0, math.inf),
-    "keep_checkpoints": (1, math.inf),
-    "num_parallel_calls": (0, math.inf),
+    "steps_per_eval": (0, _MOST),
+    "log_step_count_steps": (1, _MOST),
+    "checkpoint_every": (0, _MOST),
+    "keep_checkpoints": (1, _MOST),
+    "num_parallel_calls": (0, 4097),
 }
 _NAMES: dict[str, tuple[str, ...]] = {
     "model": MODELS,
@@ -225,7 +226,11 @@ def _out_of_range(values: Mapping[str, Any]) -> list[str]:
         value = values.get(name)
         if value is None or low <= value < high:  # False for NaN.
             continue
-        limit = f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g})"
+        limit = (
+            f"at least {low:g}"
+            if high in (math.inf, _MOST) and not value >= high
+            else f"in [{low:g}, {high:g})"
+        )
         flag = _FLAG_NAMES.get(name, name)
         problems.append(f"--{flag} must be {limit}; got {value}.")
     for name, allowed in _NAMES.items():
@@ -238,12 +243,19 @@ def _out_of_range(values: Mapping[str, Any]) -> list[str]:
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:
-    """Refuses a global batch that the ranks can't share evenly.
+    """Refuses a global batch that the ranks can't share evenly, or without sense.
 
     Raises:
-        UserError: If they can't; it names the nearest sizes that they can.
+        UserError: If they can't, with the nearest sizes that they can; or if the batch
+            is larger than the data set.
     """
     batch = config.global_batch_size
+    if batch > config.num_train_examples:
+        raise UserError(
+            "--train_batch_size must be at most the number of training examples; got"
+            f" train_batch_size={batch}, {config.num_train_examples} examples. Set it,"
+            " or take the --recipe of a small data set, such as imagenette."
+        )
     if batch % num_ranks:
         below = batch - batch % num_ranks
         sizes = f"{below} or {below + num_ranks}" if below else f"{num_ranks}"
@@ -256,8 +268,14 @@ def check_ranks(config: Config, num_ranks: int) -> None:
 def differences(old: Config, new: Config) -> list[str]:
     """Returns what decides the result and differs, as `name=old, now new`."""
     return [
-        f"{one.name}={getattr(old, one.name)}, now {getattr(new, one.name)}"
+        f"{one.name}={_short(getattr(old, one.name))},"
+        f" now {_short(getattr(new, one.name))}"
         for one in dataclasses.fields(Config)
         if one.metadata.get("decides_the_result", True)
         and getattr(old, one.name) != getattr(new, one.name)
     ]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

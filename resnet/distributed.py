@@ -6,6 +6,7 @@ starts, and carries what Python has to say; Horovod carries tensors inside the g
 
 import contextlib
 import importlib
+import platform
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -62,6 +63,21 @@ class Communicator:
         sentences = [one for one in self.gather(sentence) if one is not None]
         if sentences:
             raise AgreedError(sentences[0])
+
+    def require_same(self, what: str, value: str) -> None:
+        """Refuses to go on if ranks differ in something that they must share.
+
+        Raises:
+            AgreedError: On all ranks, naming the first rank that differs from rank 0.
+        """
+        seen = self.gather((value, platform.node()))
+        for rank, (one, host) in enumerate(seen):
+            if one != seen[0][0]:
+                raise AgreedError(
+                    f"all ranks must have the same {what}; rank {rank} on {host} has"
+                    f" another than rank 0 on {seen[0][1]}. Give every host the same"
+                    " records and the same command."
+                )
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the picklable values of all ranks, in their order, to each rank."""
@@ -146,11 +162,17 @@ def connect(place: Place) -> Communicator:
     if place.num_ranks == 1:
         return Communicator(place)
     mpi = importlib.import_module("mpi4py.MPI")
-    if mpi.COMM_WORLD.Get_size() != place.num_ranks:
+    seen = (mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
+    if seen != (place.rank, place.num_ranks):
         library = mpi.Get_library_version().splitlines()[0].strip()
         raise UserError(
-            f"the launcher started {place.num_ranks} ranks, but the MPI library sees"
-            f" {mpi.COMM_WORLD.Get_size()} ({library}). Start with the mpirun of that"
-            " library."
+            f"for the launcher this is rank {place.rank} of {place.num_ranks}, for the"
+            f" MPI library rank {seen[0]} of {seen[1]} ({library}). Start with the"
+            " mpirun of that library."
+        )
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise UserError(
+            "the MPI library must let several threads call it (MPI_THREAD_MULTIPLE), as"
+            " Python and Horovod do; it doesn't. Its manual names the setting."
         )
     return Communicator(place, mpi)

@@ -1,6 +1,6 @@
 """A rank's place on its node: its cores, its threads and its environment.
 
-Settled before TensorFlow is imported, which reads them once. Standard library only.
+Settled before TensorFlow is imported, which reads them once; so without it here.
 """
 
 import os
@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from data_prep.errors import UserError
 
 # Where each launcher tells (rank, ranks, rank on the node, ranks on the node). Hydra is
 # the launcher of MPICH and of Intel MPI.
@@ -20,6 +22,16 @@ _LAUNCHERS = {
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
 }
+
+
+# Of launchers that are not understood: without a word, each rank would be a run alone.
+_OTHER_LAUNCHERS = (
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+    "ALPS_APP_PE",
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,9 @@ def find_place(environ: Mapping[str, str]) -> Place:
     Slurm's are looked at last, since ranks that Hydra started under Slurm inherit those
     of its helper processes, and only inside a job step: a batch script itself is no
     rank, although it sees SLURM_PROCID and SLURM_NTASKS.
+
+    Raises:
+        UserError: If there is a launcher whose variables don't tell it.
     """
     for names in _LAUNCHERS.values():
         if all(name in environ for name in names):
@@ -66,6 +81,12 @@ def find_place(environ: Mapping[str, str]) -> Place:
                 environ.get("SLURM_STEP_TASKS_PER_NODE", "1"),
                 int(environ.get("SLURM_NODEID", "0")),
             ),
+        )
+    if unknown := [name for name in _OTHER_LAUNCHERS if name in environ]:
+        raise UserError(
+            f"{unknown[0]} is set, so a launcher started this process, but one that"
+            " does not tell the rank's place on its node. Start with the mpirun of"
+            " MPICH, Intel MPI or Open MPI, or with Slurm's srun."
         )
     return Place()
 

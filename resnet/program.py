@@ -26,18 +26,19 @@ def run(main: Main) -> None:
     A UserError is one sentence on standard error and exit code 2. If all ranks know of
     it (`Communicator.together`), rank 0 says it and each rank ends by itself; otherwise
     the rank that has it says so and ends the job, as any other exception does, with its
-    traceback and exit code 1.
+    traceback and exit code 1. A training that diverged, which all ranks see at the same
+    step, is one sentence and exit code 1.
     """
-    place = placement.find_place(os.environ)
-    logging.use_absl_handler()
-    logging.set_verbosity(logging.INFO if place.rank == 0 else logging.WARNING)
-    if place.rank != 0:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
     try:
+        place = placement.find_place(os.environ)
         communicator = distributed.connect(place)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_CODE)
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.INFO if place.rank == 0 else logging.ERROR)
+    if place.rank != 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
     try:
         main(sys.argv, place, communicator)
     except distributed.AgreedError as error:
@@ -45,6 +46,11 @@ def run(main: Main) -> None:
             print(f"error: {error}", file=sys.stderr, flush=True)
         communicator.gather(None)  # Nobody leaves before the sentence is out.
         sys.exit(EXIT_CODE)
+    except FloatingPointError as error:  # All ranks have seen the same numbers.
+        if place.rank == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        communicator.gather(None)
+        sys.exit(1)
     except UserError as error:
         print(f"error on rank {place.rank}: {error}", file=sys.stderr)
         communicator.abort(EXIT_CODE)
@@ -79,12 +85,14 @@ def settle_placement(
         threads, placement.environment(threads, kmp_blocktime, hidden, os.environ)
     )
     num_cores = len({core for seen in cores_seen for core in seen})
+    cores_of_node = len(placement.group_by_core(range(os.cpu_count() or 1)))
     logging.info(
-        "%d rank(s), %d on this node of %d core(s): %d core(s) a rank,"
+        "%d rank(s), %d on this node on %d of its %d core(s): %d core(s) a rank,"
         " %d intra-op and %d inter-op thread(s)",
         place.num_ranks,
         place.num_local_ranks,
         num_cores,
+        cores_of_node,
         len(cores),
         threads.num_intra_threads,
         threads.num_inter_threads,
@@ -96,6 +104,13 @@ def settle_placement(
             place.num_local_ranks,
             threads.num_intra_threads,
             num_cores,
+        )
+    if num_cores < cores_of_node and place.num_ranks > 1:
+        logging.warning(
+            "the launcher lets the ranks use only %d of this node's %d cores; if that"
+            " is not meant, tell it not to bind them (such as mpirun --bind-to none)",
+            num_cores,
+            cores_of_node,
         )
     if hidden:
         logging.warning(

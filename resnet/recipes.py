@@ -27,7 +27,7 @@ class Recipe:
             those of batch normalization.
         batch_norm_decay: Of the moving mean and variance.
         label_smoothing: Share of the label spread evenly over all classes.
-        augmentation: A name of `resnet.data.preprocessing.AUGMENTATIONS`.
+        augmentation: A name of `resnet.config.AUGMENTATIONS`.
         eval_crop_fraction: Side of the central square that evaluation looks at, as a
             share of the picture's shorter side.
         published_train_steps: The source's number of steps, where its rounding makes

@@ -1,12 +1,12 @@
 """Trains a ResNet on one process, or on all ranks that mpirun starts.
 
-python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
-mpirun -np 2 python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
+mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --model_dir=M
 """
 
 import dataclasses
 import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
@@ -77,7 +77,14 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
             manifest.check_files(root, split)
         configs.check_ranks(config, communicator.num_ranks)
         if communicator.rank == 0:
-            refuse_other_run(config)
+            config = join_old_run(config)
+    communicator.require_same(
+        "data set and settings",
+        repr((splits, dataclasses.replace(config, data_dir="", precision=""))),
+    )
+    config = dataclasses.replace(
+        config, precision=communicator.broadcast(config.precision)
+    )
     threads = program.settle_placement(
         place,
         communicator,
@@ -127,6 +134,7 @@ def resolve_config(contents: manifest.Manifest) -> Config:
         "model": model_name(),
         "global_batch_size": FLAGS.train_batch_size,
         "batch_norm_decay": FLAGS.bn_momentum,
+        "precision": {"bfloat16": "bf16"}.get(FLAGS.precision, FLAGS.precision),
     }
     for name in (
         "train_steps",
@@ -140,7 +148,6 @@ def resolve_config(contents: manifest.Manifest) -> Config:
         "label_smoothing",
         "image_size",
         "augmentation",
-        "precision",
         "seed",
         "data_dir",
         "model_dir",
@@ -178,14 +185,24 @@ def model_name() -> str | None:
     return name
 
 
-def refuse_other_run(config: Config) -> None:
-    """Refuses a model_dir that holds a run with other settings.
+def join_old_run(config: Config) -> Config:
+    """Returns the settings, a precision of "auto" replaced by that of the run there.
+
+    Makes the model_dir if there is none.
 
     Raises:
-        UserError: If it does; it names what differs.
+        UserError: If it holds a run with other settings, naming what differs, or can't
+            be written to.
     """
+    try:
+        pathlib.Path(config.model_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=config.model_dir).close()
+    except OSError as error:
+        raise UserError(
+            f"--model_dir must be a folder that can be written to: {error}"
+        ) from error
     if not (pathlib.Path(config.model_dir) / configs.FILE).exists():
-        return
+        return config
     old = configs.load(config.model_dir)
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=old.precision)
@@ -195,6 +212,7 @@ def refuse_other_run(config: Config) -> None:
             f" ({'; '.join(different)}). Name another --model_dir, or the settings of"
             " that run."
         )
+    return config
 
 
 def run() -> None:

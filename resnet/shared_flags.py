@@ -6,6 +6,8 @@ from data_prep.errors import UserError
 
 FLAGS = flags.FLAGS
 
+MOST_THREADS = 4096
+
 flags.DEFINE_string("data_dir", None, "Folder of a converted data set.")
 flags.DEFINE_string("model_dir", None, "Folder of the run: settings, logs, weights.")
 flags.DEFINE_integer(
@@ -23,7 +25,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_bool("use_tpu", False, "Must be False: this program is for CPUs.")
 flags.DEFINE_integer(
-    "num_parallel_calls", 0, "Threads that decode pictures; 0 takes one a core."
+    "num_parallel_calls", 0, "Threads that decode pictures; 0 takes one a processor."
 )
 
 
@@ -48,7 +50,8 @@ def check() -> None:
         ("kmp_blocktime", 0),
         ("num_parallel_calls", 0),
     ):
-        if FLAGS[name].value < lowest:
-            raise UserError(
-                f"--{name} must be at least {lowest}; got {FLAGS[name].value}."
-            )
+        value = FLAGS[name].value
+        if value < lowest:
+            raise UserError(f"--{name} must be at least {lowest}; got {value}.")
+        if name.startswith("num_") and value > MOST_THREADS:
+            raise UserError(f"--{name} must be at most {MOST_THREADS}; got {value}.")

@@ -1,5 +1,8 @@
 """What one rank runs into ends the whole job, soon and with a reason."""
 
+import json
+import shutil
+
 import pytest
 
 pytestmark = pytest.mark.multiprocess
@@ -50,3 +53,41 @@ def test_a_misspelt_flag_is_refused_in_one_sentence(run_ranks):
     assert job.returncode == 2
     assert job.stderr.count("error:") == 1
     assert "train_batchsize" in job.stderr
+
+
+def test_ranks_with_different_records_are_refused(run_ranks, records, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(records, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    job = run_ranks(
+        2,
+        "tests/multiprocess/main_with_other_records.py",
+        str(other),
+        "--recipe=digits",
+        "--train_batch_size=6",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+    )
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "all ranks must have the same data set and settings; rank 1" in job.stderr
+
+
+def test_a_training_that_diverges_is_one_sentence(run_ranks, records, tmp_path):
+    job = run_ranks(
+        2,
+        "resnet/resnet_main.py",
+        "--recipe=digits",
+        "--train_batch_size=6",
+        "--train_steps=20",
+        "--warmup_steps=0",
+        "--peak_learning_rate=1e30",
+        "--log_step_count_steps=1",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+    )
+    assert job.returncode == 1
+    assert job.stderr.count("error: the loss is") == 1
+    assert "Traceback" not in job.stderr

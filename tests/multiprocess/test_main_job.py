@@ -104,6 +104,20 @@ def test_the_same_command_again_has_nothing_left_to_do(run_ranks, records, model
     assert read_metrics(model_dir) == before
 
 
+def test_auto_keeps_the_precision_of_the_run(run_ranks, records, model_dir):
+    job = run_ranks(
+        1,
+        "resnet/resnet_main.py",
+        *FLAGS,
+        "--precision=auto",
+        f"--data_dir={records}",
+        f"--model_dir={model_dir}",
+    )
+    assert job.returncode == 0, job.stderr
+    config = json.loads((model_dir / "config.json").read_text())
+    assert config["precision"] == "float32"
+
+
 def test_other_settings_in_the_same_model_dir_are_refused(
     run_ranks, records, model_dir
 ):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.errors import UserError
 from resnet import placement
 from resnet.placement import Place, Threads
 
@@ -41,9 +42,10 @@ def test_without_a_launcher_a_process_is_alone():
     assert placement.find_place({"PATH": "/bin"}) == Place(0, 1, 0, 1)
 
 
-def test_a_launchers_variables_count_only_together():
+def test_a_launcher_that_does_not_tell_the_place_is_refused():
     part = {name: HYDRA[name] for name in ("PMI_RANK", "PMI_SIZE")}
-    assert placement.find_place(part) == Place()
+    with pytest.raises(UserError, match="PMI_RANK is set"):
+        placement.find_place(part)
 
 
 def test_a_batch_script_is_no_rank():
