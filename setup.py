@@ -36,6 +36,7 @@ setup(
             "resnet-eval = eval.resnet_eval:run",
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
             "resnet-learning-curve = eval.learning_curve:run",
+            "resnet-digits = data_prep.digits:run",
         ]
     },
 )

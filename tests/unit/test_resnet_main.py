@@ -174,7 +174,14 @@ def test_help_lists_the_flags_from_any_folder(program, way, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script", ["resnet-train", "resnet-eval", "imagenet-to-tfrecords"]
+    "script",
+    [
+        "resnet-train",
+        "resnet-eval",
+        "resnet-learning-curve",
+        "resnet-digits",
+        "imagenet-to-tfrecords",
+    ],
 )
 def test_console_scripts_are_installed(script, tmp_path):
     job = subprocess.run(
