@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import platform
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ import numpy as np
 
 from data_prep.errors import UserError
 from resnet.placement import Place
+
+# What a launcher needs to pass on what was printed: after an abort it may drop it.
+_FORWARDING_SECONDS = 1.0
 
 
 class AgreedError(UserError):
@@ -149,6 +153,7 @@ class Communicator:
         sys.stdout.flush()
         sys.stderr.flush()
         if self._world is not None:
+            time.sleep(_FORWARDING_SECONDS)
             self._world.Abort(exit_code)
         sys.exit(exit_code)
 

@@ -124,7 +124,10 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     assert "train: 18 images in 4 shards" in done.stdout
     assert "validation: 4 images in 1 shards" in done.stdout
     assert "2 images turned into RGB JPEG, 1 files ignored" in done.stdout
-    assert f"python resnet/resnet_main.py --data_dir={records}" in done.stdout
+    assert (
+        f"python resnet/resnet_main.py --recipe=imagenette --data_dir={records}"
+        in done.stdout
+    )
     assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 images")
 
     loaded, root = manifest.load(str(records), "train")
