@@ -24,11 +24,13 @@ setup(
         "resnet",
         "resnet.data",
         "resnet.models",
+        "resnet.native",
         "resnet.optim",
         "data_prep",
         "launch",
         "eval",
     ],
+    package_data={"data_prep": ["imagenet_labels.xz"], "resnet.native": ["*.cc"]},
     install_requires=direct_requirements(),
     entry_points={
         "console_scripts": [
@@ -37,6 +39,7 @@ setup(
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
             "resnet-learning-curve = eval.learning_curve:run",
             "resnet-digits = data_prep.digits:run",
+            "resnet-place-shards = launch.place_shards:run",
         ]
     },
 )

@@ -1,10 +1,14 @@
-"""Converts a folder of labelled pictures into record files for training.
+"""Converts labelled pictures into record files for training.
 
 python data_prep/imagenet_to_tfrecords.py --raw_data_dir RAW --local_scratch_dir RECORDS
+python data_prep/imagenet_to_tfrecords.py --tfds_name NAME --local_scratch_dir RECORDS
+python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
 RAW holds train/<class>/* and, in validation/, either class folders or pictures whose
-classes are in RAW/synset_labels.txt. RECORDS gets train/train-00000-of-01024 and so on,
-offsets files and, last, manifest.json.
+classes are in RAW/synset_labels.txt; or ImageNet's archives as they are downloaded.
+RECORDS gets train/train-00000-of-01024 and so on, offsets files and, last,
+manifest.json. The same command again goes on with a conversion that was interrupted.
+--verify reads a finished set again and names each damaged record.
 """
 
 import os
@@ -12,22 +16,41 @@ import pathlib
 import signal
 import sys
 import time
-from collections import Counter
-from types import TracebackType
 
-import numpy as np
-import PIL
-import tqdm
 from absl import flags
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import atomic_files, errors, manifest, shards, sources, tfrecord_format
+from data_prep import (
+    conversion,
+    conversion_folder,
+    conversion_plan,
+    errors,
+    manifest,
+    record_index,
+    sources,
+    tfds_source,
+    tfrecord_format,
+    verify,
+)
+from data_prep.conversion_progress import Progress
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "raw_data_dir", None, "Folder with the pictures, in train/ and validation/."
+    "raw_data_dir",
+    None,
+    "Folder with the pictures, in train/ and validation/, or with ImageNet's archives.",
+)
+flags.DEFINE_string(
+    "tfds_name",
+    None,
+    "Instead of --raw_data_dir: name of a data set of TensorFlow Datasets.",
+)
+flags.DEFINE_string(
+    "tfds_data_dir",
+    None,
+    "Where TensorFlow Datasets keeps its files; its own default if not given.",
 )
 flags.DEFINE_string("local_scratch_dir", None, "Folder for the records.")
 flags.DEFINE_integer(
@@ -43,37 +66,36 @@ flags.DEFINE_integer(
     "num_processes", 0, "Worker processes; 0 = one a usable core.", lower_bound=0
 )
 flags.DEFINE_integer("shuffle_seed", 0, "Seed of the order of the records.")
+flags.DEFINE_enum(
+    "on_bad_image",
+    "fail",
+    ["fail", "skip"],
+    "What a picture that can't be decoded does: end the conversion, or be left out"
+    " (the manifest names it).",
+)
+flags.DEFINE_bool(
+    "apply_exif_orientation",
+    False,
+    "Turn pictures as their EXIF data says; the published recipes don't.",
+)
+flags.DEFINE_bool(
+    "verify", False, "Read the finished set in --local_scratch_dir and check it."
+)
 
 SMALL_SET = 100_000  # Images; below, the hint names a recipe with a small batch.
-MOST_SHARDS = {  # ImageNet's, as in the TPU scripts.
-    tfrecord_format.TRAIN: 1024,
-    tfrecord_format.VALIDATION: 128,
-}
+DAMAGED_EXIT_CODE = 1  # Of --verify.
 
 
-def main() -> None:
-    """Converts what the flags say, or raises `errors.UserError`."""
-    raw_data_dir = _required("raw_data_dir")
-    root = pathlib.Path(os.path.abspath(_required("local_scratch_dir")))
-    if (root / manifest.FILE_NAME).exists():
-        raise errors.UserError(
-            f"{root} holds a finished set already ({manifest.FILE_NAME}); remove it or"
-            " give another --local_scratch_dir"
-        )
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # A worker needs no pool of it.
-    try:
-        raw = sources.list_raw_folder(raw_data_dir)
-        jobs = {split: _plan_split(raw, split, root) for split in raw.splits}
-        _prepare_folders(root, jobs)
-        try:
-            summary = _convert(raw, jobs, root)
-        finally:
-            _remove_leftovers(root, jobs)
-    except OSError as error:
-        raise errors.UserError(
-            f"converting {raw_data_dir} to {root} failed: {error}"
-        ) from error
-    print(summary)
+def main() -> int:
+    """Does what the flags say and returns the exit code.
+
+    Raises:
+        errors.UserError: If that can't be done.
+    """
+    if FLAGS.verify:
+        return _verify()
+    _convert()
+    return 0
 
 
 def run() -> None:
@@ -82,187 +104,188 @@ def run() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         errors.parse_flags(sys.argv)
-        main()
+        sys.exit(main())
     except errors.UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(errors.EXIT_CODE)
     except KeyboardInterrupt:
-        print("error: interrupted, the set is not complete", file=sys.stderr)
+        is_reading = FLAGS["verify"].value  # Also where the flags aren't parsed yet.
+        rest = ", the set is not complete; the same command goes on with it"
+        _say(f"error: interrupted{'' if is_reading else rest}")
         sys.exit(128 + signal.SIGINT)
 
 
-def _required(name: str) -> str:
-    value: str | None = FLAGS[name].value
-    if not value:
-        raise errors.UserError(f"--{name} is needed: {FLAGS[name].help}")
-    return value
-
-
-def _plan_split(
-    raw: sources.RawFolder, split: str, root: pathlib.Path
-) -> list[shards.ShardJob]:
-    images = sources.shuffled(raw.splits[split], FLAGS.shuffle_seed, split)
-    num_shards = FLAGS[f"{split}_shards"].value or shards.default_num_shards(
-        len(images), MOST_SHARDS[split]
-    )
-    if num_shards > len(images):
+def _convert() -> None:
+    _check_source_flags()
+    root = _records_folder()
+    conversion_folder.check_not_finished(root)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # A worker needs no pool of it.
+    try:
+        raw = _open_source()
+        for warning in raw.warnings:
+            _say(f"warning: {warning}")
+        plan = conversion_plan.make_plan(root, raw, _options())
+        conversion_folder.check_space(plan)
+        with conversion_folder.locked(root):
+            conversion_folder.begin(plan)
+            try:
+                summary = _write(plan)
+            finally:
+                conversion_folder.remove_leftovers(plan)
+    except OSError as error:
+        given = FLAGS.raw_data_dir or FLAGS.tfds_name
         raise errors.UserError(
-            f"--{split}_shards must be at most the number of {split} pictures,"
-            f" {len(images)}; got {num_shards}"
-        )
-    labels = {
-        name: tfrecord_format.FIRST_LABEL + index
-        for index, name in enumerate(raw.class_names)
-    }
-    return [
-        shards.ShardJob(
-            root=str(root),
-            path=f"{split}/{tfrecord_format.shard_name(split, index, num_shards)}",
-            images=[(images[i], labels[images[i].class_name]) for i in examples],
-        )
-        for index, examples in enumerate(shards.split_evenly(len(images), num_shards))
-    ]
+            f"converting {given} to {root} failed: {error}"
+        ) from error
+    print(summary)
 
 
-def _prepare_folders(
-    root: pathlib.Path, jobs: dict[str, list[shards.ShardJob]]
-) -> None:
-    for split in jobs:
-        (root / split).mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(root, jobs)
-    for split, split_jobs in jobs.items():
-        # Shards of another conversion would mix with ours for whoever reads `train-*`.
-        ours = {root / job.path for job in split_jobs}
-        strangers = sorted(set((root / split).iterdir()) - ours)
-        if strangers:
-            raise errors.UserError(
-                f"{root / split} must hold nothing but files of this conversion; it"
-                f" holds {strangers[0].name!r}. Empty it or give another"
-                " --local_scratch_dir"
+def _check_source_flags() -> None:
+    if bool(FLAGS.raw_data_dir) == bool(FLAGS.tfds_name):
+        raise errors.UserError(
+            "either --raw_data_dir or --tfds_name is needed, and not both;"
+            f" got raw_data_dir={FLAGS.raw_data_dir}, tfds_name={FLAGS.tfds_name}"
+        )
+    if FLAGS.tfds_data_dir and not FLAGS.tfds_name:
+        raise errors.UserError(
+            f"--tfds_data_dir={FLAGS.tfds_data_dir} needs --tfds_name; give both"
+        )
+
+
+def _records_folder() -> pathlib.Path:
+    if not FLAGS.local_scratch_dir:
+        raise errors.UserError(
+            f"--local_scratch_dir is needed: {FLAGS['local_scratch_dir'].help}"
+        )
+    return pathlib.Path(os.path.abspath(FLAGS.local_scratch_dir))
+
+
+def _num_processes() -> int:
+    return FLAGS.num_processes or len(os.sched_getaffinity(0))
+
+
+def _open_source() -> sources.RawData:
+    if FLAGS.tfds_name:
+        return tfds_source.prepare(FLAGS.tfds_name, FLAGS.tfds_data_dir)
+    return sources.open_raw_data(FLAGS.raw_data_dir)
+
+
+def _options() -> conversion_plan.Options:
+    return conversion_plan.Options(
+        num_shards={
+            tfrecord_format.TRAIN: FLAGS.train_shards,
+            tfrecord_format.VALIDATION: FLAGS.validation_shards,
+        },
+        shuffle_seed=FLAGS.shuffle_seed,
+        apply_exif_orientation=FLAGS.apply_exif_orientation,
+        skip_bad_images=FLAGS.on_bad_image == "skip",
+    )
+
+
+def _write(plan: conversion_plan.Plan) -> str:
+    """Writes the set, or what is missing of it, and returns a summary for the user."""
+    num_processes = min(_num_processes(), len(plan.paths))
+    with Progress(plan.num_images, "images") as progress:
+        finished = conversion.find_finished(plan, num_processes, progress.add)
+        if finished:
+            _say(
+                f"going on: {len(finished):,} of {len(plan.paths):,} shards are"
+                " finished and kept"
             )
-
-
-def _remove_leftovers(
-    root: pathlib.Path, jobs: dict[str, list[shards.ShardJob]]
-) -> None:
-    for folder in (root, *(root / split for split in jobs)):
-        atomic_files.remove_leftovers(folder)
-
-
-def _convert(
-    raw: sources.RawFolder, jobs: dict[str, list[shards.ShardJob]], root: pathlib.Path
-) -> str:
-    """Writes the whole set and returns a summary of it for the user."""
-    all_jobs = [job for split_jobs in jobs.values() for job in split_jobs]
-    num_images = sum(len(images) for images in raw.splits.values())
-    num_processes = min(
-        FLAGS.num_processes or len(os.sched_getaffinity(0)), len(all_jobs)
-    )
-    start_time = time.perf_counter()
-    with _Progress(num_images) as progress:
-        written = shards.write_shards(all_jobs, num_processes, progress.add)
+        num_kept = progress.num_done
+        start_time = time.perf_counter()
+        conversion.write_shards(plan, finished, num_processes, progress.add)
     seconds = time.perf_counter() - start_time
-
-    remaining = iter(written)
-    splits = {
-        split: _finish_split(raw, split, [next(remaining) for _ in split_jobs], root)
-        for split, split_jobs in jobs.items()
-    }
-    num_converted = sum(shard.num_converted for shard in written)
-    manifest.write(
-        manifest.Manifest(
-            class_names=raw.class_names,
-            first_label=tfrecord_format.FIRST_LABEL,
-            splits=splits,
-            source={
-                "raw_data_dir": os.path.abspath(FLAGS.raw_data_dir),
-                "shuffle_seed": FLAGS.shuffle_seed,
-                "num_converted_images": num_converted,
-                "num_ignored_files": raw.num_ignored_files,
-                "pillow_version": PIL.__version__,  # It encoded the converted ones.
-            },
-        ),
-        root,
-    )
-
-    num_bytes = sum(shard.shard.num_bytes for shard in written)
-    parts = [
-        f"{split.name}: {split.num_examples:,} images in {len(split.shards):,} shards"
-        for split in splits.values()
-    ]
-    program = "eval/resnet_eval.py"
-    if tfrecord_format.TRAIN in splits:
-        program = "resnet/resnet_main.py"
-        if num_images < SMALL_SET:
-            program += " --recipe=imagenette"
+    made = conversion.finish(plan)
+    rate = (plan.num_images - num_kept) / seconds
     return "\n".join(
         (
-            *parts,
-            f"{len(raw.class_names):,} classes, {num_bytes:,} bytes;"
-            f" {num_converted:,} images turned into RGB JPEG,"
-            f" {raw.num_ignored_files:,} files ignored",
-            f"{num_images / seconds:,.0f} images/s with {num_processes} processes",
-            f"records: {root}",
-            f"next:    python {program} --data_dir={root} --model_dir=MODEL",
+            *_describe(made),
+            f"{rate:,.0f} images/s with {num_processes} processes",
+            f"records: {plan.root}",
+            f"next:    python {_next_program(made)} --data_dir={plan.root}"
+            " --model_dir=MODEL",
         )
     )
 
 
-def _finish_split(
-    raw: sources.RawFolder,
-    split: str,
-    written: list[shards.WrittenShard],
-    root: pathlib.Path,
-) -> manifest.Split:
-    offsets_path, offsets_sha256 = manifest.write_offsets(
-        root, split, np.concatenate([shard.offsets for shard in written])
+def _describe(made: manifest.Manifest) -> list[str]:
+    lines = [
+        f"{split.name}: {split.num_examples:,} images in {len(split.shards):,} shards"
+        for split in made.splits.values()
+    ]
+    num_bytes = sum(s.num_bytes for split in made.splits.values() for s in split.shards)
+    kinds: dict[str, int] = made.source["converted_images"]
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+    lines.append(
+        f"{len(made.class_names):,} classes, {num_bytes:,} bytes;"
+        f" {sum(kinds.values()):,} images turned into RGB JPEG"
+        f"{f' ({listed})' if listed else ''},"
+        f" {made.source['num_ignored_files']:,} files ignored"
     )
-    counts = Counter(image.class_name for image in raw.splits[split])
-    return manifest.Split(
-        name=split,
-        shards=tuple(shard.shard for shard in written),
-        label_counts=tuple(counts[name] for name in raw.class_names),
-        offsets_path=offsets_path,
-        offsets_sha256=offsets_sha256,
-    )
-
-
-class _Progress:
-    """A bar on a terminal; elsewhere a line whenever another tenth is done."""
-
-    def __init__(self, num_images: int) -> None:
-        self._num_images = num_images
-        self._num_done = 0
-        self._start_time = time.perf_counter()
-        self._bar = tqdm.tqdm(
-            total=num_images, unit=" images", disable=not sys.stderr.isatty()
+    num_skipped = sum(len(split.skipped_images) for split in made.splits.values())
+    if num_skipped:
+        lines.append(
+            f"{num_skipped:,} images left out that can't be decoded, see skipped_images"
+            f" in {manifest.FILE_NAME}"
         )
+    return lines
 
-    def __enter__(self) -> "_Progress":
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.close()
+def _next_program(made: manifest.Manifest) -> str:
+    if tfrecord_format.TRAIN not in made.splits:
+        return "eval/resnet_eval.py"
+    num_images = sum(split.num_examples for split in made.splits.values())
+    recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""
+    return f"resnet/resnet_main.py{recipe}"
 
-    def add(self, num_images: int) -> None:
-        """Counts images that are done."""
-        tenths_before = 10 * self._num_done // self._num_images
-        self._num_done += num_images
-        self._bar.update(num_images)
-        tenths = 10 * self._num_done // self._num_images
-        if self._bar.disable and tenths > tenths_before:
-            rate = self._num_done / (time.perf_counter() - self._start_time)
-            print(
-                f"{10 * tenths} %: {self._num_done:,} of {self._num_images:,} images,"
-                f" {rate:,.0f} images/s",
-                file=sys.stderr,
-                flush=True,
+
+def _verify() -> int:
+    """Checks the finished set, prints what is damaged, and returns the exit code."""
+    if FLAGS.raw_data_dir or FLAGS.tfds_name:
+        raise errors.UserError(
+            "--verify looks at the set in --local_scratch_dir only; got also"
+            f" {FLAGS.raw_data_dir or FLAGS.tfds_name!r}. Leave that out."
+        )
+    folder = str(_records_folder())
+    try:
+        record_index.make_if_missing(folder, _say)
+        record_set = manifest.find(folder)
+        if record_set is None:
+            raise errors.UserError(
+                f"--verify needs a finished set in {folder}; there is no"
+                f" {manifest.FILE_NAME}. Convert the pictures, or start the conversion"
+                " again to finish it"
             )
+        return _verify_set(record_set)
+    except OSError as error:
+        raise errors.UserError(f"verifying {folder} failed: {error}") from error
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _verify_set(record_set: manifest.RecordSet) -> int:
+    folder = record_set.records_dir
+    splits = record_set.manifest.splits.values()
+    num_records = sum(split.num_examples for split in splits)
+    num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
+    start_time = time.perf_counter()
+    with Progress(num_records, "records") as progress:
+        damages = verify.verify(record_set, _num_processes(), progress.add)
+    rate = num_records / (time.perf_counter() - start_time)
+    for damage in damages:
+        where = "" if damage.offset is None else f" at byte {damage.offset}"
+        print(f"{damage.path}{where}: {damage.what}")
+    if damages:
+        print(f"{len(damages):,} damages in {num_records:,} records of {folder}")
+        return DAMAGED_EXIT_CODE
+    print(
+        f"all is well in {folder}: {num_records:,} records, {num_bytes:,} bytes,"
+        f" {rate:,.0f} records/s"
+    )
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,28 +1,24 @@
-"""Writes record files: one, or many by several processes."""
+"""Writes the record files of a set, one at a time; which pictures go into which."""
 
-import concurrent.futures
-import contextlib
 import dataclasses
 import hashlib
 import itertools
-import multiprocessing
 import os
 import pathlib
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import process
+from collections import Counter
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from data_prep import atomic_files, images, manifest, tfrecord_format
+from data_prep import (
+    atomic_files,
+    images,
+    manifest,
+    shard_reports,
+    tfrecord_format,
+)
 from data_prep.errors import UserError
-from data_prep.sources import SourceImage
+from data_prep.pictures import SourceImage
 
 LEAST_EXAMPLES_PER_SHARD = 256  # Fewer make many small files for nothing.
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
-_WAKE_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,28 +27,38 @@ class ShardJob:
 
     Attributes:
         root: Folder of the converted set.
-        path: Posix path of the record file, relative to `root`.
-        images: The pictures with their labels, in the order of the records.
+        path: Posix path of the record file, relative to `root`; its folder must exist.
+        images: The pictures in the order of the records.
+        class_indices: The index of each picture's class; its label is
+            `tfrecord_format.FIRST_LABEL` more.
+        apply_exif_orientation: Whether pictures are turned as their EXIF data says.
+        skip_bad_images: Whether pictures that can't be decoded are left out. Otherwise
+            they are errors.
     """
 
     root: str
     path: str
-    images: Sequence[tuple[SourceImage, int]]
+    images: Sequence[SourceImage]
+    class_indices: Sequence[int]
+    apply_exif_orientation: bool = False
+    skip_bad_images: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class WrittenShard:
-    """One shard that was written.
+class ShardCheck:
+    """One shard that may have been finished by an earlier run.
 
     Attributes:
-        shard: Its entry in the manifest.
-        offsets: Where each record begins in the file, in bytes, `[num_records]`, int64.
-        num_converted: Pictures whose bytes are not those of their file.
+        root: Folder of the converted set.
+        path: Posix path of the record file, relative to `root`.
+        num_images: How many pictures are to be in it.
+        skip_bad_images: As in `ShardJob`.
     """
 
-    shard: manifest.Shard
-    offsets: npt.NDArray[np.int64]
-    num_converted: int
+    root: str
+    path: str
+    num_images: int
+    skip_bad_images: bool = False
 
 
 def default_num_shards(num_examples: int, most: int) -> int:
@@ -74,35 +80,39 @@ def split_evenly(num_examples: int, num_shards: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(starts)]
 
 
-def write_shard(
-    root: str | os.PathLike[str],
-    path: str,
-    labelled_images: Iterable[tuple[SourceImage, int]],
-) -> WrittenShard:
-    """Writes one record file; it gets its name when it is whole.
+def write_shard(job: ShardJob) -> shard_reports.ShardReport:
+    """Writes one record file, which gets its name when it is whole, then its report.
 
-    Args:
-        root: Folder of the converted set.
-        path: Posix path of the file, relative to `root`; its folder must exist.
-        labelled_images: The pictures with their labels, in the order of the records;
-            one at a time is in memory.
+    One picture at a time is in memory.
 
     Raises:
-        UserError: If a picture can't be decoded.
+        UserError: If a picture can't be decoded, or none of them, when such pictures
+            are left out.
         OSError: If a picture can't be read or the shard can't be written.
     """
-    offsets = []
+    offsets: list[int] = []
     num_bytes = 0
-    num_converted = 0
+    class_counts: Counter[int] = Counter()
+    converted_counts: Counter[str] = Counter()
+    skipped_images: list[manifest.SkippedImage] = []
     digest = hashlib.sha256()
-    with atomic_files.atomic_file(pathlib.Path(root, path)) as file:
-        for source, label in labelled_images:
-            image = images.to_jpeg(pathlib.Path(source.path).read_bytes(), source.path)
+    with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
+        for source, class_index in zip(job.images, job.class_indices, strict=True):
+            data = source.read()
+            try:
+                image = images.to_jpeg(data, source.name, job.apply_exif_orientation)
+            except UserError as error:
+                if not job.skip_bad_images:
+                    raise UserError(
+                        f"{error} Or leave out such pictures: --on_bad_image=skip."
+                    ) from error
+                skipped_images.append(manifest.SkippedImage(source.name, str(error)))
+                continue
             example = tfrecord_format.image_example(
                 image.data,
                 height=image.height,
                 width=image.width,
-                label=label,
+                label=tfrecord_format.FIRST_LABEL + class_index,
                 class_name=source.class_name,
                 filename=source.filename,
             )
@@ -111,120 +121,50 @@ def write_shard(
             digest.update(record)
             offsets.append(num_bytes)
             num_bytes += len(record)
-            num_converted += image.converted
-    return WrittenShard(
-        manifest.Shard(path, len(offsets), num_bytes, digest.hexdigest()),
-        np.array(offsets, np.int64),
-        num_converted,
+            class_counts[class_index] += 1
+            if image.converted_from is not None:
+                converted_counts[image.converted_from] += 1
+        if not offsets:
+            raise UserError(
+                f"each record file must get a picture that can be decoded; of the"
+                f" {len(job.images)} of {job.path} none can: {skipped_images[0].reason}"
+            )
+    report = shard_reports.ShardReport(
+        path=job.path,
+        num_bytes=num_bytes,
+        sha256=digest.hexdigest(),
+        offsets=tuple(offsets),
+        class_counts=dict(class_counts),
+        converted_counts=dict(converted_counts),
+        skipped_images=tuple(skipped_images),
     )
+    shard_reports.write(job.root, report)
+    return report
 
 
-def write_shards(
-    jobs: Sequence[ShardJob],
-    num_processes: int,
-    report_records: Callable[[int], None],
-) -> list[WrittenShard]:
-    """Writes shards by several processes; the files don't depend on how many.
+def check_shard(check: ShardCheck) -> shard_reports.ShardReport | None:
+    """Returns the report of a shard that can be kept; None if it must be written.
 
-    An error or an interruption ends all processes at once. It may leave temporary
-    files (`atomic_files.remove_leftovers`). Signals are held while a process starts, so
-    this must be called from the main thread.
-
-    Args:
-        jobs: The shards to write.
-        num_processes: At least 1. Each one writes whole shards.
-        report_records: Called with the number of records of each shard that is done.
-
-    Returns:
-        What was written, in the order of `jobs`.
-
-    Raises:
-        UserError: If a picture can't be decoded or a process died.
-        OSError: If a picture can't be read or a shard can't be written.
+    It is kept if its report is there and agrees with the file's size and content, and
+    if it leaves out pictures only where that is asked for.
     """
-    written: dict[int, WrittenShard] = {}
-    running: dict[concurrent.futures.Future[WrittenShard], int] = {}
-    strangers = set(multiprocessing.active_children())
-
-    def wait_for_one() -> None:
-        done: set[concurrent.futures.Future[WrittenShard]] = set()
-        while not done:
-            # Without a time limit, a signal that another thread took would not be
-            # handled until a shard is done: this thread has to wake up for it.
-            done = concurrent.futures.wait(
-                running,
-                timeout=_WAKE_SECONDS,
-                return_when=concurrent.futures.FIRST_COMPLETED,
-            ).done
-        for future in done:
-            index = running.pop(future)
-            written[index] = future.result()
-            report_records(written[index].shard.num_records)
-
-    with concurrent.futures.ProcessPoolExecutor(
-        num_processes,
-        # Forking a process that has threads, as NumPy's, can hang.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_prepare_worker,
-    ) as executor:
-        try:
-            for index, job in enumerate(jobs):
-                # No job waits in the executor's pipe: with one in it, the executor of
-                # Python 3.10 hangs when a worker dies (python/cpython#94777).
-                if len(running) == num_processes:
-                    wait_for_one()
-                with _interrupts_held():
-                    running[executor.submit(_write_job, job)] = index
-            while running:
-                wait_for_one()
-        except BaseException as error:
-            for worker in set(multiprocessing.active_children()) - strangers:
-                worker.kill()  # It has nothing to clean up.
-            if isinstance(error, process.BrokenProcessPool):
-                raise UserError(
-                    "a worker process died, perhaps for lack of memory; start again"
-                    f" with a smaller --num_processes than {num_processes}"
-                ) from error
-            raise
-    return [written[index] for index in range(len(jobs))]
+    report = shard_reports.read(check.root, check.path)
+    if report is None or report.num_images != check.num_images:
+        return None
+    if report.skipped_images and not check.skip_bad_images:
+        return None  # Writing it again says which picture it is.
+    if not shard_reports.agrees_with_its_shard(check.root, report):
+        return None
+    return report
 
 
-def _write_job(job: ShardJob) -> WrittenShard:
-    return write_shard(job.root, job.path, job.images)
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Delays Ctrl-C and SIGTERM; a process that is started meanwhile never gets them.
-
-    In the middle of a start they would leave a worker that nobody knows of, and a
-    terminal's Ctrl-C goes to all processes: each worker would print a traceback.
-    """
-    held: list[int] = []
-    # Processes inherit what is blocked. But another thread of this one may still take
-    # a signal, and the handler then runs here all the same: hence the second measure.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-    handlers = {
-        number: signal.signal(number, lambda number, _: held.append(number))
-        for number in _INTERRUPTS
-    }
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if held:
-            signal.raise_signal(held[0])
-
-
-def _prepare_worker() -> None:
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    """Ends this worker when its parent is gone, killed; nobody else would."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def num_bytes_kept(root: str | os.PathLike[str], paths: Sequence[str]) -> int:
+    """Returns the bytes of the shards that have a report, without looking into them."""
+    total = 0
+    for path in paths:
+        if shard_reports.report_path(root, path).exists():
+            try:
+                total += pathlib.Path(root, path).stat().st_size
+            except OSError:
+                continue  # Was removed: it is written again.
+    return total

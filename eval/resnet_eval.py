@@ -16,11 +16,13 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 
 from absl import flags, logging
 
-from data_prep import atomic_files, manifest
+from data_prep import atomic_files
 from data_prep.errors import UserError, parse_flags
+from data_prep.manifest import RecordSet
 from resnet import config as configs
 from resnet import program, shared_flags
 from resnet.config import Config
+from resnet.data import record_sets
 from resnet.distributed import Communicator
 from resnet.placement import Place
 
@@ -41,12 +43,23 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         parse_flags(argv)
         shared_flags.check()
         config = configs.load(FLAGS.model_dir)
-        root = check_data(config)
         requested = parse_checkpoints(FLAGS.checkpoints)
         check_json_file(FLAGS.json_file)
-    split = manifest.load(str(root), "validation")[0].splits["validation"]
+    record_set = record_sets.open_record_set(
+        FLAGS.data_dir, "validation", place, communicator
+    )
+    split = record_set.manifest.splits["validation"]
+    with communicator.together():
+        check_classes(record_set, config)
     communicator.require_same("validation data and run", repr((split, config)))
-    config = dataclasses.replace(config, eval_batch_size=FLAGS.eval_batch_size)
+    shards = communicator.gather(
+        record_sets.check_split(record_set, split, config.shard_by, communicator)
+    )
+    config = dataclasses.replace(
+        config,
+        eval_batch_size=FLAGS.eval_batch_size,
+        on_bad_record=FLAGS.on_bad_record,
+    )
     threads = program.settle_placement(
         place,
         communicator,
@@ -57,20 +70,20 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
 
     program.start_tensorflow(communicator)  # Now that its environment is settled.
     from resnet import checkpoints, precision
-    from resnet.data import record_files
+    from resnet.data import record_files, share
     from resnet.evaluate import Evaluator
     from resnet.train import TrainState
 
     model_dir = pathlib.Path(FLAGS.model_dir)
     with communicator.together():
         steps = choose_steps(requested, checkpoints.saved_steps(model_dir), model_dir)
-        records = record_files.open_split(str(root), "validation")
+        records = record_files.open_split(record_set, "validation")
     steps = communicator.broadcast(steps)
     precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     state = TrainState(config)
     evaluator = Evaluator(
         state.model,
-        records,
+        share.share_of(records, shards, communicator.rank),
         config,
         communicator,
         FLAGS.num_parallel_calls or len(threads.cpus),
@@ -89,22 +102,21 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         atomic_files.atomic_write_bytes(FLAGS.json_file, text.encode())
 
 
-def check_data(config: Config) -> pathlib.Path:
-    """Returns the root of the data set, after a look whether it fits the run.
+def check_classes(record_set: RecordSet, config: Config) -> None:
+    """Refuses a data set with other classes than the run.
 
     Raises:
-        UserError: If it has other classes than the run, or a shard is not as it should.
+        UserError: If it has.
     """
-    contents, root = manifest.load(FLAGS.data_dir, "validation")
+    contents = record_set.manifest
     if contents.class_names != config.class_names:
         raise UserError(
             f"the run in {FLAGS.model_dir} knows {config.num_classes} classes"
-            f" ({config.class_names[0]}, ...), the data in {root} has"
+            f" ({config.class_names[0]}, ...), the data in"
+            f" {record_set.records_dir} has"
             f" {len(contents.class_names)} ({contents.class_names[0]}, ...): they must"
             " be the same"
         )
-    manifest.check_files(root, contents.splits["validation"])
-    return root
 
 
 def check_json_file(json_file: str | None) -> None:

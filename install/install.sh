@@ -88,10 +88,16 @@ key() {  # Of everything that decides what .venv holds.
   } | sha256sum | cut -c1-64
 }
 
+build_ops() {  # The project's own C++ ops; quick if they are there.
+  bash install/build_native.sh "$VENV" ||
+    say "the C++ ops of resnet/native did not build (see above): slower stock ops stand in."
+}
+
 # --- Nothing to do? -------------------------------------------------------------------
 made_with_version=$(choice VERSION)
 if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
+  build_ops
   exit 0
 fi
 
@@ -234,6 +240,7 @@ step=$SECONDS
 wheel=$(bash install/build_horovod.sh "$VENV" ${MPICXX:+"$MPICXX"})
 "${pip[@]}" install --no-deps --force-reinstall "$wheel"
 "${pip[@]}" install --no-deps --no-build-isolation -e "$ROOT"
+build_ops
 say "Horovod and this project: $(seconds "$step")"
 
 # --- Does it work? --------------------------------------------------------------------

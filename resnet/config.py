@@ -21,14 +21,25 @@ MODELS = (
     "resnet152",
     "resnet200",
 )
-AUGMENTATIONS = ("random_resized_crop", "random_shift", "none")
+AUGMENTATIONS = (
+    "random_resized_crop",
+    "random_resized_crop_2018_02",
+    "random_shift",
+    "pad_crop_flip_cutout",
+    "none",
+)
+EVAL_CROPS = ("crop_then_resize", "resize_then_crop")
+SHARD_BY = ("example", "file")
+ON_BAD_RECORD = ("fail", "skip")
 PRECISIONS = ("float32", "bf16", "auto")
 MODES = ("train", "train_and_eval")
 SMALLEST_IMAGE = 32  # The stages halve it five times.
 LARGEST_IMAGE = 1024
 BASE_BATCH_SIZE = 256  # What `base_learning_rate` is for.
 
-_FREE: dict[str, Any] = {"decides_the_result": False}
+
+def _free(default: Any) -> Any:
+    return field(default=default, metadata={"decides_the_result": False})
 
 
 @dataclass(frozen=True)
@@ -46,9 +57,9 @@ class Config:
     class_names: tuple[str, ...]
     num_train_examples: int
     image_size: int
-    precision: str
     augmentation: str
     eval_crop_fraction: float
+    eval_crop: str
     global_batch_size: int
     train_steps: int
     base_learning_rate: float
@@ -58,16 +69,21 @@ class Config:
     weight_decay: float
     batch_norm_decay: float
     label_smoothing: float
-    seed: int
-    data_dir: str = field(metadata=_FREE)
-    model_dir: str = field(metadata=_FREE)
-    mode: str = field(metadata=_FREE)
-    eval_batch_size: int = field(metadata=_FREE)
-    steps_per_eval: int = field(metadata=_FREE)
-    log_step_count_steps: int = field(metadata=_FREE)
-    checkpoint_every: int = field(metadata=_FREE)
-    keep_checkpoints: int = field(metadata=_FREE)
-    num_parallel_calls: int = field(metadata=_FREE)
+    precision: str = "float32"
+    seed: int = 0
+    shard_by: str = "example"
+    data_dir: str = _free("")
+    model_dir: str = _free("")
+    mode: str = _free("train_and_eval")
+    eval_batch_size: int = _free(200)
+    steps_per_eval: int = _free(0)
+    log_step_count_steps: int = _free(10)
+    checkpoint_every: int = _free(0)
+    keep_checkpoints: int = _free(5)
+    num_parallel_calls: int = _free(0)
+    on_bad_record: str = _free("fail")
+    record_log: str = _free("")
+    decoded_cache_mb: int = _free(0)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -205,12 +221,16 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "checkpoint_every": (0, _MOST),
     "keep_checkpoints": (1, _MOST),
     "num_parallel_calls": (0, 4097),
+    "decoded_cache_mb": (0, _MOST),
 }
 _NAMES: dict[str, tuple[str, ...]] = {
     "model": MODELS,
     "augmentation": AUGMENTATIONS,
     "precision": PRECISIONS,
     "mode": MODES,
+    "eval_crop": EVAL_CROPS,
+    "shard_by": SHARD_BY,
+    "on_bad_record": ON_BAD_RECORD,
 }
 # Flags keep the names that the recipe's ancestor gave them.
 _FLAG_NAMES = {

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.config import Config
-from resnet.data import input_pipeline
-from resnet.data.record_files import RecordFiles
+from resnet.data import batches
+from resnet.data.damaged_records import DamagedRecords
+from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.optim import losses
 
@@ -22,7 +23,7 @@ class Result:
         top1: Share of the examples whose label has the highest logit.
         top5: Share of those whose label is among the five highest.
         loss: Mean cross-entropy with the run's label smoothing, and the weight penalty.
-        count: Examples counted.
+        count: Examples counted: all, but for damaged ones where those are skipped.
     """
 
     top1: float
@@ -47,7 +48,7 @@ class Evaluator:
     def __init__(
         self,
         model: keras.Model,
-        records: RecordFiles,
+        share: Share,
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
@@ -56,22 +57,22 @@ class Evaluator:
 
         Args:
             model: The network.
-            records: The split.
+            share: This rank's share of the split.
             config: The run's settings; its `eval_batch_size` is that of all ranks.
             communicator: The ranks.
             num_parallel_calls: Pictures that a rank decodes at the same time.
         """
         self._model = model
-        self._records = records
+        self._share = share
         self._config = config
         self._communicator = communicator
         self._num_parallel_calls = num_parallel_calls
-        rank, num_ranks = communicator.rank, communicator.num_ranks
-        self._first = rank * records.num_examples // num_ranks
-        self._end = (rank + 1) * records.num_examples // num_ranks
+        self._first, self._end = share.first_example, share.end_example
         self._batch_size = min(
-            -(-config.eval_batch_size // num_ranks), max(self._end - self._first, 1)
+            -(-config.eval_batch_size // communicator.num_ranks),
+            max(self._end - self._first, 1),
         )
+        self._damaged = DamagedRecords(share.records, config.on_bad_record)
         self._count_batch = tf.function(self._counts)
 
     @property
@@ -91,28 +92,33 @@ class Evaluator:
             report: Called after each batch with the number of batches done.
 
         Raises:
+            UserError: If a record is damaged and none may be.
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
         if self.num_batches:
-            batches = input_pipeline.eval_batches(
-                self._records,
-                self._config.image_size,
-                self._config.eval_crop_fraction,
-                self._first,
-                self._end,
+            eval_batches = batches.evaluation(
+                self._config,
+                self._share,
                 self._batch_size,
                 self._num_parallel_calls,
+                self._damaged,
             )
-            for number, (images, labels, is_real) in enumerate(batches, start=1):
-                sums += self._count_batch(images, labels, is_real).numpy()
+            for number in range(1, self.num_batches + 1):
+                batch = next(eval_batches)
+                sums += self._count_batch(
+                    batch.images, batch.labels, batch.is_real
+                ).numpy()
                 if report:
                     report(number)
-        right, right_of_five, loss, count = self._communicator.sum(sums)
-        if count != self._records.num_examples:
+        num_skipped = self._damaged.count(self._first, self._end)
+        right, right_of_five, loss, count, num_skipped = self._communicator.sum(
+            np.append(sums, num_skipped)
+        )
+        if count + num_skipped != self._share.num_examples_of_all or not count:
             raise RuntimeError(
-                f"evaluation must count all {self._records.num_examples} examples once;"
-                f" it counted {count:.0f}"
+                f"evaluation must count all {self._share.num_examples_of_all} examples"
+                f" once; it counted {count:.0f} and skipped {num_skipped:.0f}"
             )
         penalty = losses.weight_penalty(decayed_variables, self._config.weight_decay)
         return Result(

@@ -30,6 +30,7 @@ class Recipe:
         augmentation: A name of `resnet.config.AUGMENTATIONS`.
         eval_crop_fraction: Side of the central square that evaluation looks at, as a
             share of the picture's shorter side.
+        eval_crop: A name of `resnet.config.EVAL_CROPS`.
         published_train_steps: The source's number of steps, where its rounding makes
             it differ from what the epochs give; for its own batch and data set.
         num_train_examples: Of that data set.
@@ -50,6 +51,7 @@ class Recipe:
     label_smoothing: float
     augmentation: str
     eval_crop_fraction: float
+    eval_crop: str = "crop_then_resize"
     published_train_steps: int | None = None
     num_train_examples: int | None = None
 

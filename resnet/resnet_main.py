@@ -19,6 +19,7 @@ from data_prep.errors import UserError, parse_flags
 from resnet import config as configs
 from resnet import program, recipes, shared_flags
 from resnet.config import Config
+from resnet.data import record_sets
 from resnet.distributed import Communicator
 from resnet.placement import Place
 
@@ -33,7 +34,7 @@ flags.DEFINE_string("model", None, f"Network: {', '.join(configs.MODELS)}.")
 flags.DEFINE_integer(
     "resnet_depth", None, "Another way to say --model: 50 is resnet50."
 )
-flags.DEFINE_string("mode", "train_and_eval", f"{' or '.join(configs.MODES)}.")
+flags.DEFINE_string("mode", Config.mode, f"{' or '.join(configs.MODES)}.")
 flags.DEFINE_integer("train_batch_size", None, "Images in one step, over all ranks.")
 flags.DEFINE_integer("train_steps", None, "Steps to train.")
 flags.DEFINE_float("train_epochs", None, "Epochs to train, instead of --train_steps.")
@@ -52,17 +53,54 @@ flags.DEFINE_float("label_smoothing", None, "Share spread evenly over all classe
 flags.DEFINE_integer("image_size", None, "Side of the images in pixels.")
 flags.DEFINE_string("augmentation", None, f"{', '.join(configs.AUGMENTATIONS)}.")
 flags.DEFINE_string(
-    "precision", "float32", "float32, bf16, or auto: the faster one, by measurement."
+    "eval_crop",
+    None,
+    f"How evaluation takes the middle: {' or '.join(configs.EVAL_CROPS)}.",
 )
-flags.DEFINE_integer("seed", 0, "Of weights, order of the examples and augmentation.")
+flags.DEFINE_string(
+    "precision",
+    Config.precision,
+    "float32, bf16, or auto: the faster one, by measurement.",
+)
 flags.DEFINE_integer(
-    "steps_per_eval", 0, "Evaluate every so many steps; 0: only at the end."
+    "seed", Config.seed, "Of weights, order of the examples and augmentation."
 )
-flags.DEFINE_integer("log_step_count_steps", 10, "Steps from one log line to the next.")
 flags.DEFINE_integer(
-    "checkpoint_every", 0, "Steps from one checkpoint to the next; 0: an epoch."
+    "steps_per_eval",
+    Config.steps_per_eval,
+    "Evaluate every so many steps; 0: only at the end.",
 )
-flags.DEFINE_integer("keep_checkpoints", 5, "Newest checkpoints that are kept.")
+flags.DEFINE_integer(
+    "log_step_count_steps",
+    Config.log_step_count_steps,
+    "Steps from one log line to the next.",
+)
+flags.DEFINE_integer(
+    "checkpoint_every",
+    Config.checkpoint_every,
+    "Steps from one checkpoint to the next; 0: an epoch.",
+)
+flags.DEFINE_integer(
+    "keep_checkpoints", Config.keep_checkpoints, "Newest checkpoints that are kept."
+)
+flags.DEFINE_string(
+    "shard_by",
+    Config.shard_by,
+    "example: each rank reads from all record files; file: from those on its node.",
+)
+flags.DEFINE_bool(
+    "require_mixed", True, "Refuse classes that aren't mixed over the record files."
+)
+flags.DEFINE_string(
+    "record_log",
+    Config.record_log,
+    "Folder for a log of the records that each rank read.",
+)
+flags.DEFINE_integer(
+    "decoded_cache_mb",
+    Config.decoded_cache_mb,
+    "Memory of each rank for decoded pictures, in 10**6 bytes.",
+)
 
 
 def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
@@ -70,18 +108,28 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     with communicator.together():
         parse_flags(argv)
         shared_flags.check()
-        contents, root = manifest.load(FLAGS.data_dir, "train")
+    record_set = record_sets.open_record_set(
+        FLAGS.data_dir, "train", place, communicator
+    )
+    contents = record_set.manifest
+    with communicator.together():
         config = resolve_config(contents)
         splits = [contents.splits[name] for name in splits_to_read(config, contents)]
-        for split in splits:
-            manifest.check_files(root, split)
         configs.check_ranks(config, communicator.num_ranks)
+        if FLAGS.require_mixed:
+            manifest.check_mixing(contents.splits["train"])
         if communicator.rank == 0:
             config = join_old_run(config)
     communicator.require_same(
         "data set and settings",
         repr((splits, dataclasses.replace(config, data_dir="", precision=""))),
     )
+    shards = {
+        split.name: communicator.gather(
+            record_sets.check_split(record_set, split, config.shard_by, communicator)
+        )
+        for split in splits
+    }
     config = dataclasses.replace(
         config, precision=communicator.broadcast(config.precision)
     )
@@ -95,12 +143,16 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
 
     program.start_tensorflow(communicator)  # Now that its environment is settled.
     from resnet import precision, train
-    from resnet.data import record_files
+    from resnet.data import record_files, share
 
     with communicator.together():
-        records = {
-            split.name: record_files.open_split(str(root), split.name)
-            for split in splits
+        shares = {
+            name: share.share_of(
+                record_files.open_split(record_set, name),
+                shards_of_ranks,
+                communicator.rank,
+            )
+            for name, shards_of_ranks in shards.items()
         }
     config = dataclasses.replace(
         config, precision=precision.choose(config.precision, communicator)
@@ -110,8 +162,8 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
             configs.save(config)
     train.train(
         config,
-        records["train"],
-        records.get("validation"),
+        shares["train"],
+        shares.get("validation"),
         communicator,
         config.num_parallel_calls or len(threads.cpus),
     )
@@ -158,6 +210,11 @@ def resolve_config(contents: manifest.Manifest) -> Config:
         "checkpoint_every",
         "keep_checkpoints",
         "num_parallel_calls",
+        "eval_crop",
+        "shard_by",
+        "on_bad_record",
+        "record_log",
+        "decoded_cache_mb",
     ):
         given[name] = FLAGS[name].value
     return configs.resolve(

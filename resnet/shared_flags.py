@@ -3,15 +3,23 @@
 from absl import flags
 
 from data_prep.errors import UserError
+from resnet.config import ON_BAD_RECORD, Config
 
 FLAGS = flags.FLAGS
 
 MOST_THREADS = 4096
 
-flags.DEFINE_string("data_dir", None, "Folder of a converted data set.")
+flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Folder of a converted data set, or of one by TensorFlow Datasets or the TPU"
+    " scripts.",
+)
 flags.DEFINE_string("model_dir", None, "Folder of the run: settings, logs, weights.")
 flags.DEFINE_integer(
-    "eval_batch_size", 200, "Images in one step of evaluation, over all ranks."
+    "eval_batch_size",
+    Config.eval_batch_size,
+    "Images in one step of evaluation, over all ranks.",
 )
 flags.DEFINE_integer(
     "num_intra_threads", 0, "Threads that share one op; 0 takes one a core of the rank."
@@ -25,7 +33,15 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_bool("use_tpu", False, "Must be False: this program is for CPUs.")
 flags.DEFINE_integer(
-    "num_parallel_calls", 0, "Threads that decode pictures; 0 takes one a processor."
+    "num_parallel_calls",
+    Config.num_parallel_calls,
+    "Threads that decode pictures; 0 takes one a processor.",
+)
+flags.DEFINE_string(
+    "on_bad_record",
+    Config.on_bad_record,
+    "What a damaged record does: fail ends the run, skip takes another in its place and"
+    " counts it.",
 )
 
 
@@ -55,3 +71,8 @@ def check() -> None:
             raise UserError(f"--{name} must be at least {lowest}; got {value}.")
         if name.startswith("num_") and value > MOST_THREADS:
             raise UserError(f"--{name} must be at most {MOST_THREADS}; got {value}.")
+    if FLAGS.on_bad_record not in ON_BAD_RECORD:
+        raise UserError(
+            f"--on_bad_record must be one of {', '.join(ON_BAD_RECORD)}; got"
+            f" {FLAGS.on_bad_record}."
+        )

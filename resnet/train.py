@@ -13,8 +13,9 @@ from absl import logging
 from data_prep.errors import UserError
 from resnet import checkpoints, models, schedules
 from resnet.config import Config
-from resnet.data import input_pipeline
-from resnet.data.record_files import RecordFiles
+from resnet.data import batches
+from resnet.data.record_log import RecordLog
+from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
 from resnet.metrics_log import MetricsLog
@@ -150,8 +151,8 @@ def make_train_step(
 
 def train(
     config: Config,
-    train_records: RecordFiles,
-    eval_records: RecordFiles | None,
+    train_share: Share,
+    eval_share: Share | None,
     communicator: Communicator,
     num_parallel_calls: int,
 ) -> None:
@@ -159,13 +160,14 @@ def train(
 
     Args:
         config: The run's settings, whose precision is no longer "auto".
-        train_records: What to train on.
-        eval_records: What to evaluate on, at the end and as the settings say; or None.
+        train_share: What to train on.
+        eval_share: What to evaluate on, at the end and as the settings say; or None.
         communicator: The ranks.
         num_parallel_calls: Pictures that a rank decodes at the same time.
 
     Raises:
         FloatingPointError: On all ranks, if the loss is no longer finite.
+        UserError: If a record is damaged and none may be.
     """
     model_dir = Path(config.model_dir)
     state = TrainState(config)
@@ -173,20 +175,17 @@ def train(
     train_step = make_train_step(
         state.model, state.optimizer, state.names, config.label_smoothing, communicator
     )
-    batches = iter(
-        input_pipeline.train_batches(
-            train_records,
-            config,
-            communicator.rank,
-            communicator.num_ranks,
-            state.step,
-            num_parallel_calls,
-        )
+    train_batches = batches.training(
+        config, train_share, communicator.num_ranks, state.step, num_parallel_calls
     )
     evaluator = None
-    if eval_records is not None:
+    if eval_share is not None:
         evaluator = Evaluator(
-            state.model, eval_records, config, communicator, num_parallel_calls
+            state.model, eval_share, config, communicator, num_parallel_calls
+        )
+    with communicator.together():
+        record_log = RecordLog(
+            config.record_log, state.step, communicator.rank, communicator.num_ranks
         )
     logging.info(
         "Training for %d steps (%.2f epochs in total). Current step %d.",
@@ -198,8 +197,10 @@ def train(
     with (
         closing(MetricsLog(model_dir, state.step, communicator.rank)) as log,
         closing(Progress(config, state.step, communicator.rank)) as progress,
+        closing(record_log),
     ):
         local_losses: list[tf.Tensor] = []
+        num_skipped = 0
         while state.step < config.train_steps:
             learning_rate = schedules.gradual_warmup_then_dec(
                 state.step,
@@ -208,8 +209,13 @@ def train(
                 config.peak_learning_rate,
                 config.train_steps,
             )
-            images, labels = next(batches)
-            loss = train_step(images, labels, tf.constant(learning_rate, tf.float32))
+            batch = next(train_batches)
+            examples = train_share.records.number_of_example[batch.examples.numpy()]
+            record_log.write(state.step, examples, batch.is_real.numpy())
+            num_skipped += int(np.count_nonzero(~batch.is_real.numpy()))
+            loss = train_step(
+                batch.images, batch.labels, tf.constant(learning_rate, tf.float32)
+            )
             local_losses.append(loss)
             state.step += 1
             progress.step_done()
@@ -231,6 +237,10 @@ def train(
                     "learning_rate": learning_rate,
                     "images_per_second": progress.show(state.step, loss, learning_rate),
                 }
+                if config.on_bad_record == "skip":
+                    (total,) = communicator.sum(np.array([num_skipped]))
+                    numbers["skipped_records"] = int(total)
+                    num_skipped = 0
                 log.write("train", state.step, config.epoch(state.step), numbers)
             if evaluator and eval_is_due:
                 with progress.paused():

@@ -1,64 +1,174 @@
-"""From an encoded picture to what the network sees, for training and for evaluation.
+"""From a picture to what the network sees, for training and for evaluation.
 
-Every random choice is a function of a seed that is passed in. Images are
+A picture is a JPEG file (string scalar) or already decoded (`[height, width, 3]`
+uint8); what comes out is the same, but for the edges of crops (`_part`). Every random
+choice is a function of a seed that is passed in. Images are
 `[image_size, image_size, 3]` float32, normalized per channel.
 
-Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py.
+Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py, as of April 2018
+and, where it says so, as of February 2018.
 """
 
 import tensorflow as tf
+
+from resnet import native
 
 # Of ImageNet's channels, on a scale of 0 to 1.
 MEAN = (0.485, 0.456, 0.406)
 STDDEV = (0.229, 0.224, 0.225)
 
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
-SHIFT_FRACTION = 0.125  # 4 of 32 pixels, as is usual for CIFAR-10.
+# 4 of 32 pixels, and a hole of 8: as is usual for CIFAR-10.
+SHIFT_FRACTION = 0.125
+HOLE_FRACTION = 0.25
 
 
 def train_image(
-    encoded: tf.Tensor, image_size: int, augmentation: str, seed: tf.Tensor
+    picture: tf.Tensor, image_size: int, augmentation: str, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns a picture as training sees it.
 
+    The augmentations:
+
+    - "random_resized_crop": 8 % to 100 % of the area, any aspect from 3/4 to 4/3,
+      mirrored half of the time. If ten tries find no such part, the central square.
+    - "random_resized_crop_2018_02": the same with one try, as in February 2018; without
+      success the picture is resized to its shorter side and the middle is cut out.
+    - "random_shift": by up to an eighth of the side, zeros moving in.
+    - "pad_crop_flip_cutout": CIFAR-10's. As "random_shift", but mirrored at its edges
+      where it would be empty, mirrored as a whole half of the time, and with a square
+      hole of a quarter of the side.
+    - "none".
+
     Args:
-        encoded: JPEG, string scalar.
+        picture: JPEG or decoded.
         image_size: Side of the result in pixels.
-        augmentation: "random_resized_crop" (8 % to 100 % of the area, any aspect from
-            3/4 to 4/3, mirrored half of the time), "random_shift" (by up to an eighth
-            of the side, zeros moving in), or "none".
-        seed: int64 `[2]`; the result depends on it and on the picture alone.
+        augmentation: One of those above.
+        seed: int64 `[2]`, the first not negative; the result depends on it and on the
+            picture alone.
+
+    Source of the last but one: davidcpage/cifar10-fast, core.py (Crop, FlipLR, Cutout).
     """
-    if augmentation == "random_resized_crop":
-        crop_seed, flip_seed = tf.unstack(tf.random.split(seed, 2))
-        image = _random_crop(encoded, crop_seed)
-        image = tf.image.stateless_random_flip_left_right(
-            _resize(image, image_size), flip_seed
-        )
-        return _normalize(image)
-    image = _normalize(_resize(_decode(encoded), image_size))
+    if augmentation.startswith("random_resized_crop"):
+        mirror = tf.random.stateless_uniform([], _other_seed(seed, 1)) < 0.5
+        if augmentation == "random_resized_crop_2018_02":
+            return _random_part_2018_02(picture, image_size, seed, mirror)
+        return _resize(_random_part(picture, seed), (image_size, image_size), mirror)
+    image = _resize(_whole(picture), (image_size, image_size), tf.constant(False))
+    shift = round(image_size * SHIFT_FRACTION)
     if augmentation == "random_shift":
-        shift = round(image_size * SHIFT_FRACTION)
         image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]])
+        return tf.image.stateless_random_crop(image, (image_size, image_size, 3), seed)
+    if augmentation == "pad_crop_flip_cutout":
+        image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]], "REFLECT")
         image = tf.image.stateless_random_crop(image, (image_size, image_size, 3), seed)
+        image = tf.image.stateless_random_flip_left_right(image, _other_seed(seed, 1))
+        return _cut_out(image, round(image_size * HOLE_FRACTION), _other_seed(seed, 2))
     return image
 
 
-def eval_image(encoded: tf.Tensor, image_size: int, crop_fraction: float) -> tf.Tensor:
+def eval_image(
+    picture: tf.Tensor, image_size: int, crop_fraction: float, crop: str
+) -> tf.Tensor:
     """Returns a picture as evaluation sees it: its central square.
 
     Args:
-        encoded: JPEG, string scalar.
+        picture: JPEG or decoded.
         image_size: Side of the result in pixels.
         crop_fraction: Side of the square as a share of the picture's shorter side.
+        crop: "crop_then_resize", or "resize_then_crop" as in February 2018: the shorter
+            side becomes `image_size / crop_fraction`, then the middle is cut out.
     """
-    crop = _central_crop(encoded, tf.image.extract_jpeg_shape(encoded), crop_fraction)
-    return _normalize(_resize(crop, image_size))
+    if crop == "resize_then_crop":
+        return _scale_and_crop(
+            _whole(picture), round(image_size / crop_fraction), image_size
+        )
+    part = _central_part(picture, _shape(picture), crop_fraction)
+    return _resize(part, (image_size, image_size), tf.constant(False))
 
 
-def _random_crop(encoded: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def resize_with_stock_ops(
+    image: tf.Tensor, size: tuple[tf.Tensor | int, tf.Tensor | int], mirror: tf.Tensor
+) -> tf.Tensor:
+    """Returns what `_resize` does, without the compiled op.
+
+    The published runs used TensorFlow 1's bicubic kernel; `tf.image.resize` has
+    another one.
+    """
+    resized = tf.raw_ops.ResizeBicubic(
+        images=image[tf.newaxis],
+        size=size,
+        align_corners=False,
+        half_pixel_centers=False,
+    )[0]
+    resized = tf.cond(mirror, lambda: resized[:, ::-1], lambda: resized)
+    return (resized - _on_bytes(MEAN)) / _on_bytes(STDDEV)
+
+
+def _resize(
+    image: tf.Tensor, size: tuple[tf.Tensor | int, tf.Tensor | int], mirror: tf.Tensor
+) -> tf.Tensor:
+    """Returns the image resized, mirrored if `mirror`, and normalized.
+
+    Args:
+        image: `[height, width, 3]` uint8.
+        size: Height and width of the result.
+        mirror: bool scalar.
+    """
+    ops = native.library()
+    if ops is None:
+        return resize_with_stock_ops(image, size, mirror)
+    mean, stddev = _on_bytes(MEAN), _on_bytes(STDDEV)
+    return ops.resnet_resize_bicubic(image, size, mirror, mean=mean, stddev=stddev)
+
+
+def _on_bytes(values: tuple[float, ...]) -> list[float]:
+    return [255 * value for value in values]
+
+
+def _other_seed(seed: tf.Tensor, use: int) -> tf.Tensor:
+    """Returns a seed for another use; those of two uses never meet."""
+    return seed - tf.constant([use << 32, 0], tf.int64)
+
+
+def _random_part(picture: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns a random part of the picture, decoded; uint8."""
-    shape = tf.image.extract_jpeg_shape(encoded)
+    shape = _shape(picture)
+    begin, size = _random_window(shape, seed, max_attempts=10)
+    return tf.cond(
+        tf.reduce_all(size == shape[:2]),  # Nothing found.
+        lambda: _central_part(picture, shape, FALLBACK_CROP_FRACTION),
+        lambda: _part(picture, begin, size),
+    )
+
+
+def _random_part_2018_02(
+    picture: tf.Tensor, image_size: int, seed: tf.Tensor, mirror: tf.Tensor
+) -> tf.Tensor:
+    """Returns a random part of the picture, resized and normalized."""
+    shape = _shape(picture)
+    begin, size = _random_window(shape, seed, max_attempts=1)
+
+    def middle() -> tf.Tensor:
+        image = _scale_and_crop(_whole(picture), image_size, image_size)
+        return tf.where(mirror, image[:, ::-1], image)
+
+    image = tf.cond(
+        tf.reduce_all(size == shape[:2]),
+        middle,
+        lambda: _resize(
+            _part(picture, begin, size),
+            (image_size, image_size),
+            mirror,
+        ),
+    )
+    return tf.ensure_shape(image, (image_size, image_size, 3))
+
+
+def _random_window(
+    shape: tf.Tensor, seed: tf.Tensor, max_attempts: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns top and left, and height and width: the whole if nothing is found."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.zeros([1, 0, 4]),  # No box: the whole picture.
@@ -66,57 +176,82 @@ def _random_crop(encoded: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         min_object_covered=0.1,
         aspect_ratio_range=(3 / 4, 4 / 3),
         area_range=(0.08, 1.0),
-        max_attempts=10,
+        max_attempts=max_attempts,
         use_image_if_no_bounding_boxes=True,
     )
-    nothing_found = tf.reduce_all(size[:2] == shape[:2])
-    return tf.cond(
-        nothing_found,
-        lambda: _central_crop(encoded, shape, FALLBACK_CROP_FRACTION),
-        lambda: _decode_and_crop(encoded, begin[0], begin[1], size[0], size[1]),
-    )
+    return begin[:2], size[:2]
 
 
-def _central_crop(
-    encoded: tf.Tensor, shape: tf.Tensor, crop_fraction: float
+def _central_part(
+    picture: tf.Tensor, shape: tf.Tensor, crop_fraction: float
 ) -> tf.Tensor:
     """Returns the central square of the picture, decoded; uint8."""
-    height, width = shape[0], shape[1]
-    shorter = tf.cast(tf.minimum(height, width), tf.float32)
+    shorter = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
     side = tf.maximum(tf.cast(crop_fraction * shorter, tf.int32), 1)
-    top, left = ((height - side) + 1) // 2, ((width - side) + 1) // 2
-    return _decode_and_crop(encoded, top, left, side, side)
+    begin = _middle(shape[:2], side)
+    return _part(picture, begin, tf.stack([side, side]))
 
 
-def _decode_and_crop(
-    encoded: tf.Tensor,
-    top: tf.Tensor,
-    left: tf.Tensor,
-    height: tf.Tensor,
-    width: tf.Tensor,
-) -> tf.Tensor:
-    window = tf.stack([top, left, height, width])
-    return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+def _scale_and_crop(image: tf.Tensor, shorter_side: int, image_size: int) -> tf.Tensor:
+    """Returns the middle of the image, its shorter side resized; normalized."""
+    shape = tf.shape(image)
+    height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
+    shorter = tf.minimum(height, width)
+    # Rounded down, as the source does.
+    new_height = tf.cast(height / shorter * shorter_side, tf.int32)
+    new_width = tf.cast(width / shorter * shorter_side, tf.int32)
+    image = _resize(image, (new_height, new_width), tf.constant(False))
+    top, left = _middle(new_height, image_size), _middle(new_width, image_size)
+    image = tf.slice(image, (top, left, 0), (image_size, image_size, 3))
+    return tf.ensure_shape(image, (image_size, image_size, 3))
 
 
-def _decode(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.image.decode_jpeg(encoded, channels=3)
+def _middle(length: tf.Tensor, part: tf.Tensor | int) -> tf.Tensor:
+    """Returns where the central part begins."""
+    return ((length - part) + 1) // 2
 
 
-def _resize(image: tf.Tensor, image_size: int) -> tf.Tensor:
-    """Returns the image, resized by TensorFlow 1's bicubic kernel; float32, 0 to 255.
+def _cut_out(image: tf.Tensor, side: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image with a square of zeros somewhere in it."""
+    positions = tf.range(image.shape[0])
+    begin = tf.random.stateless_uniform(
+        [2], seed, maxval=image.shape[0] + 1 - side, dtype=tf.int32
+    )
+    row, column = (
+        (positions >= first) & (positions < first + side) for first in tf.unstack(begin)
+    )
+    hole = row[:, tf.newaxis] & column[tf.newaxis, :]
+    return tf.where(hole[..., tf.newaxis], 0.0, image)
 
-    The published runs used that kernel; `tf.image.resize` has another one.
+
+def _is_decoded(picture: tf.Tensor) -> bool:
+    return picture.dtype == tf.uint8
+
+
+def _shape(picture: tf.Tensor) -> tf.Tensor:
+    """Returns height, width and channels, int32; of a JPEG only its head is read."""
+    if _is_decoded(picture):
+        return tf.shape(picture)
+    return tf.image.extract_jpeg_shape(picture)
+
+
+def _whole(picture: tf.Tensor) -> tf.Tensor:
+    return picture if _is_decoded(picture) else tf.io.decode_jpeg(picture, channels=3)
+
+
+def _part(picture: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns a part of the picture, decoded; hardly more of a JPEG is decoded.
+
+    Where a JPEG's colours are halved, its part's first and last column are not in all
+    bits those of the decoded picture: the decoder lacks their neighbours. The published
+    runs saw them so too.
+
+    Args:
+        picture: JPEG or decoded.
+        begin: Top and left.
+        size: Height and width.
     """
-    return tf.raw_ops.ResizeBicubic(
-        images=image[tf.newaxis],
-        size=(image_size, image_size),
-        align_corners=False,
-        half_pixel_centers=False,
-    )[0]
-
-
-def _normalize(image: tf.Tensor) -> tf.Tensor:
-    mean = tf.constant([255 * value for value in MEAN])
-    scale = tf.constant([1 / (255 * value) for value in STDDEV])
-    return (image - mean) * scale
+    if _is_decoded(picture):
+        return tf.slice(picture, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
+    window = tf.concat([begin, size], 0)
+    return tf.image.decode_and_crop_jpeg(picture, window, channels=3)

@@ -1,11 +1,15 @@
-"""Random access into the TFRecord files of a converted data set, inside the graph."""
+"""Random access into the TFRecord files of a data set, inside the graph."""
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from data_prep import manifest, tfrecord_format
+from data_prep.manifest import RecordSet
+from resnet import native
 
 
 @dataclass(frozen=True)
@@ -16,39 +20,99 @@ class RecordFiles:
         paths: The files.
         file_of_example: int32 `[num_examples]`, index into `paths`.
         offset_of_example: int64 `[num_examples]`, first byte of the record in its file.
+        number_of_example: int64 `[num_examples]`, its number in the whole split, which
+            logs and augmentation go by.
         first_label: What the records call class 0.
         class_names: In the order of the labels.
+        image_key: Feature of the encoded picture.
+        label_key: Feature of the label.
+        image_format: "jpeg" or "png".
     """
 
     paths: tuple[str, ...]
     file_of_example: np.ndarray
     offset_of_example: np.ndarray
+    number_of_example: np.ndarray
     first_label: int
     class_names: tuple[str, ...]
+    image_key: str = tfrecord_format.ENCODED
+    label_key: str = tfrecord_format.LABEL
+    image_format: str = "jpeg"
 
     @property
     def num_examples(self) -> int:
         """Examples of the split."""
         return len(self.offset_of_example)
 
+    def only_files(self, indices: Sequence[int]) -> "RecordFiles":
+        """Returns the part of the split that lies in some of the files."""
+        chosen = np.isin(self.file_of_example, indices)
+        return dataclasses.replace(
+            self,
+            file_of_example=self.file_of_example[chosen],
+            offset_of_example=self.offset_of_example[chosen],
+            number_of_example=self.number_of_example[chosen],
+        )
 
-def open_split(data_dir: str, split_name: str) -> RecordFiles:
-    """Returns one split of a converted data set.
+
+def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
+    """Returns one split of a data set.
 
     The shards themselves are not looked at: `manifest.check_files` does that.
 
     Raises:
-        UserError: If there is no such set or split, or its offsets are damaged.
+        UserError: If its offsets are damaged.
     """
-    contents, root = manifest.load(data_dir, split_name)
+    contents = record_set.manifest
     split = contents.splits[split_name]
     return RecordFiles(
-        paths=tuple(str(root / shard.path) for shard in split.shards),
+        paths=tuple(str(record_set.records_dir / shard.path) for shard in split.shards),
         file_of_example=manifest.shard_of_example(split),
-        offset_of_example=manifest.read_offsets(root, split),
+        offset_of_example=manifest.read_offsets(record_set, split),
+        number_of_example=np.arange(split.num_examples, dtype=np.int64),
         first_label=contents.first_label,
         class_names=contents.class_names,
+        image_key=contents.image_key,
+        label_key=contents.label_key,
+        image_format=contents.image_format,
     )
+
+
+def read_example(
+    path: tf.Tensor, offset: tf.Tensor, image_key: str, label_key: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the encoded picture (string) and its label as stored (int64).
+
+    To be called in a function of a dataset. A damaged record, or no record at this
+    offset, raises an error: nothing else is ever returned in its place.
+
+    Args:
+        path: string scalar.
+        offset: int64 scalar.
+        image_key: Feature of the picture.
+        label_key: Feature of the label.
+    """
+    ops = native.library()
+    if ops is None:
+        return read_with_stock_ops(path, offset, image_key, label_key)
+    return ops.resnet_read_example(
+        path, offset, image_key=image_key, label_key=label_key
+    )
+
+
+def read_with_stock_ops(
+    path: tf.Tensor, offset: tf.Tensor, image_key: str, label_key: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what `read_example` does, without the compiled op."""
+    record = _RecordsFrom(path, offset).take(1).get_single_element()
+    features = tf.io.parse_single_example(
+        record,
+        {
+            image_key: tf.io.FixedLenFeature([], tf.string),
+            label_key: tf.io.FixedLenFeature([], tf.int64),
+        },
+    )
+    return features[image_key], features[label_key]
 
 
 class _RecordsFrom(tf.data.Dataset):
@@ -74,24 +138,3 @@ class _RecordsFrom(tf.data.Dataset):
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return []
-
-
-def read_example(path: tf.Tensor, offset: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the encoded picture (string) and its label as stored (int64).
-
-    To be called in a function of a dataset. A damaged record, or no record at this
-    offset, raises an error: nothing else is ever returned in its place.
-
-    Args:
-        path: string scalar.
-        offset: int64 scalar.
-    """
-    record = _RecordsFrom(path, offset).take(1).get_single_element()
-    features = tf.io.parse_single_example(
-        record,
-        {
-            tfrecord_format.ENCODED: tf.io.FixedLenFeature([], tf.string),
-            tfrecord_format.LABEL: tf.io.FixedLenFeature([], tf.int64),
-        },
-    )
-    return features[tfrecord_format.ENCODED], features[tfrecord_format.LABEL]

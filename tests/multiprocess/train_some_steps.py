@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from data_prep import manifest
 from resnet import config as configs
 from resnet import distributed, placement, program, recipes
 
@@ -21,9 +22,10 @@ def main() -> None:
     import tensorflow as tf
 
     from resnet import train
-    from resnet.data import input_pipeline, record_files
+    from resnet.data import batches, record_files
+    from resnet.data.share import share_of
 
-    records = record_files.open_split(records_dir, "train")
+    records = record_files.open_split(manifest.load(records_dir, "train"), "train")
     given = {
         "model": "resnet18",
         "image_size": 32,
@@ -32,17 +34,7 @@ def main() -> None:
         "warmup_steps": 0,
         "peak_learning_rate": 0.02,
         "augmentation": "none",
-        "precision": "float32",
-        "data_dir": records_dir,
-        "model_dir": "",
-        "mode": "train",
         "seed": 3,
-        "eval_batch_size": 6,
-        "steps_per_eval": 0,
-        "log_step_count_steps": 1,
-        "checkpoint_every": 0,
-        "keep_checkpoints": 1,
-        "num_parallel_calls": 1,
     }
     config = configs.resolve(
         recipes.DIGITS, given, records.num_examples, records.class_names
@@ -60,13 +52,12 @@ def main() -> None:
         communicator,
         freeze_batch_norm=freeze == "True",
     )
-    batches = iter(
-        input_pipeline.train_batches(
-            records, config, place.rank, place.num_ranks, 0, num_parallel_calls=1
-        )
-    )
+    all_shards = [tuple(range(len(records.paths)))] * place.num_ranks
+    share = share_of(records, all_shards, place.rank)
+    train_batches = batches.training(config, share, place.num_ranks, 0, 1)
     for _ in range(int(num_steps)):
-        train_step(*next(batches), tf.constant(0.02))
+        batch = next(train_batches)
+        train_step(batch.images, batch.labels, tf.constant(0.02))
 
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])

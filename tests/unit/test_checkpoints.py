@@ -1,43 +1,23 @@
-import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import checkpoints, recipes
-from resnet import config as configs
+from resnet import checkpoints
 from resnet.train import TrainState
 
-CONFIG = configs.resolve(
-    recipes.DIGITS,
-    {
-        "precision": "float32",
-        "seed": 0,
-        "data_dir": "records",
-        "model_dir": "model",
-        "mode": "train",
-        "eval_batch_size": 8,
-        "steps_per_eval": 0,
-        "log_step_count_steps": 10,
-        "checkpoint_every": 0,
-        "keep_checkpoints": 5,
-        "num_parallel_calls": 0,
-        "train_steps": 100,
-        "warmup_steps": 0,
-    },
-    num_train_examples=500,
-    class_names=("a", "b", "c"),
-)
 SMALL = {"weights": tf.range(1000, dtype=tf.float32)}
 
 
-def state(**changes) -> TrainState:
-    return TrainState(dataclasses.replace(CONFIG, **changes))
+@pytest.fixture(scope="module")
+def state(make_config) -> Callable[..., TrainState]:
+    return lambda **changes: TrainState(make_config(**changes))
 
 
 @pytest.fixture(scope="module")
-def trained() -> TrainState:
+def trained(state) -> TrainState:
     """A state none of whose variables has the value that it starts with."""
     made = state()
     generator = np.random.default_rng(0)
@@ -55,7 +35,7 @@ def saved(trained, tmp_path_factory):
     return model_dir
 
 
-def test_what_is_saved_is_what_is_restored(trained, saved):
+def test_what_is_saved_is_what_is_restored(state, trained, saved):
     other = state(seed=1)
     other.assign(checkpoints.load(saved, trained.step))
     assert other.step == trained.step
@@ -80,12 +60,12 @@ def test_any_tensorflow_tool_can_read_it(trained, saved):
 
 
 @pytest.mark.parametrize("changes", [{"model": "resnet34"}, {"model": "resnet50"}])
-def test_a_checkpoint_that_lacks_tensors_is_refused(trained, saved, changes):
+def test_a_checkpoint_that_lacks_tensors_is_refused(state, trained, saved, changes):
     with pytest.raises(UserError, match="the checkpoint is not one of this resnet"):
         state(**changes).assign(checkpoints.load(saved, trained.step))
 
 
-def test_a_checkpoint_of_a_deeper_network_is_refused(tmp_path):
+def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
     # resnet34 has every tensor of resnet18, and in the same shapes.
     deeper = state(model="resnet34")
     checkpoints.save(tmp_path, 1, deeper.tensors(), keep=1)
@@ -93,8 +73,8 @@ def test_a_checkpoint_of_a_deeper_network_is_refused(tmp_path):
         state().assign(checkpoints.load(tmp_path, 1))
 
 
-def test_a_checkpoint_of_other_classes_is_refused(trained, saved):
-    other = state(num_classes=5)
+def test_a_checkpoint_of_other_classes_is_refused(state, trained, saved):
+    other = state(class_names="abcde")
     with pytest.raises(UserError):
         other.assign(checkpoints.load(saved, trained.step))
 

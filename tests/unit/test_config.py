@@ -22,24 +22,10 @@ SMALL = dataclasses.replace(
 )
 NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
-# What the program's flags always give.
-FLAGS = {
-    "precision": "float32",
-    "seed": 0,
-    "data_dir": "records",
-    "model_dir": "model",
-    "mode": "train_and_eval",
-    "eval_batch_size": 1024,
-    "steps_per_eval": 0,
-    "log_step_count_steps": 10,
-    "checkpoint_every": 0,
-    "keep_checkpoints": 5,
-    "num_parallel_calls": 0,
-}
 
 
 def resolve(recipe=TPU, num_train_examples=NUM_IMAGENET, **given) -> configs.Config:
-    return configs.resolve(recipe, {**FLAGS, **given}, num_train_examples, CLASSES)
+    return configs.resolve(recipe, given, num_train_examples, CLASSES)
 
 
 def refusal(**given) -> str:
@@ -62,6 +48,9 @@ def test_the_24k_recipe_on_imagenet_is_the_published_run():
     assert config.weight_decay == 5e-5
     assert config.batch_norm_decay == 0.95
     assert config.label_smoothing == 0.0
+    assert config.augmentation == "random_resized_crop"
+    assert config.eval_crop_fraction == 0.875
+    assert config.eval_crop == "crop_then_resize"
     assert config.num_classes == 3
     assert config.class_names == CLASSES
     assert config.num_train_examples == NUM_IMAGENET
@@ -127,6 +116,11 @@ def test_given_values_win():
         "checkpoint_every": 4,
         "keep_checkpoints": 1,
         "num_parallel_calls": 3,
+        "eval_crop": "resize_then_crop",
+        "shard_by": "file",
+        "on_bad_record": "skip",
+        "record_log": "log",
+        "decoded_cache_mb": 5,
     }
     config = resolve(**given)
     for name, value in given.items():
@@ -193,7 +187,8 @@ NUMBERS = {
     "log_step_count_steps": ("log_step_count_steps", [0, -1]),
     "checkpoint_every": ("checkpoint_every", [-1]),
     "keep_checkpoints": ("keep_checkpoints", [0, -1]),
-    "num_parallel_calls": ("num_parallel_calls", [-1]),
+    "num_parallel_calls": ("num_parallel_calls", [-1, 4097]),
+    "decoded_cache_mb": ("decoded_cache_mb", [-1]),
 }
 
 
@@ -211,7 +206,18 @@ def test_a_number_out_of_its_range_is_refused_by_its_flag(name, value):
     assert sentence.endswith(f"got {value}.")
 
 
-@pytest.mark.parametrize("name", ["model", "augmentation", "precision", "mode"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model",
+        "augmentation",
+        "precision",
+        "mode",
+        "eval_crop",
+        "shard_by",
+        "on_bad_record",
+    ],
+)
 def test_an_unknown_name_is_refused_with_the_known_ones(name):
     sentence = refusal(**{name: "mean"})
     assert sentence.startswith(f"--{name} must be one of ")
@@ -289,8 +295,29 @@ def test_what_does_not_decide_the_result_may_change():
         checkpoint_every=2,
         keep_checkpoints=1,
         num_parallel_calls=9,
+        on_bad_record="skip",
+        record_log="log",
+        decoded_cache_mb=9,
     )
     assert configs.differences(resolve(), changed) == []
+
+
+def test_which_records_a_rank_reads_and_how_they_are_cropped_decide_the_result():
+    changed = resolve(
+        augmentation="pad_crop_flip_cutout",
+        eval_crop="resize_then_crop",
+        shard_by="file",
+    )
+    assert configs.differences(resolve(), changed) == [
+        "augmentation=random_resized_crop, now pad_crop_flip_cutout",
+        "eval_crop=crop_then_resize, now resize_then_crop",
+        "shard_by=example, now file",
+    ]
+
+
+def test_a_batch_larger_than_the_data_set_is_refused():
+    with pytest.raises(UserError, match=r"train_batch_size=24576, 1000 examples"):
+        configs.check_ranks(resolve(num_train_examples=1000, train_steps=9999), 1)
 
 
 def test_a_config_is_read_back_as_it_was_written(tmp_path):

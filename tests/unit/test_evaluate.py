@@ -1,5 +1,7 @@
 import dataclasses
 import io
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -9,42 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep import tfrecord_format
-from resnet import config as configs
-from resnet import recipes
+from data_prep import manifest
+from data_prep.errors import UserError
+from resnet.config import Config
+from resnet.data import record_files
 from resnet.data.record_files import RecordFiles
+from resnet.data.share import Share, share_of
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator, Result, in_top
 from resnet.placement import Place
 
+ALONE = Communicator(Place())
 NUM_EXAMPLES = 11
 NUM_CLASSES = 8
 LABEL_SMOOTHING = 0.25
 MEAN = np.array([0.485, 0.456, 0.406])
 STDDEV = np.array([0.229, 0.224, 0.225])
 
-CONFIG = configs.resolve(
-    recipes.DIGITS,
-    {
-        "precision": "float32",
-        "seed": 0,
-        "data_dir": "records",
-        "model_dir": "model",
-        "mode": "train",
-        "eval_batch_size": 3,
-        "steps_per_eval": 0,
-        "log_step_count_steps": 10,
-        "checkpoint_every": 0,
-        "keep_checkpoints": 5,
-        "num_parallel_calls": 0,
-        "label_smoothing": LABEL_SMOOTHING,
-        "weight_decay": 0.5,
-        "train_steps": 10,
-        "warmup_steps": 0,
-    },
-    num_train_examples=500,
-    class_names=tuple("abcdefgh"),
-)
+
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    return make_config(
+        class_names="abcdefgh",
+        eval_batch_size=3,
+        label_smoothing=LABEL_SMOOTHING,
+        weight_decay=0.5,
+    )
 
 
 def ranking(logits: np.ndarray) -> list[list[int]]:
@@ -109,30 +101,12 @@ LABELS = np.array([3 * i % NUM_CLASSES for i in range(NUM_EXAMPLES)])
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory, pictures) -> RecordFiles:
-    path = tmp_path_factory.mktemp("records") / "validation-00000-of-00001"
-    offsets = []
-    data = b""
-    for encoded, label in zip(pictures, LABELS, strict=True):
-        offsets.append(len(data))
-        data += tfrecord_format.frame_record(
-            tfrecord_format.image_example(
-                encoded,
-                height=32,
-                width=32,
-                label=int(label) + 1,
-                class_name=CONFIG.class_names[label],
-                filename="x.jpg",
-            )
-        )
-    path.write_bytes(data)
-    return RecordFiles(
-        paths=(str(path),),
-        file_of_example=np.zeros(NUM_EXAMPLES, np.int32),
-        offset_of_example=np.array(offsets, np.int64),
-        first_label=1,
-        class_names=CONFIG.class_names,
-    )
+def records(tmp_path_factory, pictures, config, write_tiny_set) -> RecordFiles:
+    folder = tmp_path_factory.mktemp("records")
+    names = config.class_names
+    write_tiny_set(folder, pictures, LABELS.tolist(), names, [6, 5], split="validation")
+    record_set = manifest.load(str(folder), "validation")
+    return record_files.open_split(record_set, "validation")
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +121,16 @@ def model() -> keras.Model:
     return made
 
 
+class Rights(NamedTuple):
+    """What NumPy finds of each example, `[num_examples]`."""
+
+    top1: np.ndarray
+    top5: np.ndarray
+    loss: np.ndarray
+
+
 @pytest.fixture(scope="module")
-def expected(pictures, model) -> tuple[int, int, float]:
-    """Those right, those right among five, and the summed loss, by NumPy."""
+def rights(pictures, model) -> Rights:
     kernel, bias = (one.numpy().astype(np.float64) for one in model.variables)
     images = np.array([tf.io.decode_jpeg(one).numpy() for one in pictures]) / 255
     logits = ((images - MEAN) / STDDEV).mean((1, 2)) @ kernel + bias
@@ -157,25 +138,39 @@ def expected(pictures, model) -> tuple[int, int, float]:
     log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     own = log_softmax[np.arange(NUM_EXAMPLES), LABELS]
     smoothed = (1 - LABEL_SMOOTHING) * own + LABEL_SMOOTHING * log_softmax.mean(1)
-    top1 = int((order[:, 0] == LABELS).sum())
-    top5 = int((order[:, :5] == LABELS[:, np.newaxis]).any(1).sum())
-    return top1, top5, float(-smoothed.sum())
+    top5 = (order[:, :5] == LABELS[:, np.newaxis]).any(1)
+    return Rights(order[:, 0] == LABELS, top5, -smoothed)
 
 
-def evaluator(model, records, communicator, **changes) -> Evaluator:
-    config = dataclasses.replace(CONFIG, **changes)
-    return Evaluator(model, records, config, communicator, num_parallel_calls=2)
+@pytest.fixture(scope="module")
+def expected(rights) -> tuple[int, int, float]:
+    """Those right, those right among five, and the summed loss."""
+    return int(rights.top1.sum()), int(rights.top5.sum()), float(rights.loss.sum())
+
+
+@pytest.fixture(scope="module")
+def evaluator(model, records, config) -> Callable[..., Evaluator]:
+    """A function that returns the evaluator of one of some ranks."""
+
+    def evaluator(communicator: Communicator, own=records, **changes) -> Evaluator:
+        share = Share(
+            own, communicator.rank, communicator.num_ranks, records.num_examples
+        )
+        changed = dataclasses.replace(config, **changes)
+        return Evaluator(model, share, changed, communicator, num_parallel_calls=2)
+
+    return evaluator
 
 
 @pytest.mark.parametrize(
     ("batch_size", "num_batches"), [(1, 11), (3, 4), (7, 2), (11, 1), (1000, 1)]
 )
 def test_each_example_counts_once_for_any_batch_size(
-    model, records, expected, batch_size, num_batches
+    evaluator, expected, batch_size, num_batches
 ):
     top1, top5, loss = expected
     assert 0 < top1 < top5 < NUM_EXAMPLES  # Or the test could not tell much.
-    ours = evaluator(model, records, Communicator(Place()), eval_batch_size=batch_size)
+    ours = evaluator(ALONE, eval_batch_size=batch_size)
     assert ours.num_batches == num_batches
     reported: list[int] = []
     result = ours.evaluate([], reported.append)
@@ -187,8 +182,8 @@ def test_each_example_counts_once_for_any_batch_size(
     assert result.loss == pytest.approx(loss / NUM_EXAMPLES, rel=1e-5)
 
 
-def test_evaluating_again_gives_the_same_and_sees_new_weights(model, records, expected):
-    ours = evaluator(model, records, Communicator(Place()))
+def test_evaluating_again_gives_the_same_and_sees_new_weights(model, evaluator):
+    ours = evaluator(ALONE)
     first = ours.evaluate([])
     assert ours.evaluate([]) == first
     before = [one.numpy() for one in model.variables]
@@ -203,8 +198,8 @@ def test_evaluating_again_gives_the_same_and_sees_new_weights(model, records, ex
     assert ours.evaluate([]) == first
 
 
-def test_the_weight_penalty_is_in_the_loss(model, records):
-    ours = evaluator(model, records, Communicator(Place()))
+def test_the_weight_penalty_is_in_the_loss(evaluator):
+    ours = evaluator(ALONE)
     plain = ours.evaluate([])
     penalized = ours.evaluate([tf.Variable([2.0, 4.0])])
     # 0.5 * (4 + 16) / 2.
@@ -221,31 +216,87 @@ class OneOfRanks:
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         self.values = values
-        return np.array([0, 0, 0, NUM_EXAMPLES])
+        return np.array([0, 0, 0, NUM_EXAMPLES, 0])
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 14])
-def test_the_ranks_together_count_each_example_once(
-    model, records, expected, num_ranks
-):
-    total = np.zeros(4)
+def test_the_ranks_together_count_each_example_once(evaluator, expected, num_ranks):
+    total = np.zeros(5)
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks)
-        evaluator(model, records, communicator, eval_batch_size=4).evaluate([])
+        evaluator(communicator, eval_batch_size=4).evaluate([])
         total += communicator.values
     assert total[:2].tolist() == list(expected[:2])
     assert total[2] == pytest.approx(expected[2], rel=1e-5)
-    assert total[3] == NUM_EXAMPLES
+    assert total[3:].tolist() == [NUM_EXAMPLES, 0]
 
 
-def test_examples_that_are_missing_in_the_sum_are_an_error(model, records):
+def test_nodes_with_files_of_their_own_together_count_each_example_once(
+    model, records, config, expected
+):
+    # Two ranks on the node with the first file, one with the second, one with none.
+    shards_of_ranks = [(0,), (1,), (0,), ()]
+    total = np.zeros(5)
+    for rank in range(4):
+        communicator = OneOfRanks(rank, 4)
+        share = share_of(records, shards_of_ranks, rank)
+        Evaluator(model, share, config, communicator, 2).evaluate([])
+        total += communicator.values
+    assert total[:2].tolist() == list(expected[:2])
+    assert total[2] == pytest.approx(expected[2], rel=1e-5)
+    assert total[3:].tolist() == [NUM_EXAMPLES, 0]
+
+
+def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
     class Loses(Communicator):
         def sum(self, values: np.ndarray) -> np.ndarray:
-            return values - [0, 0, 0, 1]
+            return values - [0, 0, 0, 1, 0]
 
-    ours = evaluator(model, records, Loses(Place()))
-    with pytest.raises(RuntimeError, match="all 11 examples once; it counted 10"):
+    ours = evaluator(Loses(Place()))
+    with pytest.raises(
+        RuntimeError, match="all 11 examples once; it counted 10 and skipped 0"
+    ):
         ours.evaluate([])
+
+
+@pytest.fixture
+def two_damaged(records, put_record) -> RecordFiles:
+    for number in (5, 10):
+        records = put_record(records, number, b"no record")
+    return records
+
+
+def test_damaged_examples_do_not_count_where_they_are_skipped(
+    evaluator, two_damaged, rights
+):
+    ours = evaluator(ALONE, two_damaged, on_bad_record="skip")
+    kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
+    for _ in range(2):
+        result = ours.evaluate([])
+        assert result.count == 9
+        assert result.top1 == rights.top1[kept].sum() / 9
+        assert result.top5 == rights.top5[kept].sum() / 9
+        assert result.loss == pytest.approx(rights.loss[kept].mean(), rel=1e-5)
+
+
+def test_damaged_examples_of_all_ranks_are_left_out_once(
+    evaluator, two_damaged, rights
+):
+    total = np.zeros(5)
+    for rank in range(3):
+        communicator = OneOfRanks(rank, 3)
+        evaluator(communicator, two_damaged, on_bad_record="skip").evaluate([])
+        total += communicator.values
+    kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
+    assert total[0] == rights.top1[kept].sum()
+    assert total[3:].tolist() == [9, 2]
+
+
+def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
+    evaluator, two_damaged
+):
+    with pytest.raises(UserError, match=f"byte 5 of {two_damaged.paths[2]} is damaged"):
+        evaluator(ALONE, two_damaged).evaluate([])
 
 
 def test_a_result_reads_as_percents_and_as_numbers():

@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from resnet.data import example_order
+from resnet.data.input_pipeline import examples_of_batch
 
+RANK_COUNTS = (1, 2, 3, 7, 64, 512)
 SEEDS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 10**6)
 WORD = 2**32
@@ -175,6 +177,98 @@ def test_the_slices_of_all_ranks_join_to_the_global_batch(
         first, length = example_order.slice_positions(step, batch, rank, num_ranks)
         joined += range(first, first + length)
     assert joined == list(range(step * batch, (step + 1) * batch))
+
+
+def global_batches(
+    steps: range, num_ranks: int, batch: int, num_examples: int, seed: int
+) -> np.ndarray:
+    """Returns what all ranks read, `[steps, batch]`: their parts one after another."""
+    return np.array(
+        [
+            np.concatenate(
+                [
+                    examples_of_batch(
+                        step, seed, rank, num_ranks, batch // num_ranks, num_examples
+                    )
+                    for rank in range(num_ranks)
+                ]
+            )
+            for step in steps
+        ]
+    ).reshape(len(steps), batch)
+
+
+@settings(deadline=None)
+@given(
+    num_examples=st.integers(2, 300),
+    batch=st.integers(2, 700),
+    seed=SEEDS,
+    num_steps=st.integers(1, 12),
+    stop=st.integers(0, 12),
+)
+def test_each_epoch_has_each_example_once_wherever_a_run_is_interrupted(
+    num_examples, batch, seed, num_steps, stop
+):
+    assume(num_examples % batch)
+    stop = min(stop, num_steps)
+    parts = [
+        global_batches(steps, 1, batch, num_examples, seed)
+        for steps in (range(stop), range(stop, num_steps))
+    ]
+    found = np.concatenate(parts).ravel()
+    assert len(found) == num_steps * batch
+    whole_epochs, rest = divmod(len(found), num_examples)
+    for epoch in range(whole_epochs):
+        one = found[epoch * num_examples : (epoch + 1) * num_examples]
+        np.testing.assert_array_equal(one, order(num_examples, seed, epoch))
+        np.testing.assert_array_equal(np.sort(one), np.arange(num_examples))
+    begun = found[len(found) - rest :]
+    np.testing.assert_array_equal(begun, order(num_examples, seed, whole_epochs)[:rest])
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    num_examples=st.integers(1, 30_000),
+    batches=st.integers(1, 2),
+    seed=SEEDS,
+    step=st.integers(0, 10**6),
+)
+def test_global_batches_are_the_same_for_any_number_of_ranks(
+    num_examples, batches, seed, step
+):
+    batch = batches * math.lcm(*RANK_COUNTS)
+    steps = range(step, step + 1)
+    alone, *others = (
+        global_batches(steps, num_ranks, batch, num_examples, seed)
+        for num_ranks in RANK_COUNTS
+    )
+    for other in others:
+        np.testing.assert_array_equal(other, alone)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    starts=st.lists(
+        st.tuples(st.sampled_from(RANK_COUNTS), st.integers(1, 3)),
+        min_size=2,
+        max_size=3,
+        unique_by=lambda start: start[0],
+    ),
+    num_examples=st.integers(1, 5000),
+    seed=SEEDS,
+)
+def test_a_run_goes_on_alike_with_another_number_of_ranks(starts, num_examples, seed):
+    batch = math.lcm(*(num_ranks for num_ranks, _ in starts))
+    parts = []
+    begin = 0
+    for num_ranks, num_steps in starts:
+        steps = range(begin, begin + num_steps)
+        parts.append(global_batches(steps, num_ranks, batch, num_examples, seed))
+        begin += num_steps
+    np.testing.assert_array_equal(
+        np.concatenate(parts),
+        global_batches(range(begin), 1, batch, num_examples, seed),
+    )
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():

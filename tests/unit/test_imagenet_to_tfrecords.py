@@ -3,6 +3,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +12,10 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 from PIL import Image
 
-from data_prep import manifest, tfrecord_format
+from data_prep import manifest, sources, tfrecord_format
 
 REPOSITORY = pathlib.Path(tfrecord_format.__file__).resolve().parents[1]
 PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
@@ -86,17 +88,19 @@ def content(root: pathlib.Path) -> dict[str, bytes]:
     }
 
 
-def read_examples(root: pathlib.Path, split: manifest.Split) -> list[dict]:
+def read_examples(records: pathlib.Path, name: str) -> list[dict]:
     """Reads a split with TensorFlow and checks that the offsets lead to the records."""
-    manifest.check_files(root, split)
-    paths = [str(root / shard.path) for shard in split.shards]
-    records = list(tf.data.TFRecordDataset(paths).as_numpy_iterator())
+    record_set = manifest.load(str(records), name)
+    manifest.check_files(record_set, name)
+    split = record_set.manifest.splits[name]
+    paths = [str(record_set.records_dir / shard.path) for shard in split.shards]
+    records_data = list(tf.data.TFRecordDataset(paths).as_numpy_iterator())
     contents = [pathlib.Path(path).read_bytes() for path in paths]
-    offsets = manifest.read_offsets(root, split)
-    assert len(records) == len(offsets) == split.num_examples
+    offsets = manifest.read_offsets(record_set, split)
+    assert len(records_data) == len(offsets) == split.num_examples
     examples = []
     for record, offset, shard in zip(
-        records, offsets, manifest.shard_of_example(split), strict=True
+        records_data, offsets, manifest.shard_of_example(split), strict=True
     ):
         framed = tfrecord_format.frame_record(record)
         assert contents[shard][offset : offset + len(framed)] == framed
@@ -123,22 +127,25 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "train: 18 images in 4 shards" in done.stdout
     assert "validation: 4 images in 1 shards" in done.stdout
-    assert "2 images turned into RGB JPEG, 1 files ignored" in done.stdout
+    assert (
+        "2 images turned into RGB JPEG (1 CMYK JPEG, 1 PNG), 1 files ignored"
+        in done.stdout
+    )
     assert (
         f"python resnet/resnet_main.py --recipe=imagenette --data_dir={records}"
         in done.stdout
     )
     assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 images")
 
-    loaded, root = manifest.load(str(records), "train")
+    loaded = manifest.load(str(records), "train").manifest
     assert loaded.class_names == CLASSES
-    assert loaded.source["num_converted_images"] == 2
+    assert loaded.source["converted_images"] == {"CMYK JPEG": 1, "PNG": 1}
     train = loaded.splits["train"]
     assert [shard.num_records for shard in train.shards] == [5, 5, 4, 4]
     assert train.shards[3].path == "train/train-00003-of-00004"
     assert train.label_counts == (6, 6, 6)
 
-    examples = read_examples(root, train)
+    examples = read_examples(records, "train")
     assert sorted(e["file"] for e in examples) == [
         f"{name}_{index}.JPEG" for name in CLASSES for index in range(6)
     ]
@@ -154,7 +161,8 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
 
     validation = loaded.splits["validation"]
     assert validation.label_counts == (1, 1, 2)
-    found = {e["file"]: e["label"] for e in read_examples(root, validation)}
+    examples = read_examples(records, "validation")
+    found = {e["file"]: e["label"] for e in examples}
     assert found == {"v0.JPEG": 3, "v1.JPEG": 1, "v2.JPEG": 3, "v3.JPEG": 2}
 
 
@@ -176,17 +184,19 @@ def test_validation_class_folders_are_read_under_every_name(tmp_path, folder):
     write(raw / "train" / "n02" / "b.JPEG", picture(1))
     write(raw / folder / "n02" / "c.JPEG", picture(2))
     assert convert(raw, records, "--num_processes=1").returncode == 0
-    loaded, root = manifest.load(str(records / "validation"), "validation")
-    (example,) = read_examples(root, loaded.splits["validation"])
+    (example,) = read_examples(records / "validation", "validation")
     assert (example["file"], example["label"]) == ("c.JPEG", 2)
     assert example["encoded"] == picture(2)
 
 
 def test_bad_flags_are_refused(raw, tmp_path):
     records = tmp_path / "records"
-    assert_refused(convert("", records), "--raw_data_dir is needed")
+    assert_refused(convert("", records), "--raw_data_dir or --tfds_name is needed")
+    assert_refused(convert(raw, records, "--tfds_name=x"), "is needed, and not both")
+    assert_refused(convert(raw, records, "--tfds_data_dir=x"), "needs --tfds_name")
     assert_refused(convert(raw, ""), "--local_scratch_dir is needed")
     assert_refused(convert(raw, records, "--num_processes=-1"), "num_processes")
+    assert_refused(convert(raw, records, "--on_bad_image=ask"), "fail|skip")
     too_many = convert(raw, records, "--train_shards=19")
     assert_refused(too_many, "at most the number of train pictures, 18; got 19")
     assert_refused(convert(tmp_path / "absent", records), "absent is none")
@@ -210,12 +220,91 @@ def test_a_place_that_cannot_be_written_is_named(raw, tmp_path):
     assert_refused(convert(raw, tmp_path / "file" / "records"), "Not a directory")
 
 
-def test_a_bad_picture_is_named_and_nothing_is_called_finished(raw, tmp_path):
-    write(raw / "train" / "n02" / "n02_1.JPEG", picture(11)[:-9])
+@pytest.fixture
+def bad(raw) -> pathlib.Path:
+    """A picture of `raw` that is cut short."""
+    path = raw / "train" / "n02" / "n02_1.JPEG"
+    path.write_bytes(picture(11)[:-9])
+    return path
+
+
+def test_a_bad_picture_is_named_and_nothing_is_called_finished(raw, bad, tmp_path):
     records = tmp_path / "records"
     done = convert(raw, records, "--num_processes=1")
-    assert_refused(done, "n02_1.JPEG must be a picture")
-    assert not any("partial" in name or "json" in name for name in content(records))
+    assert_refused(done, f"{bad} must be a picture")
+    assert "--on_bad_image=skip" in done.stderr
+    assert not any("partial" in name for name in content(records))
+    assert not (records / "manifest.json").exists()
+
+
+def test_bad_pictures_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    more = ("--train_shards=9", "--num_processes=1")
+    skip = "--on_bad_image=skip"
+    done = convert(raw, one, *more, skip)
+    assert done.returncode == 0, done.stderr
+    assert "train: 17 images in 9 shards" in done.stdout
+    assert "1 images left out that can't be decoded" in done.stdout
+    train = manifest.load(str(one), "train").manifest.splits["train"]
+    assert train.label_counts == (6, 5, 6)
+    (skipped,) = train.skipped_images
+    assert skipped.name == str(bad)
+    assert "must be a picture" in skipped.reason
+    files = [example["file"] for example in read_examples(one, "train")]
+    assert len(files) == 17
+    assert bad.name not in files
+
+    assert convert(raw, two, *more).returncode == 2
+    assert convert(raw, two, *more, skip).returncode == 0
+    assert content(one) == content(two)
+
+
+def test_a_shard_without_a_picture_left_is_refused(raw, bad, tmp_path):
+    more = ("--on_bad_image=skip", "--train_shards=18", "--num_processes=1")
+    done = convert(raw, tmp_path / "records", *more)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: each record file must get a picture that can be")
+    assert str(bad) in last
+
+
+def test_a_picture_that_cannot_be_read_always_ends_the_conversion(raw, tmp_path):
+    (raw / "train" / "n02" / "n02_1.JPEG").unlink()
+    (raw / "train" / "n02" / "n02_1.JPEG").symlink_to("/proc/self/mem")
+    more = ("--on_bad_image=skip", "--num_processes=1")
+    done = convert(raw, tmp_path / "records", *more)
+    assert_refused(done, "Input/output error")
+
+
+def test_pictures_are_turned_where_that_is_asked_for(raw, tmp_path):
+    turned = Image.new("RGB", (24, 8), "red")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Its first row is the right side of what was meant.
+    turned.save(raw / "train" / "n01" / "n01_1.JPEG", exif=exif)
+    plain, asked = tmp_path / "plain", tmp_path / "asked"
+    assert convert(raw, plain).returncode == 0
+    assert convert(raw, asked, "--apply_exif_orientation").returncode == 0
+    for records, size, is_applied in [(plain, (24, 8), False), (asked, (8, 24), True)]:
+        source = manifest.load(str(records), "train").manifest.source
+        assert source["apply_exif_orientation"] is is_applied
+        assert sum(source["converted_images"].values()) == 2 + is_applied
+        sizes = {e["file"]: e["size"] for e in read_examples(records, "train")}
+        assert sizes["n01_1.JPEG"] == size
+
+
+def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_path):
+    with open(raw / "train" / "n01" / "n01_1.JPEG", "wb") as file:
+        file.truncate(2 * shutil.disk_usage(tmp_path).free)  # Takes no room itself.
+    assert_refused(convert(raw, tmp_path / "records"), "free; make room or give")
+    assert not (tmp_path / "records").exists()
+
+
+def test_warnings_of_the_source_are_said(raw, tmp_path):
+    done = convert(raw, tmp_path / "records")
+    warnings = [
+        line for line in done.stderr.splitlines() if line.startswith("warning: ")
+    ]
+    assert len(warnings) == len(sources.open_raw_data(raw).warnings)
 
 
 def test_a_second_start_finishes_what_a_killed_one_left(raw, tmp_path):
@@ -225,9 +314,150 @@ def test_a_second_start_finishes_what_a_killed_one_left(raw, tmp_path):
     write(records / "train" / "train-00000-of-00001", b"old")
     done = convert(raw, records, "--num_processes=1")
     assert done.returncode == 0, done.stderr
-    loaded, root = manifest.load(str(records), "train")
-    assert len(read_examples(root, loaded.splits["train"])) == 18
+    assert len(read_examples(records, "train")) == 18
     assert not any("partial" in name for name in content(records))
+
+
+def test_an_unfinished_set_of_other_settings_is_refused(raw, bad, tmp_path):
+    records = tmp_path / "records"
+    more = ("--train_shards=9", "--num_processes=1")
+    assert convert(raw, records, *more).returncode == 2
+    assert list((records / ".conversion").glob("train-*.json"))
+    before = content(records)
+    other = convert(raw, records, *more, "--shuffle_seed=5")
+    assert_refused(other, "unfinished conversion of something else: shuffle_seed is 5")
+    assert_refused(convert(raw, records), "train_shards is 1 and was 9")
+    assert content(records) == before
+
+
+def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):
+    records = tmp_path / "records"
+    assert convert(raw, records).returncode == 0
+    before = content(records)
+    write(records / ".conversion" / "plan.json", b"{}")
+    assert_refused(convert(raw, records), "holds a finished set already")
+    assert content(records) == before
+
+
+def prepare_tfds(data_dir: pathlib.Path) -> None:
+    """Prepares a data set "tiny" of 6 train and 3 test pictures of cats and dogs."""
+
+    class Tiny(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        pkg_dir_path = data_dir  # Or it looks for the package of this test.
+
+        def _info(self):
+            features = {
+                "image": tfds.features.Image(encoding_format="png"),
+                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+            }
+            features = tfds.features.FeaturesDict(features)
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, _):
+            return {
+                "train": self._generate_examples(range(6)),
+                "test": self._generate_examples(range(6, 9)),
+            }
+
+        def _generate_examples(self, indices):
+            for index in indices:
+                pixels = np.full((8, 8, 3), 20 * index, np.uint8)
+                yield index, {"image": pixels, "label": index % 2}
+
+    Tiny(data_dir=data_dir).download_and_prepare(file_format="tfrecord")
+
+
+def test_a_data_set_of_tensorflow_datasets_is_converted(tmp_path):
+    prepare_tfds(tmp_path / "tfds")
+    records = tmp_path / "records"
+    done = subprocess.run(
+        [
+            sys.executable,
+            PROGRAM,
+            "--tfds_name=tiny",
+            f"--tfds_data_dir={tmp_path / 'tfds'}",
+            f"--local_scratch_dir={records}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "9 images turned into RGB JPEG (9 PNG), 0 files ignored" in done.stdout
+    record_manifest = manifest.load(str(records), "train").manifest
+    assert record_manifest.class_names == ("cat", "dog")
+    assert record_manifest.source["tfds_name"] == "tiny/1.0.0"
+    for split, expected in {"train": range(6), "validation": range(6, 9)}.items():
+        found = {}
+        for example in read_examples(records, split):
+            pixels = np.asarray(Image.open(io.BytesIO(example["encoded"])))
+            found[round(pixels.mean() / 20)] = (example["class"], example["label"])
+        assert found == {i: [("cat", 1), ("dog", 2)][i % 2] for i in expected}
+
+
+def verify(records, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            PROGRAM,
+            "--verify",
+            f"--local_scratch_dir={records}",
+            *more,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_verify_reads_the_whole_set_again(raw, tmp_path):
+    records = tmp_path / "records"
+    assert_refused(verify(tmp_path), "needs a finished set")
+    assert_refused(verify(records), "is none")
+    assert convert(raw, records, "--train_shards=3").returncode == 0
+    assert_refused(verify(records, f"--raw_data_dir={raw}"), "Leave that out.")
+    before = content(records)
+    done = verify(records, "--num_processes=2")
+    assert done.returncode == 0, done.stderr
+    num_bytes = sum(len(d) for name, d in before.items() if "-of-" in name)
+    assert f"all is well in {records}: 22 records, {num_bytes:,} bytes, " in done.stdout
+    assert done.stdout.endswith(" records/s\n")
+    assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 records")
+    assert content(records) == before
+
+
+def test_an_unfinished_set_is_not_verified_nor_taken_for_that_of_others(raw, tmp_path):
+    records = tmp_path / "records"
+    assert convert(raw, records).returncode == 0
+    (records / "manifest.json").unlink()
+    write(records / ".conversion" / "plan.json", b"{}")
+    before = content(records)
+    assert_refused(verify(records), "is not finished; start")
+    assert content(records) == before
+
+
+def test_verify_lists_each_damaged_record(raw, tmp_path):
+    records = tmp_path / "records"
+    assert convert(raw, records, "--train_shards=3").returncode == 0
+    record_set = manifest.load(str(records), "train")
+    offsets = manifest.read_offsets(record_set, record_set.manifest.splits["train"])
+    path = records / "train" / "train-00000-of-00003"
+    data = bytearray(path.read_bytes())
+    data[offsets[1] + 30] ^= 1  # Of its content.
+    data[offsets[4]] ^= 1  # Of its length.
+    path.write_bytes(data)
+    (records / "validation" / "validation-00000-of-00001").unlink()
+    done = verify(records)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert f"train-00000-of-00003 at byte {offsets[1]}: " in lines[0]
+    assert f"train-00000-of-00003 at byte {offsets[4]}: " in lines[1]
+    assert "validation-00000-of-00001: " in lines[2]
+    assert lines[3] == f"3 damages in 22 records of {records}"
 
 
 def test_the_manifest_says_what_made_the_set(raw, tmp_path):
@@ -290,7 +520,10 @@ def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, num
     running.process.send_signal(number)
     stdout, stderr = running.process.communicate(timeout=30)
     assert running.process.returncode == 130
-    assert stderr.endswith("error: interrupted, the set is not complete\n")
+    assert stderr.endswith(
+        "error: interrupted, the set is not complete; the same command goes on with"
+        " it\n"
+    )
     assert "Traceback" not in stderr
     assert stdout == ""
     assert not any("partial" in name for name in content(tmp_path / "records"))

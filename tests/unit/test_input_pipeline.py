@@ -9,211 +9,219 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep import manifest, shards, sources, tfrecord_format
-from resnet import config as configs
-from resnet import recipes
+from data_prep import manifest
+from resnet.config import Config
 from resnet.data import example_order, input_pipeline, record_files
+from resnet.data.damaged_records import StandIns
+from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
 
 NUM_EXAMPLES = 13
-SHARD_SIZES = (5, 4, 4)
 NUM_CLASSES = 4
-RED_STEP = 18  # Red tells the example: far more than a JPEG's error.
-MEAN = np.array([0.485, 0.456, 0.406])
-STDDEV = np.array([0.229, 0.224, 0.225])
-
-CONFIG = configs.resolve(
-    recipes.DIGITS,
-    {
-        "precision": "float32",
-        "seed": 2**40 + 7,
-        "data_dir": "records",
-        "model_dir": "model",
-        "mode": "train",
-        "eval_batch_size": 8,
-        "steps_per_eval": 0,
-        "log_step_count_steps": 10,
-        "checkpoint_every": 0,
-        "keep_checkpoints": 5,
-        "num_parallel_calls": 0,
-        "augmentation": "none",
-        "global_batch_size": 6,
-        "train_steps": 13,  # 78 examples are 6 epochs.
-        "warmup_steps": 0,
-    },
-    num_train_examples=NUM_EXAMPLES,
-    class_names=tuple("abcd"),
-)
-
-
-def write_set(folder: pathlib.Path) -> None:
-    """Writes a set of 13 examples in 3 files; example i is of class i % 4."""
-    y, x = np.mgrid[:32, :32]
-    labelled = []
-    for index in range(NUM_EXAMPLES):
-        red = np.full_like(x, RED_STEP * index)
-        path = folder / f"{index}.jpg"
-        picture = Image.fromarray(np.stack([red, 4 * x, 4 * y], -1).astype(np.uint8))
-        file = io.BytesIO()
-        picture.save(file, "JPEG", quality=100, subsampling=0)
-        path.write_bytes(file.getvalue())
-        label = index % NUM_CLASSES
-        source = sources.SourceImage(str(path), CONFIG.class_names[label])
-        labelled.append((source, tfrecord_format.FIRST_LABEL + label))
-    (folder / "train").mkdir()
-    remaining = iter(labelled)
-    written = [
-        shards.write_shard(
-            folder,
-            f"train/{tfrecord_format.shard_name('train', number, len(SHARD_SIZES))}",
-            [next(remaining) for _ in range(size)],
-        )
-        for number, size in enumerate(SHARD_SIZES)
-    ]
-    offsets_path, offsets_sha256 = manifest.write_offsets(
-        folder, "train", np.concatenate([one.offsets for one in written])
-    )
-    split = manifest.Split(
-        "train",
-        tuple(one.shard for one in written),
-        (4, 3, 3, 3),
-        offsets_path,
-        offsets_sha256,
-    )
-    manifest.write(
-        manifest.Manifest(CONFIG.class_names, 1, {"train": split}, {}), folder
-    )
+STDDEV_OF_BLUE, MEAN_OF_BLUE = 0.225, 0.406
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory) -> RecordFiles:
-    folder = tmp_path_factory.mktemp("records")
-    write_set(folder)
-    return record_files.open_split(str(folder), "train")
+def records(numbered_set) -> RecordFiles:
+    return open_train(numbered_set)
 
 
-Batches = list[tuple[np.ndarray, np.ndarray]]
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    return make_config(
+        NUM_EXAMPLES,
+        "abcd",
+        seed=2**40 + 7,
+        augmentation="none",
+        global_batch_size=6,
+        train_steps=13,  # 78 examples are 6 epochs.
+    )
 
 
-def batches(
+def train(
     records: RecordFiles,
+    config: Config,
     rank: int = 0,
     num_ranks: int = 1,
     start_step: int = 0,
     num_parallel_calls: int = 2,
+    damaged: frozenset[int] = frozenset(),
     **changes,
-) -> Batches:
-    config = dataclasses.replace(CONFIG, **changes)
+) -> list[Batch]:
+    """Returns a rank's batches, of arrays."""
+    config = dataclasses.replace(config, **changes)
     dataset = input_pipeline.train_batches(
-        records, config, rank, num_ranks, start_step, num_parallel_calls
+        records,
+        config,
+        rank,
+        num_ranks,
+        config.global_batch_size // num_ranks,
+        start_step,
+        num_parallel_calls,
+        StandIns.of(set(damaged), records.num_examples),
+        None,
     )
-    return [(images.numpy(), labels.numpy()) for images, labels in dataset]
+    return [Batch(*one) for one in dataset.as_numpy_iterator()]
 
 
-def examples_in(images: np.ndarray) -> list[int]:
-    """Tells the examples by their red."""
-    red = 255 * (images[..., 0] * STDDEV[0] + MEAN[0])
-    return np.round(red.mean((1, 2)) / RED_STEP).astype(int).tolist()
+def evaluate(
+    records: RecordFiles,
+    config: Config,
+    first: int = 0,
+    end: int = NUM_EXAMPLES,
+    batch_size: int = 4,
+    start_batch: int = 0,
+    damaged: frozenset[int] = frozenset(),
+    **changes,
+) -> list[Batch]:
+    """Returns the batches of evaluation, of arrays."""
+    dataset = input_pipeline.eval_batches(
+        records,
+        dataclasses.replace(config, **changes),
+        first,
+        end,
+        batch_size,
+        start_batch,
+        2,
+        StandIns.of(set(damaged), records.num_examples),
+    )
+    return [Batch(*one) for one in dataset.as_numpy_iterator()]
 
 
-def assert_equal(ours: Batches, expected: Batches) -> None:
+def open_train(folder: pathlib.Path) -> RecordFiles:
+    return record_files.open_split(manifest.load(str(folder), "train"), "train")
+
+
+def assert_equal(ours: list[Batch], expected: list[Batch]) -> None:
     assert len(ours) == len(expected)
     for one, other in zip(ours, expected, strict=True):
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1], other[1])
+        for values, expected_values in zip(one, other, strict=True):
+            np.testing.assert_array_equal(values, expected_values)
 
 
-def join(ranks: list[Batches]) -> Batches:
+def join(ranks: list[list[Batch]]) -> list[Batch]:
     """Joins the ranks' parts of each step."""
     return [
-        (np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+        Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
         for parts in zip(*ranks, strict=True)
     ]
 
 
-def test_the_batches_are_those_of_the_order(records):
-    ours = batches(records)
-    assert len(ours) == 13
+def order_of_run(config: Config) -> list[int]:
     positions = np.arange(78)
-    order = example_order.shuffled(
-        positions % NUM_EXAMPLES, CONFIG.seed, positions // NUM_EXAMPLES, NUM_EXAMPLES
-    )
-    found = [example for images, _ in ours for example in examples_in(images)]
-    assert found == order.tolist()
-    for images, labels in ours:
-        assert images.shape == (6, 32, 32, 3)
-        assert images.dtype == np.float32
-        assert labels.dtype == np.int32
-        assert labels.tolist() == [one % NUM_CLASSES for one in examples_in(images)]
+    return example_order.shuffled(
+        positions % NUM_EXAMPLES, config.seed, positions // NUM_EXAMPLES, NUM_EXAMPLES
+    ).tolist()
 
 
-def test_each_epoch_has_each_example_once_across_batches(records):
-    found = [e for images, _ in batches(records) for e in examples_in(images)]
+def test_the_batches_are_those_of_the_order(records, config, numbers_in):
+    ours = train(records, config)
+    assert len(ours) == 13
+    found = [number for batch in ours for number in numbers_in(batch.images)]
+    assert found == order_of_run(config)
+    assert [number for batch in ours for number in batch.examples] == found
+    for batch in ours:
+        assert batch.images.shape == (6, 32, 32, 3)
+        assert batch.images.dtype == np.float32
+        assert batch.labels.dtype == np.int32
+        assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
+        assert batch.is_real.tolist() == [True] * 6
+
+
+@pytest.mark.parametrize(("num_ranks", "start_step"), [(1, 5), (2, 0), (6, 12)])
+def test_the_graph_reads_what_the_arithmetic_says(
+    records, config, numbers_in, num_ranks, start_step
+):
+    for rank in {0, num_ranks - 1}:
+        ours = train(records, config, rank, num_ranks, start_step)
+        expected = [
+            input_pipeline.examples_of_batch(
+                step, config.seed, rank, num_ranks, 6 // num_ranks, NUM_EXAMPLES
+            ).tolist()
+            for step in range(start_step, 13)
+        ]
+        assert [batch.examples.tolist() for batch in ours] == expected
+        assert [numbers_in(batch.images) for batch in ours] == expected
+
+
+def test_each_epoch_has_each_example_once_across_batches(records, config, numbers_in):
+    found = [n for batch in train(records, config) for n in numbers_in(batch.images)]
     epochs = np.array(found).reshape(6, NUM_EXAMPLES)
     for epoch in epochs:
         assert sorted(epoch) == list(range(NUM_EXAMPLES))
     assert len({tuple(epoch) for epoch in epochs}) == 6
 
 
-def test_a_batch_larger_than_the_set_goes_on_with_the_next_epochs(records):
-    ((images, _),) = batches(records, global_batch_size=39, train_steps=1)
-    counts = np.bincount(examples_in(images), minlength=NUM_EXAMPLES)
+def test_a_batch_larger_than_the_set_goes_on_with_the_next_epochs(
+    records, config, numbers_in
+):
+    (batch,) = train(records, config, global_batch_size=39, train_steps=1)
+    counts = np.bincount(numbers_in(batch.images), minlength=NUM_EXAMPLES)
     assert counts.tolist() == [3] * NUM_EXAMPLES
 
 
-@pytest.mark.parametrize("augmentation", ["random_resized_crop", "random_shift"])
-def test_the_batches_do_not_depend_on_the_number_of_ranks(records, augmentation):
-    alone = batches(records, augmentation=augmentation)
+def test_the_batches_do_not_depend_on_the_number_of_ranks(records, config):
+    changes = {"augmentation": "random_resized_crop"}
+    alone = train(records, config, **changes)
     for num_ranks in (2, 3):
         ranks = [
-            batches(records, rank, num_ranks, augmentation=augmentation)
+            train(records, config, rank, num_ranks, **changes)
             for rank in range(num_ranks)
         ]
-        assert all(len(images) == 6 // num_ranks for images, _ in ranks[-1])
+        assert all(len(batch.images) == 6 // num_ranks for batch in ranks[-1])
         assert_equal(join(ranks), alone)
 
 
-def test_starting_at_a_step_is_the_same_as_skipping_to_it(records):
+def test_starting_at_a_step_is_the_same_as_skipping_to_it(records, config):
     changes = {"augmentation": "random_resized_crop"}
-    whole = batches(records, **changes)
-    for start_step in (1, 6, 12):
-        ours = batches(records, start_step=start_step, **changes)
+    whole = train(records, config, **changes)
+    for start_step in (1, 6):
+        ours = train(records, config, start_step=start_step, **changes)
         assert_equal(ours, whole[start_step:])
-    assert batches(records, start_step=13, **changes) == []
+    assert train(records, config, start_step=13, **changes) == []
 
 
-def test_the_batches_do_not_depend_on_the_number_of_threads(records):
+def test_the_batches_do_not_depend_on_the_number_of_threads(records, config):
     changes = {"augmentation": "random_resized_crop"}
     assert_equal(
-        batches(records, num_parallel_calls=1, **changes),
-        batches(records, num_parallel_calls=5, **changes),
+        train(records, config, num_parallel_calls=1, **changes),
+        train(records, config, num_parallel_calls=5, **changes),
     )
 
 
-def test_an_example_is_augmented_otherwise_in_each_epoch(records):
-    ours = batches(records, augmentation="random_resized_crop")
-    positions = np.arange(78)
-    order = example_order.shuffled(
-        positions % NUM_EXAMPLES, CONFIG.seed, positions // NUM_EXAMPLES, NUM_EXAMPLES
-    )
-    images = np.concatenate([images for images, _ in ours])
+def test_an_example_is_augmented_otherwise_in_each_epoch(records, config):
+    ours = train(records, config, augmentation="random_resized_crop")
+    images = np.concatenate([batch.images for batch in ours])
+    examples = np.concatenate([batch.examples for batch in ours])
     for example in range(NUM_EXAMPLES):
-        views = images[order == example]
+        views = images[examples == example]
         assert len(views) == 6
         assert len({view.tobytes() for view in views}) == 6
 
 
-def test_examples_of_one_epoch_are_augmented_independently(records):
+def test_examples_of_one_epoch_are_augmented_independently(records, config):
     # A shift shows in where zeros have moved in, whatever the picture.
-    ours = batches(records, augmentation="random_shift", train_steps=2)
-    images = np.concatenate([images for images, _ in ours])
+    ours = train(records, config, augmentation="random_shift", train_steps=2)
+    images = np.concatenate([batch.images for batch in ours])
     masks = {np.any(image != 0, axis=-1).tobytes() for image in images}
     assert len(masks) > 3
 
 
-def test_another_seed_gives_another_order(records):
-    ours = [examples_in(images) for images, _ in batches(records)]
-    other = [examples_in(images) for images, _ in batches(records, seed=1)]
+def test_an_example_is_augmented_by_its_number_in_the_whole_split(records, config):
+    # One epoch of the whole, and one of a part of it.
+    changes = {"augmentation": "random_shift", "train_steps": 1}
+    (whole,) = train(records, config, global_batch_size=13, **changes)
+    images = dict(zip(whole.examples.tolist(), whole.images, strict=True))
+    part = records.only_files([1, 2])
+    (batch,) = train(part, config, global_batch_size=8, **changes)
+    assert sorted(batch.examples) == list(range(8))
+    for example, image in zip(batch.examples, batch.images, strict=True):
+        np.testing.assert_array_equal(image, images[part.number_of_example[example]])
+
+
+def test_another_seed_gives_another_order(records, config):
+    ours = [batch.examples.tolist() for batch in train(records, config)]
+    other = [batch.examples.tolist() for batch in train(records, config, seed=1)]
     assert ours != other
 
 
@@ -251,61 +259,103 @@ def test_tensors_are_shuffled_as_arrays_are_inside_a_graph():
 @pytest.mark.parametrize("batch_size", [1, 4, 13, 20])
 @pytest.mark.parametrize(("first", "end"), [(0, 13), (3, 10), (12, 13)])
 def test_evaluation_has_each_example_once_in_the_order_of_the_files(
-    records, batch_size, first, end
+    records, config, numbers_in, batch_size, first, end
 ):
-    dataset = input_pipeline.eval_batches(records, 32, 1.0, first, end, batch_size, 2)
     found = []
-    for images, labels, is_real in dataset:
-        assert images.shape == (batch_size, 32, 32, 3)
-        assert is_real.dtype == tf.bool
-        examples = examples_in(images.numpy())
-        assert labels.numpy().tolist() == [one % NUM_CLASSES for one in examples]
-        found += [e for e, is_one in zip(examples, is_real, strict=True) if is_one]
+    for batch in evaluate(records, config, first, end, batch_size):
+        assert batch.images.shape == (batch_size, 32, 32, 3)
+        assert batch.is_real.dtype == np.bool_
+        assert numbers_in(batch.images) == batch.examples.tolist()
+        assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
+        found += batch.examples[batch.is_real].tolist()
     assert found == list(range(first, end))
 
 
-def test_evaluation_crops_as_it_is_told_to(records):
-    (whole,) = input_pipeline.eval_batches(records, 32, 1.0, 0, 13, 13, 2)
-    (part,) = input_pipeline.eval_batches(records, 32, 0.5, 0, 13, 13, 2)
-    # Blue tells the row: 4 * 31 at the end of the whole, 4 * 23 at the end of the part.
-    ends = [
-        255 * (batch[0].numpy()[:, -1, :, 2] * STDDEV[2] + MEAN[2]).mean()
-        for batch in (whole, part)
-    ]
-    assert ends == pytest.approx([124, 92], abs=4)
+def test_evaluation_can_begin_at_any_batch(records, config):
+    whole = evaluate(records, config, 2, 13, batch_size=3)
+    assert len(whole) == 4
+    for start_batch in range(5):
+        ours = evaluate(records, config, 2, 13, 3, start_batch)
+        assert_equal(ours, whole[start_batch:])
 
 
-def evaluation_batches(records: RecordFiles) -> list:
-    return list(input_pipeline.eval_batches(records, 32, 1.0, 0, 13, 4, 2))
+def test_evaluation_crops_as_it_is_told_to(records, config):
+    def last_blue(**changes) -> float:
+        """Blue tells the row: 4 * 31 at the end of the whole."""
+        batch = evaluate(records, config, batch_size=13, **changes)[0]
+        blue = batch.images[:, -1, :, 2]
+        return 255 * float((blue * STDDEV_OF_BLUE + MEAN_OF_BLUE).mean())
+
+    assert last_blue(eval_crop_fraction=1.0) == pytest.approx(124, abs=4)
+    # Rows 8 to 23 of 32, or 16 to 47 of 64.
+    assert last_blue(eval_crop_fraction=0.5) == pytest.approx(92, abs=4)
+    assert last_blue(
+        eval_crop_fraction=0.5, eval_crop="resize_then_crop"
+    ) == pytest.approx(94, abs=4)
 
 
-@pytest.mark.parametrize("read_all", [batches, evaluation_batches])
-def test_a_flipped_byte_ends_the_batches_with_an_error(tmp_path, read_all):
-    write_set(tmp_path)
-    records = record_files.open_split(str(tmp_path), "train")
-    path = pathlib.Path(records.paths[1])
-    data = bytearray(path.read_bytes())
+def test_png_pictures_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set):
+    generator = np.random.default_rng(0)
+    colour = generator.integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
+    grey = generator.integers(0, 256, (32, 32)).astype(np.uint8)
+    pictures = []
+    for pixels in (*colour, grey):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        pictures.append(file.getvalue())
+    write_tiny_set(tmp_path, pictures, [0, 1, 2], "abcd", [3])
+    records = dataclasses.replace(open_train(tmp_path), image_format="png")
+    expected = np.array([*colour, np.stack([grey] * 3, -1)]) / 255
+    expected = (expected - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    (trained,) = train(records, config, global_batch_size=3, train_steps=1)
+    (evaluated,) = evaluate(records, config, 0, 3, batch_size=3)
+    for batch in (trained, evaluated):
+        assert sorted(batch.labels) == [0, 1, 2]
+        # A PNG is exact, and at its own size a picture isn't resized; float32.
+        np.testing.assert_allclose(
+            batch.images, expected[batch.labels], rtol=0, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("read_all", [train, evaluate])
+def test_a_damaged_example_is_replaced_by_the_next_one(
+    records, config, numbers_in, read_all
+):
+    stand_ins = {3: 4, 7: 9, 8: 9, 12: 0}
+    whole = read_all(records, config)
+    ours = read_all(records, config, damaged=frozenset(stand_ins))
+    for batch, before in zip(ours, whole, strict=True):
+        wanted = before.examples.tolist()
+        expected = [stand_ins.get(one, one) for one in wanted]
+        assert batch.examples.tolist() == expected
+        assert numbers_in(batch.images) == expected
+        assert batch.labels.tolist() == [one % NUM_CLASSES for one in expected]
+        is_real = [
+            bool(was_real) and one not in stand_ins
+            for one, was_real in zip(wanted, before.is_real, strict=True)
+        ]
+        assert batch.is_real.tolist() == is_real
+
+
+@pytest.mark.parametrize("read_all", [train, evaluate])
+def test_a_flipped_byte_ends_the_batches_with_an_error(
+    tmp_path, records, config, read_all
+):
+    path = tmp_path / "copy"
+    data = bytearray(pathlib.Path(records.paths[1]).read_bytes())
     data[500] ^= 1
     path.write_bytes(data)
-    with pytest.raises(tf.errors.DataLossError, match="corrupted record"):
-        read_all(records)
+    paths = (records.paths[0], str(path), records.paths[2])
+    with pytest.raises(tf.errors.DataLossError, match=f"byte 0 of {path} is damaged"):
+        read_all(dataclasses.replace(records, paths=paths), config)
 
 
-@pytest.mark.parametrize("read_all", [batches, evaluation_batches])
-def test_a_record_that_is_not_there_ends_the_batches_with_an_error(records, read_all):
+@pytest.mark.parametrize("read_all", [train, evaluate])
+def test_a_record_that_is_not_there_ends_the_batches_with_an_error(
+    records, config, read_all
+):
     offsets = records.offset_of_example.copy()
     offsets[7] = 10**6
     damaged = dataclasses.replace(records, offset_of_example=offsets)
-    with pytest.raises(tf.errors.OpError):
-        read_all(damaged)
-
-
-def test_a_picture_that_cannot_be_decoded_ends_the_batches_with_an_error(tmp_path):
-    path = tmp_path / "record"
-    example = tfrecord_format.image_example(
-        b"no JPEG", height=1, width=1, label=1, class_name="a", filename="a"
-    )
-    path.write_bytes(tfrecord_format.frame_record(example))
-    records = RecordFiles((str(path),), np.zeros(1, np.int32), np.zeros(1, int), 1, ())
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        batches(records)
+    with pytest.raises(tf.errors.DataLossError, match="byte 1000000 of"):
+        read_all(damaged, config)

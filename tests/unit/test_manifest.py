@@ -1,47 +1,105 @@
 import copy
 import dataclasses
+import hashlib
 import json
 import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from data_prep import manifest
+from data_prep import class_mixing, index_folders, manifest
 from data_prep.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("index_cache")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def example_manifest() -> manifest.Manifest:
     train = manifest.Split(
         name="train",
         shards=(
-            manifest.Shard("train/train-00000-of-00002", 2, 20, "a" * 64),
-            manifest.Shard("train/train-00001-of-00002", 1, 10, "b" * 64),
+            manifest.Shard("train/train-00000-of-00002", 2, 20, "a" * 64, 0.5),
+            manifest.Shard("train/train-00001-of-00002", 1, 10, None, 0.0),
         ),
         label_counts=(1, 2),
         offsets_path="train-offsets.npy",
         offsets_sha256="c" * 64,
+        skipped_images=(manifest.SkippedImage("cat/1.jpg", "it is empty"),),
     )
-    return manifest.Manifest(("cat", "dog"), 1, {"train": train}, {"shuffle_seed": 0})
+    return manifest.Manifest(
+        class_names=("cat", "dog"),
+        first_label=1,
+        splits={"train": train},
+        source={"shuffle_seed": 0},
+        class_descriptions=("house cat", "domestic dog"),
+    )
 
 
 @pytest.fixture
 def converted_set(tmp_path):
     """Writes a set of two shards whose content doesn't matter; gives its root."""
+    root = tmp_path / "set"
+    (root / "train").mkdir(parents=True)
+    write_set(root, root)
+    return root
+
+
+def write_set(records_dir, index_dir, sha256="a" * 64):
     example = example_manifest()
-    (tmp_path / "train").mkdir()
-    for shard in example.splits["train"].shards:
-        (tmp_path / shard.path).write_bytes(bytes(shard.num_bytes))
-    path, sha256 = manifest.write_offsets(tmp_path, "train", np.array([0, 10, 0]))
-    split = dataclasses.replace(
-        example.splits["train"], offsets_path=path, offsets_sha256=sha256
+    shards = tuple(
+        dataclasses.replace(shard, sha256=sha256)
+        for shard in example.splits["train"].shards
     )
-    manifest.write(dataclasses.replace(example, splits={"train": split}), tmp_path)
-    return tmp_path
+    for shard in shards:
+        (records_dir / shard.path).write_bytes(bytes(shard.num_bytes))
+    path, offsets_sha256 = manifest.write_offsets(
+        index_dir, "train", np.array([0, 10, 0])
+    )
+    split = dataclasses.replace(
+        example.splits["train"],
+        shards=shards,
+        offsets_path=path,
+        offsets_sha256=offsets_sha256,
+    )
+    manifest.write(dataclasses.replace(example, splits={"train": split}), index_dir)
 
 
 def test_json_and_back_is_identity():
     example = example_manifest()
     assert manifest.Manifest.from_json(example.to_json(), "m.json") == example
+
+
+def test_the_json_is_for_reading_and_always_the_same():
+    text = example_manifest().to_json()
+    lines = text.splitlines()
+    assert lines[:3] == ["{", ' "class_descriptions": [', '  "house cat",']
+    assert json.loads(text, object_pairs_hook=list) == sorted_pairs(json.loads(text))
+    assert text.endswith("}\n")
+
+
+def sorted_pairs(value):
+    """Returns nested JSON with each object as the list of its sorted pairs."""
+    if isinstance(value, dict):
+        return [(key, sorted_pairs(value[key])) for key in sorted(value)]
+    return [sorted_pairs(v) for v in value] if isinstance(value, list) else value
+
+
+def test_a_manifest_of_version_1_is_refused_with_the_way_out():
+    fields = json.loads(example_manifest().to_json()) | {"format_version": 1}
+    with pytest.raises(UserError, match="must be 2; it is 1") as caught:
+        manifest.Manifest.from_json(json.dumps(fields), "m.json")
+    assert "remove this file, and the next program" in str(caught.value)
+
+
+def test_a_measure_of_mixing_must_be_a_number():
+    fields = json.loads(example_manifest().to_json())
+    fields["splits"]["train"]["shards"][0]["class_mixing"] = float("nan")
+    with pytest.raises(UserError, match="class_mixing of shard 0 of split train must"):
+        manifest.Manifest.from_json(json.dumps(fields), "m.json")
 
 
 def test_the_split_counts_its_examples():
@@ -66,19 +124,24 @@ def every_place(value, place=()):
             yield from every_place(child, (*place, index))
 
 
+# What these should be is only known to who reads the records.
+ANY_TEXT = {"sha256", "offsets_sha256", "image_key", "label_key", "name", "reason"}
+HARMLESS = (("sha256", None), ("class_descriptions", []), ("skipped_images", []))
+
+
 @pytest.mark.parametrize(
     "place", list(every_place(json.loads(example_manifest().to_json())))
 )
 @pytest.mark.parametrize("damage", ["missing", None, True, -1, [], "../x", [None]])
 def test_every_damaged_field_is_refused(place, damage):
+    if (place[-1], damage) in HARMLESS or (damage == "../x" and place[-1] in ANY_TEXT):
+        return
     fields = json.loads(example_manifest().to_json())
     parent = fields
     for key in place[:-1]:
         parent = parent[key]
     if damage == "missing":
         del parent[place[-1]]
-    elif isinstance(damage, str) and place[-1] in ("sha256", "offsets_sha256"):
-        return  # Any text; what it should be is only known to who reads the file.
     else:
         parent[place[-1]] = damage
     with pytest.raises(UserError):
@@ -88,9 +151,14 @@ def test_every_damaged_field_is_refused(place, damage):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format_version must be 1; it is 2"),
+        ({"format_version": 3}, "format_version must be 2; it is 3"),
+        ({"image_format": "gif"}, "image_format must be jpeg or png; it is 'gif'"),
+        ({"class_descriptions": ["x"]}, "describes 1 of the 2 classes"),
         ({"class_names": ["cat", "cat"]}, "class_names has 'cat' more than once"),
-        ({"class_names": ["cat"]}, "counts 2 labels; there are 1 classes"),
+        (
+            {"class_names": ["cat"], "class_descriptions": []},
+            "counts 2 labels; there are 1 classes",
+        ),
     ],
 )
 def test_a_contradiction_is_named(changes, message):
@@ -118,20 +186,82 @@ def test_a_shard_may_not_be_listed_twice():
 def test_a_set_is_found_from_its_root_and_from_its_split_folder(
     converted_set, data_dir
 ):
-    loaded, root = manifest.load(f"{converted_set}/{data_dir}", "train")
-    assert loaded.class_names == ("cat", "dog")
-    assert root == converted_set
+    loaded = manifest.load(f"{converted_set}/{data_dir}", "train")
+    assert loaded.manifest.class_names == ("cat", "dog")
+    assert loaded.records_dir == loaded.index_dir == converted_set
 
 
 def test_a_set_is_found_from_inside_its_split_folder(converted_set, monkeypatch):
     monkeypatch.chdir(converted_set / "train")
-    assert manifest.load(".", "train")[1] == converted_set
+    assert manifest.load(".", "train").records_dir == converted_set
+
+
+@pytest.fixture
+def set_with_cached_index(tmp_path):
+    """Writes a set whose index lies in the cache; gives the folders of both."""
+    records_dir = tmp_path / "foreign"
+    (records_dir / "train").mkdir(parents=True)
+    index_dir = index_folders.cache_folder(records_dir)
+    index_dir.mkdir(parents=True)
+    write_set(records_dir, index_dir, sha256=None)
+    return records_dir, index_dir
+
+
+@pytest.mark.parametrize("data_dir", ["", "train"])
+def test_an_index_is_found_in_the_cache(set_with_cached_index, index_cache, data_dir):
+    records_dir, index_dir = set_with_cached_index
+    assert index_dir.parent == index_cache / "indexes"
+    loaded = manifest.load(str(records_dir / data_dir), "train")
+    assert (loaded.records_dir, loaded.index_dir) == (records_dir, index_dir)
+    manifest.check_files(loaded, "train")
+    offsets = manifest.read_offsets(loaded, loaded.manifest.splits["train"])
+    assert offsets.tolist() == [0, 10, 0]
+
+
+def test_a_version_folder_is_found_from_the_folder_above(converted_set, tmp_path):
+    (tmp_path / "data").mkdir()
+    converted_set.rename(tmp_path / "data" / "5.1.0")
+    loaded = manifest.load(str(tmp_path / "data"), "train")
+    assert loaded.records_dir == tmp_path / "data" / "5.1.0"
+
+    (tmp_path / "data" / "5.0.0").mkdir()
+    with pytest.raises(UserError, match=r"several versions .*such as .*5\.1\.0"):
+        manifest.load(str(tmp_path / "data"), "train")
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.delenv("RESNET_CPU_CACHE")
+    folder = index_folders.cache_folder("/some/set")
+    assert folder.parent == tmp_path / "home/.cache/resnet-cpu/indexes"
+    assert folder.name == hashlib.sha256(b"/some/set").hexdigest()[:16]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    folder = index_folders.cache_folder("/some/set/")
+    assert folder.parent == tmp_path / "xdg/resnet-cpu/indexes"
+    assert folder.name == hashlib.sha256(b"/some/set").hexdigest()[:16]
+    monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "ours"))
+    assert index_folders.cache_folder("x").parent == tmp_path / "ours/indexes"
 
 
 def test_another_folder_in_a_set_is_not_a_set(converted_set):
     (converted_set / "other").mkdir()
-    with pytest.raises(UserError, match=r"expected a converted set in .*other"):
+    with pytest.raises(UserError, match=r"expected a record set in .*other"):
         manifest.load(str(converted_set / "other"), "train")
+
+
+def test_a_folder_above_is_looked_at_for_a_split_only(converted_set):
+    (converted_set / "manifest.json").write_text("of another program")
+    (converted_set / "other").mkdir()
+    assert manifest.find(str(converted_set / "other")) is None
+    (converted_set / "validation").mkdir()
+    with pytest.raises(UserError, match="is not a manifest"):
+        manifest.find(str(converted_set / "validation"))
+
+
+def test_a_split_that_the_set_above_lacks_is_no_part_of_it(converted_set):
+    (converted_set / "validation").mkdir()
+    assert manifest.find(str(converted_set / "validation")) is None
 
 
 def test_loading_names_what_is_missing(converted_set, tmp_path_factory):
@@ -150,36 +280,81 @@ def test_a_manifest_that_is_not_text_is_refused(converted_set):
 
 
 def test_whole_files_pass_the_check(converted_set):
-    loaded, root = manifest.load(str(converted_set), "train")
-    manifest.check_files(root, loaded.splits["train"])
+    manifest.check_files(manifest.load(str(converted_set), "train"), "train")
 
 
 def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
-    split = manifest.load(str(converted_set), "train")[0].splits["train"]
+    loaded = manifest.load(str(converted_set), "train")
+    split = loaded.manifest.splits["train"]
     os.truncate(converted_set / split.shards[0].path, 19)
     with pytest.raises(UserError) as caught:
-        manifest.check_files(converted_set, split)
+        manifest.check_files(loaded, "train")
     assert "train-00000-of-00002 has 19 bytes instead of 20" in str(caught.value)
     assert "1 of the 3 files" in str(caught.value)
+    assert "Copy or convert the set again." in str(caught.value)
 
     (converted_set / split.shards[0].path).unlink()
     (converted_set / split.offsets_path).write_bytes(b"")
     with pytest.raises(UserError) as caught:
-        manifest.check_files(converted_set, split)
+        manifest.check_files(loaded, "train")
     assert "train-00000-of-00002 can't be read (No such file" in str(caught.value)
     assert "2 of the 3 files" in str(caught.value)
 
 
+def test_the_check_looks_at_the_wanted_shards_only(converted_set):
+    loaded = manifest.load(str(converted_set), "train")
+    (converted_set / "train/train-00000-of-00002").unlink()
+    manifest.check_files(loaded, "train", [1])
+    manifest.check_files(loaded, "train", [])
+    with pytest.raises(UserError, match="1 of the 3 files"):
+        manifest.check_files(loaded, "train", [0, 1])
+
+
+def test_the_check_finds_each_bad_file_of_a_thousand(converted_set):
+    loaded = manifest.load(str(converted_set), "train")
+    shards = tuple(
+        manifest.Shard(f"train/{index}", 1, 16 + index, "a" * 64, 0.0)
+        for index in range(1024)
+    )
+    for shard in shards:
+        (converted_set / shard.path).write_bytes(bytes(shard.num_bytes))
+    path, sha256 = manifest.write_offsets(converted_set, "train", np.zeros(1024))
+    split = manifest.Split("train", shards, (512, 512), path, sha256)
+    loaded = dataclasses.replace(
+        loaded, manifest=dataclasses.replace(loaded.manifest, splits={"train": split})
+    )
+    manifest.check_files(loaded, "train")
+    for index in (3, 700, 1023):
+        os.truncate(converted_set / f"train/{index}", 0)
+    with pytest.raises(UserError, match=r"train/3 has 0 .*3 of the 1025 files"):
+        manifest.check_files(loaded, "train")
+
+
+def test_a_stale_index_is_to_be_removed(set_with_cached_index):
+    records_dir, index_dir = set_with_cached_index
+    loaded = manifest.load(str(records_dir), "train")
+    os.truncate(records_dir / "train/train-00000-of-00002", 21)
+    with pytest.raises(UserError) as caught:
+        manifest.check_files(loaded, "train")
+    assert f"remove their old index, {index_dir}, and start" in str(caught.value)
+
+    beside = dataclasses.replace(loaded, index_dir=records_dir)
+    with pytest.raises(UserError) as caught:
+        manifest.check_files(beside, "train")
+    assert f"old index, {records_dir / 'manifest.json'}, and" in str(caught.value)
+
+
 def test_the_check_finds_offsets_of_the_wrong_number(converted_set):
-    split = manifest.load(str(converted_set), "train")[0].splits["train"]
+    loaded = manifest.load(str(converted_set), "train")
     manifest.write_offsets(converted_set, "train", np.array([0, 10]))
     with pytest.raises(UserError, match=r"has the shape \(2,\) instead of \(3,\)"):
-        manifest.check_files(converted_set, split)
+        manifest.check_files(loaded, "train")
 
 
 def test_offsets_and_shards_tell_where_each_record_is(converted_set):
-    split = manifest.load(str(converted_set), "train")[0].splits["train"]
-    offsets = manifest.read_offsets(converted_set, split)
+    loaded = manifest.load(str(converted_set), "train")
+    split = loaded.manifest.splits["train"]
+    offsets = manifest.read_offsets(loaded, split)
     assert offsets.dtype == np.int64
     assert offsets.tolist() == [0, 10, 0]
     shard_indices = manifest.shard_of_example(split)
@@ -188,13 +363,50 @@ def test_offsets_and_shards_tell_where_each_record_is(converted_set):
 
 
 def test_changed_offsets_are_refused(converted_set):
-    split = manifest.load(str(converted_set), "train")[0].splits["train"]
+    loaded = manifest.load(str(converted_set), "train")
+    split = loaded.manifest.splits["train"]
     path = converted_set / split.offsets_path
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(UserError, match="another SHA-256"):
-        manifest.read_offsets(converted_set, split)
+        manifest.read_offsets(loaded, split)
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):
-        manifest.read_offsets(converted_set, split)
+        manifest.read_offsets(loaded, split)
+
+
+def split_of_classes(shard_counts):
+    """Returns a split whose shards have so many examples of each class."""
+    counts = np.array(shard_counts)
+    shards = tuple(
+        manifest.Shard(
+            f"train/{index}",
+            int(row.sum()),
+            100,
+            "a" * 64,
+            class_mixing.class_mixing(row, counts.sum(axis=0)),
+        )
+        for index, row in enumerate(counts)
+    )
+    label_counts = tuple(counts.sum(axis=0).tolist())
+    return manifest.Split("train", shards, label_counts, "o.npy", "c" * 64)
+
+
+def test_shards_of_one_class_each_are_refused():
+    split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
+    with pytest.raises(UserError) as caught:
+        manifest.check_mixing(split)
+    assert "split train must be mixed over its 3 record files" in str(caught.value)
+    assert "is 8.0 on average and 8.0 in train/0" in str(caught.value)
+
+
+def test_mixed_shards_pass():
+    manifest.check_mixing(split_of_classes([[3, 2, 3, 0], [2, 3, 3, 0], [3, 3, 2, 0]]))
+    manifest.check_mixing(split_of_classes([[3, 2]]))
+
+
+def test_the_manifest_needs_no_tensorflow():
+    program = "import sys; from data_prep import manifest, record_index, verify;"
+    program += " sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

@@ -5,17 +5,23 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from resnet import config as configs
 from resnet.data import preprocessing
 
 MEAN = np.array([0.485, 0.456, 0.406])
 STDDEV = np.array([0.229, 0.224, 0.225])
 
 
-def jpeg(pixels: np.ndarray) -> bytes:
+def jpeg(pixels: np.ndarray, **options) -> tf.Tensor:
     file = io.BytesIO()
     image = Image.fromarray(pixels.astype(np.uint8))
-    image.save(file, "JPEG", quality=100, subsampling=0)
-    return file.getvalue()
+    image.save(file, "JPEG", **{"quality": 100, "subsampling": 0, **options})
+    return tf.constant(file.getvalue())
+
+
+def noise(height: int, width: int) -> np.ndarray:
+    generator = np.random.default_rng(height * 1000 + width)
+    return generator.integers(0, 256, (height, width, 3)).astype(np.uint8)
 
 
 def gradient(height: int, width: int) -> np.ndarray:
@@ -31,6 +37,15 @@ def pixels(image: tf.Tensor) -> np.ndarray:
 
 def seed(*numbers: int) -> tf.Tensor:
     return tf.constant(numbers, tf.int64)
+
+
+def evaluated(
+    picture: tf.Tensor,
+    image_size: int,
+    fraction: float,
+    crop: str = "crop_then_resize",
+) -> tf.Tensor:
+    return preprocessing.eval_image(picture, image_size, fraction, crop)
 
 
 def assert_shows(image: tf.Tensor, top: int, left: int, side: int) -> None:
@@ -62,53 +77,79 @@ def test_evaluation_looks_at_the_central_square(
     height, width, fraction, side, top, left
 ):
     # At its own size the square isn't resized.
-    image = preprocessing.eval_image(jpeg(gradient(height, width)), side, fraction)
+    image = evaluated(jpeg(gradient(height, width)), side, fraction)
     assert_shows(image, top, left, side)
 
 
 def test_evaluation_of_one_pixel_still_sees_it():
-    image = preprocessing.eval_image(jpeg(np.full((1, 1, 3), 200)), 4, 0.875)
+    image = evaluated(jpeg(np.full((1, 1, 3), 200)), 4, 0.875)
     np.testing.assert_allclose(pixels(image), np.full((4, 4, 3), 200), atol=1)
 
 
 def test_channels_are_normalized_by_the_published_numbers():
-    image = preprocessing.eval_image(jpeg(np.full((8, 8, 3), 128)), 8, 1.0)
+    image = evaluated(jpeg(np.full((8, 8, 3), 128)), 8, 1.0)
     assert image.dtype == tf.float32
     # (128 / 255 - mean) / deviation: 128 / 255 = 0.5019608.
     expected = np.broadcast_to([0.0740648, 0.2051821, 0.4264923], (8, 8, 3))
     np.testing.assert_allclose(image, expected, atol=1e-5)
 
 
-def keys_cubic(distance: float) -> float:
-    """The cubic convolution kernel with a = -0.75."""
-    a, d = -0.75, abs(distance)
-    if d <= 1:
-        return (a + 2) * d**3 - (a + 3) * d**2 + 1
-    if d < 2:
-        return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-    return 0.0
+def resized_by_tensorflow_1(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The published kernel on the whole of a picture; not normalized."""
+    return tf.raw_ops.ResizeBicubic(
+        images=pixels[np.newaxis],
+        size=(height, width),
+        align_corners=False,
+        half_pixel_centers=False,
+    )[0].numpy()
 
 
-def resize_matrix(side: int, new_side: int) -> np.ndarray:
-    """Weights of TensorFlow 1's bicubic: corners in place, edges repeated."""
-    matrix = np.zeros((new_side, side))
-    for new in range(new_side):
-        place = new * side / new_side
-        first = int(np.floor(place))
-        for index in range(first - 1, first + 3):
-            inside = min(max(index, 0), side - 1)
-            matrix[new, inside] += keys_cubic(place - index)
-    return matrix
+def decoded(picture: tf.Tensor) -> np.ndarray:
+    return tf.io.decode_jpeg(picture, channels=3).numpy()
 
 
-@pytest.mark.parametrize("size", [(9, 9), (16, 16), (10, 7), (8, 8), (3, 20)])
-def test_resizing_is_that_of_tensorflow_1(size):
-    picture = np.random.default_rng(0).integers(0, 256, (*size, 3))
-    ours = preprocessing._resize(tf.constant(picture, tf.uint8), 8)
-    rows, columns = (resize_matrix(side, 8) for side in size)
-    expected = np.einsum("yh,xw,hwc->yxc", rows, columns, picture)
-    # Its weights come from a table of 1024 places: 255 * 2 * 1.5 / 2048.
-    np.testing.assert_allclose(ours, expected, atol=0.4)
+def middle(image: np.ndarray, side: int) -> np.ndarray:
+    top, left = ((length - side + 1) // 2 for length in image.shape[:2])
+    return image[top : top + side, left : left + side]
+
+
+# A tenth of a step of 255: rounding in another order is far below, a pixel far above.
+SAME_PIXELS = 0.1
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "image_size", "fraction", "new_height", "new_width"),
+    [
+        # The shorter side becomes image_size / fraction, the other one is rounded down.
+        (40, 60, 28, 0.875, 32, 48),
+        (60, 40, 28, 0.875, 48, 32),
+        (33, 50, 28, 0.875, 32, 48),  # 48.48
+        (47, 30, 28, 0.875, 50, 32),  # 50.13
+        (20, 20, 32, 0.875, 37, 37),  # 36.57, rounded.
+        (35, 36, 32, 1.0, 32, 32),  # 32.91
+        (1, 40, 8, 1.0, 8, 320),
+        (7, 1, 4, 0.5, 56, 8),
+    ],
+)
+def test_evaluation_of_february_2018_resizes_then_crops(
+    height, width, image_size, fraction, new_height, new_width
+):
+    picture = jpeg(noise(height, width))
+    image = evaluated(picture, image_size, fraction, "resize_then_crop")
+    assert image.shape == (image_size, image_size, 3)
+    resized = resized_by_tensorflow_1(decoded(picture), new_height, new_width)
+    expected = middle(resized, image_size)
+    np.testing.assert_allclose(pixels(image), expected, rtol=0, atol=SAME_PIXELS)
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 60), (61, 33), (24, 24)])
+def test_evaluation_of_april_2018_crops_then_resizes(height, width):
+    picture = jpeg(noise(height, width))
+    side = int(0.875 * min(height, width))
+    square = middle(decoded(picture), side)
+    expected = resized_by_tensorflow_1(square, 28, 28)
+    image = evaluated(picture, 28, 0.875)
+    np.testing.assert_allclose(pixels(image), expected, rtol=0, atol=SAME_PIXELS)
 
 
 def test_training_without_augmentation_sees_the_whole_picture():
@@ -116,7 +157,10 @@ def test_training_without_augmentation_sees_the_whole_picture():
     assert_shows(image, top=0, left=0, side=40)
 
 
-@pytest.mark.parametrize("augmentation", ["random_resized_crop", "random_shift"])
+RANDOM = [one for one in configs.AUGMENTATIONS if one != "none"]
+
+
+@pytest.mark.parametrize("augmentation", RANDOM)
 def test_the_seed_and_the_picture_alone_decide(augmentation):
     encoded = jpeg(gradient(50, 60))
 
@@ -135,9 +179,7 @@ def test_the_seed_and_the_picture_alone_decide(augmentation):
     assert sum(np.array_equal(first, other) for other in others) <= 1
 
 
-@pytest.mark.parametrize(
-    "augmentation", ["random_resized_crop", "random_shift", "none"]
-)
+@pytest.mark.parametrize("augmentation", configs.AUGMENTATIONS)
 def test_a_dataset_sees_what_eager_calls_see(augmentation):
     encoded = [jpeg(gradient(40 + i, 50)) for i in range(4)]
     numbers = tf.constant([[i, 3 * i] for i in range(4)], tf.int64)
@@ -154,26 +196,24 @@ def test_a_dataset_sees_what_eager_calls_see(augmentation):
 def test_a_dataset_evaluates_as_eager_calls_do():
     encoded = jpeg(gradient(40, 50))
     dataset = tf.data.Dataset.from_tensors(encoded).map(
-        lambda one: preprocessing.eval_image(one, 32, 0.875)
+        lambda one: evaluated(one, 32, 0.875)
     )
     for image in dataset:
-        eager = preprocessing.eval_image(encoded, 32, 0.875)
+        eager = evaluated(encoded, 32, 0.875)
         np.testing.assert_allclose(image, eager, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "augmentation", ["random_resized_crop", "random_shift", "none"]
-)
+@pytest.mark.parametrize("augmentation", configs.AUGMENTATIONS)
 def test_grey_pictures_become_three_equal_channels(augmentation):
     y, x = np.mgrid[:40, :40]
     encoded = jpeg(2 * x + 3 * y)
-    with Image.open(io.BytesIO(encoded)) as picture:
+    with Image.open(io.BytesIO(encoded.numpy())) as picture:
         assert picture.mode == "L"
     trained = preprocessing.train_image(encoded, 32, augmentation, seed(1, 1))
-    for image in (trained, preprocessing.eval_image(encoded, 32, 0.875)):
+    for image in (trained, evaluated(encoded, 32, 0.875)):
         assert image.shape == (32, 32, 3)
         grey = pixels(image)
-        if augmentation == "random_shift":  # Zeros are the mean of each channel.
+        if image is trained:  # Zeros that a shift or a hole brings have a colour.
             grey = grey[np.any(np.asarray(image) != 0, axis=-1)]
         np.testing.assert_allclose(grey[..., 0], grey[..., 1], atol=1e-3)
         np.testing.assert_allclose(grey[..., 0], grey[..., 2], atol=1e-3)
@@ -202,32 +242,79 @@ def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
     assert {right for _, right in shifts} == set(range(-4, 5))
 
 
+def test_cifars_augmentation_shifts_with_mirrored_edges_flips_and_cuts_a_hole():
+    encoded = jpeg(noise(32, 32))
+    whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
+    padded = np.pad(whole, ((4, 4), (4, 4), (0, 0)), mode="reflect")
+    places = [(top, left) for top in range(9) for left in range(9)]
+    windows = np.array([padded[t : t + 32, x : x + 32] for t, x in places])
+    views = np.concatenate([windows, windows[:, :, ::-1]])
+
+    found = []
+    for i in range(300):
+        image = preprocessing.train_image(
+            encoded, 32, "pad_crop_flip_cutout", seed(5, i)
+        ).numpy()
+        assert image.shape == (32, 32, 3)
+        is_hole = np.all(image == 0, axis=-1)
+        rows, columns = is_hole.any(1).nonzero()[0], is_hole.any(0).nonzero()[0]
+        # A quarter of the side, a whole square, nowhere over the edge.
+        assert rows.tolist() == list(range(rows[0], rows[0] + 8))
+        assert columns.tolist() == list(range(columns[0], columns[0] + 8))
+        assert is_hole.sum() == 64
+        same = (views == image)[:, ~is_hole].all((1, 2))
+        (view,) = same.nonzero()[0]
+        mirrored, place = divmod(int(view), 81)
+        found.append((*places[place], mirrored, rows[0], columns[0]))
+    down, right, mirrored, hole_row, hole_column = np.transpose(found)
+    # Of nine values one is missing with 9 * (8 / 9)**300 = 4e-15.
+    assert set(down) == set(right) == set(range(9))
+    # 300 fair coins: standard deviation 8.7, and five of them.
+    assert 106 < mirrored.sum() < 194
+    # Of 25 places each of two ends is missing with (24 / 25)**300 = 5e-6.
+    for hole in (hole_row, hole_column):
+        assert (hole.min(), hole.max()) == (0, 24)
+    # Standard deviation 1 / sqrt(300) = 0.058, and five of them.
+    correlations = np.corrcoef(found, rowvar=False)
+    assert abs(correlations - np.eye(5)).max() < 0.29
+
+
+def test_the_hole_and_the_shift_grow_with_the_image():
+    image = preprocessing.train_image(
+        jpeg(noise(64, 64)), 64, "pad_crop_flip_cutout", seed(1, 1)
+    ).numpy()
+    assert np.all(image == 0, axis=-1).sum() == 16 * 16
+
+
 @pytest.fixture
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    decode = preprocessing._decode_and_crop
+    part = preprocessing._part
 
-    def record(encoded, *window):
-        found.append(tuple(int(number) for number in window))
-        return decode(encoded, *window)
+    def record(picture, begin, size):
+        found.append(tuple(int(number) for number in (*begin, *size)))
+        return part(picture, begin, size)
 
-    monkeypatch.setattr(preprocessing, "_decode_and_crop", record)
+    monkeypatch.setattr(preprocessing, "_part", record)
     return found
 
 
-def test_random_crops_keep_their_bounds_and_are_mirrored_half_of_the_time(windows):
+@pytest.mark.parametrize("augmentation", RANDOM[:2])
+def test_random_crops_keep_their_bounds_and_are_mirrored_half_of_the_time(
+    windows, augmentation
+):
     height, width = 100, 150
     # Red rises to the right by one a column.
     x = np.broadcast_to(np.arange(width), (height, width))
     encoded = jpeg(np.stack([x, x, x], -1))
     num_mirrored = 0
     for i in range(400):
-        image = preprocessing.train_image(
-            encoded, 16, "random_resized_crop", seed(3, i)
-        ).numpy()
+        image = preprocessing.train_image(encoded, 16, augmentation, seed(3, i)).numpy()
         num_mirrored += image[:, 0].mean() > image[:, -1].mean()
-    assert len(windows) == 400
+    # One try fails at times, ten hardly ever.
+    assert len(windows) == 400 or augmentation == "random_resized_crop_2018_02"
+    assert len(windows) > 300
     for top, left, crop_height, crop_width in windows:
         assert top >= 0
         assert left >= 0
@@ -240,7 +327,7 @@ def test_random_crops_keep_their_bounds_and_are_mirrored_half_of_the_time(window
     shares = [one[2] * one[3] / (height * width) for one in windows]
     assert min(shares) < 0.2
     assert max(shares) > 0.6
-    assert len({one[:2] for one in windows}) > 300
+    assert len({one[:2] for one in windows}) > 250
     # 400 fair coins: standard deviation 10.
     assert 160 < num_mirrored < 240
 
@@ -251,3 +338,110 @@ def test_a_picture_without_a_possible_crop_is_cropped_in_its_centre(windows):
     preprocessing.train_image(encoded, 16, "random_resized_crop", seed(0, 0))
     # 0.875 * 10 = 8; (10 - 8 + 1) // 2 and (400 - 8 + 1) // 2.
     assert windows == [(1, 196, 8, 8)]
+
+
+def window_of(height: int, width: int, numbers: tf.Tensor) -> tuple[int, int, int, int]:
+    """The one window that February 2018 tries: all of the picture where it fails."""
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        (height, width, 3),
+        [[[0.0, 0.0, 1.0, 1.0]]],
+        numbers,
+        min_object_covered=0.1,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(0.08, 1.0),
+        max_attempts=1,
+    )
+    return int(begin[0]), int(begin[1]), int(size[0]), int(size[1])
+
+
+@pytest.mark.parametrize(("height", "width"), [(30, 71), (45, 30)])
+def test_february_2018_crops_once_and_else_takes_the_middle(height, width):
+    picture = jpeg(noise(height, width))
+    whole = decoded(picture)
+    if height < width:
+        shrunk = resized_by_tensorflow_1(whole, 16, int(16 * width / height))
+    else:
+        shrunk = resized_by_tensorflow_1(whole, int(16 * height / width), 16)
+    num_middle = num_mirrored = 0
+    for i in range(60):
+        image = preprocessing.train_image(
+            picture, 16, "random_resized_crop_2018_02", seed(9, i)
+        )
+        assert image.shape == (16, 16, 3)
+        top, left, rows, columns = window_of(height, width, seed(9, i))
+        if (rows, columns) == (height, width):
+            expected = middle(shrunk, 16)
+            num_middle += 1
+        else:
+            part = whole[top : top + rows, left : left + columns]
+            expected = resized_by_tensorflow_1(part, 16, 16)
+        is_plain, is_mirrored = (
+            np.allclose(pixels(image), one, rtol=0, atol=SAME_PIXELS)
+            for one in (expected, expected[:, ::-1])
+        )
+        assert is_plain != is_mirrored
+        num_mirrored += is_mirrored
+    assert 0 < num_middle < 60
+    # 60 fair coins: standard deviation 3.9, and five of them.
+    assert 10 < num_mirrored < 50
+
+
+# Of 3 x 62 pixels 3 x 4 are the most that 4:3 allows, 6 %. Resized: 8 x 165.33.
+@pytest.mark.parametrize(("height", "width", "new_width"), [(1, 40, 320), (3, 62, 165)])
+def test_february_2018_finds_nothing_in_a_row_of_pixels(height, width, new_width):
+    picture = jpeg(noise(height, width))
+    expected = middle(resized_by_tensorflow_1(decoded(picture), 8, new_width), 8)
+    num_mirrored = 0
+    for i in range(30):
+        image = preprocessing.train_image(
+            picture, 8, "random_resized_crop_2018_02", seed(0, i)
+        )
+        is_plain, is_mirrored = (
+            np.allclose(pixels(image), one, rtol=0, atol=SAME_PIXELS)
+            for one in (expected, expected[:, ::-1])
+        )
+        assert is_plain != is_mirrored
+        num_mirrored += is_mirrored
+    assert 2 < num_mirrored < 28  # 30 fair coins: beyond with 9e-7.
+
+
+COLOURS = [
+    {"subsampling": 0},
+    {"subsampling": 1},  # Colours halved across, as a camera writes them.
+    {"subsampling": 2},  # And down too: most pictures.
+    {"subsampling": 2, "progressive": True, "quality": 80},
+]
+
+
+@pytest.mark.parametrize("augmentation", configs.AUGMENTATIONS)
+def test_training_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(augmentation):
+    for height, width in ((40, 60), (33, 47), (90, 20), (1, 40)):
+        picture = jpeg(noise(height, width), subsampling=0)
+        pair = picture, tf.constant(decoded(picture))
+        for i in range(8):
+            ours, other = (
+                preprocessing.train_image(one, 16, augmentation, seed(i, height))
+                for one in pair
+            )
+            np.testing.assert_array_equal(ours, other)
+
+
+@pytest.mark.parametrize("crop", configs.EVAL_CROPS)
+def test_evaluation_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(crop):
+    for height, width in ((40, 60), (33, 47), (90, 20), (1, 40)):
+        picture = jpeg(noise(height, width), subsampling=0)
+        for fraction in (0.4, 0.875, 1.0):
+            np.testing.assert_array_equal(
+                evaluated(picture, 16, fraction, crop),
+                evaluated(tf.constant(decoded(picture)), 16, fraction, crop),
+            )
+
+
+@pytest.mark.parametrize("options", COLOURS)
+def test_a_part_of_a_jpeg_is_that_of_the_decoded_picture_but_for_its_edges(options):
+    picture = jpeg(noise(70, 90), **options)
+    whole = tf.constant(decoded(picture))
+    for top, left, height, width in ((0, 0, 70, 90), (3, 16, 50, 33), (31, 45, 20, 45)):
+        window = tf.constant((top, left)), tf.constant((height, width))
+        part, expected = (preprocessing._part(one, *window) for one in (picture, whole))
+        np.testing.assert_array_equal(part[:, 1:-1], expected[:, 1:-1])

@@ -6,31 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from resnet import config as configs
-from resnet import progress, recipes
+from resnet import progress
+from resnet.config import Config
 from resnet.progress import Progress, ends_at_a_terminal, format_duration
 
-CONFIG = configs.resolve(
-    recipes.DIGITS,
-    {
-        "precision": "float32",
-        "seed": 0,
-        "data_dir": "records",
-        "model_dir": "model",
-        "mode": "train",
-        "eval_batch_size": 8,
-        "steps_per_eval": 0,
-        "log_step_count_steps": 10,
-        "checkpoint_every": 0,
-        "keep_checkpoints": 5,
-        "num_parallel_calls": 0,
-        "global_batch_size": 50,
-        "train_steps": 100,
-        "warmup_steps": 0,
-    },
-    num_train_examples=500,
-    class_names=("a", "b"),
-)
+
+@pytest.fixture
+def config(make_config) -> Config:
+    return make_config(global_batch_size=50, class_names=("a", "b"))
 
 
 class Clock:
@@ -83,8 +66,8 @@ def test_durations_are_hours_minutes_and_seconds(seconds, text):
     assert format_duration(seconds) == text
 
 
-def test_a_log_gets_whole_lines(clock, log):
-    shown = Progress(CONFIG, 0, 0)
+def test_a_log_gets_whole_lines(config, clock, log):
+    shown = Progress(config, 0, 0)
     for step in range(1, 11):
         clock.now += 30 if step == 1 else 0.5
         shown.step_done()
@@ -96,8 +79,8 @@ def test_a_log_gets_whole_lines(clock, log):
     )
 
 
-def test_each_line_is_timed_from_the_one_before(clock, log):
-    shown = Progress(CONFIG, 20, 0)
+def test_each_line_is_timed_from_the_one_before(config, clock, log):
+    shown = Progress(config, 20, 0)
     shown.step_done()
     clock.now += 1
     shown.step_done()
@@ -108,16 +91,16 @@ def test_each_line_is_timed_from_the_one_before(clock, log):
     assert shown.show(26, 1.0, 0.1) == pytest.approx(200)
 
 
-def test_nothing_is_claimed_of_the_first_step_alone(clock, log):
-    shown = Progress(CONFIG, 0, 0)
+def test_nothing_is_claimed_of_the_first_step_alone(config, clock, log):
+    shown = Progress(config, 0, 0)
     clock.now += 60
     shown.step_done()
     assert shown.show(1, 1.0, 0.1) == 0
     assert "left" not in log()
 
 
-def test_the_time_of_a_pause_does_not_count(clock, log):
-    shown = Progress(CONFIG, 0, 0)
+def test_the_time_of_a_pause_does_not_count(config, clock, log):
+    shown = Progress(config, 0, 0)
     shown.step_done()
     clock.now += 1
     shown.step_done()
@@ -128,18 +111,18 @@ def test_the_time_of_a_pause_does_not_count(clock, log):
     assert shown.show(3, 1.0, 0.1) == pytest.approx(50)
 
 
-def test_lines_of_others_stand_alone_in_a_log(clock, log):
-    shown = Progress(CONFIG, 0, 0)
+def test_lines_of_others_stand_alone_in_a_log(config, clock, log):
+    shown = Progress(config, 0, 0)
     shown.say("evaluated")
     shown.close()
     assert log() == "evaluated\n"
 
 
-def test_a_terminal_gets_a_bar_that_is_drawn_over(clock, monkeypatch):
+def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "60")
-    shown = Progress(CONFIG, 0, 0)
+    shown = Progress(config, 0, 0)
     shown.step_done()
     shown.show(50, 1.0, 0.1)
     shown.show(100, 1.0, 0.1)
@@ -152,8 +135,8 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over(clock, monkeypatch):
     assert end == "done"
 
 
-def test_other_ranks_are_silent(clock, log):
-    shown = Progress(CONFIG, 0, 1)
+def test_other_ranks_are_silent(config, clock, log):
+    shown = Progress(config, 0, 1)
     shown.step_done()
     clock.now += 1
     shown.step_done()

@@ -11,6 +11,9 @@ MAINS = {
     "resnet.resnet_main",
     "eval.resnet_eval",
     "eval.learning_curve",
+    "eval.benchmark_input",
+    "eval.benchmark_scale",
+    "launch.place_shards",
     "data_prep.imagenet_to_tfrecords",
     "data_prep.digits",
 }
@@ -20,6 +23,8 @@ DATA_PREP_SHARED = {
     "data_prep.manifest",
     "data_prep.errors",
     "data_prep.atomic_files",
+    "data_prep.record_index",
+    "data_prep.record_scan",
 }
 # What each folder may take from the others; None: everything.
 DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
@@ -35,7 +40,9 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.recipes",
             "resnet.schedules",
             "resnet.placement",
-        }
+            "resnet.shared_flags",
+        },
+        "data_prep": DATA_PREP_SHARED,
     },
 }
 # Read before TensorFlow is imported, or on machines without it.

@@ -25,6 +25,7 @@ def test_the_24k_recipe_has_the_published_numbers():
         "label_smoothing": 0.0,
         "augmentation": "random_resized_crop",
         "eval_crop_fraction": 0.875,
+        "eval_crop": "crop_then_resize",
         "published_train_steps": 4680,
         "num_train_examples": 1_281_167,
     }

@@ -1,5 +1,6 @@
 """What the programs refuse, each time in one sentence and with exit code 2."""
 
+import io
 import json
 import os
 import subprocess
@@ -72,6 +73,10 @@ def refusal(job: subprocess.CompletedProcess) -> str:
         (["--label_smoothing=2"], "--label_smoothing must be"),
         (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),
         (["--mode=eval"], "--mode must be one of train, train_and_eval"),
+        (["--eval_crop=middle"], "--eval_crop must be one of crop_then_resize, "),
+        (["--shard_by=node"], "--shard_by must be one of example, file"),
+        (["--on_bad_record=stop"], "--on_bad_record must be one of fail, skip"),
+        (["--decoded_cache_mb=-1"], "--decoded_cache_mb must be at least 0; got -1"),
         (["--seed=-1"], "--seed must be"),
         (["--num_intra_threads=-1"], "--num_intra_threads must be at least 0"),
         (["--eval_batch_size=0"], "--eval_batch_size must be at least 1"),
@@ -120,9 +125,57 @@ def test_a_set_that_is_not_as_its_manifest_says_is_refused(records, tmp_path):
         f"--data_dir={copy}",
         f"--model_dir={tmp_path / 'model'}",
         "--recipe=digits",
+        "--train_batch_size=4",
         cwd=tmp_path,
     )
     assert shard.name in refusal(job)
+
+
+def test_by_file_a_shard_on_no_node_is_refused(records, tmp_path):
+    copy = tmp_path / "records"
+    subprocess.run(["cp", "-r", records, copy], check=True)
+    shard = min((copy / "train").iterdir())
+    shard.unlink()
+    job = run(
+        "resnet/resnet_main.py",
+        f"--data_dir={copy}",
+        f"--model_dir={tmp_path / 'model'}",
+        "--recipe=digits",
+        "--train_batch_size=4",
+        "--shard_by=file",
+        cwd=tmp_path,
+    )
+    assert f"each shard on one node; train/{shard.name} is on none" in refusal(job)
+
+
+def write_unmixed(folder: Path, write_tiny_set) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(file, "JPEG")
+    labels = [0] * 20 + [1] * 20
+    for split in ("train", "validation"):
+        write_tiny_set(
+            folder, [file.getvalue()] * 40, labels, "ab", [20, 20], split=split
+        )
+
+
+def test_classes_that_are_not_mixed_over_the_files_are_refused(
+    tmp_path, write_tiny_set
+):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    write_unmixed(folder, write_tiny_set)
+    flags = (
+        f"--data_dir={folder}",
+        f"--model_dir={tmp_path / 'model'}",
+        "--recipe=digits",
+        "--train_batch_size=4",
+    )
+    job = run("resnet/resnet_main.py", *flags, cwd=tmp_path)
+    assert "must be mixed over its 2 record files" in refusal(job)
+    # Where they needn't be, the next check is reached: whether the files are there.
+    (folder / "train" / "train-00001-of-00002").unlink()
+    job = run("resnet/resnet_main.py", *flags, "--require_mixed=False", cwd=tmp_path)
+    assert "train-00001-of-00002 can't be read" in refusal(job)
 
 
 def test_evaluation_refuses_a_folder_that_is_no_run(records, tmp_path):

@@ -2,6 +2,7 @@ import hashlib
 import io
 import itertools
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -10,22 +11,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep import shards
+from data_prep import manifest, shard_reports, shards
 from data_prep.errors import UserError
-from data_prep.sources import SourceImage
+from data_prep.pictures import SourceImage
+
+
+def source_image(path: pathlib.Path, class_name: str = "a") -> SourceImage:
+    return SourceImage(str(path), path.name, class_name)
 
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Three labelled pictures of different sizes; the second is a PNG."""
-    labelled = []
+    """Three pictures of different sizes and classes; the second is a PNG."""
+    images = []
     for index, kind in enumerate(["JPEG", "PNG", "JPEG"]):
         path = tmp_path / f"{index}.JPEG"
         file = io.BytesIO()
         Image.new("RGB", (10 + index, 20), (index, 100, 200)).save(file, kind)
         path.write_bytes(file.getvalue())
-        labelled.append((SourceImage(str(path), f"class{index}"), index + 1))
-    return labelled
+        images.append(source_image(path, f"class{index}"))
+    return images
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The folder of a set, ready for shards without a folder of their own."""
+    (tmp_path / "set" / shard_reports.FOLDER).mkdir(parents=True)
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def bad(tmp_path):
+    path = tmp_path / "bad.JPEG"
+    path.write_bytes(b"bad")
+    return source_image(path)
 
 
 @given(st.integers(0, 5000), st.integers(1, 1100))
@@ -57,21 +76,24 @@ def test_small_sets_get_fewer_shards(num_examples, most, expected):
     assert shards.default_num_shards(num_examples, most) == expected
 
 
-def test_a_shard_holds_the_pictures_in_order(tmp_path, pictures):
-    written = shards.write_shard(tmp_path, "x-00000-of-00001", pictures)
-    path = tmp_path / "x-00000-of-00001"
+def test_a_shard_holds_the_pictures_in_order(root, pictures):
+    job = shards.ShardJob(str(root), "x-00000-of-00001", pictures, [5, 7, 5])
+    report = shards.write_shard(job)
+    path = root / "x-00000-of-00001"
     data = path.read_bytes()
-    assert written.shard.path == "x-00000-of-00001"
-    assert written.shard.num_records == 3
-    assert written.shard.num_bytes == len(data)
-    assert written.shard.sha256 == hashlib.sha256(data).hexdigest()
-    assert written.num_converted == 1
+    assert report.path == "x-00000-of-00001"
+    assert report.num_records == report.num_images == 3
+    assert report.num_bytes == len(data)
+    assert report.sha256 == hashlib.sha256(data).hexdigest()
+    assert report.class_counts == {5: 2, 7: 1}
+    assert report.converted_counts == {"PNG": 1}
+    assert report.skipped_images == ()
+    assert shard_reports.read(root, "x-00000-of-00001") == report
 
     records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
     ends = np.cumsum([12 + len(record) + 4 for record in records])
-    assert written.offsets.dtype == np.int64
-    assert written.offsets.tolist() == [0, *ends[:-1]]
-    for (source, label), record in zip(pictures, records, strict=True):
+    assert report.offsets == (0, *ends[:-1])
+    for source, label, record in zip(pictures, [6, 8, 6], records, strict=True):
         feature = tf.train.Example.FromString(record).features.feature
         assert feature["image/class/label"].int64_list.value == [label]
         assert feature["image/class/synset"].bytes_list.value == [
@@ -86,32 +108,76 @@ def test_a_shard_holds_the_pictures_in_order(tmp_path, pictures):
         )
 
 
-def test_a_shard_with_a_bad_picture_leaves_nothing(tmp_path, pictures):
-    bad = tmp_path / "bad.JPEG"
-    bad.write_bytes(b"bad")
-    (tmp_path / "out").mkdir()
-    images = [*pictures, (SourceImage(str(bad), "a"), 1)]
-    with pytest.raises(UserError, match=r"bad\.JPEG"):
-        shards.write_shard(tmp_path / "out", "x", images)
-    assert os.listdir(tmp_path / "out") == []
+def test_a_shard_with_a_bad_picture_leaves_nothing(root, pictures, bad):
+    job = shards.ShardJob(str(root), "x", [*pictures, bad], [0] * 4)
+    with pytest.raises(UserError, match=r"bad\.JPEG .* --on_bad_image=skip\.$"):
+        shards.write_shard(job)
+    assert os.listdir(root) == [shard_reports.FOLDER]
+    assert os.listdir(root / shard_reports.FOLDER) == []
 
 
-def test_processes_return_the_shards_in_the_order_of_the_jobs(tmp_path, pictures):
-    jobs = [
-        shards.ShardJob(str(tmp_path), f"shard{size}", pictures[:size])
-        for size in (3, 1, 2, 1 + 1)
-    ]
-    jobs[3] = shards.ShardJob(str(tmp_path), "last", pictures[:2])
-    reported: list[int] = []
-    written = shards.write_shards(jobs, 2, reported.append)
-    assert [w.shard.path for w in written] == ["shard3", "shard1", "shard2", "last"]
-    assert [w.shard.num_records for w in written] == [3, 1, 2, 2]
-    assert sorted(reported) == [1, 2, 2, 3]
-    assert written[2].shard.sha256 == written[3].shard.sha256
+def test_bad_pictures_can_be_left_out(root, pictures, bad):
+    images = [bad, pictures[0], bad, pictures[2]]
+    job = shards.ShardJob(str(root), "x", images, [9, 0, 9, 2], skip_bad_images=True)
+    report = shards.write_shard(job)
+    assert (report.num_records, report.num_images) == (2, 4)
+    assert report.class_counts == {0: 1, 2: 1}
+    assert [image.name for image in report.skipped_images] == [bad.path] * 2
+    assert "that can be decoded" in report.skipped_images[0].reason
+    alone = shards.ShardJob(str(root), "y", [pictures[0], pictures[2]], [0, 2])
+    shards.write_shard(alone)
+    assert (root / "x").read_bytes() == (root / "y").read_bytes()
 
 
-def test_an_error_in_a_process_is_that_of_the_caller(tmp_path):
-    missing = SourceImage(str(tmp_path / "missing.JPEG"), "a")
-    job = shards.ShardJob(str(tmp_path), "shard", [(missing, 1)])
-    with pytest.raises(FileNotFoundError, match=r"missing\.JPEG"):
-        shards.write_shards([job] * 5, 1, lambda _: None)
+def test_a_shard_without_a_picture_is_an_error(root, bad):
+    job = shards.ShardJob(str(root), "x", [bad, bad], [0, 0], skip_bad_images=True)
+    with pytest.raises(UserError, match=r"of the 2 of x none can: .*bad\.JPEG"):
+        shards.write_shard(job)
+    assert not (root / "x").exists()
+
+
+def test_a_picture_that_is_gone_is_never_left_out(root, tmp_path):
+    gone = source_image(tmp_path / "gone.JPEG")
+    job = shards.ShardJob(str(root), "x", [gone], [0], skip_bad_images=True)
+    with pytest.raises(FileNotFoundError, match=r"gone\.JPEG"):
+        shards.write_shard(job)
+
+
+def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, pictures):
+    report = shards.write_shard(shards.ShardJob(str(root), "x", pictures, [0, 1, 2]))
+    check = shards.ShardCheck(str(root), "x", num_images=3)
+    assert shards.check_shard(check) == report
+    assert shards.check_shard(shards.ShardCheck(str(root), "x", num_images=4)) is None
+
+    whole = (root / "x").read_bytes()
+    for damaged in (whole[:-1], whole + b"x", whole[:99] + b"?" + whole[100:], b""):
+        (root / "x").write_bytes(damaged)
+        assert shards.check_shard(check) is None
+    (root / "x").unlink()
+    assert shards.check_shard(check) is None
+    (root / "x").write_bytes(whole)
+    assert shards.check_shard(check) == report
+
+
+def test_a_shard_that_leaves_pictures_out_is_kept_only_where_that_is_asked_for(
+    root, pictures, bad
+):
+    images = [*pictures, bad]
+    shards.write_shard(
+        shards.ShardJob(str(root), "x", images, [0] * 4, skip_bad_images=True)
+    )
+    check = shards.ShardCheck(str(root), "x", num_images=4)
+    assert shards.check_shard(check) is None
+    check = shards.ShardCheck(str(root), "x", num_images=4, skip_bad_images=True)
+    report = shards.check_shard(check)
+    assert report is not None
+    assert isinstance(report.skipped_images[0], manifest.SkippedImage)
+
+
+def test_only_shards_with_a_report_count_as_kept_bytes(root, pictures):
+    for path in ("x", "y", "z"):
+        shards.write_shard(shards.ShardJob(str(root), path, pictures, [0, 1, 2]))
+    (root / "y").unlink()
+    shard_reports.report_path(root, "z").unlink()
+    num_bytes = (root / "x").stat().st_size
+    assert shards.num_bytes_kept(root, ["x", "y", "z", "other"]) == num_bytes

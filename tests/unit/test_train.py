@@ -1,19 +1,24 @@
 import dataclasses
 import io
+import json
 import math
 import pathlib
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep import tfrecord_format
-from resnet import checkpoints, metrics_file, recipes, train
+from data_prep import manifest
+from resnet import checkpoints, metrics_file, train
 from resnet import config as configs
 from resnet.config import Config
+from resnet.data import input_pipeline, record_files
 from resnet.data.record_files import RecordFiles
+from resnet.data.share import Share, share_of
 from resnet.distributed import Communicator
 from resnet.placement import Place
 from resnet.train import TrainState
@@ -22,75 +27,57 @@ ALONE = Communicator(Place())
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")
 
-CONFIG = configs.resolve(
-    recipes.DIGITS,
-    {
-        "precision": "float32",
-        "seed": 3,
-        "data_dir": "records",
-        "model_dir": "model",
-        "mode": "train",
-        "eval_batch_size": 5,
-        "steps_per_eval": 0,
-        "log_step_count_steps": 1,
-        "checkpoint_every": 0,
-        "keep_checkpoints": 5,
-        "num_parallel_calls": 0,
-        "global_batch_size": 6,
-        "base_learning_rate": 0.01,
-        "peak_learning_rate": 0.05,
-        "train_steps": 6,
-        "warmup_steps": 2,
-        "weight_decay": 0.01,
-        "batch_norm_decay": 0.9,
-        "label_smoothing": 0.0,
-    },
-    num_train_examples=NUM_EXAMPLES,
-    class_names=CLASSES,
-)
+
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    return make_config(
+        NUM_EXAMPLES,
+        CLASSES,
+        seed=3,
+        eval_batch_size=5,
+        log_step_count_steps=1,
+        global_batch_size=6,
+        base_learning_rate=0.01,
+        peak_learning_rate=0.05,
+        train_steps=6,
+        warmup_steps=2,
+        weight_decay=0.01,
+        batch_norm_decay=0.9,
+        label_smoothing=0.0,
+    )
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory) -> RecordFiles:
-    """Noisy pictures, each brighter in the channel of its class."""
+def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
+    """Noisy pictures, each brighter in the channel of its class, in two files."""
     generator = np.random.default_rng(0)
-    path = tmp_path_factory.mktemp("records") / "train-00000-of-00001"
-    offsets = []
-    data = b""
-    for index in range(NUM_EXAMPLES):
-        label = index % len(CLASSES)
+    pictures = []
+    labels = [index % len(CLASSES) for index in range(NUM_EXAMPLES)]
+    for label in labels:
         pixels = generator.integers(0, 150, (32, 32, 3))
         pixels[..., label] += 100
         file = io.BytesIO()
         Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG")
-        offsets.append(len(data))
-        data += tfrecord_format.frame_record(
-            tfrecord_format.image_example(
-                file.getvalue(),
-                height=32,
-                width=32,
-                label=label + 1,
-                class_name=CLASSES[label],
-                filename=f"{index}.jpg",
-            )
-        )
-    path.write_bytes(data)
-    return RecordFiles(
-        paths=(str(path),),
-        file_of_example=np.zeros(NUM_EXAMPLES, np.int32),
-        offset_of_example=np.array(offsets, np.int64),
-        first_label=1,
-        class_names=CLASSES,
-    )
+        pictures.append(file.getvalue())
+    folder = tmp_path_factory.mktemp("records")
+    write_tiny_set(folder, pictures, labels, CLASSES, [4, 8])
+    return record_files.open_split(manifest.load(str(folder), "train"), "train")
 
 
-def run(records: RecordFiles, model_dir: pathlib.Path, **changes) -> Config:
-    """Trains in a folder."""
-    config = dataclasses.replace(CONFIG, model_dir=str(model_dir), **changes)
-    evaluates = config.mode == "train_and_eval"
-    configs.save(config)
-    train.train(config, records, records if evaluates else None, ALONE, 2)
-    return config
+@pytest.fixture(scope="module")
+def run(config, records) -> Callable[..., None]:
+    """A function that trains in a folder."""
+
+    def run(
+        model_dir: pathlib.Path, share: Share | None = None, **changes: Any
+    ) -> None:
+        own = dataclasses.replace(config, model_dir=str(model_dir), **changes)
+        share = share or Share(records, 0, 1, NUM_EXAMPLES)
+        configs.save(own)
+        eval_share = share if own.mode == "train_and_eval" else None
+        train.train(own, share, eval_share, ALONE, 2)
+
+    return run
 
 
 def lines(model_dir: pathlib.Path, kind: str) -> list[metrics_file.Line]:
@@ -116,10 +103,10 @@ def values_of(variables) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def whole(records, tmp_path_factory) -> pathlib.Path:
+def whole(run, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of 6 steps without interruption."""
     model_dir = tmp_path_factory.mktemp("whole")
-    run(records, model_dir, checkpoint_every=3, steps_per_eval=4, mode="train_and_eval")
+    run(model_dir, checkpoint_every=3, steps_per_eval=4, mode="train_and_eval")
     return model_dir
 
 
@@ -147,9 +134,9 @@ def test_evaluations_are_logged_when_they_are_due_and_at_the_end(whole):
     assert found[-1]["top5"] == 1  # There are but three classes.
 
 
-def test_the_first_loss_is_near_that_of_guessing(whole):
+def test_the_first_loss_is_near_that_of_guessing(config, whole):
     # ln 3, and the penalty of the weights: half of 0.01 times the sum of the squares.
-    state = TrainState(CONFIG)
+    state = TrainState(config)
     squares = sum(
         float(np.square(one, dtype=np.float64).sum())
         for one in values_of(state.decayed_variables)
@@ -160,13 +147,13 @@ def test_the_first_loss_is_near_that_of_guessing(whole):
 
 
 def test_going_on_from_a_checkpoint_ends_at_the_same_weights_bit_for_bit(
-    records, whole, tmp_path
+    run, whole, tmp_path
 ):
     shutil.copytree(
         whole / "checkpoints" / "step-00000003",
         tmp_path / "checkpoints" / "step-00000003",
     )
-    run(records, tmp_path)
+    run(tmp_path)
     assert checkpoints.saved_steps(tmp_path)[-1] == 6
     assert_same_weights(tmp_path, whole, 6)
     ours, expected = lines(tmp_path, "train"), lines(whole, "train")[3:]
@@ -175,17 +162,16 @@ def test_going_on_from_a_checkpoint_ends_at_the_same_weights_bit_for_bit(
     ]
 
 
-def test_a_run_that_is_done_does_nothing_more(records, whole, tmp_path):
+def test_a_run_that_is_done_does_nothing_more(run, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "done")
     before = (tmp_path / "done" / metrics_file.FILE).read_bytes()
-    run(records, tmp_path / "done")
+    run(tmp_path / "done")
     assert (tmp_path / "done" / metrics_file.FILE).read_bytes() == before
     assert checkpoints.saved_steps(tmp_path / "done") == [3, 6]
 
 
-def test_the_loss_falls(records, tmp_path):
+def test_the_loss_falls(run, tmp_path):
     run(
-        records,
         tmp_path,
         train_steps=20,
         log_step_count_steps=5,
@@ -197,12 +183,9 @@ def test_the_loss_falls(records, tmp_path):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(
-    records, tmp_path
-):
+def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(run, tmp_path):
     with pytest.raises(FloatingPointError, match="the training has diverged"):
         run(
-            records,
             tmp_path,
             base_learning_rate=1e30,
             peak_learning_rate=1e30,
@@ -214,8 +197,8 @@ def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(
             assert np.isfinite(value).all(), f"{name} of step {step}"
 
 
-def test_one_step_is_that_of_the_formula():
-    state = TrainState(CONFIG)
+def test_one_step_is_that_of_the_formula(config):
+    state = TrainState(config)
     variables = state.trainable_variables
     images, labels = batch()
     before = values_of(variables)
@@ -254,8 +237,8 @@ def test_one_step_is_that_of_the_formula():
     )
 
 
-def test_frozen_normalization_leaves_the_averages_and_moves_the_weights():
-    state = TrainState(CONFIG)
+def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(config):
+    state = TrainState(config)
     before = values_of(state.trainable_variables)
     averages = values_of(state.batch_norm_averages)
     step = train.make_train_step(
@@ -290,8 +273,8 @@ def test_all_decay_but_normalization(name, decays):
     assert train.decays(name) is decays
 
 
-def test_the_decayed_variables_are_those_that_the_optimizer_decays():
-    state = TrainState(CONFIG)
+def test_the_decayed_variables_are_those_that_the_optimizer_decays(config):
+    state = TrainState(config)
     pairs = zip(state.optimizer.variables, state.optimizer.decays, strict=True)
     expected = [variable.name for variable, decays in pairs if decays]
     assert [variable.name for variable in state.decayed_variables] == expected
@@ -299,8 +282,8 @@ def test_the_decayed_variables_are_those_that_the_optimizer_decays():
     assert len(expected) == 23
 
 
-def test_a_new_run_begins_at_step_zero(tmp_path):
-    state = TrainState(CONFIG)
+def test_a_new_run_begins_at_step_zero(config, tmp_path):
+    state = TrainState(config)
     before = values_of(state.tensors().values())
     train.restore_newest(state, tmp_path, ALONE)
     assert state.step == 0
@@ -337,11 +320,55 @@ def test_a_loss_that_is_no_number_ends_the_training(bad):
         (3, 0, False),
     ],
 )
-def test_what_is_due_is_due_at_the_end_too(step, every, due):
-    assert train._due(step, every, CONFIG) is due
+def test_what_is_due_is_due_at_the_end_too(config, step, every, due):
+    assert train._due(step, every, config) is due
 
 
-def test_a_checkpoint_an_epoch_is_at_least_a_step_apart():
-    assert train._an_epoch(CONFIG) == 2
-    small = dataclasses.replace(CONFIG, num_train_examples=2)
+def test_a_checkpoint_an_epoch_is_at_least_a_step_apart(config):
+    assert train._an_epoch(config) == 2
+    small = dataclasses.replace(config, num_train_examples=2)
     assert train._an_epoch(small) == 1
+
+
+def record_lines(folder: pathlib.Path) -> list[dict[str, Any]]:
+    (path,) = folder.iterdir()
+    assert path.name == "from-step-00000000-rank-00000-of-00001.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_records_that_were_read_are_logged_by_their_number_in_the_split(
+    config, records, run, tmp_path
+):
+    share = share_of(records, [(1,)], 0)  # Examples 4 to 11.
+    run(tmp_path / "model", share, record_log=str(tmp_path / "log"), train_steps=3)
+    found = record_lines(tmp_path / "log")
+    assert [line["step"] for line in found] == [0, 1, 2]
+    for step, line in enumerate(found):
+        own = input_pipeline.examples_of_batch(step, config.seed, 0, 1, 6, 8)
+        assert line["examples"] == (own + 4).tolist()
+        assert line["replaced"] == []
+
+
+def test_damaged_records_are_skipped_counted_and_logged(
+    config, records, run, put_record, tmp_path
+):
+    damaged = put_record(records, 5, b"no record")
+    run(
+        tmp_path / "model",
+        Share(damaged, 0, 1, NUM_EXAMPLES),
+        record_log=str(tmp_path / "log"),
+        on_bad_record="skip",
+        mode="train_and_eval",
+        log_step_count_steps=2,
+    )
+    found = record_lines(tmp_path / "log")
+    assert len(found) == 6
+    for step, line in enumerate(found):
+        wanted = input_pipeline.examples_of_batch(step, config.seed, 0, 1, 6, 12)
+        assert line["examples"] == np.where(wanted == 5, 6, wanted).tolist()
+        assert line["replaced"] == [6] * np.count_nonzero(wanted == 5)
+    # Two steps are an epoch, and each has the damaged one once.
+    train_lines = lines(tmp_path / "model", "train")
+    assert [line["skipped_records"] for line in train_lines] == [1, 1, 1]
+    (evaluation,) = lines(tmp_path / "model", "eval")
+    assert evaluation["count"] == NUM_EXAMPLES - 1

@@ -1,0 +1,215 @@
+"""What a JPEG file's header says of the picture, without decoding it.
+
+Source: ITU-T T.81 (markers: table B.1), and libjpeg-turbo's jdmarker.c for what a
+decoder puts up with.
+"""
+
+import dataclasses
+import functools
+import re
+
+START = b"\xff\xd8\xff"  # With the first byte of the next marker, as decoders ask.
+END = b"\xff\xd9"
+BASELINE, EXTENDED, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # Huffman-coded, with losses.
+
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_HUFFMAN_TABLES = 0xC4
+_END_OF_IMAGE = 0xD9
+_START_OF_SCAN = 0xDA
+_QUANTIZATION_TABLES = 0xDB
+_EXIF = 0xE1
+_ADOBE = 0xEE
+_PASSED_OVER = frozenset((0xCC, 0xDC, 0xDD, *range(0xE0, 0xF0), 0xFE))
+_ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # Markers without a length.
+# Tables are called by numbers: DC 0x00 to 0x03, AC 0x10 to 0x13, as in the file, and
+# those of quantization from here on.
+_QUANTIZATION = 0x20
+_UNSOUND = -1  # Instead of all tables of a segment.
+# Behind a scan's data; 00 is a stuffed byte, D0 to D7 restart it, FF fills.
+_NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """A JPEG file up to its first scan.
+
+    Attributes:
+        process: Marker of the frame, such as `BASELINE`.
+        precision: Bits a sample.
+        height: In pixels; 0 if it stands behind the picture.
+        width: In pixels.
+        sampling: `(horizontal, vertical)` factors of each component.
+        adobe_transform: Of Adobe's segment: 0 for RGB or CMYK, 1 for YCbCr, 2 for YCCK;
+            None if there is no such segment.
+        is_sound: Whether the tables are there that the first scan needs, and nothing in
+            tables, frame and scan would stop a decoder; False also for what is
+            allowed but rare.
+        has_exif: Whether there is an EXIF segment.
+        scan_start: Where the first scan's header ends in the file, in bytes.
+    """
+
+    process: int
+    precision: int
+    height: int
+    width: int
+    sampling: tuple[tuple[int, int], ...]
+    adobe_transform: int | None
+    is_sound: bool
+    has_exif: bool
+    scan_start: int
+
+
+def parse(data: bytes) -> JpegHeader:
+    """Returns what is said before the first scan.
+
+    Args:
+        data: The file's content, beginning with `START`.
+
+    Raises:
+        ValueError: If a decoder would find no picture, such as in a file cut short.
+    """
+    frame = b""
+    process = 0
+    adobe_transform = None
+    tables = []
+    has_exif = False
+    try:
+        position = 2
+        while True:
+            position = data.index(b"\xff", position)
+            marker = data[position + 1]
+            if marker in (0xFF, 0x00):  # A fill byte, or junk that decoders pass over.
+                position += 1
+                continue
+            if marker in _ALONE:
+                position += 2
+                continue
+            if marker == _END_OF_IMAGE:
+                raise ValueError("the picture's end comes before the picture")
+            begin = position + 4
+            position += 2 + (data[position + 2] << 8 | data[position + 3])
+            if marker == _START_OF_SCAN:
+                break
+            if marker in _FRAMES and not frame:
+                process, frame = marker, data[begin:position]
+            elif marker == _HUFFMAN_TABLES:
+                tables.append(_huffman_tables(data[begin:position]))
+            elif marker == _QUANTIZATION_TABLES:
+                tables.append(_quantization_tables(data[begin:position]))
+            elif marker == _ADOBE and data.startswith(b"Adobe", begin):
+                adobe_transform = data[begin + 11]
+            elif marker == _EXIF and data.startswith(b"Exif\0", begin):
+                has_exif = True
+            elif marker not in _PASSED_OVER:
+                tables.append(frozenset((_UNSOUND,)))
+        components = frame[6 : 6 + 3 * frame[5]]
+        needed = _tables_of_scan(process, frame, data[begin:position])
+    except (IndexError, ValueError) as error:
+        raise ValueError("its header is cut short or damaged") from error
+    found = frozenset[int]().union(*tables)
+    return JpegHeader(
+        process=process,
+        precision=frame[0],
+        height=frame[1] << 8 | frame[2],
+        width=frame[3] << 8 | frame[4],
+        sampling=tuple((factors >> 4, factors & 15) for factors in components[1::3]),
+        adobe_transform=adobe_transform,
+        is_sound=_UNSOUND not in needed | found and needed <= found,
+        has_exif=has_exif,
+        scan_start=position,
+    )
+
+
+def find_end(data: bytes, scan_start: int) -> int | None:
+    """Returns where the marker of the picture's end begins, or None if it is missing.
+
+    Args:
+        data: The file's content.
+        scan_start: As in `JpegHeader`.
+    """
+    position = scan_start
+    while (match := _NEXT_MARKER.search(data, position)) is not None:
+        position = match.start()
+        if data[position + 1] == _END_OF_IMAGE:
+            return position
+        # Tables or another scan: passed over, as bytes in them may look like markers.
+        length = int.from_bytes(data[position + 2 : position + 4], "big")
+        position += 2 + length
+    return None
+
+
+def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
+    """Returns which tables the first scan needs.
+
+    Args:
+        process: Marker of the frame.
+        frame: Content of the frame's segment, without its length.
+        scan: Of that of the scan.
+
+    Raises:
+        IndexError: If one of the two is too short.
+    """
+    num_components = frame[5]
+    num_scanned = scan[0]
+    identifiers = set(frame[6::3])
+    scanned = scan[1 : 1 + 2 * num_scanned : 2]
+    selectors = scan[2 : 2 + 2 * num_scanned : 2]
+    if (
+        len(frame) != 6 + 3 * num_components
+        or len(scan) != 4 + 2 * num_scanned
+        or not 1 <= num_scanned <= num_components
+        or len(identifiers) != num_components
+        or len(set(scanned)) != num_scanned
+        or not identifiers.issuperset(scanned)
+    ):
+        return frozenset((_UNSOUND,))
+    needed = {_QUANTIZATION + table for table in frame[8::3]}
+    needed.update(selector >> 4 for selector in selectors)
+    if process == PROGRESSIVE:
+        # The upper bits of the DC coefficients: other scans build on them.
+        first, last, bits = scan[-3:]
+        if first != 0 or last != 0 or bits > 13:
+            return frozenset((_UNSOUND,))
+    else:
+        needed.update(0x10 | selector & 15 for selector in selectors)
+    return frozenset(needed)
+
+
+@functools.lru_cache(maxsize=1024)  # Most files have the same ones.
+def _huffman_tables(segment: bytes) -> frozenset[int]:
+    """Returns which Huffman tables a segment holds; the checks are libjpeg's."""
+    found = set()
+    position = 0
+    while position < len(segment):
+        table = segment[position]
+        counts = segment[position + 1 : position + 17]
+        symbols = segment[position + 17 : position + 17 + sum(counts)]
+        position += 17 + sum(counts)
+        code = 0  # The first that is free, of a growing number of bits.
+        for num_bits, count in enumerate(counts, start=1):
+            code = 2 * code + count
+            if code > 1 << num_bits:
+                return frozenset((_UNSOUND,))
+        is_dc = table < 0x10
+        if (
+            table not in (0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13)
+            or position > len(segment)
+            or (is_dc and max(symbols, default=0) > 15)
+        ):
+            return frozenset((_UNSOUND,))
+        found.add(table)
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def _quantization_tables(segment: bytes) -> frozenset[int]:
+    """Returns which quantization tables a segment holds."""
+    found = set()
+    position = 0
+    while position < len(segment):
+        precision, table = segment[position] >> 4, segment[position] & 15
+        position += 65 if precision == 0 else 129
+        if precision > 1 or table > 3 or position > len(segment):
+            return frozenset((_UNSOUND,))
+        found.add(_QUANTIZATION + table)
+    return frozenset(found)

@@ -1,0 +1,140 @@
+"""Tells which record files each node needs for --shard_by=file.
+
+python launch/place_shards.py --data_dir=RECORDS --num_nodes=4 --ranks_per_node=2
+
+prints a table of the nodes; with --node=K the names of node K's files alone, as rsync
+takes them: ... --node=K | rsync --files-from=- RECORDS /local/RECORDS
+"""
+
+import pathlib
+import sys
+
+if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from absl import flags
+
+from data_prep import errors, manifest
+from data_prep.errors import UserError
+from data_prep.manifest import Manifest, RecordSet
+from resnet import shared_flags  # noqa: F401 - defines --data_dir.
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("num_nodes", None, "Nodes of the job.")
+flags.DEFINE_integer("ranks_per_node", 1, "Ranks on each node.")
+flags.DEFINE_integer("node", None, "Only the file names of this node, from 0.")
+
+
+def main() -> None:
+    """Prints what the flags ask for, or raises `UserError`."""
+    record_set, num_nodes = read_flags()
+    placement = place(record_set.manifest, num_nodes)
+    if FLAGS.node is not None:
+        print("\n".join(files_of_node(record_set.manifest, placement, FLAGS.node)))
+    else:
+        print(table(record_set.manifest, placement, FLAGS.ranks_per_node))
+
+
+def read_flags() -> tuple[RecordSet, int]:
+    """Returns the data set and the number of nodes.
+
+    Raises:
+        UserError: If a flag is missing or out of its range.
+    """
+    if not FLAGS.data_dir:
+        raise UserError("--data_dir is required and must name a converted data set.")
+    if FLAGS.num_nodes is None or FLAGS.num_nodes < 1:
+        raise UserError(
+            f"--num_nodes is required and must be at least 1; got {FLAGS.num_nodes}."
+        )
+    if FLAGS.ranks_per_node < 1:
+        raise UserError(
+            f"--ranks_per_node must be at least 1; got {FLAGS.ranks_per_node}."
+        )
+    if FLAGS.node is not None and not 0 <= FLAGS.node < FLAGS.num_nodes:
+        raise UserError(
+            f"--node must be from 0 to {FLAGS.num_nodes - 1}; got {FLAGS.node}."
+        )
+    record_set = manifest.find(FLAGS.data_dir)
+    if record_set is None:
+        raise UserError(
+            f"expected a {manifest.FILE_NAME} in {FLAGS.data_dir}; there is none."
+            " Convert the pictures first (data_prep/imagenet_to_tfrecords.py)."
+        )
+    for split in record_set.manifest.splits.values():
+        if len(split.shards) < FLAGS.num_nodes:
+            raise UserError(
+                f"each of {FLAGS.num_nodes} nodes needs a record file of split"
+                f" {split.name}, and there are {len(split.shards)}. Convert with"
+                f" --{split.name}_shards={FLAGS.num_nodes} or a multiple."
+            )
+    return record_set, FLAGS.num_nodes
+
+
+def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
+    """Returns the shards of each node, by split.
+
+    They are neighbours, and each shard is on one node; numbers of shards differ by one
+    at most.
+
+    Args:
+        contents: The whole set's.
+        num_nodes: At least 1.
+    """
+    return {
+        name: [
+            range(
+                node * len(split.shards) // num_nodes,
+                (node + 1) * len(split.shards) // num_nodes,
+            )
+            for node in range(num_nodes)
+        ]
+        for name, split in contents.splits.items()
+    }
+
+
+def files_of_node(
+    contents: Manifest, placement: dict[str, list[range]], node: int
+) -> list[str]:
+    """Returns the files that a node needs, relative to the folder of the set."""
+    names = [manifest.FILE_NAME]
+    for name, split in contents.splits.items():
+        names.append(split.offsets_path)
+        names += [split.shards[shard].path for shard in placement[name][node]]
+    return names
+
+
+def table(
+    contents: Manifest, placement: dict[str, list[range]], ranks_per_node: int
+) -> str:
+    """Returns lines for people: each node's ranks, files, examples and bytes."""
+    lines = []
+    for name, split in contents.splits.items():
+        lines.append(
+            f"{name}: {split.num_examples:,} examples in {len(split.shards):,} files"
+        )
+        for node, indices in enumerate(placement[name]):
+            shards = [split.shards[index] for index in indices]
+            first = node * ranks_per_node
+            num_records = sum(shard.num_records for shard in shards)
+            lines.append(
+                f"  node {node}, ranks {first} to {first + ranks_per_node - 1}:"
+                f" {len(shards)} files ({indices[0]} to {indices[-1]}),"
+                f" {num_records / ranks_per_node:,.0f} examples a rank,"
+                f" {sum(shard.num_bytes for shard in shards) / 1e9:,.2f} GB"
+            )
+    return "\n".join(lines)
+
+
+def run() -> None:
+    """Runs the program."""
+    try:
+        errors.parse_flags(sys.argv)
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(errors.EXIT_CODE)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,165 @@
+"""The batches of a rank, one after the other, past damaged records if they may be."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from resnet.config import Config
+from resnet.data import input_pipeline
+from resnet.data.damaged_records import DamagedRecords, StandIns
+from resnet.data.decoded_cache import DecodedCache
+from resnet.data.input_pipeline import Batch
+from resnet.data.share import Share
+
+
+def training(
+    config: Config,
+    share: Share,
+    num_ranks: int,
+    start_step: int,
+    num_parallel_calls: int,
+) -> "Batches":
+    """Returns this rank's part of each global batch from a step on.
+
+    Args:
+        config: The run's settings.
+        share: What this rank trains on.
+        num_ranks: All ranks of the job.
+        start_step: First global batch.
+        num_parallel_calls: Pictures that are decoded at the same time.
+    """
+    local_batch_size = config.global_batch_size // num_ranks
+    cache = DecodedCache(config.decoded_cache_mb) if config.decoded_cache_mb else None
+
+    def make_dataset(step: int, stand_ins: StandIns) -> tf.data.Dataset:
+        return input_pipeline.train_batches(
+            share.records,
+            config,
+            share.rank,
+            share.num_ranks,
+            local_batch_size,
+            step,
+            num_parallel_calls,
+            stand_ins,
+            cache,
+        )
+
+    def examples_of_batch(step: int) -> np.ndarray:
+        return input_pipeline.examples_of_batch(
+            step,
+            config.seed,
+            share.rank,
+            share.num_ranks,
+            local_batch_size,
+            share.records.num_examples,
+        )
+
+    damaged = DamagedRecords(share.records, config.on_bad_record)
+    return Batches(
+        make_dataset, examples_of_batch, damaged, start_step, config.num_classes
+    )
+
+
+def evaluation(
+    config: Config,
+    share: Share,
+    batch_size: int,
+    num_parallel_calls: int,
+    damaged: DamagedRecords,
+) -> "Batches":
+    """Returns the examples that this rank evaluates, each once.
+
+    Args:
+        config: The run's settings.
+        share: What this rank evaluates on.
+        batch_size: Examples of each batch of this rank.
+        num_parallel_calls: Pictures that are decoded at the same time.
+        damaged: The damaged records of the share, as far as they are known.
+    """
+    first, end = share.first_example, share.end_example
+
+    def make_dataset(start_batch: int, stand_ins: StandIns) -> tf.data.Dataset:
+        return input_pipeline.eval_batches(
+            share.records,
+            config,
+            first,
+            end,
+            batch_size,
+            start_batch,
+            num_parallel_calls,
+            stand_ins,
+        )
+
+    def examples_of_batch(batch: int) -> np.ndarray:
+        begin = first + batch * batch_size
+        return np.arange(begin, min(begin + batch_size, end))
+
+    return Batches(make_dataset, examples_of_batch, damaged, 0, config.num_classes)
+
+
+class Batches(Iterator[Batch]):
+    """Goes on behind a batch that failed, if damaged records were the reason.
+
+    The other ranks see nothing of it: each batch has the size that it should have.
+    """
+
+    def __init__(
+        self,
+        make_dataset: Callable[[int, StandIns], tf.data.Dataset],
+        examples_of_batch: Callable[[int], np.ndarray],
+        damaged: DamagedRecords,
+        start_batch: int,
+        num_classes: int,
+    ) -> None:
+        """Begins with a batch.
+
+        Args:
+            make_dataset: Returns the `Batch`es from a number on.
+            examples_of_batch: Returns a batch's examples before any is replaced.
+            damaged: What is known of the split's damaged records.
+            start_batch: Number of the first batch.
+            num_classes: Labels are below.
+        """
+        self._make_dataset = make_dataset
+        self._examples_of_batch = examples_of_batch
+        self._damaged = damaged
+        self._next = start_batch
+        self._num_classes = num_classes
+        self._iterator = self._start()
+
+    def __next__(self) -> Batch:
+        """Returns the next batch.
+
+        Raises:
+            UserError: If a record is damaged and none may be.
+        """
+        while True:
+            try:
+                batch = next(self._iterator)
+                _check_labels(batch.labels.numpy(), self._num_classes)
+            # A UnicodeDecodeError is an OpError whose message quotes a damaged record.
+            except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange):
+                examples = self._examples_of_batch(self._next)
+                known = self._damaged.stand_ins
+                stand_ins = known.stand_ins[np.isin(known.damaged, examples)]
+                if not self._damaged.learn(np.concatenate([examples, stand_ins])):
+                    raise
+                self._iterator = self._start()
+            else:
+                self._next += 1
+                return batch
+
+    def _start(self) -> Iterator[Batch]:
+        return iter(self._make_dataset(self._next, self._damaged.stand_ins))
+
+
+class _LabelOutOfRange(ValueError):
+    """A label that no class has."""
+
+
+def _check_labels(labels: np.ndarray, num_classes: int) -> None:
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise _LabelOutOfRange(
+            f"labels must be from 0 to {num_classes - 1}; they are {labels.tolist()}"
+        )

@@ -1,0 +1,336 @@
+// Reads one labelled picture from a TFRecord file by its byte offset.
+//
+// The twin in TensorFlow's own ops is record_files.read_with_stock_ops; this op does the
+// same in one go: two preads, both checksums, and a walk over the fields of the Example.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/lib/core/coding.h"
+#include "tensorflow/core/lib/hash/crc32c.h"
+
+namespace resnet {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::tstring;
+
+constexpr size_t kHeaderBytes = 12;  // Length of the data, and the length's checksum.
+constexpr size_t kFooterBytes = 4;   // The data's checksum.
+
+// An open file, closed when nobody reads it any more.
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() { close(descriptor_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  const int descriptor_;
+};
+
+// Keeps files open: opening one for each picture costs more than reading it, and a
+// parallel file system's metadata server serves all nodes.
+class OpenFiles {
+ public:
+  OpenFiles() {
+    rlimit limit;
+    const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+    most_ = known ? limit.rlim_cur / 2 : 128;
+  }
+
+  std::shared_ptr<File> Get(const std::string& path, int* error) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = files_.find(path);
+      if (found != files_.end()) return found->second;
+    }
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) {
+      *error = errno;
+      return nullptr;
+    }
+    auto file = std::make_shared<File>(descriptor);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (files_.size() >= most_) files_.erase(files_.begin());  // Any: order is random.
+    files_[path] = file;
+    return file;
+  }
+
+ private:
+  size_t most_;
+  std::mutex mutex_;  // Of `files_`.
+  std::unordered_map<std::string, std::shared_ptr<File>> files_;
+};
+
+// Reads until `size` bytes are there or the file ends; returns how many, or -1.
+ssize_t ReadFully(int descriptor, char* buffer, size_t size, int64_t offset) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t got = pread(descriptor, buffer + done, size - done, offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
+
+bool ChecksumIsRight(const char* data, size_t size, const char* stored) {
+  const uint32_t masked = tensorflow::core::DecodeFixed32(stored);
+  return tensorflow::crc32c::Unmask(masked) == tensorflow::crc32c::Value(data, size);
+}
+
+// Reads a number of seven bits a byte, lowest first, and goes past it.
+bool ReadVarint(const char** at, const char* end, uint64_t* value) {
+  *value = 0;
+  for (int shift = 0; shift < 64 && *at < end; shift += 7) {
+    const uint8_t byte = *(*at)++;
+    *value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+    if (byte < 0x80) return true;
+  }
+  return false;
+}
+
+// A part of a protobuf message, read from its start to its end.
+// Source: protobuf.dev, "Encoding"; the messages are those of example.proto.
+class Fields {
+ public:
+  Fields(const char* begin, size_t size) : at_(begin), end_(begin + size) {}
+
+  // Goes to the next field; false at the end or if the message is broken.
+  bool Next() {
+    uint64_t tag;
+    if (broken_ || at_ == end_ || !Varint(&tag)) return false;
+    number_ = tag >> 3;
+    wire_type_ = tag & 7;
+    data_ = at_;
+    switch (wire_type_) {
+      case 0:
+        return Varint(&value_);
+      case 1:
+        return Take(8);
+      case 2: {
+        uint64_t size;
+        if (!Varint(&size)) return false;
+        data_ = at_;
+        return Take(size);
+      }
+      case 5:
+        return Take(4);
+      default:
+        broken_ = true;
+        return false;
+    }
+  }
+
+  bool Is(uint64_t number, uint64_t wire_type) const {
+    return number_ == number && wire_type_ == wire_type;
+  }
+  bool broken() const { return broken_; }
+  uint64_t value() const { return value_; }
+  const char* data() const { return data_; }
+  size_t size() const { return at_ - data_; }
+  Fields Inside() const { return Fields(data(), size()); }
+  bool Equals(const std::string& text) const {
+    return size() == text.size() && memcmp(data(), text.data(), size()) == 0;
+  }
+
+ private:
+  bool Varint(uint64_t* value) {
+    broken_ = !ReadVarint(&at_, end_, value);
+    return !broken_;
+  }
+
+  bool Take(uint64_t size) {
+    if (size > static_cast<uint64_t>(end_ - at_)) {
+      broken_ = true;
+      return false;
+    }
+    at_ += size;
+    return true;
+  }
+
+  const char* at_;
+  const char* end_;
+  const char* data_ = nullptr;
+  uint64_t number_ = 0;
+  uint64_t wire_type_ = 0;
+  uint64_t value_ = 0;
+  bool broken_ = false;
+};
+
+// What of an Example is wanted.
+struct Wanted {
+  int num_images = 0;
+  const char* image = nullptr;
+  size_t image_size = 0;
+  int num_labels = 0;
+  int64_t label = 0;
+};
+
+// Takes the values of a Feature into `wanted`, of an image or of a label, and counts them.
+bool TakeFeature(Fields feature, bool is_image, Wanted* wanted) {
+  int& count = is_image ? wanted->num_images : wanted->num_labels;
+  count = 0;  // Of entries with the same key the last one counts.
+  while (feature.Next()) {
+    if (!feature.Is(is_image ? 1 : 3, 2)) continue;  // bytes_list, int64_list.
+    Fields values = feature.Inside();
+    while (values.Next()) {
+      if (is_image && values.Is(1, 2)) {
+        wanted->image = values.data();
+        wanted->image_size = values.size();
+        ++count;
+      } else if (!is_image && values.Is(1, 0)) {
+        wanted->label = values.value();
+        ++count;
+      } else if (!is_image && values.Is(1, 2)) {  // Packed, as is usual.
+        const char* at = values.data();
+        const char* const end = at + values.size();
+        while (at < end) {
+          uint64_t value = 0;
+          if (!ReadVarint(&at, end, &value)) return false;
+          wanted->label = value;
+          ++count;
+        }
+      }
+    }
+    if (values.broken()) return false;
+  }
+  return !feature.broken();
+}
+
+// Finds the wanted features of a serialized Example; false if it is none.
+bool ParseExample(const char* data, size_t size, const std::string& image_key,
+                  const std::string& label_key, Wanted* wanted) {
+  Fields example(data, size);
+  while (example.Next()) {
+    if (!example.Is(1, 2)) continue;
+    Fields features = example.Inside();
+    while (features.Next()) {
+      if (!features.Is(1, 2)) continue;
+      Fields entry = features.Inside();
+      bool is_image = false;
+      bool is_label = false;
+      while (entry.Next()) {
+        if (entry.Is(1, 2)) {
+          is_image = entry.Equals(image_key);
+          is_label = entry.Equals(label_key);
+        } else if (entry.Is(2, 2) && (is_image || is_label)) {
+          if (!TakeFeature(entry.Inside(), is_image, wanted)) return false;
+        }
+      }
+      if (entry.broken()) return false;
+    }
+    if (features.broken()) return false;
+  }
+  return !example.broken();
+}
+
+class ReadExampleOp : public OpKernel {
+ public:
+  explicit ReadExampleOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("image_key", &image_key_));
+    OP_REQUIRES_OK(context, context->GetAttr("label_key", &label_key_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const std::string path(context->input(0).scalar<tstring>()());
+    const int64_t offset = context->input(1).scalar<int64_t>()();
+
+    int error = 0;
+    const std::shared_ptr<File> file = files_.Get(path, &error);
+    OP_REQUIRES(context, file != nullptr,
+                absl::NotFoundError(absl::StrCat(path, " can't be opened (",
+                                                 strerror(error), ")")));
+    char header[kHeaderBytes];
+    ssize_t got = ReadFully(file->descriptor(), header, kHeaderBytes, offset);
+    OP_REQUIRES(context, got >= 0, ReadError(path, offset));
+    OP_REQUIRES(context, got == kHeaderBytes,
+                Damaged(path, offset, "the file ends before the record"));
+    OP_REQUIRES(context, ChecksumIsRight(header, 8, header + 8),
+                Damaged(path, offset, "the checksum of its length doesn't match"));
+    const uint64_t size = tensorflow::core::DecodeFixed64(header);
+
+    // Thread-local: a fresh one for each record would be cleared by the system first.
+    thread_local std::string buffer;
+    buffer.resize(size + kFooterBytes);
+    got = ReadFully(file->descriptor(), &buffer[0], buffer.size(),
+                    offset + kHeaderBytes);
+    OP_REQUIRES(context, got >= 0, ReadError(path, offset));
+    OP_REQUIRES(context, static_cast<size_t>(got) == buffer.size(),
+                Damaged(path, offset, "the file ends inside the record"));
+    OP_REQUIRES(context, ChecksumIsRight(buffer.data(), size, &buffer[size]),
+                Damaged(path, offset, "the checksum of its data doesn't match"));
+
+    Wanted wanted;
+    OP_REQUIRES(context,
+                ParseExample(buffer.data(), size, image_key_, label_key_, &wanted),
+                Damaged(path, offset, "its data is no tf.train.Example"));
+    OP_REQUIRES(context, wanted.num_images == 1 && wanted.num_labels == 1,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "the record at byte ", offset, " of ", path,
+                    " must have one value in each of the features ", image_key_,
+                    " and ", label_key_)));
+    Tensor* image = nullptr;
+    Tensor* label = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &image));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({}), &label));
+    image->scalar<tstring>()().assign(wanted.image, wanted.image_size);
+    label->scalar<int64_t>()() = wanted.label;
+  }
+
+ private:
+  static absl::Status Damaged(const std::string& path, int64_t offset,
+                              const char* what) {
+    return absl::DataLossError(absl::StrCat("the record at byte ", offset, " of ", path,
+                                            " is damaged: ", what));
+  }
+  static absl::Status ReadError(const std::string& path, int64_t offset) {
+    return absl::UnknownError(absl::StrCat("the record at byte ", offset, " of ", path,
+                                           " can't be read (", strerror(errno), ")"));
+  }
+
+  std::string image_key_;
+  std::string label_key_;
+  OpenFiles files_;
+};
+
+REGISTER_OP("ResnetReadExample")
+    .Input("path: string")
+    .Input("offset: int64")
+    .Output("encoded: string")
+    .Output("label: int64")
+    .Attr("image_key: string")
+    .Attr("label_key: string")
+    .SetIsStateful()  // A file is no constant.
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("ResnetReadExample").Device(tensorflow::DEVICE_CPU),
+                        ReadExampleOp);
+
+}  // namespace
+}  // namespace resnet

@@ -1,0 +1,290 @@
+"""Which records real ranks read, and what they do about a set that is not in order.
+
+The set of the fixture `records` has 24 training examples in 3 files and 11 validation
+examples.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep import class_mixing, manifest
+from resnet.data import example_order
+
+pytestmark = pytest.mark.multiprocess
+
+BATCH = 6
+NUM_EXAMPLES = 24
+FLAGS = (
+    "--recipe=digits",
+    f"--train_batch_size={BATCH}",
+    "--warmup_steps=0",
+    "--log_step_count_steps=2",
+    "--checkpoint_every=5",
+    "--num_intra_threads=1",
+    "--mode=train",
+)
+
+
+def train(run_ranks, num_ranks: int, data_dir: Path, tmp_path: Path, *flags: str):
+    """Trains into `tmp_path/model`, and logs the records that are read."""
+    return run_ranks(
+        num_ranks,
+        "resnet/resnet_main.py",
+        *FLAGS,
+        f"--data_dir={data_dir}",
+        f"--model_dir={tmp_path / 'model'}",
+        f"--record_log={tmp_path / 'log'}",
+        *flags,
+    )
+
+
+def read_log(folder: Path, start_step: int, num_ranks: int) -> list[list[list[int]]]:
+    """Returns what each rank read at each step since a start: `[step][rank]`."""
+    of_ranks = []
+    for rank in range(num_ranks):
+        name = f"from-step-{start_step:08d}-rank-{rank:05d}-of-{num_ranks:05d}.jsonl"
+        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(
+            range(start_step, start_step + len(lines))
+        )
+        of_ranks.append([line["examples"] for line in lines])
+    return [list(step) for step in zip(*of_ranks, strict=True)]
+
+
+def expected_order(first_step: int, end_step: int) -> list[int]:
+    position = np.arange(first_step * BATCH, end_step * BATCH)
+    return example_order.shuffled(
+        position % NUM_EXAMPLES, 0, position // NUM_EXAMPLES, NUM_EXAMPLES
+    ).tolist()
+
+
+def joined(steps: list[list[list[int]]]) -> list[int]:
+    return [example for step in steps for rank in step for example in rank]
+
+
+@pytest.fixture
+def copied(records, tmp_path) -> Path:
+    """Returns a copy of the set, to be damaged."""
+    shutil.copytree(records, tmp_path / "copied")
+    return tmp_path / "copied"
+
+
+def offsets_of(data_dir: Path) -> np.ndarray:
+    record_set = manifest.load(str(data_dir), "train")
+    return manifest.read_offsets(record_set, record_set.manifest.splits["train"])
+
+
+def test_ranks_read_what_arithmetic_says_also_when_their_number_changes(
+    run_ranks, records, tmp_path
+):
+    job = train(run_ranks, 1, records, tmp_path, "--train_steps=5")
+    assert job.returncode == 0, job.stderr
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["train_steps"] = 9  # As if the first job had been stopped at step 5 of 9.
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    job = train(run_ranks, 2, records, tmp_path, "--train_steps=9")
+    assert job.returncode == 0, job.stderr
+    first = read_log(tmp_path / "log", 0, 1)
+    second = read_log(tmp_path / "log", 5, 2)
+    assert [len(rank) for rank in first[0]] == [6]
+    assert [len(rank) for rank in second[0]] == [3, 3]
+    found = joined(first) + joined(second)
+    assert found == expected_order(0, 9)
+    epochs = np.array(found[: 2 * NUM_EXAMPLES]).reshape(2, NUM_EXAMPLES)
+    assert (np.sort(epochs) == np.arange(NUM_EXAMPLES)).all()
+
+
+def flip_a_bit(data_dir: Path, example: int) -> tuple[Path, int]:
+    """Damages the data of a training record; returns its file and offset."""
+    record_set = manifest.load(str(data_dir), "train")
+    split = record_set.manifest.splits["train"]
+    shard = split.shards[int(manifest.shard_of_example(split)[example])]
+    offset = int(offsets_of(data_dir)[example])
+    path = data_dir / shard.path
+    content = bytearray(path.read_bytes())
+    content[offset + 300] ^= 8
+    path.write_bytes(content)
+    return path, offset
+
+
+def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
+    run_ranks, copied, tmp_path
+):
+    path, offset = flip_a_bit(copied, 13)
+    job = train(run_ranks, 2, copied, tmp_path, "--train_steps=8")
+    assert job.returncode == 2
+    assert f"the record at byte {offset} of {path} is damaged" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_a_damaged_record_is_skipped_and_counted_and_ranks_stay_in_step(
+    run_ranks, copied, tmp_path
+):
+    path, offset = flip_a_bit(copied, 13)
+    job = train(
+        run_ranks,
+        2,
+        copied,
+        tmp_path,
+        "--train_steps=8",
+        "--on_bad_record=skip",
+    )
+    assert job.returncode == 0, job.stderr
+    assert f"the record at byte {offset} of {path} is damaged" in job.stderr
+    found = joined(read_log(tmp_path / "log", 0, 2))
+    assert found == [14 if one == 13 else one for one in expected_order(0, 8)]
+    lines = (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()
+    skipped = [json.loads(line)["skipped_records"] for line in lines]
+    assert len(skipped) == 4
+    assert sum(skipped) == 2  # Once in each of two epochs.
+
+
+def test_evaluation_leaves_damaged_records_out_or_names_them(
+    run_ranks, records, copied, tmp_path
+):
+    job = train(run_ranks, 1, records, tmp_path, "--train_steps=1")
+    assert job.returncode == 0, job.stderr
+    shard = next((copied / "validation").iterdir())
+    content = bytearray(shard.read_bytes())
+    content[200] ^= 1
+    shard.write_bytes(content)
+    arguments = (f"--data_dir={copied}", f"--model_dir={tmp_path / 'model'}")
+    job = run_ranks(1, "eval/resnet_eval.py", *arguments)
+    assert job.returncode == 2
+    assert f"the record at byte 0 of {shard} is damaged" in job.stderr
+    job = run_ranks(2, "eval/resnet_eval.py", *arguments, "--on_bad_record=skip")
+    assert job.returncode == 0, job.stderr
+    assert "on 10 images" in job.stdout
+
+
+@pytest.fixture
+def two_nodes(records, tmp_path) -> tuple[Path, Path]:
+    """Returns the folders of two nodes, each with its own shards of a set."""
+    whole = tmp_path / "whole"
+    raw = records.parent / "raw"
+    subprocess.run(
+        [
+            sys.executable,
+            "data_prep/imagenet_to_tfrecords.py",
+            f"--raw_data_dir={raw}",
+            f"--local_scratch_dir={whole}",
+            "--train_shards=4",
+            "--validation_shards=3",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    nodes = tmp_path / "node0", tmp_path / "node1"
+    for number, node in enumerate(nodes):
+        listed = subprocess.run(
+            [
+                sys.executable,
+                "launch/place_shards.py",
+                f"--data_dir={whole}",
+                "--num_nodes=2",
+                f"--node={number}",
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        for name in listed.stdout.splitlines():
+            (node / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(whole / name, node / name)
+    return nodes
+
+
+def by_file(run_ranks, nodes: tuple[Path, Path], tmp_path: Path, *flags: str):
+    """Trains on two ranks, each of which sees one of the folders."""
+    return run_ranks(
+        2,
+        "tests/multiprocess/main_with_other_records.py",
+        str(nodes[1]),
+        *FLAGS,
+        "--mode=train_and_eval",
+        "--shard_by=file",
+        "--train_steps=8",
+        f"--data_dir={nodes[0]}",
+        f"--model_dir={tmp_path / 'model'}",
+        f"--record_log={tmp_path / 'log'}",
+        *flags,
+    )
+
+
+def test_each_node_can_read_its_own_shards_only(run_ranks, two_nodes, tmp_path):
+    job = by_file(run_ranks, two_nodes, tmp_path)
+    assert job.returncode == 0, job.stderr
+    steps = read_log(tmp_path / "log", 0, 2)
+    for rank, examples in enumerate((range(12), range(12, 24))):
+        read = [example for step in steps for example in step[rank]]
+        epochs = np.array(read).reshape(2, 12)
+        assert (np.sort(epochs) == examples).all()
+        assert epochs[0].tolist() != epochs[1].tolist()
+    assert "on 11 images" in job.stderr
+
+
+def test_shards_that_are_on_no_node_or_on_two_are_refused(
+    run_ranks, two_nodes, tmp_path
+):
+    first, second = two_nodes
+    name = "train/train-00000-of-00004"
+    shutil.copy(first / name, second / name)
+    job = by_file(run_ranks, two_nodes, tmp_path)
+    assert job.returncode == 2
+    assert f"{name} is there for ranks 0 and 1" in job.stderr
+    assert job.stderr.count("error") == 1
+    (first / name).unlink()
+    (second / name).unlink()
+    job = by_file(run_ranks, two_nodes, tmp_path)
+    assert job.returncode == 2
+    assert f"{name} is on none" in job.stderr
+
+
+def test_a_shard_missing_on_one_rank_ends_all_before_tensorflow_starts(
+    run_ranks, records, copied, tmp_path
+):
+    missing = copied / "train" / "train-00002-of-00003"
+    missing.unlink()
+    job = run_ranks(
+        2,
+        "tests/multiprocess/main_with_other_records.py",
+        str(copied),
+        *FLAGS,
+        "--train_steps=4",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+    )
+    assert job.returncode == 2
+    assert job.stderr.count("error") == 1
+    assert "train-00002-of-00003 can't be read (No such file" in job.stderr
+    assert "core(s) a rank" not in job.stderr  # Said before TensorFlow is imported.
+
+
+def unmix(data_dir: Path) -> None:
+    """Makes the manifest say that each file holds one class."""
+    path = data_dir / "manifest.json"
+    contents = json.loads(path.read_text())
+    for label, shard in enumerate(contents["splits"]["train"]["shards"]):
+        counts = np.zeros(3, np.int64)
+        counts[label] = 8
+        shard["class_mixing"] = class_mixing.class_mixing(counts, np.full(3, 8))
+    path.write_text(json.dumps(contents))
+
+
+def test_classes_that_are_not_mixed_are_refused_unless_allowed(
+    run_ranks, copied, tmp_path
+):
+    unmix(copied)
+    job = train(run_ranks, 2, copied, tmp_path, "--train_steps=1")
+    assert job.returncode == 2
+    assert job.stderr.count("error") == 1
+    assert "must be mixed" in job.stderr
+    flags = ("--train_steps=1", "--require_mixed=False")
+    job = train(run_ranks, 1, copied, tmp_path, *flags)
+    assert job.returncode == 0, job.stderr

@@ -1,0 +1,227 @@
+"""What several tests need: small record sets, and the settings of a short run."""
+
+import dataclasses
+import hashlib
+import io
+import itertools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep import class_mixing, manifest, record_index, tfrecord_format
+from data_prep.manifest import RecordSet
+from resnet import config as configs
+from resnet import recipes
+
+RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., configs.Config]:
+    """A function that returns the settings of a run, `_make_config`."""
+    return _make_config
+
+
+def _make_config(
+    num_train_examples: int = 500,
+    class_names: Sequence[str] = ("a", "b", "c"),
+    **given: Any,
+) -> configs.Config:
+    """Returns the settings of a short run of the recipe "digits".
+
+    Args:
+        num_train_examples: Of the data set.
+        class_names: Of the data set.
+        given: Fields of `Config` that are to be other than here.
+    """
+    settings = {
+        "mode": "train",
+        "eval_batch_size": 8,
+        "train_steps": 100,
+        "warmup_steps": 0,
+        **given,
+    }
+    return configs.resolve(
+        recipes.DIGITS, settings, num_train_examples, tuple(class_names)
+    )
+
+
+@pytest.fixture(scope="session")
+def numbered_set(tmp_path_factory) -> pathlib.Path:
+    """A set of 13 training pictures in files of 5, 4 and 4; not to be changed.
+
+    Example i is of class i % 4, and `numbers_in` tells it by its red.
+    """
+    folder = tmp_path_factory.mktemp("numbered")
+    y, x = np.mgrid[:32, :32]
+    pictures = []
+    for number in range(13):
+        red = np.full_like(x, RED_STEP * number)
+        picture = Image.fromarray(np.stack([red, 4 * x, 4 * y], -1).astype(np.uint8))
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=100, subsampling=0)
+        pictures.append(file.getvalue())
+    labels = [number % 4 for number in range(13)]
+    _write_tiny_set(folder, pictures, labels, "abcd", [5, 4, 4])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def numbers_in() -> Callable[[np.ndarray], list[int]]:
+    """A function that tells which of the numbered set normalized images show."""
+
+    def numbers_in(images: np.ndarray) -> list[int]:
+        red = 255 * (images[..., 0] * 0.229 + 0.485)  # ImageNet's deviation and mean.
+        return np.round(red.mean((1, 2)) / RED_STEP).astype(int).tolist()
+
+    return numbers_in
+
+
+@pytest.fixture
+def put_record(tmp_path) -> Callable[..., Any]:
+    """A function that puts other bytes in the place of a record.
+
+    `put_record(records, example, content)` returns `RecordFiles` whose example lies in
+    a file of its own, from byte 5 on; `content` ends that file.
+    """
+
+    def put_record(records: Any, example: int, content: bytes) -> Any:
+        path = tmp_path / f"record-{len(records.paths)}"
+        path.write_bytes(b"other" + content)
+        files = records.file_of_example.copy()
+        offsets = records.offset_of_example.copy()
+        files[example], offsets[example] = len(records.paths), 5
+        return dataclasses.replace(
+            records,
+            paths=(*records.paths, str(path)),
+            file_of_example=files,
+            offset_of_example=offsets,
+        )
+
+    return put_record
+
+
+@pytest.fixture(scope="session")
+def write_tiny_set() -> Callable[..., None]:
+    """A function that writes one split of a set, `_write_tiny_set`."""
+    return _write_tiny_set
+
+
+@pytest.fixture(scope="session")
+def read_split() -> Callable[[RecordSet, str], list[tuple[int, bytes]]]:
+    """A function that reads the records of a split by the index, `_read_split`."""
+    return _read_split
+
+
+@pytest.fixture
+def index_cache(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> pathlib.Path:
+    """A folder for the indexes of record sets, instead of the user's."""
+    monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def forbid_scans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function after whose call no record file can be scanned any more."""
+    return lambda: monkeypatch.setattr(record_index.record_scan, "scan_file", None)
+
+
+def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes]]:
+    """Returns label, counted from 0, and picture of each record, in order."""
+    contents = record_set.manifest
+    split = contents.splits[split_name]
+    offsets = manifest.read_offsets(record_set, split)
+    found = []
+    for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
+        content = (record_set.records_dir / split.shards[shard].path).read_bytes()
+        data = tfrecord_format.read_record(content, int(offset))
+        features = tfrecord_format.parse_example(data)
+        (label,) = features[contents.label_key]
+        (encoded,) = features[contents.image_key]
+        assert isinstance(label, int)
+        assert isinstance(encoded, memoryview)
+        found.append((label - contents.first_label, bytes(encoded)))
+    return found
+
+
+def _write_tiny_set(
+    folder: pathlib.Path,
+    pictures: Sequence[bytes],
+    labels: Sequence[int],
+    class_names: Sequence[str],
+    shard_sizes: Sequence[int],
+    split: str = "train",
+) -> None:
+    """Writes record files, offsets and manifest of one split.
+
+    A further call with another split adds it to the set.
+
+    Args:
+        folder: Root of the set; it must exist.
+        pictures: Encoded, in the order of the records.
+        labels: Of each picture, counted from 0.
+        class_names: In the order of the labels.
+        shard_sizes: Number of records in each file.
+        split: `train` or `validation`.
+    """
+    (folder / split).mkdir()
+    num_classes = len(class_names)
+    split_counts = np.bincount(labels, minlength=num_classes)
+    shards = []
+    offsets: list[int] = []
+    bounds = [0, *itertools.accumulate(shard_sizes)]
+    for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        name = tfrecord_format.shard_name(split, number, len(shard_sizes))
+        content = b""
+        for index in range(begin, end):
+            offsets.append(len(content))
+            with Image.open(io.BytesIO(pictures[index])) as image:
+                width, height = image.size
+            content += tfrecord_format.frame_record(
+                tfrecord_format.image_example(
+                    pictures[index],
+                    height=height,
+                    width=width,
+                    label=tfrecord_format.FIRST_LABEL + labels[index],
+                    class_name=class_names[labels[index]],
+                    filename=f"{index}.jpg",
+                )
+            )
+        (folder / split / name).write_bytes(content)
+        shard_counts = np.bincount(labels[begin:end], minlength=num_classes)
+        shards.append(
+            manifest.Shard(
+                path=f"{split}/{name}",
+                num_records=end - begin,
+                num_bytes=len(content),
+                sha256=hashlib.sha256(content).hexdigest(),
+                class_mixing=class_mixing.class_mixing(shard_counts, split_counts),
+            )
+        )
+    offsets_path, offsets_sha256 = manifest.write_offsets(
+        folder, split, np.array(offsets, np.int64)
+    )
+    record_set = manifest.find(str(folder))
+    others = {} if record_set is None else record_set.manifest.splits
+    written = manifest.Split(
+        name=split,
+        shards=tuple(shards),
+        label_counts=tuple(split_counts.tolist()),
+        offsets_path=offsets_path,
+        offsets_sha256=offsets_sha256,
+    )
+    manifest.write(
+        manifest.Manifest(
+            class_names=tuple(class_names),
+            first_label=tfrecord_format.FIRST_LABEL,
+            splits={**others, split: written},
+            source={"written_by": "a test"},
+        ),
+        folder,
+    )

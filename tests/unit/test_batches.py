@@ -1,0 +1,251 @@
+import dataclasses
+import io
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from data_prep import manifest, tfrecord_format
+from data_prep.errors import UserError
+from resnet import native
+from resnet.config import Config
+from resnet.data import batches, example_order, record_files
+from resnet.data.batches import Batches
+from resnet.data.damaged_records import DamagedRecords, StandIns
+from resnet.data.input_pipeline import Batch
+from resnet.data.record_files import RecordFiles
+from resnet.data.share import Share
+
+NUM_EXAMPLES = 13
+NUM_CLASSES = 4
+NUM_STEPS = 5  # 30 examples: more than two epochs.
+
+
+@pytest.fixture(scope="module")
+def records(numbered_set) -> RecordFiles:
+    return record_files.open_split(manifest.load(str(numbered_set), "train"), "train")
+
+
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    return make_config(
+        NUM_EXAMPLES,
+        "abcd",
+        seed=11,
+        augmentation="none",
+        global_batch_size=6,
+        train_steps=NUM_STEPS,
+        on_bad_record="skip",
+    )
+
+
+def train(
+    records: RecordFiles,
+    config: Config,
+    rank: int = 0,
+    num_ranks: int = 1,
+    start_step: int = 0,
+    **changes,
+) -> list[Batch]:
+    """Returns a rank's batches, of arrays."""
+    config = dataclasses.replace(config, **changes)
+    share = Share(records, rank, num_ranks, records.num_examples)
+    found = batches.training(config, share, num_ranks, start_step, 2)
+    return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
+
+
+def evaluate(records: RecordFiles, config: Config, **changes) -> list[Batch]:
+    config = dataclasses.replace(config, **changes)
+    share = Share(records, 0, 1, records.num_examples)
+    damaged = DamagedRecords(records, config.on_bad_record)
+    found = batches.evaluation(config, share, 4, 2, damaged)
+    return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
+
+
+def assert_equal(ours: list[Batch], expected: list[Batch]) -> None:
+    assert len(ours) == len(expected)
+    for one, other in zip(ours, expected, strict=True):
+        for values, expected_values in zip(one, other, strict=True):
+            np.testing.assert_array_equal(values, expected_values)
+
+
+def jpeg() -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+def record(picture: bytes, label: int = 1) -> bytes:
+    return tfrecord_format.frame_record(
+        tfrecord_format.encode_example(
+            {tfrecord_format.ENCODED: picture, tfrecord_format.LABEL: label}
+        )
+    )
+
+
+WHOLE = record(jpeg())
+FLIPPED = WHOLE[:100] + bytes([WHOLE[100] ^ 1]) + WHOLE[101:]
+DAMAGES = {
+    "flipped bit": FLIPPED,
+    "cut record": WHOLE[:-5],
+    "no example": tfrecord_format.frame_record(b"\xff" * 20),
+    "label too low": record(jpeg(), label=0),
+    "label too high": record(jpeg(), label=5),
+    "no JPEG": record(b"nothing"),
+    "cut JPEG": record(jpeg()[:-400]),
+}
+
+
+@pytest.mark.parametrize("name", ["flipped bit", "label too low", "cut JPEG"])
+def test_a_damaged_record_ends_a_run_with_a_sentence(records, config, put_record, name):
+    damaged = put_record(records, 7, DAMAGES[name])
+    with pytest.raises(UserError, match=f"byte 5 of {damaged.paths[-1]} is damaged: "):
+        train(damaged, config, on_bad_record="fail")
+
+
+def wanted_examples(config: Config) -> list[list[int]]:
+    """The examples of each step, by the arithmetic of the order."""
+    position = np.arange(6 * NUM_STEPS)
+    order = example_order.shuffled(
+        position % NUM_EXAMPLES, config.seed, position // NUM_EXAMPLES, NUM_EXAMPLES
+    )
+    return order.reshape(NUM_STEPS, 6).tolist()
+
+
+def assert_replaced(
+    found: list[Batch],
+    wanted: list[list[int]],
+    stand_ins: dict[int, int],
+    numbers_in: Callable[[np.ndarray], list[int]],
+) -> None:
+    assert len(found) == len(wanted)
+    for batch, examples in zip(found, wanted, strict=True):
+        expected = [stand_ins.get(one, one) for one in examples]
+        assert batch.examples.tolist() == expected
+        assert numbers_in(batch.images) == expected
+        assert batch.labels.tolist() == [one % NUM_CLASSES for one in expected]
+        assert batch.is_real.tolist() == [one not in stand_ins for one in examples]
+
+
+def test_the_next_record_stands_in_whatever_the_damage(
+    records, config, put_record, numbers_in
+):
+    stand_ins = {1: 2, 3: 4, 5: 6, 7: 8, 9: 10, 11: 0, 12: 0}
+    for number, content in zip(stand_ins, DAMAGES.values(), strict=True):
+        records = put_record(records, number, content)
+    found = train(records, config)
+    assert_replaced(found, wanted_examples(config), stand_ins, numbers_in)
+
+
+@pytest.mark.parametrize(
+    "stand_ins",
+    [
+        {number: 9 for number in range(2, 9)},  # Over the end of a file.
+        {0: 2, 1: 2, 11: 2, 12: 2},  # Over the end of the set.
+    ],
+)
+def test_runs_of_damaged_records_are_skipped_in_training_and_in_evaluation(
+    records, config, put_record, numbers_in, stand_ins
+):
+    damaged = records
+    for number in stand_ins:
+        damaged = put_record(damaged, number, FLIPPED)
+    found = train(damaged, config)
+    assert_replaced(found, wanted_examples(config), stand_ins, numbers_in)
+
+    evaluated = evaluate(damaged, config)
+    wanted = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert_replaced(evaluated[:3], wanted, stand_ins, numbers_in)
+    assert evaluated[3].is_real.tolist() == [12 not in stand_ins, False, False, False]
+
+
+@pytest.fixture
+def two_damaged(records, put_record) -> RecordFiles:
+    for number in (3, 4):
+        records = put_record(records, number, FLIPPED)
+    return records
+
+
+def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(two_damaged, config):
+    alone = train(two_damaged, config)
+    assert any(not batch.is_real.all() for batch in alone)
+    ranks = [train(two_damaged, config, rank, 2) for rank in range(2)]
+    joined = [
+        Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        for parts in zip(*ranks, strict=True)
+    ]
+    assert_equal(joined, alone)
+
+
+def test_what_is_skipped_does_not_depend_on_where_a_run_begins(two_damaged, config):
+    whole = train(two_damaged, config)
+    assert any(not batch.is_real.all() for batch in whole[:3])
+    ours = train(two_damaged, config, start_step=3)
+    assert_equal(ours, whole[3:])
+
+
+def test_what_is_skipped_is_the_same_with_a_cache_and_with_stock_ops(
+    two_damaged, config, monkeypatch
+):
+    expected = train(two_damaged, config)
+    ours = train(two_damaged, config, decoded_cache_mb=1)
+    assert_equal(ours, expected)
+    monkeypatch.setattr(native, "library", lambda: None)
+    for batch, other in zip(train(two_damaged, config), expected, strict=True):
+        np.testing.assert_allclose(batch.images, other.images, rtol=0, atol=2e-5)
+        assert_equal([batch._replace(images=0)], [other._replace(images=0)])
+
+
+def test_stock_ops_skip_data_that_is_no_text_either(
+    records, config, put_record, numbers_in, monkeypatch
+):
+    # Their error quotes the record, and TensorFlow can't decode its own message.
+    monkeypatch.setattr(native, "library", lambda: None)
+    damaged = put_record(records, 7, DAMAGES["no example"])
+    found = train(damaged, config)
+    assert_replaced(found, wanted_examples(config), {7: 8}, numbers_in)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_missing_file_ends_a_run_with_a_sentence(records, config, put_record, policy):
+    damaged = put_record(records, 7, WHOLE)
+    pathlib.Path(damaged.paths[-1]).unlink()
+    for read_all in (train, evaluate):
+        with pytest.raises(UserError, match=r"can't be read \(No such file"):
+            read_all(damaged, config, on_bad_record=policy)
+
+
+def test_too_many_damaged_records_end_a_run(records, config, put_record):
+    for number in range(11):
+        records = put_record(records, number, FLIPPED)
+    with pytest.raises(UserError, match="11 of 13 records are damaged"):
+        train(records, config)
+
+
+def test_an_error_that_no_record_explains_is_passed_on(records):
+    def fail(step: tf.Tensor) -> Batch:
+        with tf.control_dependencies([tf.debugging.assert_less(step, tf.int64.min)]):
+            return Batch(tf.zeros([1]), tf.zeros([1], tf.int32), step, step)
+
+    def make_dataset(step: int, stand_ins: StandIns) -> tf.data.Dataset:
+        return tf.data.Dataset.range(step, 3).map(fail)
+
+    failing = Batches(
+        make_dataset,
+        lambda step: np.array([step]),
+        DamagedRecords(records, "skip"),
+        0,
+        NUM_CLASSES,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(failing)
+
+
+def test_labels_are_below_the_number_of_classes_of_the_run(records, config):
+    # The set has the classes a to d: no record is to blame.
+    with pytest.raises(ValueError, match="labels must be from 0 to 2; they are"):
+        train(records, config, num_classes=3)

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import class_mixing
+
+
+def measures_of(shard_counts):
+    counts = np.array(shard_counts, np.int64)
+    return [class_mixing.class_mixing(row, counts.sum(axis=0)) for row in counts]
+
+
+def are_mixed(shard_counts):
+    counts = np.array(shard_counts, np.int64)
+    num_present = int(np.count_nonzero(counts.sum(axis=0)))
+    num_records = counts.sum(axis=1).tolist()
+    return class_mixing.is_mixed(measures_of(counts), num_records, num_present)
+
+
+def deal(class_counts, sizes, seed):
+    """Returns the class counts of shards that are filled at random."""
+    labels = np.repeat(np.arange(len(class_counts)), class_counts)
+    np.random.default_rng(seed).shuffle(labels)
+    shards = np.split(labels, np.cumsum(sizes)[:-1])
+    return [np.bincount(shard, minlength=len(class_counts)) for shard in shards]
+
+
+def test_the_measure_is_that_worked_out_by_hand():
+    # Expected 2 and 1 of a shard of 3: (3-2)^2/2 + (0-1)^2/1 = 1.5; of 6, 4 and 2:
+    # (3-4)^2/4 + (3-2)^2/2 = 0.75; one degree of freedom.
+    assert measures_of([[3, 0], [3, 3]]) == [1.5, 0.75]
+    # Three classes: two degrees of freedom, 4 digits. (2-1)^2 + (0-1)^2 + (1-1)^2 = 2.
+    assert measures_of([[2, 0, 1], [0, 2, 1]]) == [1.0, 1.0]
+    assert measures_of([[1, 2, 4], [4, 2, 1]]) == [round(3.6 / 2 / 2, 4)] * 2
+
+
+def test_exact_shares_measure_0_and_one_class_alone_the_number_of_records():
+    assert measures_of([[2, 4], [1, 2]]) == [0.0, 0.0]
+    assert measures_of([[8, 0, 0], [0, 8, 0], [0, 0, 8]]) == [8.0, 8.0, 8.0]
+
+
+def test_a_class_that_the_split_lacks_changes_nothing():
+    assert measures_of([[3, 0, 0], [3, 0, 3]]) == measures_of([[3, 0], [3, 3]])
+    assert measures_of([[3, 0], [2, 0]]) == [0.0, 0.0]
+    assert measures_of([[0, 0], [2, 3]]) == [0.0, 0.0]
+
+
+def test_the_measure_is_about_1_where_shards_are_filled_at_random():
+    counts = deal([50] * 100, [500] * 10, seed=0)
+    # Of 900 degrees of freedom, so the mean's deviation is sqrt(2 / 900) = 0.05.
+    assert np.mean(measures_of(counts)) == pytest.approx(0.9, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    "shard_counts",
+    [
+        np.eye(3) * 8,
+        np.eye(2) * 20,
+        np.eye(100) * 5,
+        np.diag([10, 1000, 10, 10, 300]),
+        np.repeat(np.eye(10), 3, axis=0) * 4,  # Three shards a class.
+        np.kron(np.eye(8), np.ones((1, 2))) * 10,  # Two classes a shard.
+        [[1252, 0], [0, 1252], [0, 371]],
+    ],
+)
+def test_sorted_classes_are_refused(shard_counts):
+    assert not are_mixed(shard_counts)
+
+
+def test_little_can_be_said_of_very_few_records():
+    assert are_mixed([[1, 0], [0, 1]])
+    assert are_mixed([[100, 100]])
+    assert are_mixed([[100], [100]])
+
+
+def test_what_is_significant_but_small_is_accepted():
+    # 1.5 times what is expected of 9,999 degrees of freedom, 35 deviations.
+    assert class_mixing.is_mixed([1.5] * 101, [1000] * 101, 101)
+    assert not class_mixing.is_mixed([2.5] * 101, [1000] * 101, 101)
+
+
+class_counts = st.lists(st.integers(0, 60), min_size=1, max_size=12)
+
+
+# A false alarm is as rare as five standard deviations, about once in a million sets of
+# even shards and once in 100,000 of any shards. These are always the same sets.
+@settings(derandomize=True, max_examples=300)
+@given(class_counts, st.integers(1, 12), st.integers(0, 2**32))
+def test_even_shards_filled_at_random_are_accepted(class_counts, num_shards, seed):
+    size, num_larger = divmod(sum(class_counts), num_shards)
+    sizes = [size + (index < num_larger) for index in range(num_shards)]
+    assert are_mixed(deal(class_counts, sizes, seed))
+
+
+@settings(derandomize=True, max_examples=300)
+@given(class_counts, st.integers(1, 12), st.integers(0, 2**32))
+def test_a_smaller_last_shard_is_accepted(class_counts, num_shards, seed):
+    size = -(-sum(class_counts) // num_shards)
+    starts = [min(index * size, sum(class_counts)) for index in range(num_shards + 1)]
+    assert are_mixed(deal(class_counts, np.diff(starts), seed))
+
+
+@settings(derandomize=True, max_examples=300)
+@given(class_counts, st.data(), st.integers(0, 2**32))
+def test_shards_of_any_sizes_are_accepted(class_counts, data, seed):
+    ends = st.lists(st.integers(0, sum(class_counts)), max_size=8)
+    bounds = [0, *sorted(data.draw(ends)), sum(class_counts)]
+    assert are_mixed(deal(class_counts, np.diff(bounds), seed))

@@ -1,0 +1,188 @@
+# A conversion that is killed at random points, started again by the same command with
+# another number of processes, must end with the same bytes as one that was not.
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep import conversion, errors
+
+PROGRAM = pathlib.Path(conversion.__file__).with_name("imagenet_to_tfrecords.py")
+NUM_SHARDS = 36 + 6
+SHARDS = ("--train_shards=36", "--validation_shards=6")
+
+
+def write_picture(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(seed)
+    pixels = generator.integers(0, 256, (size, size, 3), np.uint8)
+    Image.fromarray(pixels).save(path, kind)
+
+
+def content(root: pathlib.Path) -> dict[str, bytes]:
+    """Each file's bytes, hidden ones included."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+@dataclasses.dataclass
+class Reference:
+    """A conversion that nobody killed."""
+
+    raw: pathlib.Path
+    content: dict[str, bytes]
+    seconds: float
+    seconds_to_begin: float
+
+
+def start(raw: pathlib.Path, records: pathlib.Path, num_processes: int):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            PROGRAM,
+            f"--raw_data_dir={raw}",
+            f"--local_scratch_dir={records}",
+            f"--num_processes={num_processes}",
+            *SHARDS,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # It leads a process group of its own.
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> Reference:
+    """Pictures that take a while to convert, hence PNG, and what becomes of them."""
+    raw = tmp_path_factory.mktemp("killed") / "raw"
+    write_picture(raw / "picture.png", 0, size=256, kind="PNG")
+    for split, num_images in {"train": 432, "val": 48}.items():
+        for index in range(num_images):
+            path = raw / split / f"n{index % 3}" / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.link(raw / "picture.png", path)
+    records = raw.parent / "records"
+    begin = time.monotonic()
+    running = start(raw, records, num_processes=1)
+    while not (records / "train").exists():
+        time.sleep(0.01)
+        assert running.poll() is None
+    seconds_to_begin = time.monotonic() - begin
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 0, stderr
+    seconds = time.monotonic() - begin
+    return Reference(raw, content(records), seconds, seconds_to_begin)
+
+
+def kill(running: subprocess.Popen[str], who: str) -> bool:
+    """Kills a part of a conversion and returns whether that part was there."""
+    if who == "group":
+        os.killpg(running.pid, signal.SIGKILL)
+        return True
+    if who == "parent":
+        running.kill()
+        return True
+    tasks = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    for child in map(int, tasks.read_text().split()):
+        with contextlib.suppress(OSError):  # It may just end.
+            if b"spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+                return True
+    return False
+
+
+def finished_shards(records: pathlib.Path) -> dict[str, tuple[int, int]]:
+    """Returns inode and time of the shards that have a report, by their names."""
+    found = {}
+    for report in (records / ".conversion").glob("[tv]*.json"):
+        path = records / report.stem.split("-")[0] / report.stem
+        found[report.stem] = (path.stat().st_ino, path.stat().st_mtime_ns)
+    return found
+
+
+def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_path):
+    chance = random.Random(7)
+    victims = ["group"] * 6 + ["parent"] * 2 + ["worker"] * 2
+    chance.shuffle(victims)
+    num_kept = num_finished = 0
+    records = tmp_path / "records0"
+    while victims or records.exists() or not num_finished:
+        before = finished_shards(records)
+        running = start(reference.raw, records, num_processes=chance.choice((1, 2, 3)))
+        if victims:
+            missing = 1 - len(before) / NUM_SHARDS
+            first = 0.8 * reference.seconds_to_begin
+            time.sleep(chance.uniform(first, first + missing * reference.seconds))
+            if running.poll() is None and kill(running, victims[-1]):
+                victims.pop()
+        _, stderr = running.communicate(timeout=60)
+        assert "Traceback" not in stderr
+        for path in records.glob("[tv]*/[tv]*"):
+            name = path.relative_to(records)
+            assert path.read_bytes() == reference.content[str(name)]  # Never a half.
+        now = finished_shards(records)
+        if (records / "manifest.json").exists():
+            now = {
+                path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+                for path in records.glob("[tv]*/[tv]*")
+            }
+        assert before.items() <= now.items()  # Kept, not written again.
+        num_kept += len(before)
+        # The latter if the kill before came between the manifest and the exit.
+        if running.returncode == 0 or "holds a finished set already" in stderr:
+            assert content(records) == reference.content
+            num_finished += 1
+            records = tmp_path / f"records{num_finished}"
+        else:
+            assert running.returncode in (-signal.SIGKILL, errors.EXIT_CODE), stderr
+    assert num_kept > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_conversion_goes_on_and_mends_what_was_damaged(
+    reference, tmp_path, number
+):
+    records = tmp_path / "records"
+    running = start(reference.raw, records, num_processes=2)
+    while len(finished_shards(records)) < 4:
+        time.sleep(0.01)
+        assert running.poll() is None
+    running.send_signal(number)
+    _, stderr = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert stderr.endswith("is not complete; the same command goes on with it\n")
+    assert not list(records.rglob(".*.partial"))
+    plan = json.loads((records / ".conversion" / "plan.json").read_text())
+    assert plan["train_images"] == 432
+
+    before = finished_shards(records)
+    flipped, cut, *kept = sorted(before)
+    data = bytearray((records / "train" / flipped).read_bytes())
+    data[len(data) // 2] ^= 0x10
+    (records / "train" / flipped).write_bytes(data)
+    os.truncate(records / "train" / cut, 1000)
+    running = start(reference.raw, records, num_processes=2)
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 0, stderr
+    assert (
+        f"going on: {len(kept)} of {NUM_SHARDS} shards are finished and kept" in stderr
+    )
+    assert content(records) == reference.content
+    for name in kept:
+        split = name.split("-")[0]
+        assert (records / split / name).stat().st_ino == before[name][0]

@@ -1,0 +1,234 @@
+import dataclasses
+import io
+import logging
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from data_prep import manifest, tfrecord_format
+from data_prep.errors import UserError
+from resnet.data import damaged_records, record_files
+from resnet.data.damaged_records import DamagedRecords, StandIns, describe_damage
+from resnet.data.record_files import RecordFiles
+
+NUM_EXAMPLES = 13
+
+
+@pytest.fixture(scope="module")
+def records(numbered_set) -> RecordFiles:
+    return record_files.open_split(manifest.load(str(numbered_set), "train"), "train")
+
+
+def encoded(image_format: str) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(file, image_format)
+    return file.getvalue()
+
+
+def example(picture: bytes = b"", label: int = 1) -> bytes:
+    return tfrecord_format.encode_example(
+        {
+            tfrecord_format.ENCODED: picture or encoded("JPEG"),
+            tfrecord_format.LABEL: label,
+        }
+    )
+
+
+def flip(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 16]) + content[place:][1:]
+
+
+WHOLE = tfrecord_format.frame_record(example())
+RECORDS = {
+    "length": (flip(WHOLE, 0), "the checksum of its length does not match"),
+    "checksum of the length": (
+        flip(WHOLE, 9),
+        "the checksum of its length does not match",
+    ),
+    "data": (flip(WHOLE, 100), "the checksum of its data does not match"),
+    "checksum of the data": (
+        flip(WHOLE, len(WHOLE) - 1),
+        "the checksum of its data does not match",
+    ),
+    "nothing there": (b"", "it is cut short, 0 bytes are there of the 12"),
+    "cut in the header": (WHOLE[:7], "it is cut short, 7 bytes are there of the 12"),
+    "cut in the data": (
+        WHOLE[:600],
+        f"it is cut short, 600 bytes are there of its {len(WHOLE):,}",
+    ),
+}
+EXAMPLES = {
+    "no example": (b"\xff" * 20, "a number has more than 64 bits"),
+    "no picture": (
+        tfrecord_format.encode_example({tfrecord_format.LABEL: 1}),
+        "it has no feature image/encoded",
+    ),
+    "no label": (
+        tfrecord_format.encode_example({tfrecord_format.ENCODED: encoded("JPEG")}),
+        "it has no feature image/class/label",
+    ),
+    "label too low": (
+        example(label=0),
+        "its label is 0, and the 4 classes have those from 1 on",
+    ),
+    "label too high": (
+        example(label=5),
+        "its label is 5, and the 4 classes have those from 1 on",
+    ),
+    "no JPEG": (example(b"GIF89a..."), "its picture is no JPEG and no PNG"),
+    "a PNG": (example(encoded("PNG")), "its picture is a PNG, not a JPEG"),
+    "cut JPEG": (
+        example(encoded("JPEG")[:-400]),
+        "its picture can't be decoded",
+    ),
+    "head of a JPEG": (
+        example(encoded("JPEG")[:30]),
+        "its picture can't be decoded",
+    ),
+}
+DAMAGES = {
+    **RECORDS,
+    **{
+        name: (tfrecord_format.frame_record(data), words)
+        for name, (data, words) in EXAMPLES.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_said_with_file_and_byte(records, put_record, name):
+    content, words = DAMAGES[name]
+    damaged = put_record(records, 7, content)
+    sentence = describe_damage(damaged, 7)
+    assert sentence is not None
+    assert sentence.startswith(
+        f"the record at byte 5 of {damaged.paths[-1]} is damaged: {words}"
+    )
+    with pytest.raises(UserError, match=r"or give --on_bad_record=skip\.$") as caught:
+        DamagedRecords(damaged, "fail").learn(np.array([6, 7, 8]))
+    assert str(caught.value).startswith(sentence)
+
+
+def test_whole_records_are_not_damaged(records, put_record):
+    for number in range(NUM_EXAMPLES):
+        assert describe_damage(records, number) is None
+    assert describe_damage(put_record(records, 3, WHOLE), 3) is None
+    assert not DamagedRecords(records, "fail").learn(np.arange(NUM_EXAMPLES))
+    pngs = put_record(records, 3, tfrecord_format.frame_record(example(encoded("PNG"))))
+    pngs = dataclasses.replace(pngs, image_format="png")
+    assert describe_damage(pngs, 3) is None
+    assert "is a JPEG, not a PNG" in describe_damage(pngs, 4)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_missing_file_ends_the_run(records, put_record, policy):
+    damaged = put_record(records, 7, WHOLE)
+    pathlib.Path(damaged.paths[-1]).unlink()
+    with pytest.raises(UserError) as caught:
+        DamagedRecords(damaged, policy).learn(np.array([7]))
+    assert str(caught.value) == (
+        f"the record file {damaged.paths[-1]} can't be read (No such file or"
+        " directory); put it back"
+    )
+
+
+def damage(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
+    for number in numbers:
+        records = put_record(records, number, DAMAGES["data"][0])
+    return records
+
+
+def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, caplog):
+    known = DamagedRecords(damage(records, {3, 4, 12}, put_record), "skip")
+    assert known.stand_ins.damaged.tolist() == []
+    with caplog.at_level(logging.ERROR):
+        assert known.learn(np.array([3, 2, 1, 3]))
+    (line,) = caplog.messages
+    assert line.startswith("skipping a record: the record at byte 5 of ")
+    assert known.stand_ins.damaged.tolist() == [3]
+    assert known.stand_ins.stand_ins.tolist() == [4]
+    assert not known.learn(np.array([3, 2, 1]))
+    assert known.learn(np.arange(NUM_EXAMPLES))
+    assert known.stand_ins.damaged.tolist() == [3, 4, 12]
+    assert known.stand_ins.stand_ins.tolist() == [5, 5, 0]
+    assert known.count(0, 13) == 3
+    assert known.count(4, 12) == 1
+    assert known.count(5, 12) == 0
+
+
+def test_some_damaged_records_of_a_small_set_are_skipped_and_more_are_not(
+    records, put_record
+):
+    assert damaged_records.MOST_DAMAGED == 10
+    ten = DamagedRecords(damage(records, set(range(10)), put_record), "skip")
+    assert ten.learn(np.arange(NUM_EXAMPLES))
+    eleven = damage(records, set(range(11)), put_record)
+    with pytest.raises(UserError) as caught:
+        DamagedRecords(eleven, "skip").learn(np.arange(NUM_EXAMPLES))
+    sentence = str(caught.value)
+    assert sentence.startswith("11 of 13 records are damaged, the last one found: the")
+    assert sentence.endswith(
+        "At most 10 are skipped; restore or convert the set again."
+    )
+
+
+def test_one_record_must_be_left(records, put_record):
+    three = damage(records, {9, 10, 11}, put_record).only_files([3, 4, 5])
+    assert three.num_examples == 3
+    with pytest.raises(UserError, match=r"3 of 3 records are damaged.*At most 2 are"):
+        DamagedRecords(three, "skip").learn(np.arange(3))
+
+
+def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_record):
+    one = put_record(records, 0, DAMAGES["data"][0])
+    files = np.full(2000, 1, np.int32)
+    files[:21] = 3
+    offsets = np.where(files == 3, 5, 0)
+    large = dataclasses.replace(one, file_of_example=files, offset_of_example=offsets)
+    known = DamagedRecords(large, "skip")
+    assert known.learn(np.arange(20))
+    with pytest.raises(UserError, match=r"21 of 2000 .* At most 20 are"):
+        known.learn(np.array([20]))
+
+
+@st.composite
+def some_damaged(draw) -> tuple[set[int], int]:
+    num_examples = draw(st.integers(1, 30))
+    numbers = st.integers(0, num_examples - 1)
+    return draw(st.sets(numbers, max_size=num_examples - 1)), num_examples
+
+
+@settings(deadline=None)
+@given(case=some_damaged(), asked=st.lists(st.integers(0, 29), max_size=20))
+def test_the_next_good_one_in_the_order_of_the_files_stands_in(case, asked):
+    damaged, num_examples = case
+    asked = [number % num_examples for number in asked]
+    expected = []
+    for number in asked:
+        while number in damaged:
+            number = (number + 1) % num_examples
+        expected.append(number)
+    stand_ins = StandIns.of(damaged, num_examples)
+    found, is_whole = stand_ins.replace(tf.constant(asked, tf.int64))
+    assert found.numpy().tolist() == expected
+    assert is_whole.numpy().tolist() == [number not in damaged for number in asked]
+    assert found.dtype == tf.int64
+
+
+def test_examples_of_any_shape_are_replaced_inside_a_dataset():
+    stand_ins = StandIns.of({2, 3}, 6)
+    for shape in ((), (6,), (2, 3), (0,)):
+        asked = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        dataset = tf.data.Dataset.from_tensors(asked).map(stand_ins.replace)
+        ((found, is_whole),) = dataset.as_numpy_iterator()
+        assert found.shape == is_whole.shape == shape
+        np.testing.assert_array_equal(
+            found, np.where((asked == 2) | (asked == 3), 4, asked)
+        )
+        np.testing.assert_array_equal(is_whole, found == asked)

@@ -1,0 +1,95 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep import jpeg_header
+
+
+def jpeg(mode: str = "RGB", **options) -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def insert(data: bytes, offset: int, segment: bytes) -> bytes:
+    return data[:offset] + segment + data[offset:]
+
+
+def test_a_header_says_what_the_picture_is():
+    data = jpeg(subsampling=2)
+    header = jpeg_header.parse(data)
+    assert header == jpeg_header.JpegHeader(
+        process=jpeg_header.BASELINE,
+        precision=8,
+        height=16,
+        width=24,
+        sampling=((2, 2), (1, 1), (1, 1)),
+        adobe_transform=None,
+        is_sound=True,
+        has_exif=False,
+        scan_start=data.index(b"\xff\xda") + 14,  # Marker, length, 1 + 3 * 2 + 3.
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "attribute", "value"),
+    [
+        (jpeg("L"), "sampling", ((1, 1),)),
+        (jpeg(subsampling=1), "sampling", ((2, 1), (1, 1), (1, 1))),
+        (jpeg(progressive=True), "process", jpeg_header.PROGRESSIVE),
+        (jpeg("CMYK"), "adobe_transform", 0),
+        (jpeg(exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0"), "has_exif", True),
+        (jpeg(optimize=True), "is_sound", True),
+        (jpeg(progressive=True), "is_sound", True),
+        (jpeg("CMYK"), "is_sound", True),
+        # An EXIF segment may hold a small JPEG, which is passed over with it.
+        (jpeg(exif=b"Exif\0\0" + jpeg("L")), "sampling", ((2, 2), (1, 1), (1, 1))),
+    ],
+)
+def test_every_attribute_is_read(data, attribute, value):
+    assert getattr(jpeg_header.parse(data), attribute) == value
+
+
+@pytest.mark.parametrize("length", [3, 20, 100, 300, 500])
+def test_a_header_that_is_cut_short_is_refused(length):
+    with pytest.raises(ValueError, match="its header is cut short or damaged"):
+        jpeg_header.parse(jpeg()[:length])
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        b"\xff\xf0\0\x02",  # Reserved: libjpeg stops there.
+        b"\xff\xc4\0\x03\x04",  # A Huffman table without counts, and number 4.
+        b"\xff\xc4\0\x13\0\x03" + bytes(15),  # Three codes of one bit.
+        b"\xff\xc4\0\x14\0\x01" + bytes(15) + b"\x10",  # 16 bits of DC coefficient.
+        b"\xff\xdb\0\x43\x04" + bytes(64),  # Quantization table number 4.
+        b"\xff\xdb\0\x10" + bytes(14),  # A short one.
+    ],
+)
+def test_what_stops_a_decoder_is_seen(segment):
+    assert not jpeg_header.parse(insert(jpeg(), 2, segment)).is_sound
+
+
+@pytest.mark.parametrize("marker", [b"\xff\xdb", b"\xff\xc4"])
+def test_tables_that_are_missing_are_missed(marker):
+    data = jpeg("L")
+    begin = data.index(marker)
+    length = int.from_bytes(data[begin + 2 : begin + 4], "big")
+    data = data[:begin] + data[begin + 2 + length :]
+    assert not jpeg_header.parse(data).is_sound
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"optimize": True}])
+def test_the_end_is_found_behind_all_scans(options):
+    data = jpeg(**options)
+    start = jpeg_header.parse(data).scan_start
+    assert jpeg_header.find_end(data, start) == len(data) - 2
+    assert jpeg_header.find_end(data + data, start) == len(data) - 2
+    assert jpeg_header.find_end(data[:-2], start) is None
+    # A comment with an end mark in it, before the end.
+    commented = insert(data, len(data) - 2, b"\xff\xfe\0\x04\xff\xd9")
+    assert jpeg_header.find_end(commented, start) == len(data) + 4

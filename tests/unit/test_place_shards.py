@@ -1,0 +1,106 @@
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from data_prep.manifest import Manifest, Shard, Split
+from launch import place_shards
+
+PROGRAM = Path(place_shards.__file__)
+
+
+def contents(num_shards: int) -> Manifest:
+    shards = tuple(
+        Shard(f"train/{index}", 10 + index % 2, 1000, "0" * 64, 1.0)
+        for index in range(num_shards)
+    )
+    split = Split("train", shards, (sum(s.num_records for s in shards),), "t.npy", "0")
+    return Manifest(("a",), 1, {"train": split}, {})
+
+
+@given(num_nodes=st.integers(1, 300), more=st.integers(0, 1000))
+def test_each_shard_is_on_one_node_and_the_nodes_are_even(num_nodes, more):
+    placement = place_shards.place(contents(num_nodes + more), num_nodes)["train"]
+    assert len(placement) == num_nodes
+    placed = [shard for shards in placement for shard in shards]
+    assert placed == list(range(num_nodes + more))
+    sizes = [len(shards) for shards in placement]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_node_needs_its_shards_the_offsets_and_the_manifest():
+    whole = contents(5)
+    placement = place_shards.place(whole, 2)
+    assert place_shards.files_of_node(whole, placement, 0) == [
+        "manifest.json",
+        "t.npy",
+        "train/0",
+        "train/1",
+    ]
+    assert place_shards.files_of_node(whole, placement, 1)[2:] == [
+        "train/2",
+        "train/3",
+        "train/4",
+    ]
+
+
+def test_the_table_tells_ranks_files_examples_and_bytes():
+    whole = contents(4)
+    lines = place_shards.table(whole, place_shards.place(whole, 2), 3).splitlines()
+    assert lines == [
+        "train: 42 examples in 4 files",
+        "  node 0, ranks 0 to 2: 2 files (0 to 1), 7 examples a rank, 0.00 GB",
+        "  node 1, ranks 3 to 5: 2 files (2 to 3), 7 examples a rank, 0.00 GB",
+    ]
+
+
+@pytest.fixture
+def converted(tmp_path, write_tiny_set) -> Path:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG")
+    write_tiny_set(tmp_path, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (3, 3, 2))
+    return tmp_path
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_files_of_a_node_are_printed_one_a_line(converted):
+    done = run_program(f"--data_dir={converted}", "--num_nodes=2", "--node=1")
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.splitlines()
+    assert names[:2] == ["manifest.json", "train-offsets.npy"]
+    assert names[2:] == ["train/train-00001-of-00003", "train/train-00002-of-00003"]
+    assert all((converted / name).is_file() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--num_nodes is required"),
+        (("--num_nodes=0",), "at least 1; got 0"),
+        (("--num_nodes=2", "--node=2"), "--node must be from 0 to 1; got 2"),
+        (("--num_nodes=2", "--ranks_per_node=0"), "--ranks_per_node must be at least"),
+        (("--num_nodes=4",), "--train_shards=4 or a multiple"),
+        (("--num_nodes=2", "--data_dir=/"), "expected a manifest.json in /"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(converted, arguments, message):
+    done = run_program(f"--data_dir={converted}", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

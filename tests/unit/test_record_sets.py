@@ -1,0 +1,221 @@
+"""A job's ranks are threads here, each with its communicator and its view of disks."""
+
+import concurrent.futures
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from data_prep import manifest, record_index
+from data_prep.errors import UserError
+from data_prep.manifest import RecordSet, Split
+from resnet.data import record_sets
+from resnet.distributed import AgreedError, Communicator
+from resnet.placement import Place
+
+NUM_RANKS = 4
+
+
+class World:
+    """What stands for MPI's `COMM_WORLD`: one object for each rank."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]):
+        self._rank, self._barrier, self._values = rank, barrier, values
+
+    def allgather(self, value: Any) -> list[Any]:
+        self._values[self._rank] = value
+        self._barrier.wait(30)
+        gathered = list(self._values)
+        self._barrier.wait(30)
+        return gathered
+
+
+def on_all_ranks(call: Callable[[Communicator, Place], Any]) -> list[Any]:
+    """Returns what a function returns, or raises, on each of the ranks at once.
+
+    Two ranks are on each node.
+    """
+    barrier, values = threading.Barrier(NUM_RANKS), [None] * NUM_RANKS
+
+    def run(rank: int) -> Any:
+        place = Place(rank, NUM_RANKS, rank % 2, 2)
+        communicator = Communicator(place)
+        communicator._world = World(rank, barrier, values)
+        try:
+            return call(communicator, place)
+        except UserError as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(NUM_RANKS) as threads:
+        return list(threads.map(run, range(NUM_RANKS)))
+
+
+@pytest.fixture
+def record_set(numbered_set, tmp_path) -> RecordSet:
+    """A set of three shards that may be changed."""
+    shutil.copytree(numbered_set, tmp_path / "records")
+    return manifest.load(str(tmp_path / "records"), "train")
+
+
+def test_all_ranks_open_the_set(record_set):
+    folder = str(record_set.records_dir)
+    opened = on_all_ranks(
+        lambda communicator, place: record_sets.open_record_set(
+            folder, "train", place, communicator
+        )
+    )
+    assert opened == [record_set] * NUM_RANKS
+
+
+def test_what_one_rank_does_not_see_is_an_error_of_all(record_set):
+    def open_on_one(communicator: Communicator, place: Place) -> RecordSet:
+        folder = record_set.records_dir if communicator.rank == 2 else "/nowhere"
+        return record_sets.open_record_set(str(folder), "train", place, communicator)
+
+    for error in on_all_ranks(open_on_one):
+        assert isinstance(error, AgreedError)
+        assert "/nowhere" in str(error)
+
+
+def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
+    record_set, monkeypatch
+):
+    # Ranks run at the same time, but a round ends before the next one begins.
+    makers: list[int] = []
+    ranks = threading.local()
+    monkeypatch.setattr(
+        record_index,
+        "make_if_missing",
+        lambda data_dir, report: makers.append(ranks.rank),
+    )
+
+    def open_set(communicator: Communicator, place: Place) -> RecordSet:
+        ranks.rank = communicator.rank
+        folder = str(record_set.records_dir)
+        return record_sets.open_record_set(folder, "train", place, communicator)
+
+    assert on_all_ranks(open_set) == [record_set] * NUM_RANKS
+    assert makers[0] == 0
+    assert sorted(makers[1:]) == [0, 2]
+
+
+def check(
+    views: Sequence[RecordSet], shard_by: str
+) -> list[tuple[int, ...] | AgreedError]:
+    return on_all_ranks(
+        lambda communicator, place: record_sets.check_split(
+            views[communicator.rank],
+            views[communicator.rank].manifest.splits["train"],
+            shard_by,
+            communicator,
+        )
+    )
+
+
+def test_by_example_each_rank_reads_all_shards(record_set):
+    assert check([record_set] * NUM_RANKS, "example") == [(0, 1, 2)] * NUM_RANKS
+
+
+def view(record_set: RecordSet, name: str, shards: Sequence[int]) -> RecordSet:
+    """Returns the set as a node sees it that has some of the shards."""
+    folder = record_set.records_dir.parent / name
+    shutil.copytree(record_set.records_dir, folder)
+    for index, shard in enumerate(record_set.manifest.splits["train"].shards):
+        if index not in shards:
+            (folder / shard.path).unlink()
+    return manifest.load(str(folder), "train")
+
+
+def test_by_file_each_rank_reads_the_shards_on_its_node(record_set, monkeypatch):
+    monkeypatch.setattr(record_sets, "MOST_UNEVEN", 1.0)
+    one, other = view(record_set, "one", [0, 2]), view(record_set, "other", [1])
+    assert check([one, one, other, other], "file") == [(0, 2), (0, 2), (1,), (1,)]
+
+
+@pytest.mark.parametrize("shard_by", ["example", "file"])
+def test_a_shard_of_another_size_is_an_error_of_all(record_set, shard_by):
+    one, other = view(record_set, "one", [0, 1, 2]), view(record_set, "two", [0, 1, 2])
+    path = other.records_dir / "train" / "train-00001-of-00003"
+    path.write_bytes(path.read_bytes()[:-1])
+    for error in check([one, one, other, one], shard_by):
+        assert isinstance(error, AgreedError)
+        assert "train/train-00001-of-00003 has " in str(error)
+
+
+def test_by_example_a_missing_shard_is_an_error_of_all(record_set):
+    one, other = view(record_set, "one", [0, 1, 2]), view(record_set, "two", [0, 2])
+    for error in check([one, one, other, other], "example"):
+        assert isinstance(error, AgreedError)
+        assert "train/train-00001-of-00003 can't be read (No such file" in str(error)
+
+
+def test_by_file_a_shard_on_no_node_is_an_error_of_all(record_set):
+    one, other = view(record_set, "one", [0]), view(record_set, "two", [2])
+    for error in check([one, one, other, other], "file"):
+        assert isinstance(error, AgreedError)
+        assert str(error) == (
+            "--shard_by=file needs each shard on one node; train/train-00001-of-00003"
+            " is on none. launch/place_shards.py tells which shards go to which node."
+        )
+
+
+def test_by_file_a_shard_on_two_nodes_is_an_error_of_all(record_set):
+    one, other = view(record_set, "one", [0, 1]), view(record_set, "two", [1, 2])
+    for error in check([one, one, other, other], "file"):
+        assert isinstance(error, AgreedError)
+        assert str(error) == (
+            "--shard_by=file needs each shard on one node; train/train-00001-of-00003"
+            " is there for ranks 0 and 2, which differ in other shards."
+            " launch/place_shards.py tells which shards go to which node."
+        )
+
+
+def split_of(shard_sizes: Sequence[int], name: str = "train") -> Split:
+    shards = tuple(
+        manifest.Shard(f"{name}/{index}", size, 1, None, 1.0)
+        for index, size in enumerate(shard_sizes)
+    )
+    return Split(name, shards, (sum(shard_sizes),), "offsets", "")
+
+
+def test_ranks_may_differ_by_a_tenth_of_their_examples_and_no_more():
+    # Means of 100 a rank.
+    record_sets.check_shares(split_of([110, 90]), [(0,), (1,)])
+    record_sets.check_shares(split_of([220, 180]), [(0,), (1,), (0,), (1,)])
+    for shard_sizes in ([111, 89], [120, 80]):
+        with pytest.raises(UserError) as caught:
+            record_sets.check_shares(split_of(shard_sizes), [(0,), (1,)])
+        assert str(caught.value) == (
+            "--shard_by=file needs about as many training examples for each rank; they"
+            f" have from {shard_sizes[1]} to {shard_sizes[0]}. Give the nodes equal"
+            " shares, or convert with a --train_shards that is a multiple of the number"
+            " of nodes. launch/place_shards.py tells which shards go to which node."
+        )
+
+
+def test_a_node_with_more_ranks_needs_more_examples():
+    record_sets.check_shares(split_of([100, 50]), [(0,), (0,), (1,)])
+    with pytest.raises(UserError, match="from 50 to 100"):
+        record_sets.check_shares(split_of([100, 100]), [(0,), (0,), (1,)])
+
+
+def test_a_rank_without_training_examples_is_refused():
+    with pytest.raises(UserError, match="from 0 to 100"):
+        record_sets.check_shares(split_of([100]), [(0,), ()])
+
+
+def test_evaluation_may_be_uneven_and_leave_a_node_out():
+    split = split_of([100, 30], "validation")
+    record_sets.check_shares(split, [(0,), (1,), ()])
+    for shards_of_ranks, words in (
+        ([(0,), (0,)], "validation/1 is on none"),
+        ([(0,), (0, 1)], "validation/0 is there for ranks 0 and 1"),
+    ):
+        with pytest.raises(UserError, match=words):
+            record_sets.check_shares(split, shards_of_ranks)
+
+
+def test_ranks_that_all_see_all_shards_are_one_node():
+    record_sets.check_shares(split_of([3, 4, 50]), [(0, 1, 2)] * 5)
