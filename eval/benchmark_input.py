@@ -13,6 +13,7 @@ import pathlib
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
@@ -27,6 +28,7 @@ from resnet import shared_flags  # noqa: F401 - defines --data_dir.
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from resnet.data.batches import Batches
     from resnet.data.record_files import RecordFiles
 
 FLAGS = flags.FLAGS
@@ -63,16 +65,16 @@ def main() -> None:
     from resnet.data import record_files
 
     records = record_files.open_split(record_set, "train")
-    ways = {
-        "plain tf.data": plain(records),
-        "sequential": sequential(records),
-        "random order": random_order(records),
+    ways: dict[str, Callable[[], Iterable]] = {
+        "plain tf.data": lambda: plain(records),
+        "sequential": lambda: sequential(records),
+        "random order": lambda: random_order(records),
     }
     figures: dict[str, list[float]] = {name: [] for name in ways}
     python_shares = []
     for _ in range(FLAGS.rounds):
-        for name, dataset in ways.items():
-            images_per_second, python_share = measure(dataset)
+        for name, make_batches in ways.items():
+            images_per_second, python_share = measure(make_batches())
             figures[name].append(images_per_second)
             if name == "random order":
                 python_shares.append(python_share)
@@ -105,7 +107,7 @@ def spread(values: list[float], form: str) -> str:
     return f"{shown[0]} ({shown[1]} to {shown[2]}, n={len(values)})"
 
 
-def measure(dataset: "tf.data.Dataset") -> tuple[float, float]:
+def measure(dataset: Iterable) -> tuple[float, float]:
     """Returns images for a second of processor time, and Python's share of that time.
 
     Python runs in this thread alone: the dataset's threads compute in C++.
@@ -205,11 +207,11 @@ def _seed(number: "tf.Tensor") -> "tf.Tensor":
     return tf.stack([tf.constant(0, tf.int64), number])
 
 
-def random_order(records: "RecordFiles") -> "tf.data.Dataset":
+def random_order(records: "RecordFiles") -> "Batches":
     """Returns the batches that training reads, of a rank that is alone."""
     from resnet import config, recipes
-    from resnet.data import input_pipeline
-    from resnet.data.damaged_records import StandIns
+    from resnet.data import batches
+    from resnet.data.share import share_of
 
     settings = config.resolve(
         recipes.TPU_90EP_24K,
@@ -222,16 +224,9 @@ def random_order(records: "RecordFiles") -> "tf.data.Dataset":
         records.num_examples,
         records.class_names,
     )
-    return input_pipeline.train_batches(
-        records,
-        settings,
-        rank=0,
-        num_ranks=1,
-        local_batch_size=BATCH_SIZE,
-        start_step=0,
-        num_parallel_calls=1,
-        stand_ins=StandIns.of(set(), records.num_examples),
-        cache=None,
+    share = share_of(records, [tuple(range(len(records.paths)))], 0)
+    return batches.training(
+        settings, share, num_ranks=1, start_step=0, num_parallel_calls=1
     )
 
 

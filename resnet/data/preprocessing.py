@@ -101,7 +101,7 @@ def resize_with_stock_ops(
         align_corners=False,
         half_pixel_centers=False,
     )[0]
-    resized = tf.cond(mirror, lambda: resized[:, ::-1], lambda: resized)
+    resized = tf.cond(mirror, lambda: tf.reverse(resized, [1]), lambda: resized)
     return (resized - _on_bytes(MEAN)) / _on_bytes(STDDEV)
 
 

@@ -1,0 +1,78 @@
+"""The measuring programs run, small, and print the figures that they promise."""
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, REPOSITORY / "eval" / name, *arguments],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=200,
+        check=False,
+    )
+
+
+def test_the_input_benchmark_compares_three_ways(tmp_path, write_tiny_set):
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 50, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG")
+    write_tiny_set(tmp_path, [file.getvalue()] * 8, [0, 1] * 4, "ab", (4, 4))
+    done = run_program(
+        "benchmark_input.py",
+        f"--data_dir={tmp_path}",
+        "--image_size=32",
+        "--num_images=200",
+        "--rounds=1",
+    )
+    assert done.returncode == 0, done.stderr
+    for way in ("plain tf.data", "sequential", "random order"):
+        assert re.search(rf"^{way} +\d+ \(.* images/s and core$", done.stdout, re.M)
+    for ratio in ("plain tf.data", "sequential"):
+        assert re.search(
+            rf"^random order / {ratio} +\d+\.\d+ \(.*n=1\)$", done.stdout, re.M
+        )
+    (difference,) = re.findall(r"largest difference of a pixel +(\S+)", done.stdout)
+    assert 0 < float(difference) < 2e-5
+
+
+def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
+    arguments = (f"--work_dir={tmp_path}", "--num_images=2000", "--rounds=1")
+    done = run_program("benchmark_scale.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "conversion: " in done.stdout
+    assert "checks of 2,000 examples" in done.stdout
+    for start in ("first epoch", "last epoch", "in the middle"):
+        assert f"{start} (step" in done.stdout
+    again = run_program("benchmark_scale.py", *arguments)
+    assert again.returncode == 0, again.stderr
+    assert "conversion: " not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("benchmark_input.py", (), "--data_dir is required"),
+        ("benchmark_input.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
+        ("benchmark_input.py", ("--data_dir=/",), "expected a record set in /"),
+        ("benchmark_scale.py", (), "--work_dir is required"),
+        ("benchmark_scale.py", ("--work_dir=/x", "--num_images=9"), "at least 1000"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence(name, arguments, message):
+    done = run_program(name, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
