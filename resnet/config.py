@@ -59,7 +59,6 @@ class Config:
     image_size: int
     augmentation: str
     eval_crop_fraction: float
-    eval_crop: str
     global_batch_size: int
     train_steps: int
     base_learning_rate: float
@@ -69,6 +68,7 @@ class Config:
     weight_decay: float
     batch_norm_decay: float
     label_smoothing: float
+    eval_crop: str = "crop_then_resize"
     precision: str = "float32"
     seed: int = 0
     shard_by: str = "example"

@@ -1,0 +1,300 @@
+"""The op that reads a record against its twin of stock ops."""
+
+import itertools
+import os
+import pathlib
+import resource
+import struct
+from collections.abc import Callable, Sequence
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import tfrecord_format
+from resnet.data import record_files
+
+IMAGE, LABEL = tfrecord_format.ENCODED, tfrecord_format.LABEL
+
+
+def varint(value: int) -> bytes:
+    value %= 2**64
+    found = b""
+    while value > 127:
+        found += bytes([value % 128 + 128])
+        value //= 128
+    return found + bytes([value])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(8 * number + 2) + varint(len(content)) + content
+
+
+def bytes_feature(*values: bytes) -> bytes:
+    return field(1, b"".join(field(1, value) for value in values))
+
+
+def float_feature(*values: float) -> bytes:
+    return field(2, field(1, struct.pack(f"<{len(values)}f", *values)))
+
+
+def int_feature(*values: int, packed: bool = True) -> bytes:
+    numbers = [varint(value) for value in values]
+    if packed:
+        return field(3, field(1, b"".join(numbers)))
+    return field(3, b"".join(varint(8) + number for number in numbers))
+
+
+def example(features: Sequence[tuple[str, bytes]]) -> bytes:
+    entries = [field(1, name.encode()) + field(2, value) for name, value in features]
+    return field(1, b"".join(field(1, entry) for entry in entries))
+
+
+Read = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+
+def reader(read: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Read:
+    signature = [tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)]
+    return tf.function(
+        lambda path, offset: read(path, offset, IMAGE, LABEL), input_signature=signature
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Read:
+    return reader(record_files.read_example)
+
+
+@pytest.fixture(scope="module")
+def stock() -> Read:
+    return reader(record_files.read_with_stock_ops)
+
+
+def read(one: Read, path: pathlib.Path, offset: int = 0) -> tuple[bytes, int]:
+    encoded, label = one(tf.constant(str(path)), tf.constant(offset, tf.int64))
+    return encoded.numpy(), int(label)
+
+
+# An op keeps a file open, so a new content comes under a new name.
+FILE_NUMBERS = itertools.count()
+
+
+def write_records(folder: pathlib.Path, records: Sequence[bytes]) -> pathlib.Path:
+    path = folder / f"records-{next(FILE_NUMBERS)}"
+    path.write_bytes(b"".join(tfrecord_format.frame_record(one) for one in records))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("records")
+
+
+INTS = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.one_of(
+    st.lists(st.binary(max_size=200), max_size=3).map(lambda v: bytes_feature(*v)),
+    st.lists(st.floats(width=32), max_size=3).map(lambda v: float_feature(*v)),
+    st.lists(INTS, max_size=3).map(lambda v: int_feature(*v)),
+)
+NAMES = st.text(max_size=20).filter(lambda name: name not in (IMAGE, LABEL))
+
+
+@st.composite
+def labelled(draw) -> tuple[bytes, bytes, int]:
+    """A serialized example with its picture and its label."""
+    image, label = draw(st.binary(max_size=400)), draw(INTS)
+    features = draw(st.dictionaries(NAMES, VALUES, max_size=4))
+    features[IMAGE] = bytes_feature(image)
+    features[LABEL] = int_feature(label, packed=draw(st.booleans()))
+    return example(draw(st.permutations(list(features.items())))), image, label
+
+
+@settings(deadline=None, max_examples=60)
+@given(records=st.lists(labelled(), min_size=1, max_size=3))
+def test_any_record_is_read_as_by_stock_ops(folder, compiled, stock, records):
+    path = write_records(folder, [serialized for serialized, _, _ in records])
+    offset = 0
+    for serialized, image, label in records:
+        assert read(compiled, path, offset) == (image, label)
+        assert read(stock, path, offset) == (image, label)
+        offset += len(tfrecord_format.frame_record(serialized))
+
+
+ONE_IMAGE, ONE_LABEL = bytes_feature(b"image"), int_feature(7)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        [(IMAGE, ONE_IMAGE)],
+        [(LABEL, ONE_LABEL)],
+        [],
+        [(IMAGE, bytes_feature()), (LABEL, ONE_LABEL)],
+        [(IMAGE, ONE_IMAGE), (LABEL, int_feature())],
+        [(IMAGE, ONE_IMAGE), (LABEL, b"")],
+        [(IMAGE, ONE_IMAGE), (LABEL, bytes_feature(b"7"))],
+        [(IMAGE, ONE_IMAGE), (LABEL, float_feature(7.0))],
+        [(IMAGE, ONE_LABEL), (LABEL, ONE_LABEL)],
+        [(IMAGE, bytes_feature(b"one", b"two")), (LABEL, ONE_LABEL)],
+        [(IMAGE, ONE_IMAGE), (LABEL, int_feature(7, 8))],
+        [(IMAGE, ONE_IMAGE), (LABEL, int_feature(7, 8, packed=False))],
+        [(IMAGE + "2", ONE_IMAGE), (LABEL, ONE_LABEL)],
+        [(IMAGE[:-1], ONE_IMAGE), (LABEL, ONE_LABEL)],
+    ],
+)
+def test_a_record_without_one_picture_and_one_label_is_an_error(
+    folder, compiled, stock, features
+):
+    path = write_records(folder, [example([]), example(features)])
+    offset = len(tfrecord_format.frame_record(example([])))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        read(compiled, path, offset)
+    assert (
+        f"the record at byte {offset} of {path} must have one value in each of the"
+        f" features {IMAGE} and {LABEL}" in caught.value.message
+    )
+    with pytest.raises(tf.errors.OpError):
+        read(stock, path, offset)
+
+
+def test_of_two_features_of_one_name_the_last_counts(folder, compiled, stock):
+    features = [
+        (IMAGE, bytes_feature(b"old")),
+        (LABEL, int_feature(1, 2)),
+        (LABEL, int_feature(3)),
+        (IMAGE, bytes_feature(b"new")),
+    ]
+    path = write_records(folder, [example(features)])
+    assert read(compiled, path) == read(stock, path) == (b"new", 3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 20,
+        b"no example",
+        field(1, b"\x0a\x05"),  # An entry of five bytes, of which none is there.
+        field(1, field(1, field(1, IMAGE.encode()) + b"\x12\x7f")),
+        example([(IMAGE, b"\x0a\x09"), (LABEL, ONE_LABEL)]),
+        example([(IMAGE, ONE_IMAGE), (LABEL, field(3, field(1, b"\xff\xff")))]),
+        varint(11),  # A group, which examples have not.
+    ],
+)
+def test_data_that_is_no_example_is_an_error(folder, compiled, stock, data):
+    path = write_records(folder, [data])
+    with pytest.raises(tf.errors.DataLossError) as caught:
+        read(compiled, path)
+    assert (
+        f"the record at byte 0 of {path} is damaged: its data is no tf.train.Example"
+        in caught.value.message
+    )
+    # The latter where the error's message quotes the data and can't be decoded.
+    with pytest.raises((tf.errors.OpError, UnicodeDecodeError)):
+        read(stock, path)
+
+
+@pytest.fixture
+def three(tmp_path) -> tuple[pathlib.Path, list[int]]:
+    """A file of three short records, and where each begins."""
+    records = [
+        example([(IMAGE, bytes_feature(b"picture %d" % i)), (LABEL, int_feature(i))])
+        for i in range(3)
+    ]
+    path = write_records(tmp_path, records)
+    lengths = [len(tfrecord_format.frame_record(one)) for one in records]
+    return path, [0, *itertools.accumulate(lengths)]
+
+
+def test_each_flipped_bit_is_an_error_with_file_and_byte(three, compiled):
+    path, offsets = three
+    whole = path.read_bytes()
+    begin, end = offsets[1], offsets[2]
+    for place in range(begin, end):
+        region = "its length" if place < begin + 12 else "its data"
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(tf.errors.DataLossError) as caught:
+                read(compiled, path, begin)
+            assert (
+                f"the record at byte {begin} of {path} is damaged: the checksum of"
+                f" {region} doesn't match" in caught.value.message
+            )
+    for number in (0, 2):  # The neighbours can still be read.
+        expected = (b"picture %d" % number, number)
+        assert read(compiled, path, offsets[number]) == expected
+
+
+def test_stock_ops_find_a_flipped_bit_in_each_byte_too(three, stock):
+    path, offsets = three
+    whole = path.read_bytes()
+    for place in range(offsets[1], offsets[2]):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(tf.errors.OpError):
+            read(stock, path, offsets[1])
+
+
+def test_a_file_cut_at_any_byte_is_an_error_with_file_and_byte(three, compiled, stock):
+    path, offsets = three
+    whole = path.read_bytes()
+    for num_bytes in range(offsets[2], len(whole)):
+        path.write_bytes(whole[:num_bytes])
+        with pytest.raises(tf.errors.DataLossError) as caught:
+            read(compiled, path, offsets[2])
+        place = "before" if num_bytes < offsets[2] + 12 else "inside"
+        assert (
+            f"the record at byte {offsets[2]} of {path} is damaged: the file ends"
+            f" {place} the record" in caught.value.message
+        )
+        with pytest.raises(tf.errors.OpError):
+            read(stock, path, offsets[2])
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 10**6, 2**62])
+def test_an_offset_at_or_past_the_end_is_an_error(three, compiled, beyond):
+    path, offsets = three
+    place = offsets[-1] + beyond
+    with pytest.raises(tf.errors.OpError, match=f"at byte {place} of {path}"):
+        read(compiled, path, place)
+
+
+def test_an_offset_inside_a_record_or_below_zero_is_an_error(three, compiled):
+    path, offsets = three
+    for place in set(range(-2, offsets[-1])) - set(offsets):
+        with pytest.raises(tf.errors.OpError, match=f"at byte {place} of {path}"):
+            read(compiled, path, place)
+
+
+def test_a_file_that_is_not_there_and_a_folder_are_errors(tmp_path, compiled, stock):
+    with pytest.raises(tf.errors.NotFoundError, match="No such file") as caught:
+        read(compiled, tmp_path / "nothing")
+    assert str(tmp_path / "nothing") in caught.value.message
+    with pytest.raises(tf.errors.UnknownError, match="directory") as caught:
+        read(compiled, tmp_path)
+    assert f"byte 0 of {tmp_path}" in caught.value.message
+    with pytest.raises(tf.errors.OpError):
+        read(stock, tmp_path / "nothing")
+
+
+def test_more_files_than_a_process_may_open_are_read(tmp_path):
+    serialized = [
+        example([(IMAGE, bytes_feature(b"%d" % i)), (LABEL, int_feature(i))])
+        for i in range(200)
+    ]
+    paths = [write_records(tmp_path, [one]) for one in serialized]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    lowered = 2 * highest + 64
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowered, hard))
+        few_files = reader(record_files.read_example)
+        for _ in range(2):
+            for number, path in enumerate(paths):
+                assert read(few_files, path) == (b"%d" % number, number)
+        assert len(os.listdir("/proc/self/fd")) < lowered
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

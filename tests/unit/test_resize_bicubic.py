@@ -1,0 +1,135 @@
+"""The resizing op against its twin of stock ops, and both against the formula."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet.data import preprocessing
+
+# Of normalized values: about 20 operations in another order, each of a number up to
+# 255 * 1.5 that is rounded to 2**-24 of it, and a deviation of 57: 20 * 2.3e-5 / 57.
+TOLERANCE = 2e-5
+SIDES = st.integers(1, 40)
+
+
+def taps(size: int, new_size: int) -> np.ndarray:
+    """Weights of each old position for each new one, `[new_size, size]` float64.
+
+    Keys' cubic with A = -0.75 at new * size / new_size, in float32 as TensorFlow
+    computes it, and rounded to 1/1024; positions over the edge are those at the edge.
+    """
+    a = -0.75
+    weights = np.zeros((new_size, size))
+    scale = np.float32(size) / np.float32(new_size)
+    for new in range(new_size):
+        position = scale * np.float32(new)
+        left = np.floor(position)
+        x = float(np.rint((position - left) * np.float32(1024))) / 1024
+        for index in range(int(left) - 1, int(left) + 3):
+            d = abs(index - float(left) - x)
+            if d <= 1:
+                weight = (a + 2) * d**3 - (a + 3) * d**2 + 1
+            else:
+                weight = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+            weights[new, min(max(index, 0), size - 1)] += weight
+    return weights
+
+
+def resized_by_formula(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    rows, columns = taps(image.shape[0], size[0]), taps(image.shape[1], size[1])
+    sums = np.einsum("yh,hwc->ywc", rows, image.astype(np.float64))
+    sums = np.einsum("xw,ywc->yxc", columns, sums)
+    mean = 255 * np.array([0.485, 0.456, 0.406])
+    return (sums - mean) / (255 * np.array([0.229, 0.224, 0.225]))
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def resize(image: np.ndarray, size: tuple[int, int], mirror: bool = False):
+    return preprocessing._resize(tf.constant(image), size, tf.constant(mirror)).numpy()
+
+
+def assert_resized_alike(image: np.ndarray, size: tuple[int, int]) -> None:
+    expected = resized_by_formula(image, size)
+    for mirror in (False, True):
+        ours = resize(image, size, mirror)
+        twin = preprocessing.resize_with_stock_ops(
+            tf.constant(image), size, tf.constant(mirror)
+        )
+        mirrored = expected[:, ::-1] if mirror else expected
+        assert ours.dtype == np.float32
+        np.testing.assert_allclose(ours, mirrored, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(twin, mirrored, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(ours, twin, rtol=0, atol=TOLERANCE)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    height=SIDES,
+    width=SIDES,
+    new_height=SIDES,
+    new_width=SIDES,
+    seed=st.integers(0, 2**32),
+)
+def test_a_picture_is_resized_as_by_the_formula_and_as_by_stock_ops(
+    height, width, new_height, new_width, seed
+):
+    assert_resized_alike(noise(height, width, seed), (new_height, new_width))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((1, 1), (1, 1)),
+        ((1, 1), (32, 32)),
+        ((1, 7), (5, 3)),
+        ((32, 32), (32, 32)),
+        ((5, 4), (224, 224)),
+        ((375, 500), (224, 224)),
+        ((100, 60), (1, 1)),
+    ],
+)
+def test_pictures_of_extreme_and_of_usual_sizes_are_resized_alike(old, new):
+    assert_resized_alike(noise(*old), new)
+
+
+def test_black_and_white_stay_black_and_white_at_any_size():
+    for value in (0, 255):
+        image = np.full((9, 13, 3), value, np.uint8)
+        expected = resized_by_formula(image[:1, :1], (1, 1))
+        ours = resize(image, (7, 20))
+        np.testing.assert_allclose(ours, np.broadcast_to(expected, ours.shape), 1e-5)
+
+
+@given(
+    height=SIDES, width=SIDES, new_height=SIDES, new_width=SIDES, seed=st.integers(0, 9)
+)
+@settings(deadline=None, max_examples=30)
+def test_a_mirrored_picture_is_exactly_the_reverse(
+    height, width, new_height, new_width, seed
+):
+    image, size = noise(height, width, seed), (new_height, new_width)
+    np.testing.assert_array_equal(
+        resize(image, size, mirror=True), resize(image, size)[:, ::-1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "words"),
+    [
+        ((0, 5, 3), (4, 4), r"must be \[height, width, 3\]"),
+        ((5, 5, 1), (4, 4), r"must be \[height, width, 3\]"),
+        ((5, 5), (4, 4), r"must be \[height, width, 3\]"),
+        ((5, 5, 3), (0, 4), "two numbers above 0"),
+        ((5, 5, 3), (4, -1), "two numbers above 0"),
+        ((5, 5, 3), (4, 4, 4), "two numbers above 0"),
+    ],
+)
+def test_what_is_no_picture_and_no_size_is_refused(shape, size, words):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        resize(np.zeros(shape, np.uint8), size)
