@@ -48,12 +48,7 @@ def main() -> None:
 
 def run() -> None:
     """Runs the program."""
-    try:
-        errors.parse_flags(sys.argv)
-        main()
-    except errors.UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(errors.EXIT_CODE)
+    errors.run(main)
 
 
 def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:

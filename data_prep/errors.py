@@ -1,7 +1,7 @@
-"""The error of a user's mistake, and the exit code that goes with it."""
+"""The error of a user's mistake, and how a program of one process ends with it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
@@ -13,6 +13,16 @@ class UserError(ValueError):
 
     The sentence says what was expected, what was there and what to do.
     """
+
+
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags and runs `main`; a UserError is a sentence and exit code 2."""
+    try:
+        parse_flags(sys.argv)
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_CODE)
 
 
 def parse_flags(argv: Sequence[str]) -> None:

@@ -190,12 +190,7 @@ def _peak_memory(pid: int) -> int:
 
 def run() -> None:
     """Runs the program."""
-    try:
-        errors.parse_flags(sys.argv)
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(errors.EXIT_CODE)
+    errors.run(main)
 
 
 if __name__ == "__main__":

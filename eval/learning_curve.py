@@ -105,12 +105,7 @@ def draw(lines: Sequence[Line], config: Config, picture: pathlib.Path) -> None:
 
 def run() -> None:
     """Runs the program and exits."""
-    try:
-        errors.parse_flags(sys.argv)
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(errors.EXIT_CODE)
+    errors.run(main)
 
 
 if __name__ == "__main__":
