@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import resource
 import sys
 import tempfile
 import traceback
@@ -15,6 +16,7 @@ from resnet import cpu_features, distributed, placement
 from resnet.distributed import Communicator
 from resnet.placement import Place, Threads
 
+OPEN_FILES = 16_384
 _STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
 
 Main = Callable[[Sequence[str], Place, Communicator], None]
@@ -120,6 +122,17 @@ def settle_placement(
     return threads
 
 
+def allow_open_files() -> None:
+    """Lets this process have as many files open as it may ask for, up to 16,384.
+
+    A thousand record files stay open while they are read; the usual limit is 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def start_tensorflow(communicator: Communicator) -> None:
     """Imports TensorFlow and starts Horovod; says what has no effect in this build.
 
@@ -127,6 +140,7 @@ def start_tensorflow(communicator: Communicator) -> None:
     whatever TF_CPP_MIN_LOG_LEVEL says; only warnings and errors are let through, and
     not that there is no GPU.
     """
+    allow_open_files()
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as notes:

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -49,13 +50,15 @@ class File {
 };
 
 // Keeps files open: opening one for each picture costs more than reading it, and a
-// parallel file system's metadata server serves all nodes.
+// parallel file system's metadata server serves all nodes. Each op of a graph has its
+// own, so that what was opened for a data set is closed with it: hence a quarter of
+// what the process may have, for training, evaluation and all else.
 class OpenFiles {
  public:
   OpenFiles() {
     rlimit limit;
     const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-    most_ = known ? limit.rlim_cur / 2 : 128;
+    most_ = known ? std::max<rlim_t>(limit.rlim_cur / 4, 1) : 64;
   }
 
   std::shared_ptr<File> Get(const std::string& path, int* error) {
