@@ -13,7 +13,13 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep import atomic_files, manifest, shard_reports, shards
+from data_prep import (
+    atomic_files,
+    folder_source,
+    manifest,
+    shard_reports,
+    shards,
+)
 from data_prep.conversion_plan import Plan
 from data_prep.errors import UserError
 
@@ -37,6 +43,20 @@ def check_not_finished(root: pathlib.Path) -> None:
         )
 
 
+def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
+    """Refuses a folder for the records among the pictures, as one of their classes.
+
+    Raises:
+        UserError: If it is in a folder of pictures, or is one.
+    """
+    for folder in folder_source.find(raw_data_dir):
+        if root.resolve().is_relative_to(folder.resolve()):
+            raise UserError(
+                f"the records must not lie among the pictures in {folder};"
+                f" --local_scratch_dir={root} does. Give a folder elsewhere."
+            )
+
+
 def check_space(plan: Plan) -> None:
     """Compares what the set will take with what the disk has left.
 
@@ -55,8 +75,8 @@ def check_space(plan: Plan) -> None:
     if needed > free:
         raise UserError(
             f"the records need about {in_units(needed)} in {plan.root}, and its disk"
-            f" has {in_units(free)} free; make room or give another"
-            " --local_scratch_dir"
+            f" has {in_units(free)} free, {in_units(needed - free)} too little; make"
+            " room or give another --local_scratch_dir"
         )
 
 

@@ -31,11 +31,13 @@ class Listing:
             sorted by class and file name.
         num_ignored_files: Files that are no pictures, going by their extension, and
             whatever else lies where pictures should.
+        warnings: Sentences for the user.
     """
 
     class_names: tuple[str, ...]
     splits: dict[str, Pictures]
     num_ignored_files: int
+    warnings: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,12 @@ def list_pictures(root: pathlib.Path) -> Listing:
         )
         splits[tfrecord_format.VALIDATION] = pictures
         num_ignored_files += num_ignored
-    return Listing(class_names or (), splits, num_ignored_files)
+    warnings = tuple(
+        warning
+        for folder in validation_folders
+        if (warning := _wrong_labels(folder, root / LABELS_FILE))
+    )
+    return Listing(class_names or (), splits, num_ignored_files, warnings)
 
 
 def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], Pictures, int]:
@@ -204,6 +211,39 @@ def _label_flat_folder(
     )
 
 
+def _wrong_labels(folder: pathlib.Path, labels_file: pathlib.Path) -> str | None:
+    """Returns a warning if labels of ImageNet's own pictures are not ImageNet's.
+
+    So it is where a list was zipped to files in another order.
+
+    Raises:
+        UserError: If the pictures are ImageNet's, all 50,000.
+    """
+    filenames = _scan(folder).pictures
+    if not filenames or not labels_file.exists():
+        return None
+    own = _read_labels(folder, len(filenames), labels_file)
+    pairs = [
+        (filename, label, right)
+        for filename, label in zip(filenames, own, strict=True)
+        if (right := imagenet_labels.validation_synset(filename)) is not None
+    ]
+    wrong = [(name, label, right) for name, label, right in pairs if label != right]
+    if not wrong:
+        return None
+    name, label, right = wrong[0]
+    sentence = (
+        f"{labels_file} gives {len(wrong):,} of {len(filenames):,} pictures with"
+        f" ImageNet's file names another class than ImageNet does; {name} has {label}"
+        f" there and is {right}"
+    )
+    if len(pairs) == len(imagenet_labels.validation_synsets()):
+        raise UserError(
+            f"{sentence}. Remove the file: the labels come with the project."
+        )
+    return sentence
+
+
 def _read_labels(
     folder: pathlib.Path, num_pictures: int, labels_file: pathlib.Path
 ) -> list[str]:
@@ -240,6 +280,11 @@ def _scan(folder: str | os.PathLike[str]) -> _Content:
                 folders.append(entry.name)
             elif entry.name.lower().endswith(EXTENSIONS) and entry.is_file():
                 pictures.append(entry.name)
+            elif entry.name.lower().endswith(EXTENSIONS) and entry.is_symlink():
+                raise UserError(
+                    f"{entry.path} is a link to a picture that isn't there; put the"
+                    " picture there or remove the link"
+                )
             else:
                 num_others += 1
     return _Content(sorted(folders), sorted(pictures), num_others)

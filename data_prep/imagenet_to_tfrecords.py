@@ -71,7 +71,7 @@ flags.DEFINE_enum(
     "fail",
     ["fail", "skip"],
     "What a picture that can't be decoded does: end the conversion, or be left out"
-    " (the manifest names it).",
+    " (the manifest names it). One that can't be read always ends it.",
 )
 flags.DEFINE_bool(
     "apply_exif_orientation",
@@ -121,12 +121,15 @@ def _convert() -> None:
     conversion_folder.check_not_finished(root)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # A worker needs no pool of it.
     try:
+        if FLAGS.raw_data_dir:
+            conversion_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
         raw = _open_source()
         for warning in raw.warnings:
             _say(f"warning: {warning}")
         plan = conversion_plan.make_plan(root, raw, _options())
         conversion_folder.check_space(plan)
         with conversion_folder.locked(root):
+            conversion_folder.check_not_finished(root)  # By another one meanwhile.
             conversion_folder.begin(plan)
             try:
                 summary = _write(plan)
@@ -135,7 +138,8 @@ def _convert() -> None:
     except OSError as error:
         given = FLAGS.raw_data_dir or FLAGS.tfds_name
         raise errors.UserError(
-            f"converting {given} to {root} failed: {error}"
+            f"converting {given} to {root} failed: {error}. When that is mended, the"
+            " same command goes on."
         ) from error
     print(summary)
 
@@ -166,6 +170,8 @@ def _num_processes() -> int:
 
 def _open_source() -> sources.RawData:
     if FLAGS.tfds_name:
+        where = FLAGS.tfds_data_dir or "its own folder (--tfds_data_dir names another)"
+        _say(f"TensorFlow Datasets prepares {FLAGS.tfds_name}, if need be, in {where}")
         return tfds_source.prepare(FLAGS.tfds_name, FLAGS.tfds_data_dir)
     return sources.open_raw_data(FLAGS.raw_data_dir)
 
@@ -201,7 +207,7 @@ def _write(plan: conversion_plan.Plan) -> str:
     return "\n".join(
         (
             *_describe(made),
-            f"{rate:,.0f} images/s with {num_processes} processes",
+            f"{rate:,.0f} images/s, processes: {num_processes}",
             f"records: {plan.root}",
             f"next:    python {_next_program(made)} --data_dir={plan.root}"
             " --model_dir=MODEL",
@@ -211,7 +217,8 @@ def _write(plan: conversion_plan.Plan) -> str:
 
 def _describe(made: manifest.Manifest) -> list[str]:
     lines = [
-        f"{split.name}: {split.num_examples:,} images in {len(split.shards):,} shards"
+        f"{split.name}: {split.num_examples:,} images, record files:"
+        f" {len(split.shards):,}"
         for split in made.splits.values()
     ]
     num_bytes = sum(s.num_bytes for split in made.splits.values() for s in split.shards)
@@ -226,7 +233,7 @@ def _describe(made: manifest.Manifest) -> list[str]:
     num_skipped = sum(len(split.skipped_images) for split in made.splits.values())
     if num_skipped:
         lines.append(
-            f"{num_skipped:,} images left out that can't be decoded, see skipped_images"
+            f"left out since they can't be decoded: {num_skipped:,}, see skipped_images"
             f" in {manifest.FILE_NAME}"
         )
     return lines
@@ -279,7 +286,7 @@ def _verify_set(record_set: manifest.RecordSet) -> int:
         where = "" if damage.offset is None else f" at byte {damage.offset}"
         print(f"{damage.path}{where}: {damage.what}")
     if damages:
-        print(f"{len(damages):,} damages in {num_records:,} records of {folder}")
+        print(f"damages: {len(damages):,}, in {num_records:,} records of {folder}")
         return DAMAGED_EXIT_CODE
     print(
         f"all is well in {folder}: {num_records:,} records, {num_bytes:,} bytes,"

@@ -21,7 +21,6 @@ MAX_PIXELS = (2**29 - 1) // 3
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-_JPEG_FORMATS = ("JPEG", "MPO")  # MPO is a JPEG with further pictures behind the first.
 _PROCESSES = (  # That every decoder reads, TensorFlow's too.
     jpeg_header.BASELINE,
     jpeg_header.EXTENDED,

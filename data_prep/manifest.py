@@ -148,8 +148,9 @@ def check_files(
         raise UserError(
             f"the set in {record_set.records_dir} is not what its"
             f" {record_set.index_dir / FILE_NAME} says: {problems[0]}; in all"
-            f" {len(problems)} of the {len(indices) + 1} files of split {split_name}"
-            f" are bad. {_remedy(record_set, split)}"
+            f" {len(problems)} of the {len(indices) + 1} files of split {split_name},"
+            f" the offsets among them, are bad. {_remedy(record_set, split)} If"
+            " each node has a part of them, train with --shard_by=file."
         )
 
 
@@ -169,9 +170,11 @@ def check_mixing(split: Split) -> None:
         f"the classes of split {split.name} must be mixed over its"
         f" {len(split.shards):,} record files; the difference from even shares,"
         f" about 1 where they are, is {sum(measures) / len(measures):,.1f} on average"
-        f" and {worst.class_mixing:,.1f} in {worst.path}. Training on them file by file"
-        " would cost accuracy: convert the pictures again with"
-        " data_prep/imagenet_to_tfrecords.py, which mixes them"
+        f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read file by"
+        " file lose accuracy by that: convert the pictures again with"
+        " data_prep/imagenet_to_tfrecords.py, which mixes them. --shard_by=example"
+        " draws each record from all files, so there --require_mixed=False takes the"
+        " set as it is."
     )
 
 

@@ -76,6 +76,7 @@ def _open_folders(root: pathlib.Path) -> RawData:
         splits=listing.splits,
         num_ignored_files=listing.num_ignored_files,
         description={"raw_data_dir": str(root)},
+        warnings=listing.warnings,
     )
 
 

@@ -8,6 +8,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1
+[ -x "$venv/bin/python" ] || {
+  echo "build_native.sh: $venv must be an environment with TensorFlow, and is none." >&2
+  exit 1
+}
+exec 9<resnet/native
+flock 9  # A second call at the same time waits here, then finds the library.
 target=$PWD/resnet/native/libresnet_ops
 CXX=${CXX:-g++}
 
@@ -18,15 +24,20 @@ key=$({
 } | sha256sum | cut -c1-64)
 if [ -f "$target.so" ] && [ "$(cat "$target.key" 2>/dev/null)" = "$key" ]; then exit 0; fi
 
-tensorflow() {  # Prints what TensorFlow says of itself, without its start-up notes.
-  CUDA_VISIBLE_DEVICES='' "$venv/bin/python" -c "import tensorflow as tf; print($1)" 2>/dev/null
-}
-include=$(tensorflow 'tf.sysconfig.get_include()')
-read -r -a flags < <(tensorflow '*(f for f in tf.sysconfig.get_compile_flags() if f[:2] != "-I")')
-read -r -a libraries < <(tensorflow '*tf.sysconfig.get_link_flags()')
-
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
+said=$(CUDA_VISIBLE_DEVICES='' "$venv/bin/python" -c '
+import tensorflow as tf
+print(tf.sysconfig.get_include())
+print(*(flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")))
+print(*tf.sysconfig.get_link_flags())
+' 2>"$temporary/log") || {
+  tail -n 5 "$temporary/log" >&2
+  echo "build_native.sh: TensorFlow can't be imported in $venv (its last lines are above)." >&2
+  exit 1
+}
+{ read -r include; read -r -a flags; read -r -a libraries; } <<<"$said"
+
 compilers=()
 for source in resnet/native/*.cc; do
   # For any processor of the kind: what gains from newer instructions is compiled for each
@@ -38,6 +49,6 @@ done
 for compiler in "${compilers[@]}"; do wait "$compiler"; done
 "$CXX" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"
-mv "$temporary/library.so" "$target.so.new"  # Under its name it is always whole.
+cp "$temporary/library.so" "$target.so.new"  # Under its name it is always whole.
 mv "$target.so.new" "$target.so"
 echo "$key" >"$target.key"

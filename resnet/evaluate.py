@@ -23,22 +23,28 @@ class Result:
         top1: Share of the examples whose label has the highest logit.
         top5: Share of those whose label is among the five highest.
         loss: Mean cross-entropy with the run's label smoothing, and the weight penalty.
-        count: Examples counted: all, but for damaged ones where those are skipped.
+        count: Examples counted.
+        skipped_records: Those that are damaged and were not counted.
     """
 
     top1: float
     top5: float
     loss: float
     count: int
+    skipped_records: int = 0
 
     def as_dict(self) -> dict[str, float]:
-        """Returns the numbers by name."""
-        return asdict(self)
+        """Returns the numbers by name; what was skipped, if anything was."""
+        numbers = asdict(self)
+        if not self.skipped_records:
+            del numbers["skipped_records"]
+        return numbers
 
     def __str__(self) -> str:
         return (
             f"top-1 {100 * self.top1:.2f} %, top-5 {100 * self.top5:.2f} %,"
             f" loss {self.loss:.4f} on {self.count:,} images"
+            + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )
 
 
@@ -126,6 +132,7 @@ class Evaluator:
             top5=float(right_of_five / count),
             loss=float(loss / count) + penalty,
             count=int(count),
+            skipped_records=int(num_skipped),
         )
 
     def _counts(

@@ -171,5 +171,7 @@ def _read_record(path: str, offset: int) -> memoryview:
         file.seek(offset)
         header = file.read(tfrecord_format.HEADER_BYTES)
         length = tfrecord_format.record_length(header, offset)
-        rest = file.read(length + tfrecord_format.FOOTER_BYTES)
+        # No more than there is: a faulty writer's length can be anything.
+        num_left = os.fstat(file.fileno()).st_size - file.tell()
+        rest = file.read(min(length + tfrecord_format.FOOTER_BYTES, num_left))
     return tfrecord_format.read_record(header + rest, 0)

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -273,6 +274,15 @@ class ReadExampleOp : public OpKernel {
     OP_REQUIRES(context, ChecksumIsRight(header, 8, header + 8),
                 Damaged(path, offset, "the checksum of its length doesn't match"));
     const uint64_t size = tensorflow::core::DecodeFixed64(header);
+    struct stat status;
+    OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
+                ReadError(path, offset));
+    // Before memory is asked for: a faulty writer's length can be anything.
+    const uint64_t rest = status.st_size - std::min<int64_t>(offset, status.st_size);
+    OP_REQUIRES(context,
+                rest >= kHeaderBytes + kFooterBytes &&
+                    size <= rest - kHeaderBytes - kFooterBytes,
+                Damaged(path, offset, "the file ends inside the record"));
 
     // Thread-local: a fresh one for each record would be cleared by the system first.
     thread_local std::string buffer;
@@ -327,6 +337,9 @@ REGISTER_OP("ResnetReadExample")
     .Attr("label_key: string")
     .SetIsStateful()  // A file is no constant.
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle scalar;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 0, &scalar));
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 0, &scalar));
       context->set_output(0, context->Scalar());
       context->set_output(1, context->Scalar());
       return absl::OkStatus();

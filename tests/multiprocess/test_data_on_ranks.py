@@ -160,7 +160,7 @@ def test_evaluation_leaves_damaged_records_out_or_names_them(
     assert f"the record at byte 0 of {shard} is damaged" in job.stderr
     job = run_ranks(2, "eval/resnet_eval.py", *arguments, "--on_bad_record=skip")
     assert job.returncode == 0, job.stderr
-    assert "on 10 images" in job.stdout
+    assert "on 10 images, 1 skipped" in job.stdout
 
 
 @pytest.fixture

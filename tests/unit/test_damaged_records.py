@@ -2,6 +2,7 @@ import dataclasses
 import io
 import logging
 import pathlib
+import struct
 
 import numpy as np
 import pytest
@@ -232,3 +233,20 @@ def test_examples_of_any_shape_are_replaced_inside_a_dataset():
             found, np.where((asked == 2) | (asked == 3), 4, asked)
         )
         np.testing.assert_array_equal(is_whole, found == asked)
+
+
+def test_a_length_beyond_the_end_is_described(records, tmp_path):
+    head = struct.pack("<Q", 2**63)
+    path = tmp_path / "records"
+    checksum = struct.pack("<I", tfrecord_format.masked_crc32c(head))
+    path.write_bytes(head + checksum + bytes(100))
+    one = dataclasses.replace(
+        records,
+        paths=(str(path),),
+        file_of_example=np.zeros(1, np.int32),
+        offset_of_example=np.zeros(1, np.int64),
+        number_of_example=np.zeros(1, np.int64),
+    )
+    assert f"the record at byte 0 of {path} is damaged: it is cut short" in str(
+        describe_damage(one, 0)
+    )

@@ -45,10 +45,9 @@ def test_links_are_followed(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "2.jpg").symlink_to(tmp_path / "elsewhere" / "1.jpg")
-    (tmp_path / "elsewhere" / "3.jpg").symlink_to(tmp_path / "nowhere")
     listing = folder_source.list_pictures(tmp_path)
     assert names(listing.splits["train"]) == [("a", "1.jpg"), ("a", "2.jpg")]
-    assert listing.num_ignored_files == 1
+    assert listing.num_ignored_files == 0
 
 
 def test_flat_validation_pictures_take_their_classes_from_the_labels_file(tmp_path):
@@ -82,6 +81,43 @@ def test_imagenets_validation_pictures_alone_have_all_its_classes(tmp_path):
     assert listing.class_names == imagenet_labels.synsets()
     (picture,) = listing.splits["validation"]
     assert picture.class_name == "n09193705"
+
+
+def test_a_link_to_a_picture_that_is_not_there_is_refused(tmp_path):
+    touch(tmp_path, "train/a/1.jpg")
+    (tmp_path / "train" / "a" / "2.jpg").symlink_to("nowhere.jpg")
+    with pytest.raises(UserError, match=r"a/2\.jpg is a link to a picture"):
+        folder_source.list_pictures(tmp_path)
+    (tmp_path / "train" / "a" / "2.jpg").unlink()
+    (tmp_path / "train" / "a" / "2.jpg").symlink_to("1.jpg")
+    assert len(folder_source.list_pictures(tmp_path).splits["train"]) == 2
+
+
+def test_labels_that_are_not_imagenets_are_said(tmp_path):
+    # Those of 1 and 2 are n01751748 and n09193705: here they have changed places.
+    touch(tmp_path, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in (1, 2)))
+    labels_file = tmp_path / "synset_labels.txt"
+    labels_file.write_text("n09193705\nn01751748\n")
+    (warning,) = folder_source.list_pictures(tmp_path).warnings
+    assert "2 of 2 pictures" in warning
+    assert "00000001.JPEG has n09193705 there and is n01751748" in warning
+    labels_file.write_text("n01751748\nn09193705\n")
+    assert folder_source.list_pictures(tmp_path).warnings == ()
+
+
+def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        folder_source.imagenet_labels, "validation_synsets", lambda: ("n1", "n2")
+    )
+    monkeypatch.setattr(
+        folder_source.imagenet_labels,
+        "validation_synset",
+        lambda name: {"1.JPEG": "n1", "2.JPEG": "n2"}[name],
+    )
+    touch(tmp_path, "val/1.JPEG", "val/2.JPEG")
+    (tmp_path / "synset_labels.txt").write_text("n2\nn1\n")
+    with pytest.raises(UserError, match="Remove the file"):
+        folder_source.list_pictures(tmp_path)
 
 
 def test_a_labels_file_goes_before_the_numbers(tmp_path):

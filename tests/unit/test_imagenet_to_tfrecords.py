@@ -125,8 +125,8 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     more = ("--train_shards=4", "--num_processes=1")
     done = convert(raw, records, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "train: 18 images in 4 shards" in done.stdout
-    assert "validation: 4 images in 1 shards" in done.stdout
+    assert "train: 18 images, record files: 4" in done.stdout
+    assert "validation: 4 images, record files: 1" in done.stdout
     assert (
         "2 images turned into RGB JPEG (1 CMYK JPEG, 1 PNG), 1 files ignored"
         in done.stdout
@@ -210,6 +210,50 @@ def test_a_finished_set_is_not_written_over(raw, tmp_path):
     assert content(records) == {"manifest.json": b"{}"}
 
 
+def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
+    raw, tmp_path
+):
+    # The second one waits, behind its first look, until the first one has finished.
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import pathlib, sys, time\n"
+        f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from data_prep import conversion_folder, imagenet_to_tfrecords\n"
+        "check = conversion_folder.check_space\n"
+        "def wait(plan):\n"
+        "    check(plan)\n"
+        "    pathlib.Path(__file__).with_name('waits').touch()\n"
+        "    while not (plan.root / 'manifest.json').exists():\n"
+        "        time.sleep(0.01)\n"
+        "conversion_folder.check_space = wait\n"
+        "if __name__ == '__main__':\n"
+        "    imagenet_to_tfrecords.run()\n"
+    )
+    records = tmp_path / "records"
+    second = subprocess.Popen(
+        [sys.executable, slow, *arguments(raw, records, "--shuffle_seed=5")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "waits").exists():
+        assert second.poll() is None
+        time.sleep(0.01)
+    assert convert(raw, records).returncode == 0
+    finished = content(records)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert "holds a finished set already" in errors
+    assert content(records) == finished
+
+
+def test_records_among_the_pictures_are_refused(raw):
+    for folder in (raw / "train", raw / "train" / "n01", raw / "validation" / "new"):
+        before = content(raw)
+        assert_refused(convert(raw, folder), "must not lie among the pictures")
+        assert content(raw) == before
+    assert convert(raw, raw / "records").returncode == 0
+
+
 def test_a_folder_with_other_shards_is_refused(raw, tmp_path):
     write(tmp_path / "records" / "train" / "train-00000-of-00007", b"")
     assert_refused(convert(raw, tmp_path / "records"), "'train-00000-of-00007'")
@@ -243,8 +287,8 @@ def test_bad_pictures_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_p
     skip = "--on_bad_image=skip"
     done = convert(raw, one, *more, skip)
     assert done.returncode == 0, done.stderr
-    assert "train: 17 images in 9 shards" in done.stdout
-    assert "1 images left out that can't be decoded" in done.stdout
+    assert "train: 17 images, record files: 9" in done.stdout
+    assert "left out since they can't be decoded: 1" in done.stdout
     train = manifest.load(str(one), "train").manifest.splits["train"]
     assert train.label_counts == (6, 5, 6)
     (skipped,) = train.skipped_images
@@ -295,7 +339,7 @@ def test_pictures_are_turned_where_that_is_asked_for(raw, tmp_path):
 def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_path):
     with open(raw / "train" / "n01" / "n01_1.JPEG", "wb") as file:
         file.truncate(2 * shutil.disk_usage(tmp_path).free)  # Takes no room itself.
-    assert_refused(convert(raw, tmp_path / "records"), "free; make room or give")
+    assert_refused(convert(raw, tmp_path / "records"), "too little; make room or give")
     assert not (tmp_path / "records").exists()
 
 
@@ -457,7 +501,7 @@ def test_verify_lists_each_damaged_record(raw, tmp_path):
     assert f"train-00000-of-00003 at byte {offsets[1]}: " in lines[0]
     assert f"train-00000-of-00003 at byte {offsets[4]}: " in lines[1]
     assert "validation-00000-of-00001: " in lines[2]
-    assert lines[3] == f"3 damages in 22 records of {records}"
+    assert lines[3] == f"damages: 3, in 22 records of {records}"
 
 
 def test_the_manifest_says_what_made_the_set(raw, tmp_path):

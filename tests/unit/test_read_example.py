@@ -262,6 +262,18 @@ def test_an_offset_at_or_past_the_end_is_an_error(three, compiled, beyond):
         read(compiled, path, place)
 
 
+@pytest.mark.parametrize("length", [2**64 - 1, 2**64 - 4, 2**62, 2**40, 101])
+def test_a_length_beyond_the_end_with_its_right_checksum_is_an_error(
+    tmp_path, compiled, length
+):
+    head = struct.pack("<Q", length)
+    checksum = struct.pack("<I", tfrecord_format.masked_crc32c(head))
+    path = tmp_path / "records"
+    path.write_bytes(head + checksum + bytes(104))
+    with pytest.raises(tf.errors.DataLossError, match="ends inside the record"):
+        read(compiled, path, 0)
+
+
 def test_an_offset_inside_a_record_or_below_zero_is_an_error(three, compiled):
     path, offsets = three
     for place in set(range(-2, offsets[-1])) - set(offsets):
