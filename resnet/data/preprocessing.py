@@ -115,7 +115,7 @@ def _resize(
         size: Height and width of the result.
         mirror: bool scalar.
     """
-    ops = native.library()
+    ops = native.ops()
     if ops is None:
         return resize_with_stock_ops(image, size, mirror)
     mean, stddev = _on_bytes(MEAN), _on_bytes(STDDEV)

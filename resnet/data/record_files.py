@@ -92,7 +92,7 @@ def read_example(
         image_key: Feature of the picture.
         label_key: Feature of the label.
     """
-    ops = native.library()
+    ops = native.ops()
     if ops is None:
         return read_with_stock_ops(path, offset, image_key, label_key)
     return ops.resnet_read_example(

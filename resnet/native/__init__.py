@@ -16,7 +16,7 @@ LIBRARY = Path(__file__).with_name("libresnet_ops.so")
 
 
 @functools.cache
-def library() -> Any | None:
+def ops() -> Any | None:
     """Returns the module of the compiled ops, or None; says once why there is none."""
     if not LIBRARY.exists():
         logging.warning(

@@ -194,7 +194,7 @@ def test_what_is_skipped_is_the_same_with_a_cache_and_with_stock_ops(
     expected = train(two_damaged, config)
     ours = train(two_damaged, config, decoded_cache_mb=1)
     assert_equal(ours, expected)
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native, "ops", lambda: None)
     for batch, other in zip(train(two_damaged, config), expected, strict=True):
         np.testing.assert_allclose(batch.images, other.images, rtol=0, atol=2e-5)
         assert_equal([batch._replace(images=0)], [other._replace(images=0)])
@@ -204,7 +204,7 @@ def test_stock_ops_skip_data_that_is_no_text_either(
     records, config, put_record, numbers_in, monkeypatch
 ):
     # Their error quotes the record, and TensorFlow can't decode its own message.
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native, "ops", lambda: None)
     damaged = put_record(records, 7, DAMAGES["no example"])
     found = train(damaged, config)
     assert_replaced(found, wanted_examples(config), {7: 8}, numbers_in)

@@ -19,7 +19,7 @@ TOLERANCE = 2e-5
 
 
 def test_the_library_is_built_and_loaded():
-    assert native.library() is not None
+    assert native.ops() is not None
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_without_a_library_stock_ops_stand_in_with_a_warning(
         path.write_bytes(content)
     monkeypatch.setattr(native, "LIBRARY", path)
     with caplog.at_level(logging.WARNING):
-        assert native.library.__wrapped__() is None
+        assert native.ops.__wrapped__() is None
     (record,) = caplog.records
     assert words in record.getMessage()
     assert str(path) in record.getMessage()
@@ -69,7 +69,7 @@ def test_batches_with_and_without_the_library_agree(
     config = make_config(train_steps=5, eval_crop_fraction=0.8)
     config = dataclasses.replace(config, **{name: value})
     ours = make(records, config)
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native, "ops", lambda: None)
     theirs = make(records, config)
     assert len(ours) == len(theirs) > 0
     for one, other in zip(ours, theirs, strict=True):

@@ -46,7 +46,7 @@ def own(tmp_path, write_tiny_set) -> pathlib.Path:
 def way(request, monkeypatch) -> None:
     """Both ways to read a record."""
     if request.param == "stock ops":
-        monkeypatch.setattr(native, "library", lambda: None)
+        monkeypatch.setattr(native, "ops", lambda: None)
 
 
 def open_train(folder: pathlib.Path) -> RecordFiles:
