@@ -52,9 +52,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     with communicator.together():
         check_classes(record_set, config)
     communicator.require_same("validation data and run", repr((split, config)))
-    shards = communicator.gather(
-        record_sets.check_split(record_set, split, config.shard_by, communicator)
-    )
+    shards = record_sets.check_split(record_set, split, config.shard_by, communicator)
     config = dataclasses.replace(
         config,
         eval_batch_size=FLAGS.eval_batch_size,

@@ -125,8 +125,8 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         repr((splits, dataclasses.replace(config, data_dir="", precision=""))),
     )
     shards = {
-        split.name: communicator.gather(
-            record_sets.check_split(record_set, split, config.shard_by, communicator)
+        split.name: record_sets.check_split(
+            record_set, split, config.shard_by, communicator
         )
         for split in splits
     }

@@ -42,8 +42,8 @@ def open_record_set(
 
 def check_split(
     record_set: RecordSet, split: Split, shard_by: str, communicator: Communicator
-) -> tuple[int, ...]:
-    """Returns the indices of the shards that this rank reads, after a look at them.
+) -> list[tuple[int, ...]]:
+    """Returns the indices of the shards that each rank reads, after a look at them.
 
     Args:
         record_set: The set.
@@ -62,11 +62,11 @@ def check_split(
     )
     with communicator.together():
         manifest.check_files(record_set, split.name, shards)
+    shards_of_ranks = communicator.gather(shards)
     if shard_by == "file":
-        shards_of_ranks = communicator.gather(shards)
         with communicator.together():
             check_shares(split, shards_of_ranks)
-    return shards
+    return shards_of_ranks
 
 
 def check_shares(split: Split, shards_of_ranks: Sequence[tuple[int, ...]]) -> None:

@@ -16,6 +16,7 @@ from data_prep import class_mixing, manifest, record_index, tfrecord_format
 from data_prep.manifest import RecordSet
 from resnet import config as configs
 from resnet import recipes
+from tests.unit.converter_program import CLASSES, picture, write
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
@@ -225,3 +226,20 @@ def _write_tiny_set(
         ),
         folder,
     )
+
+
+@pytest.fixture
+def raw(tmp_path) -> pathlib.Path:
+    """A raw folder with 18 train pictures of 3 classes and flat validation ones."""
+    root = tmp_path / "raw"
+    for label, name in enumerate(CLASSES):
+        for index in range(6):
+            data = picture(10 * label + index)
+            write(root / "train" / name / f"{name}_{index}.JPEG", data)
+    write(root / "train" / "n01" / "n01_0.JPEG", picture(0, "PNG"))
+    write(root / "train" / "n02" / "n02_3.JPEG", picture(13, mode="CMYK"))
+    write(root / "train" / "n02" / "notes.txt", b"")
+    for index in range(4):
+        write(root / "validation" / f"v{index}.JPEG", picture(30 + index))
+    (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
+    return root

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import class_mixing
+from data_prep import class_mixing, manifest
+from data_prep.errors import UserError
 
 
 def measures_of(shard_counts):
@@ -107,3 +108,33 @@ def test_shards_of_any_sizes_are_accepted(class_counts, data, seed):
     ends = st.lists(st.integers(0, sum(class_counts)), max_size=8)
     bounds = [0, *sorted(data.draw(ends)), sum(class_counts)]
     assert are_mixed(deal(class_counts, np.diff(bounds), seed))
+
+
+def split_of_classes(shard_counts):
+    """Returns a split whose shards have so many examples of each class."""
+    counts = np.array(shard_counts)
+    shards = tuple(
+        manifest.Shard(
+            f"train/{index}",
+            int(row.sum()),
+            100,
+            "a" * 64,
+            class_mixing.class_mixing(row, counts.sum(axis=0)),
+        )
+        for index, row in enumerate(counts)
+    )
+    label_counts = tuple(counts.sum(axis=0).tolist())
+    return manifest.Split("train", shards, label_counts, "o.npy", "c" * 64)
+
+
+def test_shards_of_one_class_each_are_refused():
+    split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
+    with pytest.raises(UserError) as caught:
+        manifest.check_mixing(split)
+    assert "split train must be mixed over its 3 record files" in str(caught.value)
+    assert "is 8.0 on average and 8.0 in train/0" in str(caught.value)
+
+
+def test_mixed_shards_pass():
+    manifest.check_mixing(split_of_classes([[3, 2, 3, 0], [2, 3, 3, 0], [3, 3, 2, 0]]))
+    manifest.check_mixing(split_of_classes([[3, 2]]))

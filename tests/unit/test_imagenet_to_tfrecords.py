@@ -1,10 +1,7 @@
-import dataclasses
 import io
 import json
-import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,76 +13,17 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from data_prep import manifest, sources, tfrecord_format
-
-REPOSITORY = pathlib.Path(tfrecord_format.__file__).resolve().parents[1]
-PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
-CLASSES = ("n01", "n02", "n03")
-
-
-def picture(seed: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (9, 7 + seed, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(file, kind)
-    return file.getvalue()
-
-
-def write(path: pathlib.Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-@pytest.fixture
-def raw(tmp_path) -> pathlib.Path:
-    """A raw folder with 18 train pictures of 3 classes and flat validation ones."""
-    root = tmp_path / "raw"
-    for label, name in enumerate(CLASSES):
-        for index in range(6):
-            data = picture(10 * label + index)
-            write(root / "train" / name / f"{name}_{index}.JPEG", data)
-    write(root / "train" / "n01" / "n01_0.JPEG", picture(0, "PNG"))
-    write(root / "train" / "n02" / "n02_3.JPEG", picture(13, mode="CMYK"))
-    write(root / "train" / "n02" / "notes.txt", b"")
-    for index in range(4):
-        write(root / "validation" / f"v{index}.JPEG", picture(30 + index))
-    (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
-    return root
-
-
-def arguments(raw, records, *more: str) -> list[str]:
-    return [f"--raw_data_dir={raw}", f"--local_scratch_dir={records}", *more]
-
-
-def convert(
-    raw, records, *more: str, program: tuple[str, ...] = (str(PROGRAM),), **options
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *program, *arguments(raw, records, *more)],
-        cwd=options.pop("cwd", "/"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-    assert done.stdout == ""
-
-
-def content(root: pathlib.Path) -> dict[str, bytes]:
-    """Each file's bytes, hidden ones included."""
-    return {
-        os.path.relpath(os.path.join(folder, name), root): pathlib.Path(
-            folder, name
-        ).read_bytes()
-        for folder, _, names in os.walk(root)
-        for name in names
-    }
+from tests.unit.converter_program import (
+    CLASSES,
+    PROGRAM,
+    REPOSITORY,
+    arguments,
+    assert_refused,
+    content,
+    convert,
+    picture,
+    write,
+)
 
 
 def read_examples(records: pathlib.Path, name: str) -> list[dict]:
@@ -441,153 +379,9 @@ def test_a_data_set_of_tensorflow_datasets_is_converted(tmp_path):
         assert found == {i: [("cat", 1), ("dog", 2)][i % 2] for i in expected}
 
 
-def verify(records, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            PROGRAM,
-            "--verify",
-            f"--local_scratch_dir={records}",
-            *more,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_verify_reads_the_whole_set_again(raw, tmp_path):
-    records = tmp_path / "records"
-    assert_refused(verify(tmp_path), "needs a finished set")
-    assert_refused(verify(records), "is none")
-    assert convert(raw, records, "--train_shards=3").returncode == 0
-    assert_refused(verify(records, f"--raw_data_dir={raw}"), "Leave that out.")
-    before = content(records)
-    done = verify(records, "--num_processes=2")
-    assert done.returncode == 0, done.stderr
-    num_bytes = sum(len(d) for name, d in before.items() if "-of-" in name)
-    assert f"all is well in {records}: 22 records, {num_bytes:,} bytes, " in done.stdout
-    assert done.stdout.endswith(" records/s\n")
-    assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 records")
-    assert content(records) == before
-
-
-def test_an_unfinished_set_is_not_verified_nor_taken_for_that_of_others(raw, tmp_path):
-    records = tmp_path / "records"
-    assert convert(raw, records).returncode == 0
-    (records / "manifest.json").unlink()
-    write(records / ".conversion" / "plan.json", b"{}")
-    before = content(records)
-    assert_refused(verify(records), "is not finished; start")
-    assert content(records) == before
-
-
-def test_verify_lists_each_damaged_record(raw, tmp_path):
-    records = tmp_path / "records"
-    assert convert(raw, records, "--train_shards=3").returncode == 0
-    record_set = manifest.load(str(records), "train")
-    offsets = manifest.read_offsets(record_set, record_set.manifest.splits["train"])
-    path = records / "train" / "train-00000-of-00003"
-    data = bytearray(path.read_bytes())
-    data[offsets[1] + 30] ^= 1  # Of its content.
-    data[offsets[4]] ^= 1  # Of its length.
-    path.write_bytes(data)
-    (records / "validation" / "validation-00000-of-00001").unlink()
-    done = verify(records)
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert len(lines) == 4
-    assert f"train-00000-of-00003 at byte {offsets[1]}: " in lines[0]
-    assert f"train-00000-of-00003 at byte {offsets[4]}: " in lines[1]
-    assert "validation-00000-of-00001: " in lines[2]
-    assert lines[3] == f"damages: 3, in 22 records of {records}"
-
-
 def test_the_manifest_says_what_made_the_set(raw, tmp_path):
     records = tmp_path / "records"
     assert convert(raw, records, "--shuffle_seed=5").returncode == 0
     source = json.loads((records / "manifest.json").read_text())["source"]
     assert source["raw_data_dir"] == str(raw)
     assert source["shuffle_seed"] == 5
-
-
-@dataclasses.dataclass
-class Running:
-    """A conversion whose only worker is stopped, so that it goes on for ever."""
-
-    process: subprocess.Popen[str]
-    worker: int
-
-
-def worker_of(pid: int) -> int | None:
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    return None
-
-
-def num_threads(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/task"))
-
-
-@pytest.fixture(params=["starting", "writing"])
-def running(request, raw, tmp_path):
-    """Stops the worker of a conversion when it is `starting` or `writing`."""
-    for index in range(3000):
-        os.link(raw / "train/n01/n01_1.JPEG", raw / f"train/n01/again{index}.JPEG")
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            PROGRAM,
-            *arguments(raw, tmp_path / "records", "--num_processes=1"),
-        ],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 30
-    worker = None
-    # Its second thread is the one that waits for its parent's end.
-    while worker is None or (request.param == "writing" and num_threads(worker) < 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-        worker = worker_of(process.pid)
-    os.kill(worker, signal.SIGSTOP)
-    yield Running(process, worker)
-    process.kill()
-    process.communicate(timeout=30)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, number):
-    running.process.send_signal(number)
-    stdout, stderr = running.process.communicate(timeout=30)
-    assert running.process.returncode == 130
-    assert stderr.endswith(
-        "error: interrupted, the set is not complete; the same command goes on with"
-        " it\n"
-    )
-    assert "Traceback" not in stderr
-    assert stdout == ""
-    assert not any("partial" in name for name in content(tmp_path / "records"))
-    assert not pathlib.Path(f"/proc/{running.worker}").exists()
-
-
-def test_a_dead_worker_ends_the_program_with_a_sentence(running, tmp_path):
-    os.kill(running.worker, signal.SIGKILL)
-    _, stderr = running.process.communicate(timeout=30)
-    assert running.process.returncode == 2
-    assert "error: a worker process died" in stderr.splitlines()[-1]
-    assert "Traceback" not in stderr
-    assert not (tmp_path / "records" / "manifest.json").exists()
-
-
-def test_the_worker_of_a_killed_program_ends(running):
-    running.process.kill()
-    running.process.wait()
-    os.kill(running.worker, signal.SIGCONT)
-    deadline = time.monotonic() + 30
-    while pathlib.Path(f"/proc/{running.worker}/exe").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -1,4 +1,3 @@
-import io
 import struct
 import zlib
 
@@ -11,80 +10,18 @@ from PIL import Image
 
 from data_prep import images, jpeg_header
 from data_prep.errors import UserError
-
-
-def encode(image: Image.Image, kind: str, **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def decode(data: bytes) -> Image.Image:
-    with Image.open(io.BytesIO(data)) as image:
-        image.load()
-        return image
-
-
-def plain(mode: str, colour, size=(24, 16)) -> Image.Image:
-    return Image.new(mode, size, colour)
-
-
-def noise(mode: str = "RGB") -> Image.Image:
-    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
-    return Image.fromarray(pixels).convert(mode)
-
-
-def assert_is_plain(
-    encoded: images.EncodedImage, kind: str, colour, tolerance: int = 2
-) -> None:
-    """Asserts a converted RGB picture in one colour, up to the loss of the JPEG."""
-    picture = decode(encoded.data)
-    assert encoded.converted_from == kind
-    assert (picture.format, picture.mode) == ("JPEG", "RGB")
-    assert (encoded.width, encoded.height) == picture.size == (24, 16)
-    difference = np.asarray(picture, int) - np.array(colour)
-    assert np.abs(difference).max() <= tolerance
-
-
-def assert_is_kept(data: bytes) -> None:
-    kept = images.to_jpeg(data, "x.JPEG")
-    assert kept == images.EncodedImage(data, height=16, width=24, converted_from=None)
-    assert kept.data is data
-
-
-def assert_tensorflow_agrees(encoded: images.EncodedImage) -> None:
-    """Asserts that training decodes what is written, to the same pixels."""
-    decoded = tf.io.decode_jpeg(
-        encoded.data, channels=3, dct_method="INTEGER_ACCURATE"
-    ).numpy()
-    expected = np.asarray(decode(encoded.data).convert("RGB"), int)
-    assert decoded.shape == (encoded.height, encoded.width, 3)
-    # Two builds of one library; they may round differently where they interpolate.
-    assert np.abs(decoded - expected).max() <= 2
-
-
-def replace_byte(data: bytes, offset: int, value: int) -> bytes:
-    return data[:offset] + bytes([value]) + data[offset + 1 :]
-
-
-def with_frame(data: bytes, changes: dict[int, int]) -> bytes:
-    """Returns a baseline JPEG with other bytes in its frame header, by their place.
-
-    1: process; 4: precision; 5, 6: height; 7, 8: width; 9: number of components; 11,
-    14, 17: sampling factors of each.
-    """
-    frame = data.index(b"\xff\xc0")
-    for place, value in changes.items():
-        data = replace_byte(data, frame + place, value)
-    return data
-
-
-def without(data: bytes, marker: bytes) -> bytes:
-    """Returns a JPEG without the segments of a marker."""
-    while (begin := data.find(marker)) >= 0:
-        length = int.from_bytes(data[begin + 2 : begin + 4], "big")
-        data = data[:begin] + data[begin + 2 + length :]
-    return data
+from tests.unit.encoded_pictures import (
+    assert_is_kept,
+    assert_is_plain,
+    assert_tensorflow_agrees,
+    decode,
+    encode,
+    noise,
+    plain,
+    replace_byte,
+    with_frame,
+    without,
+)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -392,74 +329,6 @@ def test_a_large_photograph_is_kept():
 def test_more_pixels_than_tensorflow_decodes_are_refused(data):
     with pytest.raises(UserError, match=r"it has more than 178,956,970 pixels\."):
         images.to_jpeg(data, "x.JPEG")
-
-
-def with_orientation(picture: Image.Image, kind: str, orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    exif[0x010F] = "maker"
-    return encode(picture, kind, exif=exif, quality=95)
-
-
-def test_an_exif_orientation_is_left_alone():
-    assert_is_kept(with_orientation(noise(), "JPEG", 6))
-
-
-@pytest.mark.parametrize(
-    ("orientation", "corners"),
-    # Upper left, upper right, lower left, lower right of what is seen; of the file they
-    # are a, b, c, d. The tag says where row 0 and column 0 of the file are seen.
-    [
-        (2, "badc"),  # Top, right.
-        (3, "dcba"),  # Bottom, right.
-        (4, "cdab"),  # Bottom, left.
-        (5, "acbd"),  # Left, top.
-        (6, "cadb"),  # Right, top.
-        (7, "dbca"),  # Right, bottom.
-        (8, "bdac"),  # Left, bottom.
-    ],
-)
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_an_exif_orientation_is_applied_when_asked_for(kind, orientation, corners):
-    colours = {
-        "a": (250, 250, 250),
-        "b": (200, 20, 20),
-        "c": (20, 200, 20),
-        "d": (20, 20, 20),
-    }
-    picture = Image.new("RGB", (48, 32))
-    for colour, place in zip(
-        colours.values(), [(0, 0), (24, 0), (0, 16), (24, 16)], strict=True
-    ):
-        picture.paste(colour, (*place, place[0] + 24, place[1] + 16))
-    data = with_orientation(picture, kind, orientation)
-    encoded = images.to_jpeg(data, "x", apply_exif_orientation=True)
-    turned = decode(encoded.data)
-    assert encoded.converted_from == {"JPEG": "EXIF orientation", "WEBP": "WebP"}.get(
-        kind, kind
-    )
-    assert turned.getexif().get(0x0112) is None
-    size = (48, 32) if orientation <= 4 else (32, 48)
-    assert (encoded.width, encoded.height) == turned.size == size
-    width, height = size
-    for corner, place in zip(
-        corners,
-        [(4, 4), (width - 5, 4), (4, height - 5), (width - 5, height - 5)],
-        strict=True,
-    ):
-        difference = np.subtract(turned.getpixel(place), colours[corner])
-        assert np.abs(difference).max() <= 12  # WebP and JPEG each lose something.
-
-
-@pytest.mark.parametrize("orientation", [0, 1, 9])
-def test_an_exif_orientation_without_a_turn_changes_nothing(orientation):
-    data = with_orientation(noise(), "JPEG", orientation)
-    assert images.to_jpeg(data, "x", apply_exif_orientation=True).data is data
-
-
-def test_broken_exif_data_changes_nothing():
-    data = encode(noise(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xffnonsense")
-    assert images.to_jpeg(data, "x", apply_exif_orientation=True).data is data
 
 
 @pytest.mark.parametrize(

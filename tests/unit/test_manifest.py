@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep import class_mixing, index_folders, manifest
+from data_prep import index_folders, manifest
 from data_prep.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("index_cache")
@@ -374,36 +374,6 @@ def test_changed_offsets_are_refused(converted_set):
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):
         manifest.read_offsets(loaded, split)
-
-
-def split_of_classes(shard_counts):
-    """Returns a split whose shards have so many examples of each class."""
-    counts = np.array(shard_counts)
-    shards = tuple(
-        manifest.Shard(
-            f"train/{index}",
-            int(row.sum()),
-            100,
-            "a" * 64,
-            class_mixing.class_mixing(row, counts.sum(axis=0)),
-        )
-        for index, row in enumerate(counts)
-    )
-    label_counts = tuple(counts.sum(axis=0).tolist())
-    return manifest.Split("train", shards, label_counts, "o.npy", "c" * 64)
-
-
-def test_shards_of_one_class_each_are_refused():
-    split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
-    with pytest.raises(UserError) as caught:
-        manifest.check_mixing(split)
-    assert "split train must be mixed over its 3 record files" in str(caught.value)
-    assert "is 8.0 on average and 8.0 in train/0" in str(caught.value)
-
-
-def test_mixed_shards_pass():
-    manifest.check_mixing(split_of_classes([[3, 2, 3, 0], [2, 3, 3, 0], [3, 3, 2, 0]]))
-    manifest.check_mixing(split_of_classes([[3, 2]]))
 
 
 def test_the_manifest_needs_no_tensorflow():

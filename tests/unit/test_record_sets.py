@@ -103,7 +103,7 @@ def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
 
 def check(
     views: Sequence[RecordSet], shard_by: str
-) -> list[tuple[int, ...] | AgreedError]:
+) -> list[list[tuple[int, ...]] | AgreedError]:
     return on_all_ranks(
         lambda communicator, place: record_sets.check_split(
             views[communicator.rank],
@@ -115,7 +115,8 @@ def check(
 
 
 def test_by_example_each_rank_reads_all_shards(record_set):
-    assert check([record_set] * NUM_RANKS, "example") == [(0, 1, 2)] * NUM_RANKS
+    of_each_rank = [(0, 1, 2)] * NUM_RANKS
+    assert check([record_set] * NUM_RANKS, "example") == [of_each_rank] * NUM_RANKS
 
 
 def view(record_set: RecordSet, name: str, shards: Sequence[int]) -> RecordSet:
@@ -131,7 +132,8 @@ def view(record_set: RecordSet, name: str, shards: Sequence[int]) -> RecordSet:
 def test_by_file_each_rank_reads_the_shards_on_its_node(record_set, monkeypatch):
     monkeypatch.setattr(record_sets, "MOST_UNEVEN", 1.0)
     one, other = view(record_set, "one", [0, 2]), view(record_set, "other", [1])
-    assert check([one, one, other, other], "file") == [(0, 2), (0, 2), (1,), (1,)]
+    of_each_rank = [(0, 2), (0, 2), (1,), (1,)]
+    assert check([one, one, other, other], "file") == [of_each_rank] * NUM_RANKS
 
 
 @pytest.mark.parametrize("shard_by", ["example", "file"])

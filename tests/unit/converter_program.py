@@ -1,0 +1,65 @@
+"""The converter as its tests call it, and pictures for it."""
+
+import io
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+from PIL import Image
+
+from data_prep import tfrecord_format
+
+REPOSITORY = pathlib.Path(tfrecord_format.__file__).resolve().parents[1]
+PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
+CLASSES = ("n01", "n02", "n03")
+
+
+def picture(seed: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (9, 7 + seed, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, kind)
+    return file.getvalue()
+
+
+def write(path: pathlib.Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def arguments(raw, records, *more: str) -> list[str]:
+    return [f"--raw_data_dir={raw}", f"--local_scratch_dir={records}", *more]
+
+
+def convert(
+    raw, records, *more: str, program: tuple[str, ...] = (str(PROGRAM),), **options
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *program, *arguments(raw, records, *more)],
+        cwd=options.pop("cwd", "/"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def content(root: pathlib.Path) -> dict[str, bytes]:
+    """Each file's bytes, hidden ones included."""
+    return {
+        os.path.relpath(os.path.join(folder, name), root): pathlib.Path(
+            folder, name
+        ).read_bytes()
+        for folder, _, names in os.walk(root)
+        for name in names
+    }

@@ -1,0 +1,81 @@
+"""Pictures whose pixels tell where they were, for the tests of preprocessing."""
+
+import io
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from resnet.data import preprocessing
+
+MEAN = np.array([0.485, 0.456, 0.406])
+STDDEV = np.array([0.229, 0.224, 0.225])
+
+
+def jpeg(pixels: np.ndarray, **options) -> tf.Tensor:
+    file = io.BytesIO()
+    image = Image.fromarray(pixels.astype(np.uint8))
+    image.save(file, "JPEG", **{"quality": 100, "subsampling": 0, **options})
+    return tf.constant(file.getvalue())
+
+
+def noise(height: int, width: int) -> np.ndarray:
+    generator = np.random.default_rng(height * 1000 + width)
+    return generator.integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def gradient(height: int, width: int) -> np.ndarray:
+    """Red tells the column and green the row, in steps of 4."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([4 * x, 4 * y, np.full_like(x, 100)], axis=-1)
+
+
+def pixels(image: tf.Tensor) -> np.ndarray:
+    """The image on a scale of 0 to 255 again."""
+    return (np.asarray(image) * STDDEV + MEAN) * 255
+
+
+def seed(*numbers: int) -> tf.Tensor:
+    return tf.constant(numbers, tf.int64)
+
+
+def evaluated(
+    picture: tf.Tensor,
+    image_size: int,
+    fraction: float,
+    crop: str = "crop_then_resize",
+) -> tf.Tensor:
+    return preprocessing.eval_image(picture, image_size, fraction, crop)
+
+
+def assert_shows(image: tf.Tensor, top: int, left: int, side: int) -> None:
+    """Checks which square of a gradient the image is, pixel for pixel.
+
+    A JPEG is not exact: single pixels are off by up to 5, means of rows and columns by
+    up to 3, less than the gradient's step of 4, and all together by less than 2.
+    """
+    assert image.shape == (side, side, 3)
+    red, green, _ = np.moveaxis(pixels(image), -1, 0)
+    for means, first in ((red.mean(0), left), (green.mean(1), top)):
+        error = means - 4 * (first + np.arange(side))
+        assert abs(error).max() < 3.5
+        assert abs(error.mean()) < 2
+
+
+def resized_by_tensorflow_1(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The published kernel on the whole of a picture; not normalized."""
+    return tf.raw_ops.ResizeBicubic(
+        images=pixels[np.newaxis],
+        size=(height, width),
+        align_corners=False,
+        half_pixel_centers=False,
+    )[0].numpy()
+
+
+def decoded(picture: tf.Tensor) -> np.ndarray:
+    return tf.io.decode_jpeg(picture, channels=3).numpy()
+
+
+def middle(image: np.ndarray, side: int) -> np.ndarray:
+    top, left = ((length - side + 1) // 2 for length in image.shape[:2])
+    return image[top : top + side, left : left + side]

@@ -1,0 +1,74 @@
+import subprocess
+import sys
+
+from data_prep import manifest
+from tests.unit.converter_program import (
+    PROGRAM,
+    assert_refused,
+    content,
+    convert,
+    write,
+)
+
+
+def verify(records, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            PROGRAM,
+            "--verify",
+            f"--local_scratch_dir={records}",
+            *more,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_verify_reads_the_whole_set_again(raw, tmp_path):
+    records = tmp_path / "records"
+    assert_refused(verify(tmp_path), "needs a finished set")
+    assert_refused(verify(records), "is none")
+    assert convert(raw, records, "--train_shards=3").returncode == 0
+    assert_refused(verify(records, f"--raw_data_dir={raw}"), "Leave that out.")
+    before = content(records)
+    done = verify(records, "--num_processes=2")
+    assert done.returncode == 0, done.stderr
+    num_bytes = sum(len(d) for name, d in before.items() if "-of-" in name)
+    assert f"all is well in {records}: 22 records, {num_bytes:,} bytes, " in done.stdout
+    assert done.stdout.endswith(" records/s\n")
+    assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 records")
+    assert content(records) == before
+
+
+def test_an_unfinished_set_is_not_verified_nor_taken_for_that_of_others(raw, tmp_path):
+    records = tmp_path / "records"
+    assert convert(raw, records).returncode == 0
+    (records / "manifest.json").unlink()
+    write(records / ".conversion" / "plan.json", b"{}")
+    before = content(records)
+    assert_refused(verify(records), "is not finished; start")
+    assert content(records) == before
+
+
+def test_verify_lists_each_damaged_record(raw, tmp_path):
+    records = tmp_path / "records"
+    assert convert(raw, records, "--train_shards=3").returncode == 0
+    record_set = manifest.load(str(records), "train")
+    offsets = manifest.read_offsets(record_set, record_set.manifest.splits["train"])
+    path = records / "train" / "train-00000-of-00003"
+    data = bytearray(path.read_bytes())
+    data[offsets[1] + 30] ^= 1  # Of its content.
+    data[offsets[4]] ^= 1  # Of its length.
+    path.write_bytes(data)
+    (records / "validation" / "validation-00000-of-00001").unlink()
+    done = verify(records)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert f"train-00000-of-00003 at byte {offsets[1]}: " in lines[0]
+    assert f"train-00000-of-00003 at byte {offsets[4]}: " in lines[1]
+    assert "validation-00000-of-00001: " in lines[2]
+    assert lines[3] == f"damages: 3, in 22 records of {records}"
