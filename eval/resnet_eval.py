@@ -51,7 +51,10 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     split = record_set.manifest.splits["validation"]
     with communicator.together():
         check_classes(record_set, config)
-    communicator.require_same("validation data and run", repr((split, config)))
+    communicator.require_same(
+        "validation data and run",
+        repr((dataclasses.replace(record_set.manifest, source={}), config)),
+    )
     shards = record_sets.check_split(record_set, split, config.shard_by, communicator)
     config = dataclasses.replace(
         config,

@@ -122,7 +122,12 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
             config = join_old_run(config)
     communicator.require_same(
         "data set and settings",
-        repr((splits, dataclasses.replace(config, data_dir="", precision=""))),
+        repr(
+            (
+                dataclasses.replace(contents, source={}),
+                dataclasses.replace(config, data_dir="", precision=""),
+            )
+        ),
     )
     shards = {
         split.name: record_sets.check_split(
