@@ -29,8 +29,12 @@ setup(
         "data_prep",
         "launch",
         "eval",
+        "eval.peers",
     ],
-    package_data={"data_prep": ["imagenet_labels.xz"], "resnet.native": ["*.cc"]},
+    package_data={
+        "data_prep": ["imagenet_labels.xz"],
+        "resnet.native": ["*.cc", "*.h"],
+    },
     install_requires=direct_requirements(),
     entry_points={
         "console_scripts": [
@@ -38,6 +42,7 @@ setup(
             "resnet-eval = eval.resnet_eval:run",
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
             "resnet-learning-curve = eval.learning_curve:run",
+            "resnet-benchmark = eval.benchmark:run",
             "resnet-digits = data_prep.digits:run",
             "resnet-place-shards = launch.place_shards:run",
         ]

@@ -18,7 +18,7 @@ target=$PWD/resnet/native/libresnet_ops
 CXX=${CXX:-g++}
 
 key=$({
-  cat install/build_native.sh resnet/native/*.cc
+  cat install/build_native.sh resnet/native/*.cc resnet/native/*.h
   ls -d "$venv"/lib/python*/site-packages/tensorflow-*.dist-info
   "$CXX" --version
 } | sha256sum | cut -c1-64)
@@ -38,15 +38,17 @@ print(*tf.sysconfig.get_link_flags())
 }
 { read -r include; read -r -a flags; read -r -a libraries; } <<<"$said"
 
-compilers=()
-for source in resnet/native/*.cc; do
-  # For any processor of the kind: what gains from newer instructions is compiled for each
-  # of them and chosen when the library is loaded. System headers: their warnings aren't ours.
-  "$CXX" -c -fPIC -O3 -Wall -Wextra -isystem "$include" "${flags[@]}" "$source" \
-    -o "$temporary/$(basename "$source" .cc).o" &
-  compilers+=($!)
-done
-for compiler in "${compilers[@]}"; do wait "$compiler"; done
+# For any processor of the kind: what gains from newer instructions is compiled for them
+# apart, and used where they are. System headers: their warnings aren't ours; and GCC 12
+# takes operands of its own AVX-512 headers for uninitialized.
+options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized
+  "-I$PWD" -isystem "$include" "${flags[@]}")
+# One compiler a core: each takes up to a gigabyte of memory.
+printf '%s\0' resnet/native/*.cc | xargs -0 -P "$(nproc)" -I{} bash -c '
+  object=$1/$(basename "$2" .cc).o
+  shift 2
+  "$@" -o "$object"
+' compile "$temporary" {} "$CXX" "${options[@]}" {}
 "$CXX" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"
 cp "$temporary/library.so" "$target.so.new"  # Under its name it is always whole.

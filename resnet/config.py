@@ -14,6 +14,7 @@ from resnet.recipes import Recipe
 
 FILE = "config.json"
 MODELS = (
+    "resnet9",
     "resnet18",
     "resnet34",
     "resnet50",

@@ -1,7 +1,8 @@
 """`model_dir/metrics.jsonl`: the numbers of a run, one JSON object a line.
 
 Each has `kind` ("train" or "eval"), `step`, `epoch` and the numbers of its kind:
-`loss`, `learning_rate` and `images_per_second`, or `top1`, `top5`, `loss` and `count`.
+`loss`, `learning_rate`, `images_per_second` and `input_wait_share`, or `top1`, `top5`,
+`loss` and `count`.
 """
 
 import json

@@ -13,6 +13,7 @@ from absl import logging
 
 from resnet import cpu_features
 from resnet.distributed import Communicator
+from resnet.models import convolution
 
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
 
@@ -62,14 +63,14 @@ def _seconds(dtype: tf.DType) -> float:
     def gradients(images: tf.Tensor, kernel: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch([images, kernel])
-            outputs = tf.nn.conv2d(images, kernel, 1, "VALID")
+            outputs = convolution.conv2d(images, kernel, 1)
             loss = tf.reduce_sum(outputs * outputs)
         return tape.gradient(loss, [images, kernel])
 
     total = 0.0
     for side, channels, kernel_size, filters in _PROBES:
         images = tf.ones([_PROBE_BATCH_SIZE, side, side, channels], dtype)
-        kernel = tf.ones([kernel_size, kernel_size, channels, filters], dtype)
+        kernel = tf.ones([kernel_size, kernel_size, channels, filters])
         gradients(images, kernel)
         times = []
         for _ in range(_PROBE_REPEATS):

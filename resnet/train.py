@@ -18,6 +18,7 @@ from resnet.data.record_log import RecordLog
 from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
+from resnet.input_wait import InputWait
 from resnet.metrics_log import MetricsLog
 from resnet.optim import losses
 from resnet.optim.optimizers import Momentum
@@ -55,7 +56,7 @@ class TrainState:
 
     @property
     def names(self) -> list[str]:
-        """Names of the trainable variables, such as `stage1_block1_1_conv/kernel`."""
+        """Names of the trainable variables, such as `stage1_block1_1/kernel`."""
         return [variable.path for variable in self.model.trainable_variables]
 
     @property
@@ -194,6 +195,7 @@ def train(
         state.step,
     )
     started = time.monotonic()
+    input_wait = InputWait()
     with (
         closing(MetricsLog(model_dir, state.step, communicator.rank)) as log,
         closing(Progress(config, state.step, communicator.rank)) as progress,
@@ -209,7 +211,8 @@ def train(
                 config.peak_learning_rate,
                 config.train_steps,
             )
-            batch = next(train_batches)
+            with input_wait.waiting():
+                batch = next(train_batches)
             examples = train_share.records.number_of_example[batch.examples.numpy()]
             record_log.write(state.step, examples, batch.is_real.numpy())
             num_skipped += int(np.count_nonzero(~batch.is_real.numpy()))
@@ -219,6 +222,7 @@ def train(
             local_losses.append(loss)
             state.step += 1
             progress.step_done()
+            input_wait.step_done()
 
             log_is_due = _due(state.step, config.log_step_count_steps, config)
             eval_is_due = evaluator and _due(state.step, config.steps_per_eval, config)
@@ -236,6 +240,7 @@ def train(
                     "loss": loss,
                     "learning_rate": learning_rate,
                     "images_per_second": progress.show(state.step, loss, learning_rate),
+                    "input_wait_share": input_wait.report(communicator),
                 }
                 if config.on_bad_record == "skip":
                     (total,) = communicator.sum(np.array([num_skipped]))
@@ -253,6 +258,8 @@ def train(
                 with progress.paused():
                     average_batch_norm(state, communicator)
                     save(state, model_dir, config.keep_checkpoints, communicator)
+            if eval_is_due or save_is_due:
+                input_wait.paused()
     logging.info(
         "Finished training up to step %d. Elapsed seconds %d.",
         state.step,

@@ -3,7 +3,7 @@
 import keras
 
 from data_prep.errors import UserError
-from resnet.models import resnet
+from resnet.models import resnet, resnet9
 
 
 def build(
@@ -17,7 +17,7 @@ def build(
     """Returns a new network: normalized float32 images in, float32 logits out.
 
     Args:
-        name: "resnet" and a depth: 18, 34, 50, 101, 152 or 200.
+        name: "resnet9", or "resnet" and a depth: 18, 34, 50, 101, 152 or 200.
         num_classes: Length of the logits.
         image_size: Side of the images in pixels.
         batch_norm_decay: Of the moving averages; 0.95 as in the 24K recipe.
@@ -27,9 +27,12 @@ def build(
     Raises:
         UserError: If there is no network of that name.
     """
-    names = {f"resnet{depth}": depth for depth in resnet.DEPTHS}
-    if name not in names:
-        raise UserError(f"expected a model among {', '.join(names)}; got {name!r}")
-    return resnet.build(
-        names[name], num_classes, image_size, batch_norm_decay, compute_dtype, seed
+    settings = (num_classes, image_size, batch_norm_decay, compute_dtype, seed)
+    depths = {f"resnet{depth}": depth for depth in resnet.DEPTHS}
+    if name == "resnet9":
+        return resnet9.build(*settings)
+    if name in depths:
+        return resnet.build(depths[name], *settings)
+    raise UserError(
+        f"expected a model among resnet9, {', '.join(depths)}; got {name!r}"
     )

@@ -1,4 +1,4 @@
-"""The layers of the networks: convolution, fused normalization, pooling, classifier.
+"""The layers of the networks: normalized convolution, pooling, classifier.
 
 They compute in the dtype of what comes in, float32 or bfloat16, and keep their
 variables in float32. Images are `[batch, height, width, channels]`.
@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-BATCH_NORM_EPSILON = 1e-5  # As in the TPU recipe.
+from resnet.models import convolution, normalization
 
 
 class Layer(keras.layers.Layer):
@@ -37,68 +37,61 @@ class Layer(keras.layers.Layer):
         )
 
 
-class Conv2D(Layer):
-    """A convolution without bias, its padding independent of the input's size.
-
-    `(kernel_size - 1) // 2` zeros before, the rest of `kernel_size - 1` after, in both
-    directions, for every stride (the TPU recipe's `fixed_padding`). As a pad and a
-    convolution without padding it stays inside oneDNN forward and backward, which
-    explicit padding of the convolution does not.
-    """
-
-    def __init__(
-        self, filters: int, kernel_size: int, stride: int, seed: int, name: str
-    ) -> None:
-        super().__init__(name)
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.seed = seed
-
-    def build(self, input_shape: Sequence[int]) -> None:
-        """Makes the kernel, `[kernel_size, kernel_size, channels, filters]`."""
-        self.kernel = self.add_float(
-            "kernel",
-            (self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
-            keras.initializers.VarianceScaling(seed=self.seed),  # As the TPU recipe's.
-        )
-
-    def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`."""
-        before = (self.kernel_size - 1) // 2
-        after = self.kernel_size - 1 - before
-        if self.kernel_size > 1:
-            images = tf.pad(images, [[0, 0], [before, after], [before, after], [0, 0]])
-        kernel = tf.cast(self.kernel.value, images.dtype)
-        return tf.nn.conv2d(images, kernel, self.stride, "VALID")
-
-    def compute_output_shape(self, input_shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of what `call` returns."""
-        height, width = (-(-side // self.stride) for side in input_shape[1:3])
-        return (input_shape[0], height, width, self.filters)
-
-
-class BatchNorm(Layer):
-    """Batch normalization, then the sum with a residual and ReLU where asked for.
+class ConvNorm(Layer):
+    """A convolution, its normalization, the sum with a residual, and ReLU.
 
     In training it normalizes by the mean and variance of this rank's batch and moves
     its averages towards them; the variance that it keeps is the unbiased one, as in the
-    fused op of TensorFlow 1, the TPU recipe's. Otherwise it normalizes by the averages.
+    fused op of TensorFlow 1, the TPU recipe's. Otherwise it normalizes by the averages:
+    as factors of the kernel and as a bias, so that the normalization costs nothing.
 
     Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
     """
 
     def __init__(
-        self, decay: float, name: str, relu: bool = True, zero_gamma: bool = False
+        self,
+        filters: int,
+        kernel_size: int,
+        stride: int,
+        decay: float,
+        seed: int,
+        name: str,
+        relu: bool = True,
+        zero_gamma: bool = False,
+        num_copies: int = 1,
     ) -> None:
+        """Makes the layer.
+
+        Args:
+            filters: Channels of the result.
+            kernel_size: Side of the kernel.
+            stride: Of both directions.
+            decay: Of the moving averages.
+            seed: Of the initial kernel.
+            name: Of the layer.
+            relu: Whether negative results become 0.
+            zero_gamma: Whether the scale starts at 0 rather than at 1.
+            num_copies: How often the result is returned: once for each layer that takes
+                it, so that their gradients are summed in the backward pass of this one.
+        """
         super().__init__(name)
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.stride = stride
         self.decay = decay
+        self.seed = seed
         self.relu = relu
         self.zero_gamma = zero_gamma
+        self.num_copies = num_copies
 
     def build(self, input_shape: Sequence[int], *_: Any) -> None:
-        """Makes scale, offset and the averages, each `[channels]`."""
-        shape = (input_shape[-1],)
+        """Makes the kernel, `[size, size, channels, filters]`, and the `[filters]`."""
+        self.kernel = self.add_float(
+            "kernel",
+            (self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
+            keras.initializers.VarianceScaling(seed=self.seed),  # As the TPU recipe's.
+        )
+        shape = (self.filters,)
         self.gamma = self.add_float(
             "gamma", shape, "zeros" if self.zero_gamma else "ones"
         )
@@ -111,42 +104,79 @@ class BatchNorm(Layer):
         images: tf.Tensor,
         residual: tf.Tensor | None = None,
         training: bool = False,
-    ) -> tf.Tensor:
-        """Returns the normalized images, `residual` added to them before the ReLU."""
-        mean = [] if training else self.moving_mean.value
-        variance = [] if training else self.moving_variance.value
-        images, batch_mean, batch_variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=images,
-            scale=self.gamma.value,
-            offset=self.beta.value,
-            mean=mean,
-            variance=variance,
-            epsilon=BATCH_NORM_EPSILON,
-            is_training=training,
-        )
+    ) -> tf.Tensor | list[tf.Tensor]:
+        """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`.
+
+        A list of equal ones if there are several copies.
+        """
         if training:
-            for average, new in (
-                (self.moving_mean.value, batch_mean),
-                (self.moving_variance.value, batch_variance),
-            ):
-                average.assign_sub((average - new) * (1 - self.decay))
-        if residual is not None:
-            images = images + residual
-        return tf.nn.relu(images) if self.relu else images
+            outputs = self._normalized_by_batch(images, residual)
+        else:
+            outputs = self._normalized_by_averages(images, residual)
+        return outputs[0] if self.num_copies == 1 else outputs
+
+    def _normalized_by_batch(
+        self, images: tf.Tensor, residual: tf.Tensor | None
+    ) -> list[tf.Tensor]:
+        images = convolution.conv2d(images, self.kernel.value, self.stride)
+        outputs, mean, variance = normalization.batch_norm(
+            images,
+            self.gamma.value,
+            self.beta.value,
+            residual,
+            self.relu,
+            self.num_copies,
+        )
+        for average, new in (
+            (self.moving_mean.value, mean),
+            (self.moving_variance.value, variance),
+        ):
+            average.assign_sub((average - new) * (1 - self.decay))
+        return list(outputs)
+
+    def _normalized_by_averages(
+        self, images: tf.Tensor, residual: tf.Tensor | None
+    ) -> list[tf.Tensor]:
+        variance = self.moving_variance.value
+        scale = self.gamma.value * tf.math.rsqrt(variance + normalization.EPSILON)
+        outputs = convolution.conv2d(
+            images,
+            self.kernel.value * scale,
+            self.stride,
+            self.beta.value - self.moving_mean.value * scale,
+            residual,
+            self.relu,
+        )
+        return [outputs] * self.num_copies
 
     def compute_output_shape(
         self, input_shape: Sequence[int], *_: Any
-    ) -> tuple[int, ...]:
-        """Returns the shape of what `call` returns."""
-        return tuple(input_shape)
+    ) -> tuple[int, ...] | list[tuple[int, ...]]:
+        """Returns the shape of what `call` returns, or a list of shapes."""
+        height, width = (-(-side // self.stride) for side in input_shape[1:3])
+        shape = (input_shape[0], height, width, self.filters)
+        return shape if self.num_copies == 1 else [shape] * self.num_copies
 
 
 class MaxPool(Layer):
-    """The maximum of each 3x3 window, every second one ("SAME", as the TPU recipe)."""
+    """The maximum of each window of places ("SAME" padding, as the TPU recipe)."""
+
+    def __init__(self, window: int, stride: int, name: str) -> None:
+        super().__init__(name)
+        self.window = window
+        self.stride = stride
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns `[batch, ceil(height / 2), ceil(width / 2), channels]`."""
-        return tf.nn.max_pool2d(images, 3, 2, "SAME")
+        """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`."""
+        return tf.nn.max_pool2d(images, self.window, self.stride, "SAME")
+
+
+class Sum(Layer):
+    """The sum of two equally shaped inputs."""
+
+    def call(self, images: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+        """Returns what both add up to."""
+        return images + residual
 
 
 class Cast(Layer):
@@ -183,3 +213,30 @@ class Classifier(Layer):
         features = tf.reduce_mean(images, axis=[1, 2])
         logits = tf.matmul(features, tf.cast(self.kernel.value, features.dtype))
         return tf.cast(logits, tf.float32) + self.bias.value
+
+
+class ScaledLinear(Layer):
+    """A dense layer without bias for images of one place, its logits scaled."""
+
+    def __init__(self, num_classes: int, scale: float, seed: int, name: str) -> None:
+        super().__init__(name)
+        self.num_classes = num_classes
+        self.scale = scale
+        self.seed = seed
+
+    def build(self, input_shape: Sequence[int]) -> None:
+        """Makes the kernel, `[channels, num_classes]`."""
+        self.kernel = self.add_float(
+            "kernel",
+            (input_shape[-1], self.num_classes),
+            # As PyTorch's default, the source's.
+            keras.initializers.VarianceScaling(
+                1 / 3, distribution="uniform", seed=self.seed
+            ),
+        )
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns the logits, `[batch, num_classes]`, float32."""
+        features = tf.squeeze(images, [1, 2])
+        logits = tf.matmul(features, tf.cast(self.kernel.value, features.dtype))
+        return self.scale * tf.cast(logits, tf.float32)

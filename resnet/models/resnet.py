@@ -7,6 +7,7 @@ the first one included; the last normalization of a block starts at 0.
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -23,6 +24,8 @@ DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 }
 STAGE_FILTERS = (64, 128, 256, 512)
 BOTTLENECK_EXPANSION = 4
+
+Copies = Any  # A KerasTensor, or a list of equal ones.
 
 
 def build(
@@ -49,16 +52,25 @@ def build(
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     x = parts.conv(x, 64, 7, 2, "stem")
-    x = parts.norm(x, "stem")
-    x = layers.MaxPool(name="stem_pool")(x)
+    x = layers.MaxPool(3, 2, name="stem_pool")(x)
+    copies = [x, x]  # For the convolutions of the next block and for its shortcut.
     for stage, (num_blocks, filters) in enumerate(
         zip(blocks, STAGE_FILTERS, strict=True), start=1
     ):
         for block in range(1, num_blocks + 1):
             stride = 2 if stage > 1 and block == 1 else 1
             make = parts.bottleneck if is_bottleneck else parts.basic
-            x = make(x, filters, stride, block == 1, f"stage{stage}_block{block}")
-    logits = layers.Classifier(num_classes, next(parts.seeds), name="classifier")(x)
+            is_last = (stage, block) == (len(blocks), num_blocks)
+            copies = make(
+                copies,
+                filters,
+                stride,
+                block == 1,
+                f"stage{stage}_block{block}",
+                num_copies=1 if is_last else 2,
+            )
+    seed = next(parts.seeds)
+    logits = layers.Classifier(num_classes, seed, name="classifier")(copies)
     return keras.Model(inputs, logits, name=f"resnet{depth}")
 
 
@@ -76,25 +88,39 @@ class _Parts:
         kernel_size: int,
         stride: int,
         name: str,
-    ) -> keras.KerasTensor:
-        return layers.Conv2D(
-            filters, kernel_size, stride, next(self.seeds), name=f"{name}_conv"
-        )(x)
-
-    def norm(
-        self,
-        x: keras.KerasTensor,
-        name: str,
-        residual: keras.KerasTensor | None = None,
         relu: bool = True,
     ) -> keras.KerasTensor:
-        norm = layers.BatchNorm(
+        """Returns a normalized convolution of `x`."""
+        return layers.ConvNorm(
+            filters,
+            kernel_size,
+            stride,
             self.batch_norm_decay,
+            next(self.seeds),
+            name,
             relu=relu,
-            zero_gamma=residual is not None,
-            name=f"{name}_norm",
-        )
-        return norm(x) if residual is None else norm(x, residual)
+        )(x)
+
+    def last(
+        self,
+        x: keras.KerasTensor,
+        residual: keras.KerasTensor,
+        filters: int,
+        kernel_size: int,
+        name: str,
+        num_copies: int,
+    ) -> Copies:
+        """Returns the end of a block, as often as it is needed."""
+        return layers.ConvNorm(
+            filters,
+            kernel_size,
+            1,
+            self.batch_norm_decay,
+            next(self.seeds),
+            name,
+            zero_gamma=True,
+            num_copies=num_copies,
+        )(x, residual)
 
     def shortcut(
         self,
@@ -106,35 +132,36 @@ class _Parts:
     ) -> keras.KerasTensor:
         if not is_first:
             return x
-        x = self.conv(x, filters, 1, stride, f"{name}_shortcut")
-        return self.norm(x, f"{name}_shortcut", relu=False)
+        return self.conv(x, filters, 1, stride, f"{name}_shortcut", relu=False)
 
     def basic(
         self,
-        x: keras.KerasTensor,
+        copies: Copies,
         filters: int,
         stride: int,
         is_first: bool,
         name: str,
-    ) -> keras.KerasTensor:
+        num_copies: int,
+    ) -> Copies:
         """Returns the output of a block of two 3x3 convolutions."""
-        residual = self.shortcut(x, filters, stride, is_first, name)
-        x = self.norm(self.conv(x, filters, 3, stride, f"{name}_1"), f"{name}_1")
-        x = self.conv(x, filters, 3, 1, f"{name}_2")
-        return self.norm(x, f"{name}_2", residual)
+        x, shortcut = copies
+        residual = self.shortcut(shortcut, filters, stride, is_first, name)
+        x = self.conv(x, filters, 3, stride, f"{name}_1")
+        return self.last(x, residual, filters, 3, f"{name}_2", num_copies)
 
     def bottleneck(
         self,
-        x: keras.KerasTensor,
+        copies: Copies,
         filters: int,
         stride: int,
         is_first: bool,
         name: str,
-    ) -> keras.KerasTensor:
+        num_copies: int,
+    ) -> Copies:
         """Returns the output of a 1x1, a 3x3 and an expanding 1x1 convolution."""
         expanded = BOTTLENECK_EXPANSION * filters
-        residual = self.shortcut(x, expanded, stride, is_first, name)
-        x = self.norm(self.conv(x, filters, 1, 1, f"{name}_1"), f"{name}_1")
-        x = self.norm(self.conv(x, filters, 3, stride, f"{name}_2"), f"{name}_2")
-        x = self.conv(x, expanded, 1, 1, f"{name}_3")
-        return self.norm(x, f"{name}_3", residual)
+        x, shortcut = copies
+        residual = self.shortcut(shortcut, expanded, stride, is_first, name)
+        x = self.conv(x, filters, 1, 1, f"{name}_1")
+        x = self.conv(x, filters, 3, stride, f"{name}_2")
+        return self.last(x, residual, expanded, 1, f"{name}_3", num_copies)

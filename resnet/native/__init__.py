@@ -12,7 +12,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from resnet import cpu_features
+
 LIBRARY = Path(__file__).with_name("libresnet_ops.so")
+
+_AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
 @functools.cache
@@ -35,3 +39,34 @@ def ops() -> Any | None:
             error.message,
         )
         return None
+
+
+@functools.cache
+def fast_ops(dtype: tf.DType) -> Any | None:
+    """Returns the module of the compiled ops if those with AVX-512 can be used.
+
+    Says once why they can't.
+
+    Args:
+        dtype: What they are to compute in, float32 or bfloat16.
+    """
+    needed = _AVX512 | ({"avx512_bf16"} if dtype == tf.bfloat16 else set())
+    if missing := sorted(needed - cpu_features.flags()):
+        logging.warning(
+            "this CPU has no %s: slower stock ops convolve and normalize in %s",
+            missing[0],
+            dtype.name,
+        )
+        return None
+    return ops()
+
+
+@functools.cache
+def convolutions(dtype: tf.DType) -> Any | None:
+    """Returns the module of the compiled ops if its convolutions are the fastest here.
+
+    They are, but in bfloat16 on a CPU with AMX, which only oneDNN makes use of.
+    """
+    features = cpu_features.flags()
+    has_amx = "amx_bf16" in features and not cpu_features.amx_is_hidden(features)
+    return None if dtype == tf.bfloat16 and has_amx else fast_ops(dtype)

@@ -16,12 +16,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-// One version of a function for each kind of processor, chosen when it is loaded.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2,fma", "default")))
-#else
-#define FOR_EACH_CPU
-#endif
+#include "resnet/native/for_each_cpu.h"
 
 namespace resnet {
 namespace {

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from resnet import native
+
 
 class Momentum:
     """Gradient descent with Nesterov's momentum; the velocity has no learning rate.
@@ -44,6 +46,23 @@ class Momentum:
 
     def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
         """Moves the variables by one step; to be called inside the graph."""
+        library = native.ops()
+        if library is None:
+            self.apply_with_stock_ops(gradients, learning_rate)
+            return
+        library.resnet_momentum(
+            variables=[variable.handle for variable in self.variables],
+            velocities=[velocity.handle for velocity in self.velocities],
+            gradients=gradients,
+            learning_rate=learning_rate,
+            momentum=self.momentum,
+            weight_decays=[self.weight_decay * decays for decays in self.decays],
+        )
+
+    def apply_with_stock_ops(
+        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor
+    ) -> None:
+        """Does what `apply` does, with TensorFlow's own ops."""
         for variable, velocity, gradient, decays in zip(
             self.variables, self.velocities, gradients, self.decays, strict=True
         ):

@@ -83,6 +83,7 @@ def test_metrics_hold_every_number_once(model_dir):
         "loss",
         "learning_rate",
         "images_per_second",
+        "input_wait_share",
     }
     assert train["epoch"] == pytest.approx(2 * 6 / 24)
     assert train["learning_rate"] > 0

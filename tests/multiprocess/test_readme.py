@@ -9,8 +9,9 @@ from absl import flags
 
 # The programs, for the flags that they define.
 import data_prep.imagenet_to_tfrecords  # noqa: F401
+import eval.benchmark
 import eval.learning_curve
-import eval.resnet_eval  # noqa: F401
+import eval.resnet_eval
 import launch.place_shards  # noqa: F401
 import resnet.resnet_main  # noqa: F401
 
@@ -26,6 +27,7 @@ SMALL = (
     "--train_steps=2",
     "--warmup_steps=1",
 )
+SMALL_STEPS = ("--model=resnet18", "--image_size=32", "--batch_size=2", "--steps=1")
 
 
 def commands() -> list[list[str]]:
@@ -64,6 +66,8 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         if program == "resnet/resnet_main.py":
             arguments = [word for word in arguments if "train_epochs" not in word]
             arguments += SMALL
+        if program == "eval/benchmark.py":
+            arguments += SMALL_STEPS
         num_ranks = 2 if words[0] == "mpirun" else 1
         job = run_ranks(num_ranks, program, *arguments)
         assert job.returncode == 0, job.stderr
@@ -77,6 +81,7 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         "resnet/resnet_main.py",
         "launch/place_shards.py",
         "launch/place_shards.py",
+        "eval/benchmark.py",
     ]
 
 
@@ -87,6 +92,9 @@ def test_the_tables_name_every_flag_and_no_other():
         if module.split(".")[0] in ("resnet", "eval", "data_prep", "launch")
         for flag in of_module
     }
+    of_benchmark = flags.FlagValues()  # Some have the names of the training's.
+    eval.benchmark.define_flags(of_benchmark)
+    defined |= set(of_benchmark)
     tables = "\n".join(line for line in README.splitlines() if line.startswith("|"))
     named = set(re.findall(r"`--(\w+)`", tables))
     assert named == defined - {"picture", "digits_dir"}

@@ -54,8 +54,8 @@ def test_any_tensorflow_tool_can_read_it(trained, saved):
     assert shapes["model/classifier/kernel"] == [512, 3]
     assert reader.get_tensor("step") == trained.step
     np.testing.assert_array_equal(
-        reader.get_tensor("velocity/stem_conv/kernel"),
-        trained.tensors()["velocity/stem_conv/kernel"].numpy(),
+        reader.get_tensor("velocity/stem/kernel"),
+        trained.tensors()["velocity/stem/kernel"].numpy(),
     )
 
 

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.models import layers
+from tests.unit.slow_convolution import slow_convolution
 
 EPSILON = 1e-5
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Sums of up to some hundred float32 products.
@@ -12,50 +13,8 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def slow_convolution(images: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
-    """The TPU recipe's: pads by k - 1 in all, the smaller half before, then VALID."""
-    size = kernel.shape[0]
-    before = (size - 1) // 2
-    sides = (before, size - 1 - before)
-    padded = np.pad(images.astype(np.float64), ((0, 0), sides, sides, (0, 0)))
-    height = (padded.shape[1] - size) // stride + 1
-    width = (padded.shape[2] - size) // stride + 1
-    outputs = np.zeros((len(images), height, width, kernel.shape[3]))
-    for y in range(height):
-        for x in range(width):
-            top, left = y * stride, x * stride
-            window = padded[:, top : top + size, left : left + size, :]
-            outputs[:, y, x] = np.einsum("bijc,ijcf->bf", window, kernel)
-    return outputs
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("kernel_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 9), (1, 2)])
-def test_convolution_is_the_slow_one_with_fixed_padding(kernel_size, stride, size):
-    images = normal(2, *size, 3)
-    layer = layers.Conv2D(5, kernel_size, stride, seed=1, name="conv")
-    ours = layer(tf.constant(images))
-    expected = slow_convolution(images, layer.kernel.numpy(), stride)
-    np.testing.assert_allclose(ours, expected, **CLOSE)
-    rounded_up = tuple(-(-side // stride) for side in size)
-    assert tuple(ours.shape) == (2, *rounded_up, 5)
-    assert layer.compute_output_shape((2, *size, 3)) == tuple(ours.shape)
-
-
-def test_strided_convolution_looks_at_the_same_places_in_every_size():
-    # "SAME" would shift its windows by one where the side is even.
-    layer = layers.Conv2D(1, 3, 2, seed=0, name="conv")
-    layer.build((1, 8, 8, 1))
-    layer.kernel.assign(np.eye(9, dtype=np.float32)[4].reshape(3, 3, 1, 1))
-    for side in (7, 8):
-        images = np.arange(side * side, dtype=np.float32).reshape(1, side, side, 1)
-        ours = layer(tf.constant(images)).numpy()
-        np.testing.assert_array_equal(ours, images[:, ::2, ::2])
-
-
 def test_the_kernel_has_the_variance_of_its_inputs():
-    layer = layers.Conv2D(64, 3, 1, seed=3, name="conv")
+    layer = layers.ConvNorm(64, 3, 1, decay=0.9, seed=3, name="conv")
     layer.build((1, 8, 8, 64))
     kernel = layer.kernel.numpy()
     # Fan-in 3 * 3 * 64 = 576: standard deviation 1 / 24; cut off at two standard
@@ -66,10 +25,54 @@ def test_the_kernel_has_the_variance_of_its_inputs():
     assert not hasattr(layer, "bias")
 
 
-def norm_layer(channels: int, **options) -> layers.BatchNorm:
-    """A normalization layer whose variables are all different from their start."""
-    layer = layers.BatchNorm(options.pop("decay", 0.9), name="norm", **options)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (3, 2), (7, 2)])
+def test_it_convolves_before_it_normalizes(kernel_size, stride, training):
+    layer = layers.ConvNorm(5, kernel_size, stride, 0.9, 1, "conv", relu=False)
+    images = normal(2, 7, 8, 3)
+    ours = layer(tf.constant(images), training=training)
+    assert layer.compute_output_shape((2, 7, 8, 3)) == tuple(ours.shape)
+    convolved = slow_convolution(images, layer.kernel.numpy(), stride)
+    mean = convolved.mean((0, 1, 2)) if training else np.zeros(5)
+    variance = convolved.var((0, 1, 2)) if training else np.ones(5)
+    expected = slow_norm(convolved, np.ones(5), np.zeros(5), mean, variance)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_gradients_of_copies_are_summed(training):
+    layer = norm_layer(3, relu=True, num_copies=2)
+    single = norm_layer(3, relu=True)
+    inputs = tf.constant(normal(2, 5, 4, 3))
+    residual = tf.constant(normal(2, 5, 4, 3, seed=3))
+    weights = [tf.constant(normal(2, 5, 4, 3, seed=seed)) for seed in (1, 2)]
+    found = []
+    for one in (layer, single):
+        variables = [variable.value for variable in one.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, residual])
+            outputs = one(inputs, residual, training=training)
+            copies = outputs if one is layer else [outputs, outputs]
+            loss = tf.add_n(
+                [tf.reduce_sum(a * b) for a, b in zip(copies, weights, strict=True)]
+            )
+        found.append(tape.gradient(loss, [inputs, residual, *variables]))
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, expected, **CLOSE)
+
+
+def identity_layer(channels: int, **options) -> layers.ConvNorm:
+    """A layer whose convolution changes nothing."""
+    decay = options.pop("decay", 0.9)
+    layer = layers.ConvNorm(channels, 1, 1, decay, 0, "norm", **options)
     layer.build((None, 4, 4, channels))
+    layer.kernel.assign(np.eye(channels, dtype=np.float32)[None, None])
+    return layer
+
+
+def norm_layer(channels: int, **options) -> layers.ConvNorm:
+    """The same, with other values than the first in all of its variables."""
+    layer = identity_layer(channels, **options)
     layer.gamma.assign(normal(channels, seed=11))
     layer.beta.assign(normal(channels, seed=12))
     layer.moving_mean.assign(normal(channels, seed=13))
@@ -83,11 +86,15 @@ def slow_norm(images, gamma, beta, mean, variance) -> np.ndarray:
 
 
 def test_normalization_starts_as_the_identity_but_for_epsilon():
-    layer = layers.BatchNorm(0.9, name="norm", relu=False)
+    layer = identity_layer(3, relu=False)
     images = normal(2, 4, 4, 3)
     ours = layer(tf.constant(images))
     np.testing.assert_allclose(ours, images / np.sqrt(1 + EPSILON), **CLOSE)
-    assert [one.name for one in layer.trainable_variables] == ["gamma", "beta"]
+    assert [one.name for one in layer.trainable_variables] == [
+        "kernel",
+        "gamma",
+        "beta",
+    ]
     assert [one.name for one in layer.non_trainable_variables] == [
         "moving_mean",
         "moving_variance",
@@ -95,7 +102,7 @@ def test_normalization_starts_as_the_identity_but_for_epsilon():
 
 
 def test_a_last_normalization_starts_at_its_residual():
-    layer = layers.BatchNorm(0.9, name="norm", zero_gamma=True)
+    layer = identity_layer(3, zero_gamma=True)
     residual = normal(2, 4, 4, 3, seed=5)
     ours = layer(tf.constant(normal(2, 4, 4, 3)), tf.constant(residual))
     np.testing.assert_array_equal(ours, np.maximum(residual, 0))
@@ -106,7 +113,7 @@ def test_inference_normalizes_by_the_averages_and_leaves_them():
     before = [one.numpy() for one in layer.variables]
     images = normal(2, 5, 4, 3)
     ours = layer(tf.constant(images), training=False)
-    np.testing.assert_allclose(ours, slow_norm(images, *before), **CLOSE)
+    np.testing.assert_allclose(ours, slow_norm(images, *before[1:]), **CLOSE)
     for variable, value in zip(layer.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
 
@@ -114,7 +121,7 @@ def test_inference_normalizes_by_the_averages_and_leaves_them():
 @pytest.mark.parametrize("decay", [0.0, 0.9, 0.95])
 def test_training_normalizes_by_the_batch_and_moves_the_averages(decay):
     layer = norm_layer(3, relu=False, decay=decay)
-    gamma, beta, old_mean, old_variance = (one.numpy() for one in layer.variables)
+    gamma, beta, old_mean, old_variance = (one.numpy() for one in layer.variables[1:])
     images = 3 + 2 * normal(2, 5, 4, 3)
     ours = layer(tf.constant(images), training=True)
     mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
@@ -192,7 +199,7 @@ def test_with_frozen_averages_the_gradient_is_the_scale():
 def test_the_residual_is_added_before_the_relu(training):
     layer = norm_layer(3, relu=True)
     images, residual = normal(2, 4, 4, 3), normal(2, 4, 4, 3, seed=9)
-    gamma, beta, mean, variance = (one.numpy() for one in layer.variables)
+    gamma, beta, mean, variance = (one.numpy() for one in layer.variables[1:])
     if training:
         mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
     ours = layer(tf.constant(images), tf.constant(residual), training=training)
@@ -205,7 +212,7 @@ def test_the_residual_is_added_before_the_relu(training):
 @pytest.mark.parametrize("size", [(4, 4), (5, 6), (1, 3)])
 def test_max_pooling_takes_every_second_window_of_three(size):
     images = normal(2, *size, 3)
-    ours = layers.MaxPool(name="pool")(tf.constant(images)).numpy()
+    ours = layers.MaxPool(3, 2, name="pool")(tf.constant(images)).numpy()
     height, width = (-(-side // 2) for side in size)
     # "SAME": of the padding that is needed the smaller half lies before.
     before = [max((-(-side // 2) - 1) * 2 + 3 - side, 0) // 2 for side in size]
@@ -241,22 +248,13 @@ def test_the_classifier_starts_with_small_weights():
 
 def test_layers_compute_in_bfloat16_and_keep_float32():
     images = tf.cast(normal(2, 6, 6, 8), tf.bfloat16)
-    convolution = layers.Conv2D(4, 3, 1, seed=0, name="conv")
-    norm = layers.BatchNorm(0.9, name="norm")
+    norm = layers.ConvNorm(4, 3, 1, 0.9, 0, "conv")
     classifier = layers.Classifier(3, seed=0, name="classifier")
-    features = convolution(images)
-    normalized = norm(features, features, training=True)
-    pooled = layers.MaxPool(name="pool")(normalized)
+    normalized = norm(images, tf.ones([2, 6, 6, 4], tf.bfloat16), training=True)
+    pooled = layers.MaxPool(3, 2, name="pool")(normalized)
     logits = classifier(pooled)
-    assert [x.dtype for x in (features, normalized, pooled)] == [tf.bfloat16] * 3
+    assert [x.dtype for x in (normalized, pooled)] == [tf.bfloat16] * 2
     assert logits.dtype == tf.float32
-    for layer in (convolution, norm, classifier):
+    for layer in (norm, classifier):
         assert {variable.dtype for variable in layer.variables} == {"float32"}
     assert layers.Cast("bfloat16", name="cast")(tf.ones([1])).dtype == tf.bfloat16
-    # Eight bits of mantissa round by up to 2**-9; products and sums of some of them.
-    expected = slow_convolution(
-        images.numpy().astype(np.float32), convolution.kernel.numpy(), 1
-    )
-    np.testing.assert_allclose(
-        tf.cast(features, tf.float32), expected, rtol=0.02, atol=0.02
-    )

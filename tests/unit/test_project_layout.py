@@ -11,6 +11,7 @@ MAINS = {
     "resnet.resnet_main",
     "eval.resnet_eval",
     "eval.learning_curve",
+    "eval.benchmark",
     "eval.benchmark_input",
     "eval.benchmark_scale",
     "launch.place_shards",

@@ -255,18 +255,18 @@ def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(config):
         np.testing.assert_array_equal(new, old)
     weights = dict(zip(state.names, values_of(state.trainable_variables), strict=True))
     old_weights = dict(zip(state.names, before, strict=True))
-    for name in ("stem_conv/kernel", "classifier/kernel", "classifier/bias"):
+    for name in ("stem/kernel", "classifier/kernel", "classifier/bias"):
         assert not np.array_equal(weights[name], old_weights[name])
 
 
 @pytest.mark.parametrize(
     ("name", "decays"),
     [
-        ("stem_conv/kernel", True),
+        ("stem/kernel", True),
         ("classifier/kernel", True),
         ("classifier/bias", True),
-        ("stem_norm/gamma", False),
-        ("stage1_block1_2_norm/beta", False),
+        ("stem/gamma", False),
+        ("stage1_block1_2/beta", False),
     ],
 )
 def test_all_decay_but_normalization(name, decays):

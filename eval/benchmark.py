@@ -1,0 +1,190 @@
+"""Measures how many images a second this machine trains on, or evaluates.
+
+python eval/benchmark.py --model=resnet50 --precision=bf16 --batch_size=32
+mpirun -np 2 python eval/benchmark.py --precision=bf16 --batch_size=16
+python eval/benchmark.py --precision=bf16 --sweep_ranks
+python eval/benchmark.py --batch_size=16 --ranks=2 --vs='PEER & PEER & wait'
+
+It runs the training's own step on random images, or on those of --data_dir. --vs runs
+this program and another in turns; the other's command goes to a shell, and what its
+lines of JSON say of images_per_second (a number, or an object with a median) is summed.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from absl import flags
+
+from data_prep.errors import UserError, parse_flags
+from eval import benchmark_process, peer_pairs, rank_layouts
+from eval.benchmark_report import Report
+from eval.benchmark_settings import Settings
+from resnet import config as configs
+from resnet import placement, program, shared_flags  # noqa: F401 - defines flags.
+from resnet.data import record_sets
+from resnet.distributed import Communicator
+from resnet.placement import Place
+
+FLAGS = flags.FLAGS
+
+PAIRS = 5
+_FLAGS_OF_OTHERS = ("model_dir", "eval_batch_size", "use_tpu")
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines this program's flags, when it starts: the training has some of them."""
+    text = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    number = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    fact = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
+    text("model", Settings.model, f"Network: {', '.join(configs.MODELS)}.")
+    text("precision", Settings.precision, "float32, bf16, or auto: the faster one.")
+    number(
+        "batch_size",
+        Settings.batch_size,
+        "Images in one step of one rank; with --sweep_ranks, of all ranks.",
+    )
+    number("image_size", None, "Side of the images in pixels; unset, the network's.")
+    number("steps", Settings.steps, "Steps that are timed.")
+    number("warmup_steps", Settings.warmup_steps, "Steps before them.")
+    fact("infer", Settings.infer, "Evaluate images rather than train on them.")
+    fact("stock_ops", Settings.stock_ops, "Do without the compiled ops.")
+    fact(
+        "average_gradients",
+        Settings.average_gradients,
+        "Whether ranks exchange their gradients.",
+    )
+    fact("profile", False, "Show where the time of a step goes, by kind of op.")
+    fact("json", False, "Print the figures also as JSON, in one last line.")
+    text("vs", None, "Command to compare with, in turns; it prints JSON.")
+    number("pairs", PAIRS, "Turns of --vs.")
+    number("ranks", 0, "Ranks of this program's turns of --vs; 0: without mpirun.")
+    fact("sweep_ranks", False, "Measure ranks x threads that use all cores.")
+
+
+def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
+    """Measures as the flags say."""
+    with communicator.together():
+        parse_flags(argv)
+        fields = dataclasses.fields(Settings)
+        settings = Settings(**{one.name: FLAGS[one.name].value for one in fields})
+        settings.check()
+        check_flags(place)
+    if FLAGS.vs or FLAGS.sweep_ranks:
+        with communicator.together():  # In its words, although nobody else is there.
+            result = compare(settings) if FLAGS.vs else sweep(settings)
+    else:
+        result = measure(settings, place, communicator).as_dict()
+    if FLAGS.json:
+        print(json.dumps(result), flush=True)
+
+
+def check_flags(place: Place) -> None:
+    """Refuses flags that don't go together.
+
+    Raises:
+        UserError: If there are such.
+    """
+    for name in _FLAGS_OF_OTHERS:
+        if FLAGS[name].present:
+            raise UserError(f"--{name} has no meaning here; leave it out.")
+    modes = [name for name in ("vs", "sweep_ranks", "profile") if FLAGS[name].value]
+    if len(modes) > 1:
+        raise UserError(f"--{modes[0]} and --{modes[1]} exclude each other; got both.")
+    if place.num_ranks > 1 and (FLAGS.vs or FLAGS.sweep_ranks):
+        raise UserError(f"--{modes[0]} starts its ranks by itself; leave mpirun out.")
+    if not FLAGS.vs and (FLAGS["ranks"].present or FLAGS["pairs"].present):
+        raise UserError("--ranks and --pairs belong to --vs; leave them out.")
+    if FLAGS.pairs < 1 or FLAGS.ranks < 0:
+        raise UserError(
+            "--pairs must be at least 1 and --ranks at least 0; got"
+            f" {FLAGS.pairs} and {FLAGS.ranks}."
+        )
+
+
+def compare(settings: Settings) -> dict[str, Any]:
+    """Compares with the command of --vs; prints and returns the figures."""
+    arguments = settings.arguments()
+
+    def ours() -> float:
+        run = benchmark_process.run_benchmark(arguments, FLAGS.ranks)
+        return benchmark_process.images_per_second([run])
+
+    def theirs() -> float:
+        runs = benchmark_process.run_peer(FLAGS.vs)
+        return benchmark_process.images_per_second(runs)
+
+    pairs = peer_pairs.compare(ours, theirs, FLAGS.pairs)
+    return {
+        **pairs.as_dict(),
+        "ranks": FLAGS.ranks,
+        **dataclasses.asdict(settings),
+        "vs": FLAGS.vs,
+    }
+
+
+def sweep(settings: Settings) -> dict[str, Any]:
+    """Measures all layouts of ranks; prints and returns the figures."""
+    num_cores = len(placement.group_by_core(sorted(os.sched_getaffinity(0))))
+    run = benchmark_process.run_benchmark
+    return {"layouts": rank_layouts.sweep(settings, num_cores, run)}
+
+
+def measure(settings: Settings, place: Place, communicator: Communicator) -> Report:
+    """Measures on all ranks; prints the figures and returns them."""
+    record_set = None
+    if settings.data_dir:
+        record_set = record_sets.open_record_set(
+            settings.data_dir, "train", place, communicator
+        )
+    data = record_set.manifest if record_set else None
+    with communicator.together():
+        config = settings.config(communicator.num_ranks, data)
+    communicator.require_same("data set and settings", repr((settings, config)))
+    if record_set and data:
+        shards = record_sets.check_split(
+            record_set, data.splits["train"], config.shard_by, communicator
+        )
+    threads = program.settle_placement(
+        place,
+        communicator,
+        settings.num_intra_threads,
+        settings.num_inter_threads,
+        settings.kmp_blocktime,
+    )
+
+    program.start_tensorflow(communicator)  # Now that its environment is settled.
+    from eval import throughput
+    from resnet.data import record_files
+    from resnet.data.share import share_of
+
+    share = None
+    if record_set:
+        with communicator.together():
+            records = record_files.open_split(record_set, "train")
+        share = share_of(records, shards, communicator.rank)
+    report, profile = throughput.measure(
+        settings, config, share, threads, FLAGS.profile, communicator
+    )
+    print(report.table())
+    if profile:
+        print(f"\n{profile.table()}")
+    return report
+
+
+def run() -> None:
+    """Runs the program and exits."""
+    define_flags(FLAGS)
+    program.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,256 @@
+"""PyTorch's speed at the work that eval/benchmark.py times, to be compared with it.
+
+python eval/peers/torch_resnet.py --model=resnet50 --precision=float32 --ranks=2
+
+Needs an environment of its own, with torch. Starts a process for each rank, bound to
+cores of its own, and prints one line of JSON: images per second, the sum over ranks of
+the medians over steps. Every process steps at the same time. With
+--average_gradients they train as one, by DistributedDataParallel over gloo.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch._inductor import config as inductor_config
+from torch.nn import functional
+
+PORT = 29_533
+
+
+def conv_norm(channels: int, filters: int, size: int, stride: int = 1) -> nn.Sequential:
+    """Returns a convolution without bias and its normalization."""
+    return nn.Sequential(
+        nn.Conv2d(channels, filters, size, stride, size // 2, bias=False),
+        nn.BatchNorm2d(filters),
+    )
+
+
+class Bottleneck(nn.Module):
+    """A block of ResNet-50, the stride in its 3x3 convolution."""
+
+    def __init__(self, channels: int, filters: int, stride: int, first: bool) -> None:
+        super().__init__()
+        self.first = conv_norm(channels, filters, 1)
+        self.second = conv_norm(filters, filters, 3, stride)
+        self.third = conv_norm(filters, 4 * filters, 1)
+        self.shortcut = conv_norm(channels, 4 * filters, 1, stride) if first else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the block's output."""
+        shortcut = x if self.shortcut is None else self.shortcut(x)
+        x = functional.relu(self.first(x), inplace=True)
+        x = functional.relu(self.second(x), inplace=True)
+        return functional.relu(self.third(x) + shortcut, inplace=True)
+
+
+class ResNet50(nn.Module):
+    """He et al. 2015, arXiv:1512.03385, with 1,000 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = conv_norm(3, 64, 7, 2)
+        blocks, channels = [], 64
+        for filters, num_blocks, stride in (
+            (64, 3, 1),
+            (128, 4, 2),
+            (256, 6, 2),
+            (512, 3, 2),
+        ):
+            for i in range(num_blocks):
+                first = i == 0
+                blocks.append(
+                    Bottleneck(channels, filters, stride if first else 1, first)
+                )
+                channels = 4 * filters
+        self.blocks = nn.Sequential(*blocks)
+        self.classifier = nn.Linear(channels, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the logits."""
+        x = functional.relu(self.stem(x), inplace=True)
+        x = self.blocks(functional.max_pool2d(x, 3, 2, 1))
+        return self.classifier(x.mean((2, 3)))
+
+
+class ResNet9(nn.Module):
+    """The network of davidcpage/cifar10-fast, for 32 px and 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict()
+        for name, channels, filters in (
+            ("prep", 3, 64),
+            ("one", 64, 128),
+            ("one_a", 128, 128),
+            ("one_b", 128, 128),
+            ("two", 128, 256),
+            ("three", 256, 512),
+            ("three_a", 512, 512),
+            ("three_b", 512, 512),
+        ):
+            norm = conv_norm(channels, filters, 3)
+            self.layers[name] = nn.Sequential(norm, nn.ReLU(inplace=True))
+        self.classifier = nn.Linear(512, 10, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the logits."""
+        layers = self.layers
+        x = functional.max_pool2d(layers["one"](layers["prep"](x)), 2)
+        x = x + layers["one_b"](layers["one_a"](x))
+        x = functional.max_pool2d(layers["two"](x), 2)
+        x = functional.max_pool2d(layers["three"](x), 2)
+        x = x + layers["three_b"](layers["three_a"](x))
+        return 0.125 * self.classifier(functional.max_pool2d(x, 4).flatten(1))
+
+
+MODELS: dict[str, tuple[type[nn.Module], int, int]] = {
+    "resnet50": (ResNet50, 224, 1000),
+    "resnet9": (ResNet9, 32, 10),
+}
+
+
+def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
+    """Returns what classifies one batch, normalization folded into the convolutions."""
+    make, image_size, _ = MODELS[args.model]
+    dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
+    model = make().eval().to(dtype=dtype, memory_format=torch.channels_last)
+    images = torch.randn(args.batch_size, 3, image_size, image_size).to(
+        dtype=dtype, memory_format=torch.channels_last
+    )
+    if args.compile:
+        inductor_config.freezing = True
+        compiled = torch.compile(model)
+    else:
+        with torch.no_grad():
+            traced = torch.jit.trace(model, images, check_trace=False)
+        compiled = torch.jit.optimize_for_inference(traced)
+
+    def step() -> torch.Tensor:
+        with torch.no_grad():
+            return compiled(images)
+
+    return step
+
+
+def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
+    """Returns what moves the weights by one step."""
+    make, image_size, num_classes = MODELS[args.model]
+    model = make().train().to(memory_format=torch.channels_last)
+    images = torch.randn(args.batch_size, 3, image_size, image_size)
+    images = images.to(memory_format=torch.channels_last)
+    labels = torch.randint(num_classes, (args.batch_size,))
+    if args.average_gradients and args.ranks > 1:
+        model = nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=0.01,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=5e-5,
+        fused=True,
+    )
+
+    def forward() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+            logits = model(images)
+        return functional.cross_entropy(logits.float(), labels, label_smoothing=0.1)
+
+    forward = torch.compile(forward) if args.compile else forward
+
+    def step() -> torch.Tensor:
+        loss = forward()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return step
+
+
+def run_rank(args: argparse.Namespace) -> dict[str, float]:
+    """Times this rank's steps, each of which starts when those before it have ended."""
+    cpus = sorted(os.sched_getaffinity(0))
+    share = len(cpus) // args.ranks
+    os.sched_setaffinity(0, cpus[args.rank * share : (args.rank + 1) * share])
+    torch.set_num_threads(share)
+    torch.manual_seed(args.rank)
+    if args.ranks > 1:
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method=f"tcp://127.0.0.1:{PORT}",
+            rank=args.rank,
+            world_size=args.ranks,
+        )
+    step = inference_step(args) if args.infer else training_step(args)
+    times = []
+    for i in range(args.warmup_steps + args.steps):
+        if i == args.warmup_steps and args.ranks > 1:
+            torch.distributed.barrier()
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    if args.ranks > 1:
+        torch.distributed.barrier()
+    rates = [args.batch_size / seconds for seconds in times[args.warmup_steps :]]
+    return {
+        "median": statistics.median(rates),
+        "min": min(rates),
+        "max": max(rates),
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def main() -> None:
+    """Starts a process for each rank and prints the sum of what they do."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    parser.add_argument("--batch_size", type=int, default=32, help="Of one rank.")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warmup_steps", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--infer", action="store_true")
+    parser.add_argument("--average_gradients", action="store_true")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank is not None:
+        print(json.dumps(run_rank(args)), flush=True)
+        return
+    command = [sys.executable, *sys.argv, "--rank"]
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(args.ranks)
+    ]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit(1)
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    sums = {key: sum(one[key] for one in found) for key in ("median", "min", "max")}
+    print(
+        json.dumps(
+            {
+                "images_per_second": sums["median"],
+                "min": sums["min"],
+                "max": sums["max"],
+                "peak_memory_mb": max(one["peak_memory_mb"] for one in found),
+                "torch": torch.__version__,
+                **{key: value for key, value in vars(args).items() if key != "rank"},
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Where the time of a step goes, by kind of op, from TensorFlow's profiler."""
+
+import re
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+EXCHANGE = "gradient exchange"
+OTHER = "other"
+# The first kind whose pattern is found in an op's type has it. The compiled ops have
+# names of their own, and oneDNN's those of stock ops with something before and behind.
+KINDS = (
+    ("weight gradients", "Conv2DBackpropFilter|Conv2DKernelGradient"),
+    ("data gradients", "Conv2DBackpropInput|Conv2DInputGradient"),
+    ("forward convolution", "Conv2D"),
+    ("batch normalization backward", "BatchNorm.*Grad"),
+    ("batch normalization forward", "BatchNorm"),
+    ("optimizer", "Momentum"),
+    (EXCHANGE, "Horovod"),
+    ("casts", "Cast$"),
+    ("pad and slice", "^(_Mkl)?(Pad|PadV2|Slice|StridedSlice|StridedSliceGrad)$"),
+    (
+        "elementwise",
+        "^(_Mkl)?(Add|AddV2|AddN|Sub|Mul|RealDiv|Relu|ReluGrad|Rsqrt|Maximum|SelectV2"
+        "|Greater|AssignSubVariableOp)$",
+    ),
+)
+WORTH_NAMING = 0.05  # Milliseconds.
+INPUT = "reading pictures, beside the step"
+_OP_EVENT = re.compile(r"[^:]+:(\w+)")  # `node:type`; C++ scopes have two colons.
+_ASYNC_START = "ExecutorState::ProcessAsync::Start"
+_ASYNC_DONE = "ExecutorState::ProcessAsync::Done"
+_INPUT_THREADS = "tf_data"
+
+
+@dataclass(frozen=True)
+class KindTime:
+    """The time of the ops of one kind.
+
+    Attributes:
+        kind: Its name.
+        milliseconds: Of all its ops, without that of ops inside them.
+        num_ops: How often one of them ran.
+        types: Milliseconds of each type of op, largest first.
+    """
+
+    kind: str
+    milliseconds: float
+    num_ops: int
+    types: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of one step went, on rank 0.
+
+    Attributes:
+        kinds: Largest first. They add up to more than the step if several ops run at
+            once. The exchange of gradients counts as far as no op runs meanwhile.
+        step_milliseconds: Of the whole step.
+        idle_milliseconds: Of it, when neither was at work: what ops cost around them.
+    """
+
+    kinds: tuple[KindTime, ...]
+    step_milliseconds: float
+    idle_milliseconds: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Returns the milliseconds by kind."""
+        times = {one.kind: one.milliseconds for one in self.kinds}
+        times["no op"] = self.idle_milliseconds
+        times["step"] = self.step_milliseconds
+        return {kind: round(value, 3) for kind, value in times.items()}
+
+    def table(self) -> str:
+        """Returns the kinds with their share of the step and their ops."""
+        lines = [f"{'kind of op':32} {'ms':>9} {'share':>6} {'ops':>5}"]
+        for one in self.kinds:
+            shown = [item for item in one.types if item[1] >= WORTH_NAMING]
+            names = ", ".join(f"{name} {ms:.1f}" for name, ms in shown or one.types[:1])
+            share = one.milliseconds / self.step_milliseconds
+            lines.append(
+                f"{one.kind:32} {one.milliseconds:9.1f} {share:6.1%} {one.num_ops:5}"
+                f"  {names}"
+            )
+        share = self.idle_milliseconds / self.step_milliseconds
+        lines.append(f"{'no op':32} {self.idle_milliseconds:9.1f} {share:6.1%}")
+        lines.append(f"{'step':32} {self.step_milliseconds:9.1f}")
+        return "\n".join(lines)
+
+
+def record(step: Callable[[], object]) -> Profile:
+    """Runs a step under the profiler and returns where its time went."""
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder, options)
+        try:
+            start = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - start
+        finally:
+            tf.profiler.experimental.stop()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    return summarize(space, 1000 * seconds)
+
+
+def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
+    """Returns the times of a recorded step.
+
+    Args:
+        space: What the profiler recorded.
+        step_milliseconds: How long the step took.
+    """
+    milliseconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    num_ops: dict[str, int] = defaultdict(int)
+    computing: list[Interval] = []
+    for thread, events in _op_events(space):
+        reads = thread.startswith(_INPUT_THREADS)
+        for op_type, self_picoseconds in _self_times(events):
+            kind = INPUT if reads else kind_of(op_type)
+            milliseconds[kind][op_type] += self_picoseconds / 1e9
+            num_ops[kind] += 1
+        if not reads:
+            computing += [(start, end) for start, end, _ in events]
+    busy = _length_of_union(computing)
+    if exchanges := _exchanges(space):
+        exposed = _length_of_union(computing + exchanges) - busy
+        milliseconds[EXCHANGE] = {"no op at work": exposed / 1e9}
+        num_ops[EXCHANGE] = len(exchanges)
+        busy += exposed
+    kinds = [
+        KindTime(
+            kind,
+            sum(types.values()),
+            num_ops[kind],
+            tuple(sorted(types.items(), key=lambda item: -item[1])),
+        )
+        for kind, types in milliseconds.items()
+    ]
+    return Profile(
+        tuple(sorted(kinds, key=lambda one: -one.milliseconds)),
+        step_milliseconds,
+        max(step_milliseconds - busy / 1e9, 0.0),
+    )
+
+
+def kind_of(op_type: str) -> str:
+    """Returns the kind of an op, by the name of its type."""
+    for kind, pattern in KINDS:
+        if re.search(pattern, op_type):
+            return kind
+    return OTHER
+
+
+Interval = tuple[int, int]  # Start and end in picoseconds.
+Event = tuple[int, int, str]  # The same, and the type of the op.
+
+
+def _op_events(space: xplane_pb2.XSpace) -> Iterator[tuple[str, list[Event]]]:
+    """Yields each thread's name and the events of ops in it.
+
+    The executor's own events and calls of functions, which surround ops, are no ops.
+    """
+    for plane in space.planes:
+        for line in plane.lines:
+            events = []
+            for event in line.events:
+                match = _OP_EVENT.fullmatch(
+                    plane.event_metadata[event.metadata_id].name
+                )
+                if match:
+                    start = _start(line, event)
+                    events.append((start, start + event.duration_ps, match[1]))
+            yield line.name, events
+
+
+def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
+    """Returns when gradients were on their way, each from its op's start to its end.
+
+    Ops that wait for others without a thread leave two events, of two threads.
+    """
+    starts: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if name not in (_ASYNC_START, _ASYNC_DONE):
+                    continue
+                stats = _texts(plane, event)
+                if kind_of(stats.get("kernel_type", "")) == EXCHANGE:
+                    times = starts if name == _ASYNC_START else ends
+                    times[stats["name"]] = _start(line, event)
+    return [(starts[name], ends[name]) for name in starts if name in ends]
+
+
+def _texts(plane: xplane_pb2.XPlane, event: xplane_pb2.XEvent) -> dict[str, str]:
+    """Returns what is noted about an event in words, by name."""
+    texts = {}
+    for stat in event.stats:
+        name = plane.stat_metadata[stat.metadata_id].name
+        if stat.WhichOneof("value") == "ref_value":
+            texts[name] = plane.stat_metadata[stat.ref_value].name
+        elif stat.WhichOneof("value") == "str_value":
+            texts[name] = stat.str_value
+    return texts
+
+
+def _start(line: xplane_pb2.XLine, event: xplane_pb2.XEvent) -> int:
+    return 1000 * line.timestamp_ns + event.offset_ps
+
+
+def _self_times(events: Iterable[Event]) -> list[tuple[str, int]]:
+    """Returns each op's time without that of the ops that ran inside it."""
+    times: list[int] = []
+    types: list[str] = []
+    around: list[Interval] = []  # End and number of the ops that still run.
+    for start, end, op_type in sorted(events, key=lambda event: (event[0], -event[1])):
+        while around and around[-1][0] <= start:
+            around.pop()
+        if around:
+            times[around[-1][1]] -= min(end, around[-1][0]) - start
+        around.append((end, len(times)))
+        times.append(end - start)
+        types.append(op_type)
+    return list(zip(types, times, strict=True))
+
+
+def _length_of_union(intervals: Iterable[Interval]) -> int:
+    total = covered_to = 0
+    for start, end in sorted(intervals):
+        total += max(0, end - max(start, covered_to))
+        covered_to = max(covered_to, end)
+    return total

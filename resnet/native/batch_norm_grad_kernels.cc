@@ -1,0 +1,164 @@
+// The gradients of batch normalization, ReLU and the sum with a residual in two passes
+// over memory: one for the sums over the rows, one that writes the gradient of x.
+
+#ifdef __x86_64__
+
+#include <cstdint>
+#include <vector>
+
+#include "resnet/native/batch_norm.h"
+#include "resnet/native/row_passes.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+
+namespace resnet {
+namespace {
+
+// Where the gradient passes the ReLU.
+enum class Passes { kEverywhere, kByX, kByPositive };
+
+// What is taken from dx for each 1 of x - mean, and in any case; of each channel, padded.
+struct Corrections {
+  Corrections(int64_t channels, Context& context) {
+    slope = AllocateFloats(2, channels, context);
+    constant = slope + Padded(channels);
+  }
+
+  float* slope;
+  float* constant;
+};
+
+// Returns g of one unit, before its rounding.
+template <typename T, Passes kPasses, typename Which>
+[[gnu::always_inline]] inline Unit<T> Gradient(const BatchNormGradArguments<T>& a,
+                                               const Channels& of, const Unit<T>& x,
+                                               Which which, int64_t row, int64_t c) {
+  const int64_t index = row * a.channels + c;
+  Unit<T> g = Unit<T>::Load(a.dys[0] + index, which);
+  for (int k = 1; k < a.num_dys; ++k) {
+    const Unit<T> other = Unit<T>::Load(a.dys[k] + index, which);
+    for (int i = 0; i < g.kParts; ++i) {
+      g.part[i] = _mm512_add_ps(g.part[i], other.part[i]);
+    }
+  }
+  if constexpr (kPasses == Passes::kByX) {
+    Keep(Positive(Normalized(x, of, c)), &g);
+  } else if constexpr (kPasses == Passes::kByPositive) {
+    using Bits = typename Unit<T>::Bits;
+    const Bits* positive = reinterpret_cast<const Bits*>(a.positive);
+    Keep(positive[row * UnitsOfRow<T>(a.channels) + c / g.kSize], &g);
+  }
+  return g;
+}
+
+// Adds up g and g * (x - mean), and writes dresidual.
+template <typename T, Passes kPasses, bool kResidual>
+void AddUpGradients(const BatchNormGradArguments<T>& a, const Channels& of, int64_t begin,
+                    int64_t end, const Sums& sums) {
+  sums.AddUp<T>(
+      begin, end, a.channels,
+      [=](auto which, int64_t row, int64_t c, Unit<T>* sums) {
+        const int64_t index = row * a.channels + c;
+        const Unit<T> x = Unit<T>::Load(a.x + index, which);
+        const Unit<T> g = Gradient<T, kPasses>(a, of, x, which, row, c);
+        if constexpr (kResidual) g.Store(a.dresidual + index, which);
+        const Unit<T> mean = LoadFloats<T>(of.mean + c);
+        for (int i = 0; i < x.kParts; ++i) {
+          const __m512 deviation = _mm512_sub_ps(x.part[i], mean.part[i]);
+          sums[0].part[i] = _mm512_add_ps(sums[0].part[i], g.part[i]);
+          sums[1].part[i] = _mm512_fmadd_ps(g.part[i], deviation, sums[1].part[i]);
+        }
+      });
+}
+
+// Puts together the sums of all tasks, for some channels.
+template <typename T>
+void FinishSums(const BatchNormGradArguments<T>& a, const std::vector<Sums>& sums,
+                int64_t begin, int64_t end, const Channels& of,
+                const Corrections& corrections) {
+  for (int64_t c = begin; c < end; ++c) {
+    double dbeta = 0, products = 0;
+    for (const Sums& one : sums) {
+      dbeta += one.total(0, c);
+      products += one.total(1, c);
+    }
+    const double dgamma = products * a.inverse_stddev[c];
+    a.dbeta[c] = dbeta;
+    a.dgamma[c] = dgamma;
+    corrections.slope[c] = of.scale[c] * dgamma * a.inverse_stddev[c] / a.rows;
+    corrections.constant[c] = of.scale[c] * dbeta / a.rows;
+  }
+}
+
+// Writes dx = scale * g - slope * (x - mean) - constant; with a residual g is read from
+// where the first pass wrote it.
+template <typename T, Passes kPasses, bool kResidual>
+void WriteGradients(const BatchNormGradArguments<T>& a, const Channels& of,
+                    const Corrections& corrections, int64_t begin, int64_t end) {
+  ForEachUnit<T>(begin, end, a.channels, [=](auto which, int64_t row, int64_t c) {
+    const int64_t index = row * a.channels + c;
+    Unit<T> x = Unit<T>::Load(a.x + index, which);
+    Unit<T> g;
+    if constexpr (kResidual) {
+      g = Unit<T>::Load(a.dresidual + index, which);
+    } else {
+      g = Gradient<T, kPasses>(a, of, x, which, row, c);
+    }
+    const Unit<T> mean = LoadFloats<T>(of.mean + c);
+    const Unit<T> scale = LoadFloats<T>(of.scale + c);
+    const Unit<T> slope = LoadFloats<T>(corrections.slope + c);
+    const Unit<T> constant = LoadFloats<T>(corrections.constant + c);
+    for (int i = 0; i < x.kParts; ++i) {
+      const __m512 deviation = _mm512_sub_ps(x.part[i], mean.part[i]);
+      const __m512 rest = _mm512_fmsub_ps(scale.part[i], g.part[i], constant.part[i]);
+      x.part[i] = _mm512_fnmadd_ps(slope.part[i], deviation, rest);
+    }
+    x.Store(a.dx + index, which);
+  });
+}
+
+template <typename T, Passes kPasses, bool kResidual>
+void Run(const BatchNormGradArguments<T>& a, Context& context) {
+  const Channels of(a.channels, context);
+  const Corrections corrections(a.channels, context);
+  for (int64_t c = 0; c < a.channels; ++c) {
+    of.mean[c] = a.mean[c];
+    of.scale[c] = a.gamma[c] * a.inverse_stddev[c];
+    of.beta[c] = a.beta[c];
+  }
+  const Tasks tasks(a.rows, a.channels, context.num_threads());
+  const std::vector<Sums> sums = SumsOfTasks(tasks, a.channels, context);
+  context.Run(tasks.count(), [&](int64_t task) {
+    AddUpGradients<T, kPasses, kResidual>(a, of, tasks.Begin(task), tasks.End(task),
+                                          sums[task]);
+  });
+  RunOverChannels(tasks, a.channels, context, [&](int64_t begin, int64_t end) {
+    FinishSums(a, sums, begin, end, of, corrections);
+  });
+  context.Run(tasks.count(), [&](int64_t task) {
+    WriteGradients<T, kPasses, kResidual>(a, of, corrections, tasks.Begin(task),
+                                          tasks.End(task));
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void BatchNormGrad(const BatchNormGradArguments<T>& a, Context& context) {
+  if (a.dresidual == nullptr) {
+    if (a.relu) return Run<T, Passes::kByX, false>(a, context);
+    return Run<T, Passes::kEverywhere, false>(a, context);
+  }
+  if (a.relu) return Run<T, Passes::kByPositive, true>(a, context);
+  return Run<T, Passes::kEverywhere, true>(a, context);
+}
+
+template void BatchNormGrad(const BatchNormGradArguments<float>&, Context&);
+template void BatchNormGrad(const BatchNormGradArguments<Bf16>&, Context&);
+
+}  // namespace resnet
+
+#pragma GCC pop_options
+
+#endif  // __x86_64__

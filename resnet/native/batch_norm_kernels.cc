@@ -1,0 +1,155 @@
+// Batch normalization in two passes over memory: one for the moments, one that writes.
+//
+// It computes next to nothing for each number that it reads, so what it reads and writes
+// decides. The first pass ends at the beginning, where the second one starts: that much
+// of x is still in the cache.
+
+#ifdef __x86_64__
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "resnet/native/batch_norm.h"
+#include "resnet/native/row_passes.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+
+namespace resnet {
+namespace {
+
+// Adds up x - shift and its square. Sums of x itself would lose the deviations from a
+// mean that is much larger than they are; the mean of a few rows is near enough to it.
+template <typename T>
+void AddUpDeviations(const T* x, int64_t begin, int64_t end, int64_t channels,
+                     float* shift, const Sums& sums) {
+  constexpr int64_t kShiftRows = 16;
+  const auto add = [=](auto which, int64_t row, int64_t c, Unit<T>* sums) {
+    const Unit<T> unit = Unit<T>::Load(x + row * channels + c, which);
+    const Unit<T> from = LoadFloats<T>(shift + c);
+    for (int i = 0; i < unit.kParts; ++i) {
+      const __m512 deviation = _mm512_sub_ps(unit.part[i], from.part[i]);
+      sums[0].part[i] = _mm512_add_ps(sums[0].part[i], deviation);
+      sums[1].part[i] = _mm512_fmadd_ps(deviation, deviation, sums[1].part[i]);
+    }
+  };
+  const int64_t few = std::max(begin, end - kShiftRows);
+  sums.AddUp<T>(few, end, channels, add);
+  for (int64_t c = 0; c < channels; ++c) shift[c] = sums.total(0, c) / (end - few);
+  sums.AddUp<T>(begin, end, channels, add);
+}
+
+// Puts together the sums of all tasks, for some channels.
+// Source: Chan, Golub and LeVeque 1979, Stanford STAN-CS-79-773, equation 2.1.
+template <typename T>
+void FinishMoments(const BatchNormArguments<T>& a, const Tasks& tasks, const float* shifts,
+                   const std::vector<Sums>& sums, int64_t begin, int64_t end,
+                   const Channels& of) {
+  for (int64_t c = begin; c < end; ++c) {
+    double mean = 0;
+    for (int64_t task = 0; task < tasks.count(); ++task) {
+      const double rows = tasks.End(task) - tasks.Begin(task);
+      mean += rows * shifts[task * Padded(a.channels) + c] + sums[task].total(0, c);
+    }
+    mean /= a.rows;
+    double squares = 0;
+    for (int64_t task = 0; task < tasks.count(); ++task) {
+      const double rows = tasks.End(task) - tasks.Begin(task);
+      const double from_shift = sums[task].total(0, c) / rows;
+      const double from_mean = shifts[task * Padded(a.channels) + c] + from_shift - mean;
+      squares += sums[task].total(1, c) - rows * from_shift * from_shift +
+                 rows * from_mean * from_mean;
+    }
+    squares = squares < 0 ? 0 : squares;  // By rounding; NaN stays.
+    a.mean[c] = mean;
+    a.unbiased_variance[c] = squares / std::max<int64_t>(a.rows - 1, 1);
+    a.inverse_stddev[c] = 1 / std::sqrt(squares / a.rows + a.epsilon);
+    of.mean[c] = a.mean[c];
+    of.scale[c] = a.gamma[c] * a.inverse_stddev[c];
+    of.beta[c] = a.beta[c];
+  }
+}
+
+template <typename T, bool kResidual, bool kStream>
+void WriteNormalized(const BatchNormArguments<T>& a, int64_t begin, int64_t end,
+                     const Channels& of) {
+  using Bits = typename Unit<T>::Bits;
+  const __m512 floor = _mm512_set1_ps(a.relu ? 0 : -INFINITY);
+  Bits* positive = reinterpret_cast<Bits*>(a.positive);
+  const int64_t units = UnitsOfRow<T>(a.channels);
+  ForEachUnit<T>(begin, end, a.channels, [=](auto which, int64_t row, int64_t c) {
+    const int64_t index = row * a.channels + c;
+    Unit<T> unit = Normalized<T>(Unit<T>::Load(a.x + index, which), of, c);
+    if constexpr (kResidual) {
+      const Unit<T> other = Unit<T>::Load(a.residual + index, which);
+      for (int i = 0; i < unit.kParts; ++i) {
+        unit.part[i] = _mm512_add_ps(unit.part[i], other.part[i]);
+      }
+      if (positive) positive[row * units + c / unit.kSize] = Positive(unit);
+    }
+    for (int i = 0; i < unit.kParts; ++i) {
+      unit.part[i] = _mm512_max_ps(floor, unit.part[i]);  // In this order NaN stays.
+    }
+    if constexpr (kStream) {
+      unit.Stream(a.y + index);
+    } else {
+      unit.Store(a.y + index, which);
+    }
+  });
+  if (kStream) _mm_sfence();
+}
+
+// Whether to write around the cache: so that the memory of y isn't read before it is
+// written. But y is no longer in the cache then, and that only pays if it is too large to
+// stay there anyway.
+template <typename T>
+bool WritesAroundCache(const BatchNormArguments<T>& a) {
+  constexpr int64_t kLargeBytes = 1 << 24;
+  const int64_t row_bytes = a.channels * sizeof(T);
+  return a.rows * row_bytes >= kLargeBytes && row_bytes % 64 == 0 &&
+         reinterpret_cast<uintptr_t>(a.y) % 64 == 0;
+}
+
+}  // namespace
+
+template <typename T>
+int64_t PositiveBytes(int64_t rows, int64_t channels) {
+  return rows * UnitsOfRow<T>(channels) * sizeof(typename Unit<T>::Bits);
+}
+
+template <typename T>
+void BatchNorm(const BatchNormArguments<T>& a, Context& context) {
+  const int64_t padded = Padded(a.channels);
+  const Tasks tasks(a.rows, a.channels, context.num_threads());
+  const std::vector<Sums> sums = SumsOfTasks(tasks, a.channels, context);
+  float* shifts = AllocateFloats(tasks.count(), a.channels, context);
+  const Channels of(a.channels, context);
+  context.Run(tasks.count(), [&](int64_t task) {
+    AddUpDeviations(a.x, tasks.Begin(task), tasks.End(task), a.channels,
+                    shifts + task * padded, sums[task]);
+  });
+  RunOverChannels(tasks, a.channels, context, [&](int64_t begin, int64_t end) {
+    FinishMoments(a, tasks, shifts, sums, begin, end, of);
+  });
+  const bool stream = WritesAroundCache(a);
+  const auto write = a.residual == nullptr
+                         ? (stream ? WriteNormalized<T, false, true>
+                                   : WriteNormalized<T, false, false>)
+                         : (stream ? WriteNormalized<T, true, true>
+                                   : WriteNormalized<T, true, false>);
+  context.Run(tasks.count(), [&](int64_t task) {
+    write(a, tasks.Begin(task), tasks.End(task), of);
+  });
+}
+
+template int64_t PositiveBytes<float>(int64_t, int64_t);
+template int64_t PositiveBytes<Bf16>(int64_t, int64_t);
+template void BatchNorm(const BatchNormArguments<float>&, Context&);
+template void BatchNorm(const BatchNormArguments<Bf16>&, Context&);
+
+}  // namespace resnet
+
+#pragma GCC pop_options
+
+#endif  // __x86_64__

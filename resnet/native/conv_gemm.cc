@@ -1,0 +1,324 @@
+#include "resnet/native/conv_gemm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "resnet/native/gemm.h"
+#include "resnet/native/patches.h"
+#include "resnet/native/task_grids.h"
+
+namespace resnet {
+namespace {
+
+// Of patches that are gathered at a time: half of an L2 cache. But few rows at a time would
+// read the packed kernel often.
+constexpr int64_t kPatchBytes = 1 << 19;
+constexpr int64_t kLeastPatches = 96;
+// Of a kernel gradient: few rows at a time would write its sums often.
+constexpr int64_t kGradientPatchBytes = 1 << 20;
+constexpr int64_t kWidestPatch = 1024;
+
+// A kernel packed in parts: a range of columns each.
+template <typename T>
+class PackedKernel {
+ public:
+  // Writes the columns of a range to memory as `Pack` does.
+  using PackPart = std::function<void(const Range&, void*)>;
+
+  PackedKernel(int64_t k, int64_t n, int64_t parts, const PackPart& pack, Context& context)
+      : n_(n), parts_(parts),
+        memory_(context, parts, PackedBytes<T>(k, LargestPart(n, parts, kColumnStep))) {
+    context.Run(parts, [&](int64_t part) { pack(columns(part), memory_.of(part)); });
+  }
+
+  Range columns(int64_t part) const { return Range(n_, parts_, part, kColumnStep); }
+  const void* of(int64_t part) const { return memory_.of(part); }
+
+ private:
+  int64_t n_, parts_;
+  TaskMemory memory_;
+};
+
+// Where the results for the places of a window go in images of `height` by `width` pixels:
+// to each stride-th row and column, from `row` and `column` on.
+struct Target {
+  int64_t height, width;
+  int64_t row, column, stride;
+
+  int64_t pixel(const Window& window, int64_t place) const {
+    const int64_t line = place / window.out_width;
+    const int64_t image = line / window.out_height;
+    return (image * height + row + line % window.out_height * stride) * width + column +
+           place % window.out_width * stride;
+  }
+};
+
+// y[image, target of place, n] = epilogue(patch of place * kernel[patch_size, n]).
+template <typename T>
+void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
+                     const typename PackedKernel<T>::PackPart& pack,
+                     const Epilogue<T>& epilogue, const Target& target, T* y,
+                     Context& context) {
+  const int64_t k = window.patch_size();
+  const int64_t places = batch * window.places();
+  const bool in_place = window.IsPixel();
+  const bool is_dense = target.stride == 1;
+  const Grid grid = MakeGrid(places, n, context.num_threads());
+  const PackedKernel<T> kernel(k, n, grid.columns, pack, context);
+
+  const int64_t most_columns = LargestPart(n, grid.columns, kColumnStep);
+  int64_t most_rows = LargestPart(places, grid.rows, 1);
+  if (!in_place || !is_dense) {
+    const int64_t size = std::max(in_place ? 0 : k, is_dense ? 0 : most_columns);
+    const int64_t fitting =
+        std::max<int64_t>(kPatchBytes / (size * sizeof(T)), kLeastPatches);
+    most_rows = DivideUp(most_rows, DivideUp(most_rows, fitting));
+  }
+  const int64_t patch_bytes = RoundUp(in_place ? 0 : most_rows * k * sizeof(T), kLine);
+  const int64_t result_bytes =
+      RoundUp(is_dense ? 0 : most_rows * most_columns * sizeof(T), kLine);
+  const int64_t tasks = grid.rows * grid.columns;
+  const TaskMemory memory(
+      context, tasks,
+      patch_bytes + result_bytes + MultiplyScratchBytes<T>(most_rows, most_columns, k));
+
+  context.Run(tasks, [&](int64_t task) {
+    T* const patches = reinterpret_cast<T*>(memory.of(task));
+    T* const results = reinterpret_cast<T*>(memory.of(task) + patch_bytes);
+    void* const scratch = memory.of(task) + patch_bytes + result_bytes;
+    const int64_t part = task % grid.columns;
+    const Range columns = kernel.columns(part);
+    const Range rows(places, grid.rows, task / grid.columns);
+    for (int64_t i = 0; i < rows.size; i += most_rows) {
+      const int64_t begin = rows.begin + i, count = std::min(most_rows, rows.size - i);
+      const T* left = x + begin * k;
+      if (!in_place) {
+        GatherPatches(window, x, begin, count, patches);
+        left = patches;
+      }
+      const int64_t offset = begin * n + columns.begin;
+      Epilogue<T> moved = epilogue;
+      if (moved.bias != nullptr) moved.bias += columns.begin;
+      if (moved.residual != nullptr) moved.residual += offset;
+      T* const out = is_dense ? y + offset : results;
+      Multiply<T>(count, columns.size, k, left, k, kernel.of(part), out,
+                  is_dense ? n : columns.size, moved, scratch);
+      if (is_dense) continue;
+      for (int64_t j = 0; j < count; ++j) {
+        CopyRun(results + j * columns.size, columns.size * sizeof(T),
+                y + target.pixel(window, begin + j) * n + columns.begin);
+      }
+    }
+  });
+}
+
+// The window of a forward convolution.
+Window MakeWindow(const ConvShape& shape) {
+  return {shape.in_height,   shape.in_width,    shape.in_channels, shape.kernel_size,
+          shape.kernel_size, shape.stride,      shape.pad(),       shape.pad(),
+          shape.out_height,  shape.out_width};
+}
+
+// The input gradient at the places of one phase: those whose row and column have these
+// remainders by the stride. Only every stride-th row and column of the kernel reach them,
+// so each phase is a convolution of dy of stride 1 with a smaller, turned kernel.
+struct Phase {
+  Phase(const ConvShape& shape, int64_t row, int64_t column)
+      : kernel_row((row + shape.pad()) % shape.stride),
+        kernel_column((column + shape.pad()) % shape.stride),
+        target{shape.in_height, shape.in_width, row, column, shape.stride} {
+    window.height = shape.out_height;
+    window.width = shape.out_width;
+    window.channels = shape.out_channels;
+    window.rows = Reach(kernel_row, shape);
+    window.columns = Reach(kernel_column, shape);
+    window.stride = 1;
+    window.top_pad = window.rows - 1 - (row + shape.pad()) / shape.stride;
+    window.left_pad = window.columns - 1 - (column + shape.pad()) / shape.stride;
+    window.out_height = DivideUp(shape.in_height - row, shape.stride);
+    window.out_width = DivideUp(shape.in_width - column, shape.stride);
+  }
+
+  static int64_t Reach(int64_t first, const ConvShape& shape) {
+    return DivideUp(std::max<int64_t>(shape.kernel_size - first, 0), shape.stride);
+  }
+
+  int64_t kernel_row, kernel_column;  // The first of the kernel's rows and columns.
+  Target target;
+  Window window;
+};
+
+// Packs the kernel of a phase, turned and transposed, for some of the input channels:
+// [rows, columns, out_channels, channels]. `turned` is scratch memory for all of it.
+template <typename T>
+void PackTurned(const ConvShape& shape, const Phase& phase, const Range& channels,
+                const float* kernel, float* turned, void* packed) {
+  const Window& window = phase.window;
+  const int64_t size = shape.out_channels;
+  const auto row_at = [&](int64_t u, int64_t v, int64_t channel) {
+    const int64_t i = phase.kernel_row + u * shape.stride;
+    const int64_t j = phase.kernel_column + v * shape.stride;
+    return kernel + ((i * shape.kernel_size + j) * shape.in_channels + channel) * size;
+  };
+  if (window.rows * window.columns == 1) {
+    Pack<T>(row_at(0, 0, channels.begin), 1, size, size, channels.size, packed);
+    return;
+  }
+  turned += channels.begin * window.patch_size();
+  float* to = turned;
+  for (int64_t c = channels.begin; c < channels.begin + channels.size; ++c) {
+    for (int64_t u = window.rows - 1; u >= 0; --u) {
+      for (int64_t v = window.columns - 1; v >= 0; --v, to += size) {
+        CopyRun(row_at(u, v, c), size * sizeof(float), to);
+      }
+    }
+  }
+  Pack<T>(turned, 1, window.patch_size(), window.patch_size(), channels.size, packed);
+}
+
+template <typename T>
+void ClearPhase(const ConvShape& shape, const Phase& phase, T* dx, Context& context) {
+  const int64_t width = phase.window.out_width;
+  context.Run(shape.batch * phase.window.out_height, [&](int64_t line) {
+    for (int64_t place = line * width; place < (line + 1) * width; ++place) {
+      std::memset(dx + phase.target.pixel(phase.window, place) * shape.in_channels, 0,
+                  shape.in_channels * sizeof(T));
+    }
+  });
+}
+
+// Divides a window into parts whose patches aren't too wide: rows, or else pixels.
+std::vector<Window> DivideWindow(const Window& window) {
+  Window part = window;
+  if (window.patch_size() > kWidestPatch) part.rows = 1;
+  if (part.patch_size() > kWidestPatch) part.columns = 1;
+  std::vector<Window> parts;
+  for (int64_t i = 0; i < window.rows; i += part.rows) {
+    for (int64_t j = 0; j < window.columns; j += part.columns) {
+      parts.push_back(part);
+      parts.back().top_pad -= i;
+      parts.back().left_pad -= j;
+    }
+  }
+  return parts;
+}
+
+// dkernel = the sum of the partial sums and of what it is.
+void AddSums(const float* sums, int64_t num_sums, int64_t size, float* dkernel,
+             Context& context) {
+  constexpr int64_t kPiece = 1 << 12;
+  context.Run(DivideUp(size, kPiece), [&](int64_t piece) {
+    const int64_t end = std::min(size, (piece + 1) * kPiece);
+    for (int64_t sum = 0; sum < num_sums; ++sum) {
+      for (int64_t i = piece * kPiece; i < end; ++i) dkernel[i] += sums[sum * size + i];
+    }
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void ConvForwardGemm(const ConvShape& shape, const T* x, const float* kernel,
+                     const Epilogue<T>& epilogue, T* y, Context& context) {
+  const Window window = MakeWindow(shape);
+  const int64_t n = shape.out_channels;
+  const auto pack = [&](const Range& columns, void* packed) {
+    Pack<T>(kernel + columns.begin, n, 1, window.patch_size(), columns.size, packed);
+  };
+  const Target target = {shape.out_height, shape.out_width, 0, 0, 1};
+  MultiplyPatches<T>(window, shape.batch, n, x, pack, epilogue, target, y, context);
+}
+
+template <typename T>
+void ConvInputGradientGemm(const ConvShape& shape, const T* dy, const float* kernel, T* dx,
+                           Context& context) {
+  for (int64_t row = 0; row < std::min(shape.stride, shape.in_height); ++row) {
+    for (int64_t column = 0; column < std::min(shape.stride, shape.in_width); ++column) {
+      const Phase phase(shape, row, column);
+      const int64_t k = phase.window.patch_size();
+      if (k == 0) {
+        ClearPhase(shape, phase, dx, context);
+        continue;
+      }
+      float* turned = AllocateFor<float>(context, k * shape.in_channels);
+      const auto pack = [&](const Range& channels, void* packed) {
+        PackTurned<T>(shape, phase, channels, kernel, turned, packed);
+      };
+      MultiplyPatches<T>(phase.window, shape.batch, shape.in_channels, dy, pack,
+                         Epilogue<T>(), phase.target, dx, context);
+    }
+  }
+}
+
+template <typename T>
+void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, float* dkernel,
+                            Context& context) {
+  const Window window = MakeWindow(shape);
+  const bool in_place = window.IsPixel();
+  const int64_t n = shape.out_channels;
+  const int64_t k = window.patch_size();
+  const int64_t places = shape.batch * window.places();
+  // Pixels are divided by their channels.
+  const std::vector<Window> windows = DivideWindow(window);
+  const int64_t most_parts = in_place ? DivideUp(k, kColumnStep) : windows.size();
+  const GradientGrid grid =
+      MakeGradientGrid(places, k, n, most_parts, context.num_threads());
+
+  const int64_t patch_size = windows[0].patch_size();
+  int64_t most_rows = LargestPart(places, grid.places, 1);
+  if (!in_place) {
+    const int64_t fitting =
+        std::max<int64_t>(kGradientPatchBytes / (patch_size * sizeof(T)), kLeastPatches);
+    most_rows = DivideUp(most_rows, DivideUp(most_rows, fitting));
+  }
+  const int64_t patch_bytes =
+      RoundUp(in_place ? 0 : most_rows * patch_size * sizeof(T), kLine);
+  const int64_t tasks = grid.places * grid.parts * grid.columns;
+  const TaskMemory memory(
+      context, tasks,
+      patch_bytes + MultiplyTransposedScratchBytes<T>(most_rows, patch_size, n));
+  float* const sums = AllocateFor<float>(context, (grid.places - 1) * k * n);
+
+  context.Run(tasks, [&](int64_t task) {
+    T* const patches = reinterpret_cast<T*>(memory.of(task));
+    void* const scratch = memory.of(task) + patch_bytes;
+    const Range columns(n, grid.columns, task % grid.columns, kColumnStep);
+    const int64_t part = task / grid.columns % grid.parts;
+    const int64_t group = task / grid.columns / grid.parts;
+    const Range rows(places, grid.places, group);
+    float* const sum = (group == 0 ? dkernel : sums + (group - 1) * k * n) + columns.begin;
+    const T* const right = dy + rows.begin * n + columns.begin;
+    if (in_place) {
+      const Range channels(k, grid.parts, part, kColumnStep);
+      MultiplyTransposed<T>(rows.size, channels.size, columns.size,
+                            x + rows.begin * k + channels.begin, k, right, n,
+                            sum + channels.begin * n, n, false, scratch);
+      return;
+    }
+    const Range mine(windows.size(), grid.parts, part);
+    for (int64_t i = 0; i < rows.size; i += most_rows) {
+      const int64_t count = std::min(most_rows, rows.size - i);
+      for (int64_t w = mine.begin; w < mine.begin + mine.size; ++w) {
+        GatherPatches(windows[w], x, rows.begin + i, count, patches);
+        float* const out = sum + w * patch_size * n;
+        MultiplyTransposed<T>(count, patch_size, columns.size, patches, patch_size,
+                              right + i * n, n, out, n, i > 0, scratch);
+      }
+    }
+  });
+  AddSums(sums, grid.places - 1, k * n, dkernel, context);
+}
+
+#define INSTANTIATE(T)                                                                    \
+  template void ConvForwardGemm<T>(const ConvShape&, const T*, const float*,              \
+                                   const Epilogue<T>&, T*, Context&);                     \
+  template void ConvInputGradientGemm<T>(const ConvShape&, const T*, const float*, T*,    \
+                                         Context&);                                       \
+  template void ConvKernelGradientGemm<T>(const ConvShape&, const T*, const T*, float*,   \
+                                          Context&)
+INSTANTIATE(float);
+INSTANTIATE(Bf16);
+
+}  // namespace resnet

@@ -1,0 +1,58 @@
+// What the convolution kernels share: shapes, number formats, threads and scratch memory.
+//
+// Free of TensorFlow, so that kernels can be compiled for newer instructions without
+// also compiling its templates for them.
+
+#ifndef RESNET_NATIVE_CONVOLUTION_H_
+#define RESNET_NATIVE_CONVOLUTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace resnet {
+
+// A convolution with a square kernel; images are [batch, height, width, channels].
+//
+// y[n, h, w, k] = sum over i, j, c of
+//     x[n, h * stride + i - pad, w * stride + j - pad, c] * kernel[i, j, c, k]
+// where x is 0 outside of the image and pad = (kernel_size - 1) / 2, rounded down.
+struct ConvShape {
+  int64_t batch, in_height, in_width, in_channels;
+  int64_t out_height, out_width, out_channels;
+  int64_t kernel_size, stride;
+
+  int64_t pad() const { return (kernel_size - 1) / 2; }
+};
+
+// A bfloat16: the upper half of a float.
+struct Bf16 {
+  uint16_t bits;
+};
+
+// What a kernel computes with. Only the thread that made the call may use it.
+class Context {
+ public:
+  virtual ~Context() = default;
+
+  virtual int num_threads() const = 0;
+
+  // Calls task(0) ... task(num_tasks - 1), in any order and on any thread, and waits.
+  virtual void Run(int64_t num_tasks, const std::function<void(int64_t)>& task) const = 0;
+
+  // Returns memory, aligned to 64 bytes and not set, which lives as long as the context.
+  virtual void* Allocate(size_t bytes) = 0;
+};
+
+// What is done to each output of a forward convolution before it is rounded and stored:
+// y = relu(y + bias[k] + residual[n, h, w, k]), each part only if it is there.
+template <typename T>
+struct Epilogue {
+  const float* bias = nullptr;
+  const T* residual = nullptr;
+  bool relu = false;
+};
+
+}  // namespace resnet
+
+#endif  // RESNET_NATIVE_CONVOLUTION_H_

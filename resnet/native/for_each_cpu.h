@@ -1,0 +1,13 @@
+// Compiles a function for several kinds of processor; the fitting one is chosen when the
+// library is loaded.
+
+#ifndef RESNET_NATIVE_FOR_EACH_CPU_H_
+#define RESNET_NATIVE_FOR_EACH_CPU_H_
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2,fma", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+
+#endif  // RESNET_NATIVE_FOR_EACH_CPU_H_

@@ -1,0 +1,374 @@
+// Matrix products in float32 for one thread, in AVX-512.
+//
+// The scheme is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication" (ACM TOMS 34, 2008): a tile of c stays in registers while its sum runs,
+// blocks of the operands stay in the second-level cache. What comes from memory is asked
+// for one block ahead, a little with each tile: the products of a network's first layers
+// are so thin that waiting for memory would take a third of their time.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "resnet/native/gemm.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+
+namespace resnet {
+namespace {
+
+constexpr int kLanes = 16;
+// Of a tile: 24 of the 32 registers hold sums. Of the tiles with so many, this one reads
+// least: 44 values for 384 products.
+constexpr int kRows = 12;
+constexpr int kVectors = 2;
+constexpr int kPanel = kVectors * kLanes;  // Columns of b that lie together when packed.
+
+// Of Multiply's blocks: 256 KB of a and a panel of b of 64 KB lie in the L2 cache.
+constexpr int64_t kMaxDepth = 512;
+constexpr int64_t kBlockSize = 64 * 1024;
+constexpr int64_t kMaxBlockRows = 40 * kRows;
+// A result of so many elements is written past the caches: they needn't fetch first what is
+// overwritten, and it would hardly stay until it is read.
+constexpr int64_t kStreamedSize = 1 << 20;
+
+// Of MultiplyTransposed's blocks: 256 KB of a and of b each. Wider blocks are slower: rows
+// that lie far apart fall into few lines of the caches.
+constexpr int64_t kMaxTransposedDepth = 256;
+constexpr int64_t kMaxTransposedColumns = 256;
+constexpr int64_t kStepsAhead = 8;  // From the L2 cache.
+
+int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+// Returns how many parts of at most `limit` there are in `total`.
+int64_t Parts(int64_t total, int64_t limit) {
+  return std::max<int64_t>(1, (total + limit - 1) / limit);
+}
+
+// Returns the size, a multiple of `step`, of equal parts of `total`.
+int64_t EvenPart(int64_t total, int64_t limit, int64_t step) {
+  const int64_t parts = Parts(total, limit);
+  return RoundUp(std::max<int64_t>(1, (total + parts - 1) / parts), step);
+}
+
+// What becomes of the sums of a tile.
+struct Finish {
+  bool add = false;  // To what is in c.
+  bool relu = false;
+  bool stream = false;  // Past the caches.
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+};
+
+// What is fetched into the L2 cache while a tile is computed: as many elements as the tile
+// is deep of each of `rows` rows; if it is transposed, a line of as many rows.
+struct Ahead {
+  const float* at;
+  int64_t stride;
+  int64_t rows;
+};
+
+// Sums a[R, depth] * b[depth, V * kLanes] for c. Element (r, p) of a is at a[r * lda + p],
+// or at a[p * lda + r] if it is transposed. Of the last vector only the lanes of `mask`
+// count.
+template <int R, int V, bool kTransposed>
+void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
+          int64_t ldc, __mmask16 mask, const Finish& finish, Ahead ahead) {
+  __m512 sum[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      sum[r][v] = _mm512_setzero_ps();
+      // They arrive while the sums run.
+      if (!finish.stream) __builtin_prefetch(c + r * ldc + v * kLanes, 1);
+      if (finish.residual != nullptr) {
+        __builtin_prefetch(finish.residual + r * ldc + v * kLanes);
+      }
+    }
+  }
+  for (int64_t p = 0; p < depth; ++p) {
+    if (kTransposed) {
+      __builtin_prefetch(ahead.at, 0, 2);
+      ahead.at += ahead.stride;
+      // The processor doesn't foresee strides of more than a few lines.
+      __builtin_prefetch(a + kStepsAhead * lda);
+      __builtin_prefetch(a + kStepsAhead * lda + R - 1);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) __builtin_prefetch(b + kStepsAhead * ldb + v * kLanes);
+    } else if (p % kLanes == 0) {
+      for (int64_t r = 0; r < ahead.rows; ++r) {
+        __builtin_prefetch(ahead.at + r * ahead.stride + p, 0, 2);
+      }
+    }
+    __m512 right[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) right[v] = _mm512_loadu_ps(b + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512 left = _mm512_set1_ps(kTransposed ? a[r] : a[r * lda]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(left, right[v], sum[r][v]);
+    }
+    a += kTransposed ? lda : 1;
+    b += ldb;
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+    const __mmask16 lanes = v == V - 1 ? mask : static_cast<__mmask16>(0xffff);
+    const __m512 bias = finish.bias == nullptr
+                            ? _mm512_setzero_ps()
+                            : _mm512_maskz_loadu_ps(lanes, finish.bias + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const int64_t at = r * ldc + v * kLanes;
+      __m512 value = sum[r][v];
+      if (finish.add) value = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, c + at), value);
+      if (finish.bias != nullptr) value = _mm512_add_ps(value, bias);
+      if (finish.residual != nullptr) {
+        value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, finish.residual + at));
+      }
+      if (finish.relu) {  // In this order a NaN stays one.
+        value = _mm512_maskz_max_ps(lanes, _mm512_setzero_ps(), value);
+      }
+      if (lanes != 0xffff) {  // Slow.
+        _mm512_mask_storeu_ps(c + at, lanes, value);
+      } else if (finish.stream) {
+        _mm512_stream_ps(c + at, value);
+      } else {
+        _mm512_storeu_ps(c + at, value);
+      }
+    }
+  }
+}
+
+using TileFunction = void (*)(int64_t, const float*, int64_t, const float*, int64_t, float*,
+                              int64_t, __mmask16, const Finish&, Ahead);
+using TileTable = std::array<TileFunction, kRows * kVectors>;
+
+template <bool kTransposed, size_t... I>
+constexpr TileTable MakeTable(std::index_sequence<I...>) {
+  return {Tile<I / kVectors + 1, I % kVectors + 1, kTransposed>...};
+}
+
+// The tile of r rows and v vectors is at (r - 1) * kVectors + v - 1.
+template <bool kTransposed>
+constexpr TileTable kTiles =
+    MakeTable<kTransposed>(std::make_index_sequence<kRows * kVectors>());
+
+// Sums a[rows, depth] * b[depth, columns], at most kPanel columns, for c. `ahead_of` says
+// what is fetched with each tile, counted from 0.
+template <bool kTransposed, typename AheadOf>
+void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, const float* a,
+                   int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                   Finish finish, const AheadOf& ahead_of) {
+  const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
+  const __mmask16 mask =
+      static_cast<__mmask16>(0xffff >> (vectors * kLanes - static_cast<int>(columns)));
+  // A last tile of one or two rows would wait for its own sums.
+  const int64_t step = EvenPart(rows, kRows, 1);
+  int64_t tile = 0;
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = std::min(step, rows - row);
+    kTiles<kTransposed>[(count - 1) * kVectors + vectors - 1](
+        depth, a, lda, b, ldb, c, ldc, mask, finish, ahead_of(tile++));
+    a += kTransposed ? step : step * lda;
+    c += step * ldc;
+    if (finish.residual != nullptr) finish.residual += step * ldc;
+  }
+}
+
+// to[j, i] = from[i, j], 16 by 16 elements: swaps blocks of 8 by 8, then of 4 by 4 within
+// them, of 2 by 2 and the last.
+void TransposeBlock(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+  const __m512i lane =
+      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512 row[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) row[i] = _mm512_loadu_ps(from + i * from_stride);
+#pragma GCC unroll 4
+  for (int size = kLanes / 2; size > 0; size /= 2) {
+    // Bit 4 of an index chooses the second row.
+    const __mmask16 odd = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(size));
+    const __m512i first =
+        _mm512_mask_add_epi32(lane, odd, lane, _mm512_set1_epi32(kLanes - size));
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(size));
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & size) continue;
+      const __m512 upper = row[i], lower = row[i + size];
+      row[i] = _mm512_permutex2var_ps(upper, first, lower);
+      row[i + size] = _mm512_permutex2var_ps(upper, second, lower);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) _mm512_storeu_ps(to + i * to_stride, row[i]);
+}
+
+// The blocks of a in one product.
+struct Blocks {
+  Blocks(int64_t m, int64_t k, int64_t lda)
+      : depth(EvenPart(k, kMaxDepth, 1)),
+        rows(EvenPart(m, max_rows(), kRows)),
+        copy(lda % 1024 == 0 && m > 8) {}
+
+  int64_t max_rows() const {
+    return std::min(kMaxBlockRows, RoundUp(kBlockSize / depth, kRows));
+  }
+
+  // Not a multiple of 4 KB, see `copy`.
+  int64_t copy_stride() const { return RoundUp(depth, 2 * kLanes) + kLanes; }
+
+  int64_t depth, rows;
+  bool copy;  // Rows that lie a multiple of 4 KB apart share a few lines of the L1 cache.
+};
+
+
+}  // namespace
+
+template <>
+size_t PackedBytes<float>(int64_t k, int64_t n) {
+  return sizeof(float) * k * RoundUp(n, kLanes);
+}
+
+template <>
+void Pack<float>(const float* b, int64_t row_stride, int64_t column_stride, int64_t k,
+                 int64_t n, void* packed) {
+  float* out = static_cast<float*>(packed);
+  for (int64_t first = 0; first < n; first += kPanel) {
+    const int64_t columns = std::min<int64_t>(kPanel, n - first);
+    const int64_t width = RoundUp(columns, kLanes);
+    const float* from = b + first * column_stride;
+    const bool blocks = row_stride == 1 && columns == width;
+    const int64_t in_blocks = blocks ? k / kLanes * kLanes : 0;
+    for (int64_t p = 0; p < in_blocks; p += kLanes) {
+      for (int64_t j = 0; j < columns; j += kLanes) {
+        TransposeBlock(from + j * column_stride + p, column_stride, out + p * width + j,
+                       width);
+      }
+    }
+    for (int64_t p = in_blocks; p < k; ++p) {
+      const float* row = from + p * row_stride;
+      for (int64_t j = 0; j < columns; ++j) out[p * width + j] = row[j * column_stride];
+      std::fill(out + p * width + columns, out + (p + 1) * width, 0.0f);
+    }
+    out += k * width;
+  }
+}
+
+template <>
+size_t MultiplyScratchBytes<float>(int64_t m, int64_t, int64_t k) {
+  const Blocks blocks(m, k, 0);
+  const int64_t rows = std::min(RoundUp(m, kRows), blocks.max_rows());
+  return sizeof(float) * rows * blocks.copy_stride();
+}
+
+template <>
+void Multiply<float>(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+                     const void* packed_b, float* c, int64_t ldc,
+                     const Epilogue<float>& epilogue, void* scratch) {
+  const Blocks blocks(m, k, lda);
+  float* copy = static_cast<float*>(scratch);
+  const bool stream = m * n >= kStreamedSize && k <= blocks.depth && ldc % kLanes == 0 &&
+                      reinterpret_cast<uintptr_t>(c) % sizeof(__m512) == 0;
+  for (int64_t row = 0; row < m; row += blocks.rows) {
+    const int64_t rows = std::min(blocks.rows, m - row);
+    for (int64_t p = 0; p == 0 || p < k; p += blocks.depth) {
+      const int64_t depth = std::min(blocks.depth, k - p);
+      const bool last = p + depth == k;
+      const float* block = a + row * lda + p;
+      const float* next_block = last ? a + (row + rows) * lda : block + depth;
+      const int64_t next_rows = last ? std::min(blocks.rows, m - row - rows) : rows;
+      int64_t stride = lda;
+      if (blocks.copy) {
+        stride = blocks.copy_stride();
+        for (int64_t r = 0; r < rows; ++r) {
+          std::memcpy(copy + r * stride, block + r * lda, sizeof(float) * depth);
+        }
+        block = copy;
+      }
+      const int64_t tiles = Parts(rows, kRows);
+      const int64_t rows_ahead = Parts(next_rows, tiles * Parts(n, kPanel));
+      for (int64_t column = 0; column < n; column += kPanel) {
+        const int64_t columns = std::min<int64_t>(kPanel, n - column);
+        const int64_t width = RoundUp(columns, kLanes);
+        const int64_t at = row * ldc + column;
+        Finish finish;
+        finish.add = p > 0;
+        finish.relu = epilogue.relu && last;
+        finish.stream = stream;
+        if (p == 0) {  // Not at the end: c may be the residual's own memory.
+          if (epilogue.bias != nullptr) finish.bias = epilogue.bias + column;
+          if (epilogue.residual != nullptr) finish.residual = epilogue.residual + at;
+        }
+        const auto ahead_of = [&](int64_t tile) {
+          const int64_t next = (column / kPanel * tiles + tile) * rows_ahead;
+          return Ahead{next_block + next * lda, lda,
+                       std::max<int64_t>(0, std::min(rows_ahead, next_rows - next))};
+        };
+        const float* panel = static_cast<const float*>(packed_b) + column * k + p * width;
+        MultiplyPanel<false>(rows, columns, depth, block, stride, panel, width, c + at, ldc,
+                             finish, ahead_of);
+      }
+    }
+  }
+  if (stream) _mm_sfence();  // Other threads may read it next.
+}
+
+template <>
+size_t MultiplyTransposedScratchBytes<float>(int64_t m, int64_t, int64_t) {
+  return sizeof(float) * std::min(m, kMaxTransposedDepth) * kPanel;
+}
+
+template <>
+void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, int64_t lda,
+                               const float* b, int64_t ldb, float* c, int64_t ldc,
+                               bool accumulate, void* scratch) {
+  float* copy = static_cast<float*>(scratch);
+  const int64_t block_depth = EvenPart(m, kMaxTransposedDepth, 1);
+  for (int64_t left = 0; left < k; left += kMaxTransposedColumns) {
+    const int64_t block_rows = std::min(kMaxTransposedColumns, k - left);
+    for (int64_t right = 0; right < n; right += kMaxTransposedColumns) {
+      const int64_t end = std::min(right + kMaxTransposedColumns, n);
+      for (int64_t row = 0; row == 0 || row < m; row += block_depth) {
+        const int64_t depth = std::min(block_depth, m - row);
+        const int64_t next = row + depth;
+        const int64_t a_lines = next < m ? Parts(block_rows, kLanes) : 0;
+        const int64_t lines = next < m ? a_lines + Parts(end - right, kLanes) : 0;
+        int64_t line = 0;
+        const auto ahead_of = [&](int64_t) {
+          const int64_t now = line++;
+          if (now < a_lines) return Ahead{a + next * lda + left + now * kLanes, lda, 0};
+          if (now >= lines) return Ahead{b, 0, 0};
+          return Ahead{b + next * ldb + right + (now - a_lines) * kLanes, ldb, 0};
+        };
+        for (int64_t column = right; column < end; column += kPanel) {
+          const int64_t columns = std::min<int64_t>(kPanel, end - column);
+          const int64_t width = RoundUp(columns, kLanes);
+          const float* panel = b + row * ldb + column;
+          int64_t stride = ldb;
+          if (columns < width) {  // Not to read behind the last row.
+            for (int64_t p = 0; p < depth; ++p) {
+              std::memcpy(copy + p * width, panel + p * ldb, sizeof(float) * columns);
+              std::fill(copy + p * width + columns, copy + (p + 1) * width, 0.0f);
+            }
+            panel = copy;
+            stride = width;
+          }
+          Finish finish;
+          finish.add = accumulate || row > 0;
+          MultiplyPanel<true>(block_rows, columns, depth, a + row * lda + left, lda, panel,
+                              stride, c + left * ldc + column, ldc, finish, ahead_of);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace resnet
+
+#pragma GCC pop_options

@@ -1,0 +1,135 @@
+// Moves all variables of a network by one step of Nesterov's momentum.
+//
+// The twin in TensorFlow's own ops is optimizers.Momentum.apply_with_stock_ops. Weight
+// decay is part of the same pass: the memory is read and written once.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+#include "resnet/native/for_each_cpu.h"
+#include "resnet/native/op_context.h"
+
+namespace resnet {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+constexpr int64_t kPiece = 1 << 16;  // Elements of one task.
+
+FOR_EACH_CPU void Move(const float* gradient, int64_t size, float learning_rate,
+                       float momentum, float weight_decay, float* __restrict__ variable,
+                       float* __restrict__ velocity) {
+  for (int64_t i = 0; i < size; ++i) {
+    const float step = gradient[i] + weight_decay * variable[i];
+    velocity[i] = momentum * velocity[i] + step;
+    variable[i] -= learning_rate * (step + momentum * velocity[i]);
+  }
+}
+
+// Where one task reads and writes.
+struct Piece {
+  const float* gradient;
+  float* variable;
+  float* velocity;
+  int64_t size;
+  float weight_decay;
+};
+
+// Makes the variable's tensor this op's own: a reader may still hold the old one.
+absl::Status Own(OpKernelContext* context, Var* variable) {
+  Tensor* tensor = variable->tensor();
+  if (tensor->RefCountIsOne()) return absl::OkStatus();
+  Tensor copy;
+  TF_RETURN_IF_ERROR(
+      context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+  std::copy_n(tensor->flat<float>().data(), tensor->NumElements(),
+              copy.flat<float>().data());
+  *tensor = copy;
+  return absl::OkStatus();
+}
+
+class MomentumOp : public OpKernel {
+ public:
+  explicit MomentumOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("momentum", &momentum_));
+    OP_REQUIRES_OK(context, context->GetAttr("weight_decays", &weight_decays_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList variables, velocities, gradients;
+    OP_REQUIRES_OK(context, context->input_list("variables", &variables));
+    OP_REQUIRES_OK(context, context->input_list("velocities", &velocities));
+    OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
+    OP_REQUIRES(context,
+                static_cast<int>(weight_decays_.size()) == variables.size(),
+                absl::InvalidArgumentError("one weight decay a variable is expected"));
+    const float learning_rate = context->input(3 * variables.size()).scalar<float>()();
+
+    std::vector<tensorflow::core::RefCountPtr<Var>> held;
+    std::vector<Piece> pieces;
+    for (int i = 0; i < variables.size(); ++i) {
+      float* data[2];
+      for (int which = 0; which < 2; ++which) {
+        const Tensor& handle = which == 0 ? variables[i] : velocities[i];
+        held.emplace_back();
+        OP_REQUIRES_OK(context, tensorflow::LookupResource(
+                                    context, handle.scalar<tensorflow::ResourceHandle>()(),
+                                    &held.back()));
+        Var* variable = held.back().get();
+        tensorflow::mutex_lock lock(*variable->mu());
+        OP_REQUIRES(context, variable->tensor()->shape() == gradients[i].shape(),
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "variable ", i, " has the shape ",
+                        variable->tensor()->shape().DebugString(), ", its gradient ",
+                        gradients[i].shape().DebugString())));
+        OP_REQUIRES_OK(context, Own(context, variable));
+        data[which] = variable->tensor()->flat<float>().data();
+      }
+      const float* gradient = gradients[i].flat<float>().data();
+      const int64_t size = gradients[i].NumElements();
+      for (int64_t begin = 0; begin < size; begin += kPiece) {
+        pieces.push_back({gradient + begin, data[0] + begin, data[1] + begin,
+                          std::min(kPiece, size - begin), weight_decays_[i]});
+      }
+    }
+    OpContext(context).Run(pieces.size(), [&](int64_t task) {
+      const Piece& piece = pieces[task];
+      Move(piece.gradient, piece.size, learning_rate, momentum_, piece.weight_decay,
+           piece.variable, piece.velocity);
+    });
+  }
+
+ private:
+  float momentum_;
+  std::vector<float> weight_decays_;
+};
+
+REGISTER_OP("ResnetMomentum")
+    .Input("variables: num_variables * resource")
+    .Input("velocities: num_variables * resource")
+    .Input("gradients: num_variables * float")
+    .Input("learning_rate: float")
+    .Attr("num_variables: int >= 1")
+    .Attr("momentum: float")
+    .Attr("weight_decays: list(float)")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_KERNEL_BUILDER(Name("ResnetMomentum").Device(tensorflow::DEVICE_CPU), MomentumOp);
+
+}  // namespace
+}  // namespace resnet

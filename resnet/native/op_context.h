@@ -1,0 +1,79 @@
+// Lets the kernels compute with the threads and the memory of the TensorFlow op that
+// calls them.
+
+#ifndef RESNET_NATIVE_OP_CONTEXT_H_
+#define RESNET_NATIVE_OP_CONTEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "resnet/native/convolution.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/lib/core/threadpool.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace resnet {
+
+// A Context for one call of `OpKernel::Compute`.
+class OpContext : public Context {
+ public:
+  explicit OpContext(tensorflow::OpKernelContext* context)
+      : context_(context),
+        workers_(context->device()->tensorflow_cpu_worker_threads()) {}
+
+  int num_threads() const override { return workers_->num_threads; }
+
+  void Run(int64_t num_tasks, const std::function<void(int64_t)>& task) const override {
+    const auto run_range = [&task](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) task(i);
+    };
+    // The pool's only thread would take over what this one could go on with.
+    if (num_threads() == 1 || num_tasks <= 1) return run_range(0, num_tasks);
+    workers_->workers->ParallelFor(
+        num_tasks, tensorflow::thread::ThreadPool::SchedulingParams::Fixed(1), run_range);
+  }
+
+  void* Allocate(size_t bytes) override {
+    tensorflow::Tensor& memory = allocated_.emplace_back();
+    const absl::Status status = context_->allocate_temp(
+        tensorflow::DT_INT8, tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
+        &memory);
+    // A kernel has no way on without it, and no way to say so.
+    if (!status.ok()) LOG(FATAL) << "A kernel needs memory: " << status;
+    return memory.data();
+  }
+
+ private:
+  tensorflow::OpKernelContext* const context_;
+  const tensorflow::DeviceBase::CpuWorkerThreads* const workers_;
+  std::vector<tensorflow::Tensor> allocated_;
+};
+
+// The number format of the kernels that stands for one of TensorFlow's.
+template <typename T>
+struct KernelType {
+  using type = T;
+};
+template <>
+struct KernelType<tensorflow::bfloat16> {
+  using type = Bf16;
+};
+
+// The elements of a tensor of floats or bfloat16s, as the kernels take them.
+template <typename T>
+const typename KernelType<T>::type* Data(const tensorflow::Tensor& tensor) {
+  return reinterpret_cast<const typename KernelType<T>::type*>(tensor.flat<T>().data());
+}
+template <typename T>
+typename KernelType<T>::type* MutableData(tensorflow::Tensor* tensor) {
+  return reinterpret_cast<typename KernelType<T>::type*>(tensor->flat<T>().data());
+}
+
+}  // namespace resnet
+
+#endif  // RESNET_NATIVE_OP_CONTEXT_H_

@@ -1,0 +1,111 @@
+// The parts of images that a convolution's kernel sees, gathered into rows of a matrix.
+
+#ifndef RESNET_NATIVE_PATCHES_H_
+#define RESNET_NATIVE_PATCHES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace resnet {
+
+// What is seen from each place of an output image: `rows` by `columns` pixels, the first
+// at row place_row * stride - top_pad, and columns likewise.
+struct Window {
+  int64_t height, width, channels;  // Of the image.
+  int64_t rows, columns;
+  int64_t stride;
+  int64_t top_pad, left_pad;
+  int64_t out_height, out_width;  // The places.
+
+  int64_t patch_size() const { return rows * columns * channels; }
+  int64_t places() const { return out_height * out_width; }
+  int64_t image_size() const { return height * width * channels; }
+
+  // Whether the patches are the pixels themselves.
+  bool IsPixel() const {
+    return rows == 1 && columns == 1 && stride == 1 && top_pad == 0 && left_pad == 0 &&
+           out_height == height && out_width == width;
+  }
+};
+
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+
+// Copies in steps of kStep bytes; the last may overlap the one before.
+template <int64_t kStep>
+inline void CopySteps(const char* from, int64_t bytes, char* to) {
+  for (int64_t done = 0; done + kStep < bytes; done += kStep) {
+    std::memcpy(to + done, from + done, kStep);
+  }
+  std::memcpy(to + bytes - kStep, from + bytes - kStep, kStep);
+}
+
+// memcpy; for runs of some dozens of bytes its call costs more than the copying.
+inline void CopyRun(const void* source, int64_t bytes, void* target) {
+  const char* from = static_cast<const char*>(source);
+  char* to = static_cast<char*>(target);
+  if (bytes > 4096 || bytes < 8) {
+    std::memcpy(to, from, bytes);
+  } else if (bytes >= 32) {
+    CopySteps<32>(from, bytes, to);
+  } else if (bytes >= 16) {
+    CopySteps<16>(from, bytes, to);
+  } else {
+    CopySteps<8>(from, bytes, to);
+  }
+}
+
+#pragma GCC pop_options
+
+// Writes one patch's row of pixels, zeros for those outside of the image's row `from`.
+template <typename T>
+void GatherRow(const Window& window, const T* from, int64_t left, T* to) {
+  const int64_t first = std::clamp<int64_t>(-left, 0, window.columns);
+  const int64_t last = std::clamp<int64_t>(window.width - left, first, window.columns);
+  const int64_t before = first * window.channels, seen = (last - first) * window.channels;
+  const int64_t behind = (window.columns - last) * window.channels;
+  std::memset(to, 0, before * sizeof(T));
+  std::memcpy(to + before, from + (left + first) * window.channels, seen * sizeof(T));
+  std::memset(to + before + seen, 0, behind * sizeof(T));
+}
+
+// Writes the patches of `count` places, counted over all images, from `begin` on: a row
+// [rows, columns, channels] each, zeros outside of the image.
+template <typename T>
+void GatherPatches(const Window& window, const T* images, int64_t begin, int64_t count,
+                   T* patches) {
+  const int64_t run = window.columns * window.channels;
+  const int64_t image_row = window.width * window.channels;
+  for (const int64_t end = begin + count; begin < end;) {
+    const int64_t line = begin / window.out_width;
+    const int64_t line_end = std::min(end, (line + 1) * window.out_width);
+    const int64_t top = line % window.out_height * window.stride - window.top_pad;
+    const int64_t first = std::clamp<int64_t>(-top, 0, window.rows);
+    const int64_t last = std::clamp<int64_t>(window.height - top, first, window.rows);
+    const T* const from =
+        images + line / window.out_height * window.image_size() + (top + first) * image_row;
+    int64_t left = begin % window.out_width * window.stride - window.left_pad;
+    for (; begin < line_end; ++begin, left += window.stride) {
+      std::memset(patches, 0, first * run * sizeof(T));
+      patches += first * run;
+      if (left >= 0 && left + window.columns <= window.width) {
+        const T* row = from + left * window.channels;
+        for (int64_t i = first; i < last; ++i, row += image_row, patches += run) {
+          CopyRun(row, run * sizeof(T), patches);
+        }
+      } else {
+        const T* row = from;
+        for (int64_t i = first; i < last; ++i, row += image_row, patches += run) {
+          GatherRow(window, row, left, patches);
+        }
+      }
+      std::memset(patches, 0, (window.rows - last) * run * sizeof(T));
+      patches += (window.rows - last) * run;
+    }
+  }
+}
+
+}  // namespace resnet
+
+#endif  // RESNET_NATIVE_PATCHES_H_

@@ -1,0 +1,281 @@
+// Passes over the rows of matrices of float32 or bfloat16, and sums over rows, with
+// AVX-512. For kernels only: what includes this must not be reached on other processors.
+
+#ifndef RESNET_NATIVE_ROW_PASSES_H_
+#define RESNET_NATIVE_ROW_PASSES_H_
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "resnet/native/convolution.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+
+namespace resnet {
+namespace {
+
+// Which elements of a Unit there are.
+struct All {};
+struct First {
+  uint32_t mask;
+};
+
+// 64 bytes of T as float32.
+template <typename T>
+struct Unit;
+
+template <>
+struct Unit<float> {
+  static constexpr int kSize = 16;
+  static constexpr int kParts = 1;
+  using Bits = uint16_t;
+  __m512 part[kParts];
+
+  static Unit Load(const float* p, All) { return {{_mm512_loadu_ps(p)}}; }
+  static Unit Load(const float* p, First first) {
+    return {{_mm512_maskz_loadu_ps(first.mask, p)}};
+  }
+  void Store(float* p, All) const { _mm512_storeu_ps(p, part[0]); }
+  void Store(float* p, First first) const {
+    _mm512_mask_storeu_ps(p, first.mask, part[0]);
+  }
+  void Stream(float* p) const { _mm512_stream_ps(p, part[0]); }
+};
+
+template <>
+struct Unit<Bf16> {
+  static constexpr int kSize = 32;
+  static constexpr int kParts = 2;
+  using Bits = uint32_t;
+  __m512 part[kParts];
+
+  static __m512 Widen(__m256i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  static Unit Load(const Bf16* p, All) {
+    const __m256i* halves = reinterpret_cast<const __m256i*>(p);
+    return {{Widen(_mm256_loadu_si256(halves)), Widen(_mm256_loadu_si256(halves + 1))}};
+  }
+  static Unit Load(const Bf16* p, First first) {
+    const __m512i bits = _mm512_maskz_loadu_epi16(first.mask, p);
+    return {{Widen(_mm512_castsi512_si256(bits)),
+             Widen(_mm512_extracti64x4_epi64(bits, 1))}};
+  }
+  __m512i Narrowed() const {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(part[1], part[0]));
+  }
+  void Store(Bf16* p, All) const { _mm512_storeu_si512(p, Narrowed()); }
+  void Store(Bf16* p, First first) const {
+    _mm512_mask_storeu_epi16(p, first.mask, Narrowed());
+  }
+  void Stream(Bf16* p) const {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), Narrowed());
+  }
+};
+
+// Float32 numbers of a Unit's channels, in memory of `Padded` size.
+template <typename T>
+Unit<T> LoadFloats(const float* p) {
+  Unit<T> unit;
+  for (int i = 0; i < unit.kParts; ++i) unit.part[i] = _mm512_load_ps(p + 16 * i);
+  return unit;
+}
+template <typename T>
+void StoreFloats(const Unit<T>& unit, float* p) {
+  for (int i = 0; i < unit.kParts; ++i) _mm512_store_ps(p + 16 * i, unit.part[i]);
+}
+
+// Bit i of the result: whether element i is above 0.
+template <typename T>
+typename Unit<T>::Bits Positive(const Unit<T>& unit) {
+  typename Unit<T>::Bits bits = 0;
+  for (int i = 0; i < unit.kParts; ++i) {
+    const uint32_t some =
+        _mm512_cmp_ps_mask(unit.part[i], _mm512_setzero_ps(), _CMP_GT_OQ);
+    bits |= some << (16 * i);
+  }
+  return bits;
+}
+
+// Sets the elements to 0 whose bit is 0.
+template <typename T>
+void Keep(typename Unit<T>::Bits bits, Unit<T>* unit) {
+  for (int i = 0; i < unit->kParts; ++i) {
+    unit->part[i] = _mm512_maskz_mov_ps(bits >> (16 * i), unit->part[i]);
+  }
+}
+
+// Channels, rounded up to whole units of any type.
+inline int64_t Padded(int64_t channels) { return (channels + 31) / 32 * 32; }
+
+template <typename T>
+int64_t UnitsOfRow(int64_t channels) {
+  return (channels + Unit<T>::kSize - 1) / Unit<T>::kSize;
+}
+
+// Calls visit(which of its elements there are, row, channel) for each unit of each row.
+//
+// In the order of memory, though the sums of several rows at a time could stay in
+// registers: the processor fetches ahead only what is read in order.
+template <typename T, typename Visit>
+void ForEachUnit(int64_t begin, int64_t end, int64_t channels, const Visit& visit) {
+  constexpr int kSize = Unit<T>::kSize;
+  const int64_t whole = channels / kSize * kSize;
+  const First rest{(uint32_t{1} << (channels - whole)) - 1};
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t c = 0; c < whole; c += kSize) visit(All(), row, c);
+    if (whole < channels) visit(rest, row, whole);
+  }
+}
+
+// The rows, cut into as many parts as the threads can share evenly.
+class Tasks {
+ public:
+  Tasks(int64_t rows, int64_t channels, int num_threads) : rows_(rows) {
+    constexpr int64_t kTaskSize = 1 << 14;  // Elements, below which it isn't worth it.
+    const int64_t most = num_threads == 1 ? 1 : 2 * num_threads;
+    count_ = std::max<int64_t>(1, std::min({most, rows * channels / kTaskSize, rows}));
+  }
+  int64_t count() const { return count_; }
+  int64_t Begin(int64_t task) const { return rows_ * task / count_; }
+  int64_t End(int64_t task) const { return Begin(task + 1); }
+
+ private:
+  int64_t rows_, count_;
+};
+
+// Two sums over rows for each channel: each of float32 for some rows, then in double.
+class Sums {
+ public:
+  Sums(int64_t channels, Context& context) : padded_(Padded(channels)) {
+    total_ = static_cast<double*>(context.Allocate(2 * padded_ * sizeof(double)));
+    part_ = static_cast<float*>(context.Allocate(2 * padded_ * sizeof(float)));
+  }
+
+  double total(int i, int64_t channel) const { return total_[i * padded_ + channel]; }
+
+  // Sets the totals: calls add(which of its elements there are, row, channel, two sums)
+  // for each unit, which adds to the sums. Piece by piece from the last rows to the first
+  // ones, so that it ends where the next pass over the rows begins.
+  template <typename T, typename Add>
+  void AddUp(int64_t begin, int64_t end, int64_t channels, const Add& add) const {
+    constexpr int64_t kRows = 256;            // As many as float32 adds up well.
+    constexpr int64_t kPieceBytes = 1 << 18;  // For the processor to read ahead in.
+    const int64_t blocks = kPieceBytes / (kRows * channels * sizeof(T));
+    const int64_t piece = kRows * std::max<int64_t>(1, blocks);
+    std::fill_n(total_, 2 * padded_, 0.);
+    while (end > begin) {
+      const int64_t start = std::max(begin, end - piece);
+      for (int64_t row = start; row < end; row += kRows) {
+        AddBlock<T>(row, std::min(end, row + kRows), channels, add);
+      }
+      end = start;
+    }
+  }
+
+ private:
+  static constexpr int kFewChannels = 64;  // Whose sums stay in registers.
+
+  template <typename T, typename Add>
+  void AddBlock(int64_t begin, int64_t end, int64_t channels, const Add& add) const {
+    if (channels == kFewChannels) {
+      AddFewChannels<T>(begin, end, add);
+    } else {
+      float* first = part_;
+      float* second = part_ + padded_;
+      std::fill_n(part_, 2 * padded_, 0.f);
+      ForEachUnit<T>(begin, end, channels, [=](auto which, int64_t row, int64_t c) {
+        Unit<T> sums[2] = {LoadFloats<T>(first + c), LoadFloats<T>(second + c)};
+        add(which, row, c, sums);
+        StoreFloats(sums[0], first + c);
+        StoreFloats(sums[1], second + c);
+      });
+    }
+    for (int64_t c = 0; c < 2 * padded_; ++c) total_[c] += part_[c];
+  }
+
+  template <typename T, typename Add>
+  void AddFewChannels(int64_t begin, int64_t end, const Add& add) const {
+    constexpr int kSize = Unit<T>::kSize;
+    constexpr int kUnits = kFewChannels / kSize;
+    Unit<T> sums[kUnits][2] = {};
+    for (int64_t row = begin; row < end; ++row) {
+      for (int k = 0; k < kUnits; ++k) add(All(), row, k * kSize, sums[k]);
+    }
+    for (int k = 0; k < kUnits; ++k) {
+      StoreFloats(sums[k][0], part_ + k * kSize);
+      StoreFloats(sums[k][1], part_ + padded_ + k * kSize);
+    }
+  }
+
+  int64_t padded_;
+  double* total_;
+  float* part_;
+};
+
+// The sums of each task, not yet set.
+inline std::vector<Sums> SumsOfTasks(const Tasks& tasks, int64_t channels,
+                                     Context& context) {
+  std::vector<Sums> sums;
+  for (int64_t task = 0; task < tasks.count(); ++task) sums.emplace_back(channels, context);
+  return sums;
+}
+
+// Calls finish(begin, end) for ranges that are all channels together.
+template <typename Finish>
+void RunOverChannels(const Tasks& tasks, int64_t channels, const Context& context,
+                     const Finish& finish) {
+  constexpr int64_t kChannels = 128;
+  if (tasks.count() == 1) return finish(0, channels);
+  context.Run((channels + kChannels - 1) / kChannels, [&](int64_t task) {
+    finish(task * kChannels, std::min(channels, (task + 1) * kChannels));
+  });
+}
+
+// Returns `count` arrays of `Padded` floats, one after the other, all 0.
+inline float* AllocateFloats(int count, int64_t channels, Context& context) {
+  const int64_t size = count * Padded(channels);
+  float* memory = static_cast<float*>(context.Allocate(size * sizeof(float)));
+  std::fill_n(memory, size, 0.f);
+  return memory;
+}
+
+// Numbers of each channel, padded.
+struct Channels {
+  Channels(int64_t channels, Context& context) {
+    mean = AllocateFloats(3, channels, context);
+    scale = mean + Padded(channels);
+    beta = scale + Padded(channels);
+  }
+
+  float* mean;
+  float* scale;  // gamma * inverse_stddev
+  float* beta;
+};
+
+// Returns (x - mean) * scale + beta of the unit at channel c. As x * scale + offset it
+// would lose the deviations from a mean that is much larger than they are.
+template <typename T>
+[[gnu::always_inline]] inline Unit<T> Normalized(const Unit<T>& x, const Channels& of,
+                                                 int64_t c) {
+  const Unit<T> mean = LoadFloats<T>(of.mean + c);
+  const Unit<T> scale = LoadFloats<T>(of.scale + c);
+  Unit<T> y = LoadFloats<T>(of.beta + c);
+  for (int i = 0; i < x.kParts; ++i) {
+    const __m512 deviation = _mm512_sub_ps(x.part[i], mean.part[i]);
+    y.part[i] = _mm512_fmadd_ps(deviation, scale.part[i], y.part[i]);
+  }
+  return y;
+}
+
+}  // namespace
+}  // namespace resnet
+
+#pragma GCC pop_options
+
+#endif  // RESNET_NATIVE_ROW_PASSES_H_

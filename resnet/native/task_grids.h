@@ -1,0 +1,118 @@
+// How matrix products are divided into tasks for threads, and the tasks' memory.
+
+#ifndef RESNET_NATIVE_TASK_GRIDS_H_
+#define RESNET_NATIVE_TASK_GRIDS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "resnet/native/convolution.h"
+
+namespace resnet {
+
+constexpr int64_t kLine = 64;        // Bytes of a cache line.
+constexpr int64_t kColumnStep = 64;  // Between the first columns of tasks.
+
+// Costs in multiplications, for dividing work among threads.
+constexpr double kReadCost = 8;  // Of an element into a core's caches.
+constexpr double kSumCost = 24;  // Of writing and adding an element of a partial sum.
+
+inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t RoundUp(int64_t value, int64_t step) { return DivideUp(value, step) * step; }
+
+template <typename T>
+T* AllocateFor(Context& context, int64_t count) {
+  return static_cast<T*>(context.Allocate(count * sizeof(T)));
+}
+
+// Scratch memory of the same size for each of several tasks.
+class TaskMemory {
+ public:
+  TaskMemory(Context& context, int64_t tasks, size_t bytes)
+      : bytes_(RoundUp(bytes, kLine)),
+        memory_(AllocateFor<char>(context, tasks * bytes_)) {}
+
+  char* of(int64_t task) const { return memory_ + task * bytes_; }
+
+ private:
+  int64_t bytes_;
+  char* memory_;
+};
+
+// The i-th of `parts` parts of [0, total) that are as even as multiples of `step` can be.
+struct Range {
+  Range(int64_t total, int64_t parts, int64_t i, int64_t step = 1) {
+    const int64_t steps = DivideUp(total, step);
+    begin = std::min(total, steps * i / parts * step);
+    size = std::min(total, steps * (i + 1) / parts * step) - begin;
+  }
+
+  int64_t begin, size;
+};
+
+// Returns the size of the largest of such parts.
+inline int64_t LargestPart(int64_t total, int64_t parts, int64_t step) {
+  return std::min(total, DivideUp(DivideUp(total, step), parts) * step);
+}
+
+// Into how many parts the rows and the columns of a product are divided among threads.
+struct Grid {
+  int64_t rows, columns;
+};
+
+// Returns the quickest grid for a product of m rows and n columns.
+inline Grid MakeGrid(int64_t m, int64_t n, int64_t threads) {
+  Grid best = {1, 1};
+  double least = std::numeric_limits<double>::infinity();
+  const int64_t most_columns = std::min(threads, DivideUp(n, kColumnStep));
+  for (int64_t columns = 1; columns <= most_columns; ++columns) {
+    const int64_t rows = std::min(m, DivideUp(threads, columns));
+    const double part_rows = DivideUp(m, rows);
+    const double part_columns = LargestPart(n, columns, kColumnStep);
+    // For each element of the dimension that is summed.
+    const double cost = DivideUp(rows * columns, threads) *
+                        (part_rows * part_columns + kReadCost * (part_rows + part_columns));
+    if (cost < least) {
+      least = cost;
+      best = {rows, columns};
+    }
+  }
+  return best;
+}
+
+// How the work of a kernel gradient is divided among threads. Parts of the places need a
+// sum each; parts of the kernel and of its columns read the images more often.
+struct GradientGrid {
+  int64_t places, parts, columns;
+};
+
+// Returns the quickest grid for m places and a kernel of [k, n], of which the k rows can be
+// divided into `most_parts`.
+inline GradientGrid MakeGradientGrid(int64_t m, int64_t k, int64_t n, int64_t most_parts,
+                                     int64_t threads) {
+  GradientGrid best = {1, 1, 1};
+  double least = std::numeric_limits<double>::infinity();
+  const int64_t most_columns = std::min(threads, DivideUp(n, kColumnStep));
+  for (int64_t parts = 1; parts <= std::min(threads, most_parts); ++parts) {
+    const double part_k = static_cast<double>(k) / most_parts * DivideUp(most_parts, parts);
+    for (int64_t columns = 1; columns <= most_columns; ++columns) {
+      const double part_n = LargestPart(n, columns, kColumnStep);
+      const int64_t places = std::min(m, DivideUp(threads, parts * columns));
+      const double sums = places > 1 ? kSumCost * places * k * n / threads : 0;
+      const double cost =
+          sums + DivideUp(places * parts * columns, threads) * DivideUp(m, places) *
+                     (part_k * part_n + kReadCost * (part_k + part_n));
+      if (cost < least) {
+        least = cost;
+        best = {places, parts, columns};
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace resnet
+
+#endif  // RESNET_NATIVE_TASK_GRIDS_H_

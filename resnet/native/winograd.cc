@@ -1,0 +1,271 @@
+// The forward convolution and the gradient of its inputs, which is one with the kernel
+// turned.
+
+#pragma GCC diagnostic ignored "-Wuninitialized"  // In GCC 12's intrinsics: its bug 105593.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#include "resnet/native/winograd.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "resnet/native/winograd_blocks.h"
+#include "resnet/native/winograd_kernel.h"
+#include "resnet/native/winograd_tiles.h"
+#include "resnet/native/winograd_transforms.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+
+namespace resnet {
+namespace winograd {
+namespace {
+
+// Tiles of one product: 28 registers of sums and two of the kernel, of 32.
+constexpr int kMaxRows = 14;
+constexpr int64_t kBlockTiles = 2 * kMaxRows;  // With 64 channels all they need is in L2.
+constexpr int64_t kLongBlockTiles = 64;        // Where each reads the kernel from L3.
+
+// Products of a block of tiles with a panel: [kPoints][tiles][kPanel].
+struct ProductLayout {
+  int64_t tiles;
+
+  int64_t point_stride() const { return tiles * kPanel + kPadding; }
+  int64_t size() const { return kPoints * point_stride(); }
+};
+
+// m[kRows, 16 * kVectors] = v * u. Rows of v are tiles: 16 channels of each lie side by side,
+// the next 16 v_stride further.
+template <int kRows, int kVectors>
+void MultiplyRows(const float* v, int64_t v_stride, const float* u, int64_t channels,
+                  float* m) {
+  __m512 sum[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_ps();
+  }
+  for (int64_t c = 0; c < channels; c += kLanes, v += v_stride) {
+    const int64_t lanes = std::min<int64_t>(kLanes, channels - c);
+    for (int64_t lane = 0; lane < lanes; ++lane, u += kPanel) {
+      __m512 right[kVectors];
+      for (int j = 0; j < kVectors; ++j) right[j] = Load(u + j * kLanes);
+      for (int i = 0; i < kRows; ++i) {
+        const __m512 left = Set(v[i * kLanes + lane]);
+        for (int j = 0; j < kVectors; ++j) {
+          sum[i][j] = _mm512_fmadd_ps(left, right[j], sum[i][j]);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) Store(m + i * kPanel + j * kLanes, sum[i][j]);
+  }
+}
+
+template <int kVectors, int kRows = kMaxRows>
+void MultiplyUpToMaxRows(int64_t rows, const float* v, int64_t v_stride, const float* u,
+                         int64_t channels, float* m) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) {
+      return MultiplyUpToMaxRows<kVectors, kRows - 1>(rows, v, v_stride, u, channels, m);
+    }
+  }
+  MultiplyRows<kRows, kVectors>(v, v_stride, u, channels, m);
+}
+
+// Multiplies tiles of a block with a panel of `columns` columns at all points, and calls
+// between(p) after point p.
+template <typename Between>
+void MultiplyPanel(int64_t tiles, const float* block, const BlockLayout& layout,
+                   const float* panel, int64_t columns, float* products,
+                   const Between& between) {
+  const PanelLayout panel_layout{layout.channels};
+  const ProductLayout product_layout{layout.tiles};
+  const auto multiply = columns > kLanes ? MultiplyUpToMaxRows<2> : MultiplyUpToMaxRows<1>;
+  for (int p = 0; p < kPoints; ++p) {
+    const float* v = block + p * layout.point_stride();
+    const float* u = panel + p * panel_layout.point_stride();
+    float* m = products + p * product_layout.point_stride();
+    for (int64_t tile = 0; tile < tiles; tile += layout.group_tiles) {
+      multiply(std::min(layout.group_tiles, tiles - tile), v + layout.TileOffset(tile),
+               layout.chunk_stride(), u, layout.channels, m + tile * kPanel);
+    }
+    between(p);
+  }
+}
+
+// Of a convolution: what its tasks share.
+template <typename T>
+struct Work {
+  Tiles tiles;
+  const T* x;
+  Kernel kernel;
+  T* y;
+  Epilogue<T> epilogue;
+
+  int64_t num_panels() const { return CeilDiv(kernel.out, kPanel); }
+  Range Columns(int64_t panel) const {
+    return {panel * kPanel, std::min((panel + 1) * kPanel, kernel.out)};
+  }
+};
+
+// Writes columns of tiles of the output.
+template <typename T>
+void TransformOutputPanel(const Work<T>& work, const float* products,
+                          const ProductLayout& layout, const Range& range,
+                          const Range& columns) {
+  const Epilogue<T>& epilogue = work.epilogue;
+  for (int64_t tile = range.begin; tile < range.end; ++tile) {
+    const float* m = products + (tile - range.begin) * kPanel;
+    for (int64_t k = columns.begin; k < columns.end; k += kLanes, m += kLanes) {
+      const float* bias = epilogue.bias ? epilogue.bias + k : nullptr;
+      const T* residual = epilogue.residual ? epilogue.residual + k : nullptr;
+      const Patch<T> y(work.y, work.kernel.out, k, work.tiles.row(tile),
+                       work.tiles.column(tile));
+      const auto transform =
+          y.is_whole ? TransformOutputTile<T, false> : TransformOutputTile<T, true>;
+      transform(m, layout.point_stride(), y, bias, residual, epilogue.relu);
+    }
+  }
+}
+
+// Computes columns of a block of tiles, and calls between(p) 36 times on the way.
+template <typename T, typename Between>
+void ComputePanel(const Work<T>& work, const float* block, const BlockLayout& layout,
+                  const Range& range, const float* panel, const Range& columns,
+                  float* products, const Between& between) {
+  MultiplyPanel(range.size(), block, layout, panel, columns.size(), products, [&](int p) {
+    PrefetchTiles(work.y, work.kernel.out, columns, work.tiles, range, kPoints, p);
+    between(p);
+  });
+  TransformOutputPanel(work, products, {layout.tiles}, range, columns);
+}
+
+BlockLayout MakeBlockLayout(int64_t tiles, int64_t channels) {
+  return {tiles, CeilDiv(tiles, CeilDiv(tiles, kMaxRows)), channels};
+}
+
+// For many tiles and few weights: all of the kernel is transformed, then each thread goes
+// through tiles of its own, a block at a time.
+template <typename T>
+void ConvolveByTiles(const Work<T>& work, Context& context) {
+  const Kernel& kernel = work.kernel;
+  const Tiles& tiles = work.tiles;
+  const int64_t panels = work.num_panels(), chunks = CeilDiv(kernel.in, kLanes);
+  const int64_t panel_size = PanelLayout{kernel.in}.size();
+  float* u = AllocateFloats(context, panels * panel_size);
+  context.Run(panels * chunks, [&](int64_t task) {
+    const int64_t panel = task / chunks, c = task % chunks * kLanes;
+    TransformKernelPanel(kernel, {c, std::min(c + kLanes, kernel.in)}, work.Columns(panel),
+                         u + panel * panel_size + c * kPanel);
+  });
+
+  const int64_t tasks = std::min<int64_t>(context.num_threads(), tiles.count);
+  const Blocks blocks{tiles.count, tasks * CeilDiv(tiles.count, tasks * kBlockTiles)};
+  const BlockLayout layout = MakeBlockLayout(blocks.max_tiles(), kernel.in);
+  const int64_t task_size = layout.size() + ProductLayout{layout.tiles}.size();
+  float* scratch = AllocateFloats(context, tasks * task_size);
+  context.Run(tasks, [&](int64_t task) {
+    float* v = scratch + task * task_size;
+    float* m = v + layout.size();
+    const Range own = Part(blocks.count, tasks, task);
+    for (int64_t b = own.begin; b < own.end; ++b) {
+      const Range range = blocks.Tiles(b);
+      const Range next = b + 1 < own.end ? blocks.Tiles(b + 1) : Range{0, 0};
+      TransformBlock(work.x, tiles, range.begin, range, layout, v, TransformInputTile<T>);
+      for (int64_t panel = 0; panel < panels; ++panel) {
+        ComputePanel(work, v, layout, range, u + panel * panel_size, work.Columns(panel), m,
+                     [&](int p) {
+                       PrefetchTiles(work.x, kernel.in, {0, kernel.in}, tiles, next,
+                                     panels * kPoints, panel * kPoints + p);
+                     });
+      }
+    }
+  });
+}
+
+// For few tiles and many weights: all tiles are transformed, then each thread goes through
+// columns of the kernel. So the transformed kernel, four times as large as the kernel, is
+// never in memory as a whole.
+template <typename T>
+void ConvolveByColumns(const Work<T>& work, Context& context) {
+  const Kernel& kernel = work.kernel;
+  const Tiles& tiles = work.tiles;
+  const Blocks blocks{tiles.count, CeilDiv(tiles.count, kLongBlockTiles)};
+  const BlockLayout layout = MakeBlockLayout(blocks.max_tiles(), kernel.in);
+  float* v = AllocateFloats(context, blocks.count * layout.size());
+  blocks.RunStripes(context, [&](int64_t b, const Range& range) {
+    TransformBlock(work.x, tiles, blocks.Tiles(b).begin, range, layout, v + b * layout.size(),
+                   TransformInputTile<T>);
+  });
+
+  const int64_t panels = work.num_panels();
+  const int64_t tasks = std::min<int64_t>(context.num_threads(), panels);
+  const int64_t panel_size = PanelLayout{kernel.in}.size();
+  const int64_t task_size = panel_size + ProductLayout{layout.tiles}.size();
+  float* scratch = AllocateFloats(context, tasks * task_size);
+  context.Run(tasks, [&](int64_t task) {
+    float* u = scratch + task * task_size;
+    float* m = u + panel_size;
+    const Range own = Part(panels, tasks, task);
+    for (int64_t panel = own.begin; panel < own.end; ++panel) {
+      const Range columns = work.Columns(panel);
+      TransformKernelPanel(kernel, {0, kernel.in}, columns, u);
+      for (int64_t b = 0; b < blocks.count; ++b) {
+        ComputePanel(work, v + b * layout.size(), layout, blocks.Tiles(b), u, columns, m,
+                     [](int) {});
+      }
+    }
+  });
+}
+
+template <typename T>
+void Convolve(const Work<T>& work, Context& context) {
+  if (work.tiles.count == 0) return;
+  // Whichever of the transformed inputs and the transformed kernel is larger had better not
+  // be in memory as a whole; tiles divide better among threads.
+  if (3 * work.tiles.count >= 2 * work.kernel.out) {
+    ConvolveByTiles(work, context);
+  } else {
+    ConvolveByColumns(work, context);
+  }
+}
+
+}  // namespace
+}  // namespace winograd
+
+template <typename T>
+void ConvForwardWinograd(const ConvShape& shape, const T* x, const float* kernel,
+                         const Epilogue<T>& epilogue, T* y, Context& context) {
+  winograd::Convolve<T>({winograd::MakeTiles(shape, context),
+                         x,
+                         {kernel, shape.in_channels, shape.out_channels, false},
+                         y,
+                         epilogue},
+                        context);
+}
+
+template <typename T>
+void ConvInputGradientWinograd(const ConvShape& shape, const T* dy, const float* kernel,
+                               T* dx, Context& context) {
+  winograd::Convolve<T>({winograd::MakeTiles(shape, context),
+                         dy,
+                         {kernel, shape.out_channels, shape.in_channels, true},
+                         dx,
+                         {}},
+                        context);
+}
+
+template void ConvForwardWinograd(const ConvShape&, const float*, const float*,
+                                  const Epilogue<float>&, float*, Context&);
+template void ConvForwardWinograd(const ConvShape&, const Bf16*, const float*,
+                                  const Epilogue<Bf16>&, Bf16*, Context&);
+template void ConvInputGradientWinograd(const ConvShape&, const float*, const float*, float*,
+                                        Context&);
+template void ConvInputGradientWinograd(const ConvShape&, const Bf16*, const float*, Bf16*,
+                                        Context&);
+
+}  // namespace resnet
+
+#pragma GCC pop_options

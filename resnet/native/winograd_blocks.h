@@ -1,0 +1,132 @@
+// Blocks of transformed tiles, as the products of Winograd's algorithm read them. Needs
+// AVX-512, see winograd_transforms.h.
+
+#ifndef RESNET_NATIVE_WINOGRAD_BLOCKS_H_
+#define RESNET_NATIVE_WINOGRAD_BLOCKS_H_
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "resnet/native/convolution.h"
+#include "resnet/native/winograd_tiles.h"
+#include "resnet/native/winograd_transforms.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+
+namespace resnet {
+namespace winograd {
+
+// Points lie one cache line off the round distances at which lines would share a place in
+// the cache.
+constexpr int64_t kPadding = kLanes;
+
+// A block of tiles at all points: [kPoints][groups][channels / 16][tiles a group][16], zeros
+// after the last channel. A product reads groups one after the other.
+struct BlockLayout {
+  int64_t tiles, group_tiles, channels;
+
+  int64_t chunks() const { return CeilDiv(channels, kLanes); }
+  int64_t chunk_stride() const { return group_tiles * kLanes; }
+  int64_t group_stride() const { return chunks() * chunk_stride(); }
+  int64_t point_stride() const {
+    return CeilDiv(tiles, group_tiles) * group_stride() + kPadding;
+  }
+  int64_t size() const { return kPoints * point_stride(); }
+  int64_t TileOffset(int64_t tile) const {
+    return tile / group_tiles * group_stride() + tile % group_tiles * kLanes;
+  }
+};
+
+// The first of `total` things that are part number `part` of `parts`.
+inline int64_t PartStart(int64_t total, int64_t parts, int64_t part) {
+  return total * part / parts;
+}
+
+struct Range {
+  int64_t begin, end;
+
+  int64_t size() const { return end - begin; }
+};
+
+inline Range Part(int64_t total, int64_t parts, int64_t part) {
+  return {PartStart(total, parts, part), PartStart(total, parts, part + 1)};
+}
+
+// Tiles that are transformed together, so that stores of a point go to places side by side.
+constexpr int64_t kStripe = 8;
+
+// Transforms tiles of an image and all of their channels with transform(patch, to, stride).
+// The block starts at tile `first`; tiles of `range` are written.
+template <typename T, typename Transform>
+void TransformBlock(const T* image, const Tiles& tiles, int64_t first, const Range& range,
+                    const BlockLayout& layout, float* block, const Transform& transform) {
+  for (int64_t stripe = range.begin; stripe < range.end; stripe += kStripe) {
+    const int64_t end = std::min(stripe + kStripe, range.end);
+    for (int64_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+      for (int64_t tile = stripe; tile < end; ++tile) {
+        const Patch<const T> patch(image, layout.channels, chunk * kLanes, tiles.row(tile),
+                                   tiles.column(tile));
+        float* to = block + layout.TileOffset(tile - first) + chunk * layout.chunk_stride();
+        transform(patch, to, layout.point_stride());
+      }
+    }
+  }
+}
+
+// All tiles, cut into blocks of almost the same size.
+struct Blocks {
+  int64_t tiles, count;
+
+  int64_t max_tiles() const { return CeilDiv(tiles, count); }
+  Range Tiles(int64_t block) const { return Part(tiles, count, block); }
+
+  // Calls task(block, tiles) for stripes of all blocks, as tasks of a context.
+  template <typename Task>
+  void RunStripes(const Context& context, const Task& task) const {
+    const int64_t stripes = CeilDiv(max_tiles(), kStripe);
+    context.Run(count * stripes, [&](int64_t i) {
+      const int64_t block = i / stripes, offset = i % stripes * kStripe;
+      const Range range = Tiles(block);
+      const int64_t begin = std::min(range.begin + offset, range.end);
+      task(block, Range{begin, std::min(begin + kStripe, range.end)});
+    });
+  }
+};
+
+// Asks for a number of bytes to be brought into the second level cache.
+inline void Prefetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    _mm_prefetch(static_cast<const char*>(from) + i, _MM_HINT_T1);
+    asm volatile("");  // Else GCC sees no effect in functions that only prefetch: drops calls.
+  }
+}
+
+// Prefetches part number `part` of the columns in the middle pixels of tiles.
+template <typename T>
+void PrefetchTiles(const T* image, int64_t channels, const Range& columns, const Tiles& tiles,
+                   const Range& range, int64_t parts, int64_t part) {
+  const Range lines = Part(range.size() * kTileOut, parts, part);
+  for (int64_t i = lines.begin; i < lines.end; ++i) {
+    const int64_t tile = range.begin + i / kTileOut;
+    const int64_t pixel =
+        tiles.row(tile).pixel[i % kTileOut + 1] + tiles.column(tile).pixel[1];
+    const T* from = image + pixel * channels + columns.begin;
+    for (int j = 0; j < kTileOut; ++j, from += channels) {
+      Prefetch(from, columns.size() * sizeof(T));
+    }
+  }
+}
+
+inline float* AllocateFloats(Context& context, int64_t count) {
+  return static_cast<float*>(context.Allocate(count * sizeof(float)));
+}
+
+}  // namespace winograd
+}  // namespace resnet
+
+#pragma GCC pop_options
+
+#endif  // RESNET_NATIVE_WINOGRAD_BLOCKS_H_

@@ -1,0 +1,105 @@
+// Cuts the images of a 3x3 convolution into the tiles of Winograd's algorithm F(4x4, 3x3).
+//
+// A tile is 4x4 outputs, for which 6x6 inputs are read. Where 4 does not divide the size of
+// the images they may be laid side by side with one row or column of zeros between them,
+// which pads both: 16 images of 14x14 pixels are 225 tiles like this and 256 otherwise.
+
+#ifndef RESNET_NATIVE_WINOGRAD_TILES_H_
+#define RESNET_NATIVE_WINOGRAD_TILES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "resnet/native/convolution.h"
+
+namespace resnet {
+namespace winograd {
+
+constexpr int kTileOut = 4;
+constexpr int kTileIn = 6;
+constexpr int kPoints = kTileIn * kTileIn;  // Products instead of 9 * 16.
+
+// The rows, or the columns, which a tile reads; its outputs have the middle four places.
+struct Span {
+  int64_t pixel[kTileIn];  // The pixel is the row's plus the column's.
+  uint16_t mask[kTileIn];  // 0 outside of the images, else 0xffff.
+  bool inside;             // No mask is 0.
+};
+
+struct Tiles {
+  int64_t count;
+  int64_t num_columns;  // Tiles are numbered row by row.
+  const Span* rows;
+  const Span* columns;
+
+  const Span& row(int64_t tile) const { return rows[tile / num_columns]; }
+  const Span& column(int64_t tile) const { return columns[tile % num_columns]; }
+};
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline int64_t CountApart(int64_t size, int64_t images) {
+  return images * CeilDiv(size, kTileOut);
+}
+
+inline int64_t CountJoined(int64_t size, int64_t images) {
+  return CeilDiv(images * (size + 1) - 1, kTileOut);
+}
+
+inline int64_t CountSpans(int64_t size, int64_t images) {
+  return std::min(CountApart(size, images), CountJoined(size, images));
+}
+
+// Writes the spans of `images` images in one direction.
+inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_a_step,
+                      int64_t pixels_an_image, Span* spans) {
+  const int64_t count = CountSpans(size, images);
+  const bool joined = count < CountApart(size, images);
+  for (int64_t s = 0; s < count; ++s) {
+    Span& span = spans[s];
+    span.inside = true;
+    for (int i = 0; i < kTileIn; ++i) {
+      int64_t image, place;
+      if (joined) {
+        const int64_t at = kTileOut * s + i - 1 + (size + 1);  // From an image before.
+        image = at / (size + 1) - 1;
+        place = at % (size + 1);
+      } else {
+        const int64_t spans_an_image = CeilDiv(size, kTileOut);
+        image = s / spans_an_image;
+        place = kTileOut * (s % spans_an_image) + i - 1;
+      }
+      const bool valid =
+          image >= 0 && image < images && place >= 0 && place < size;
+      span.pixel[i] = valid ? image * pixels_an_image + place * pixels_a_step : 0;
+      span.mask[i] = valid ? 0xffff : 0;
+      span.inside &= valid;
+    }
+  }
+}
+
+inline Tiles MakeTiles(const ConvShape& shape, Context& context) {
+  const int64_t height = shape.in_height, width = shape.in_width;
+  int64_t across = 1;  // Images side by side; batch / across are on top of each other.
+  int64_t count = CountSpans(height, shape.batch) * CountSpans(width, 1);
+  for (int64_t i = 2; i <= shape.batch; ++i) {
+    if (shape.batch % i != 0) continue;
+    const int64_t tiles = CountSpans(height, shape.batch / i) * CountSpans(width, i);
+    if (tiles < count) {
+      count = tiles;
+      across = i;
+    }
+  }
+  const int64_t num_rows = CountSpans(height, shape.batch / across);
+  const int64_t num_columns = CountSpans(width, across);
+  Span* rows = static_cast<Span*>(context.Allocate(num_rows * sizeof(Span)));
+  Span* columns = static_cast<Span*>(context.Allocate(num_columns * sizeof(Span)));
+  MakeSpans(height, shape.batch / across, width, across * height * width, rows);
+  MakeSpans(width, across, 1, height * width, columns);
+  return {count, num_columns, rows, columns};
+}
+
+}  // namespace winograd
+}  // namespace resnet
+
+#endif  // RESNET_NATIVE_WINOGRAD_TILES_H_

@@ -1,0 +1,339 @@
+"""The benchmark of speed: its figures, its comparisons, and the program itself."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+import eval.benchmark
+from data_prep.errors import UserError
+from eval import benchmark_process, peer_pairs, rank_layouts, step_profile, step_timing
+from eval.benchmark_report import cpu_name
+from eval.benchmark_settings import Settings
+from eval.rank_layouts import Layout
+from resnet import models
+from resnet.distributed import Communicator
+from resnet.models import flops
+from resnet.placement import Place
+
+PROGRAM = Path(eval.benchmark.__file__)
+TINY = ("--model=resnet18", "--image_size=32", "--batch_size=2", "--steps=2")
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=200,
+        check=False,
+    )
+
+
+def multiply_adds_of_resnet50() -> int:
+    """Returns those of one image of 224 pixels, from the tables of the paper.
+
+    The stride of a bottleneck is in its 3x3 kernel, so that the 1x1 kernel before it
+    works at the size of the stage before.
+    """
+    total = 112**2 * 7 * 7 * 3 * 64
+    channels, side = 64, 56
+    for num_blocks, filters in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(num_blocks):
+            side_before = side
+            if filters > 64 and block == 0:
+                side //= 2
+            total += side_before**2 * channels * filters
+            total += side**2 * (9 * filters**2 + filters * 4 * filters)
+            if block == 0:
+                total += side**2 * channels * 4 * filters
+            channels = 4 * filters
+    return total + channels * 1000
+
+
+def test_the_operations_of_resnet50_are_those_of_the_paper():
+    model = models.build("resnet50")
+    multiply_adds = multiply_adds_of_resnet50()
+    assert multiply_adds == 4_089_184_256
+    assert flops.of_forward_pass(model) == 2 * multiply_adds
+    stem = 112**2 * 7 * 7 * 3 * 64
+    assert flops.of_training_step(model) == 2 * (3 * multiply_adds - stem)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "kind"),
+    [
+        ("ResnetConv2D", "forward convolution"),
+        ("_MklNativePadWithConv2D", "forward convolution"),
+        ("ResnetConv2DInputGradient", "data gradients"),
+        ("_MklNativeConv2DBackpropInput", "data gradients"),
+        ("ResnetConv2DKernelGradient", "weight gradients"),
+        ("Conv2DBackpropFilter", "weight gradients"),
+        ("ResnetBatchNorm", "batch normalization forward"),
+        ("_MklNativeFusedBatchNormEx", "batch normalization forward"),
+        ("ResnetBatchNormGrad", "batch normalization backward"),
+        ("_MklNativeFusedBatchNormGradV3", "batch normalization backward"),
+        ("AddN", "elementwise"),
+        ("ReluGrad", "elementwise"),
+        ("Cast", "casts"),
+        ("ResourceApplyMomentum", "optimizer"),
+        ("ResnetMomentum", "optimizer"),
+        ("HorovodAllreduce", "gradient exchange"),
+        ("Pad", "pad and slice"),
+        ("MaxPoolGrad", "other"),
+    ],
+)
+def test_every_op_has_its_kind(op_type, kind):
+    assert step_profile.kind_of(op_type) == kind
+
+
+def add_events(space, thread, *events):
+    """Adds a thread with events: name, start and end in milliseconds, texts."""
+    if not space.planes:
+        space.planes.add(name="/host:CPU")
+    plane = space.planes[0]
+    line = plane.lines.add(name=thread, timestamp_ns=1_000_000)
+    for name, start, end, *texts in events:
+        number = len(plane.event_metadata) + 1
+        plane.event_metadata[number].name = name
+        event = line.events.add(
+            metadata_id=number,
+            offset_ps=int(start * 1e9),
+            duration_ps=int((end - start) * 1e9),
+        )
+        for key, value in texts:
+            key_number = len(plane.stat_metadata) + 1
+            plane.stat_metadata[key_number].name = key
+            plane.stat_metadata[key_number + 1].name = value
+            event.stats.add(metadata_id=key_number, ref_value=key_number + 1)
+
+
+def test_a_profile_counts_every_moment_once():
+    space = xplane_pb2.XSpace()
+    gradient = (("name", "g"), ("kernel_type", "HorovodAllreduce"))
+    add_events(
+        space,
+        "tf_Compute/1",
+        ("ExecutorState::Process", 0, 10),
+        ("call:StatefulPartitionedCall", 1, 5),
+        ("model/conv:_MklNativeConv2D", 2, 4),  # Inside the call.
+        ("model/cast:Cast", 5, 6),
+        ("ExecutorState::ProcessAsync::Start", 6, 6.1, *gradient),
+        ("model/conv_1:ResnetConv2D", 7, 8),
+        ("MemoryAllocation", 8, 9),
+    )
+    add_events(space, "tf_Compute/2", ("model/add:AddV2", 5.5, 7))
+    add_events(
+        space, "python", ("ExecutorState::ProcessAsync::Done", 9, 9.5, *gradient)
+    )
+    add_events(space, "tf_data_private_threadpool/3", ("x:DecodeJpeg", 0, 20))
+    profile = step_profile.summarize(space, 12.0)
+    assert profile.as_dict() == {
+        "reading pictures, beside the step": 20.0,
+        "forward convolution": 3.0,
+        "other": 2.0,  # The call without what ran inside it.
+        "elementwise": 1.5,
+        "casts": 1.0,
+        "gradient exchange": 1.0,  # From 6 to 9, without 6 to 8, when ops ran.
+        "no op": 4.0,  # 12 without 1 to 9.
+        "step": 12.0,
+    }
+    (convolution,) = (one for one in profile.kinds if one.kind == "forward convolution")
+    assert convolution.num_ops == 2
+    assert convolution.types == (("_MklNativeConv2D", 2.0), ("ResnetConv2D", 1.0))
+    assert re.search(
+        r"^forward convolution +3\.0 +25\.0% +2  _MklNativeConv2D 2\.0, ResnetConv2D 1",
+        profile.table(),
+        re.M,
+    )
+
+
+def test_steps_are_timed_behind_those_of_the_warm_up():
+    calls = []
+
+    def step(images, labels):
+        calls.append(images)
+        return 0.5
+
+    timing = step_timing.time_steps(
+        step, ((n, n) for n in range(99)), 3, 4, Communicator(Place())
+    )
+    assert calls == list(range(7))
+    assert len(timing.seconds) == 4
+    assert 0 < timing.waited_seconds < sum(timing.seconds)
+    assert timing.last_value == 0.5
+    assert timing.start_seconds > timing.first_step_seconds > 0
+
+
+def test_layouts_use_all_cores_or_leave_one_free():
+    assert rank_layouts.layouts(1, 7) == [Layout(1, 1)]
+    assert rank_layouts.layouts(2, 8) == [Layout(1, 2), Layout(2, 1)]
+    assert rank_layouts.layouts(2, 7) == [Layout(1, 2)]
+    whole = [Layout(1, 4), Layout(2, 2), Layout(4, 1)]
+    assert rank_layouts.layouts(4, 12) == [*whole, Layout(3, 1)]
+    assert rank_layouts.layouts(4, 8) == [*whole, Layout(1, 3)]
+
+
+def test_a_sweep_keeps_the_global_batch_and_names_the_fastest(capsys):
+    runs = []
+
+    def run(arguments, num_ranks):
+        runs.append((num_ranks, arguments))
+        rate = {1: 10.0, 2: 30.0, 3: 20.0, 6: 25.0}[num_ranks]
+        return {"images_per_second": rate, "min": 9, "max": 31, "peak_memory_mb": 5}
+
+    settings = Settings(batch_size=12)
+    results = rank_layouts.sweep(settings, 6, run)
+    assert [num_ranks for num_ranks, _ in runs] == [1, 2, 3, 6, 1]
+    for (num_ranks, arguments), num_threads in zip(runs, (6, 3, 2, 1, 5), strict=True):
+        assert f"--batch_size={12 // num_ranks}" in arguments
+        assert f"--num_intra_threads={num_threads}" in arguments
+    assert len(results) == 5
+    output = capsys.readouterr().out
+    assert "fastest: 2 x 3\n" in output
+    assert "mpirun -np 2 python resnet/resnet_main.py" in output
+    assert "--train_batch_size=12 --num_intra_threads=3" in output
+    with pytest.raises(UserError, match="leave --num_intra_threads"):
+        rank_layouts.sweep(Settings(num_intra_threads=1), 6, run)
+
+
+def test_pairs_are_divided_pair_by_pair(capsys):
+    ours, theirs = iter([10.0, 12.0, 8.0]), iter([5.0, 4.0, 8.0])
+    pairs = peer_pairs.compare(lambda: next(ours), lambda: next(theirs), 3)
+    assert pairs.as_dict() == {
+        "ratio": 2.0,
+        "min": 1.0,
+        "max": 3.0,
+        "ours": [10.0, 12.0, 8.0],
+        "theirs": [5.0, 4.0, 8.0],
+    }
+    output = capsys.readouterr().out
+    assert "ours / theirs: median 2.000 (1.000 to 3.000, n=3)" in output
+
+
+def test_the_rates_of_several_processes_of_a_peer_are_summed():
+    results = benchmark_process.run_peer(
+        """echo '{"images_per_second": {"median": 1.5}}' & echo '{not json'
+        echo '{"loss": 9}'; echo '{"images_per_second": 2}' & wait"""
+    )
+    assert len(results) == 2
+    assert benchmark_process.images_per_second(results) == 3.5
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("echo a word", "it printed none"),
+        ("echo why >&2; exit 3", "it ended with 3: why"),
+    ],
+)
+def test_a_peer_that_fails_is_named(command, message):
+    with pytest.raises(UserError, match=message):
+        benchmark_process.run_peer(command)
+
+
+def test_settings_are_flags_again():
+    settings = Settings(model="resnet34", infer=True, image_size=64, data_dir="x y")
+    flag_values = flags.FlagValues()
+    eval.benchmark.define_flags(flag_values)
+    for name in ("data_dir", "on_bad_record"):
+        flags.DEFINE_string(name, None, "", flag_values=flag_values)
+    for name in ("num_intra_threads", "num_inter_threads", "num_parallel_calls"):
+        flags.DEFINE_integer(name, None, "", flag_values=flag_values)
+    flags.DEFINE_integer("kmp_blocktime", None, "", flag_values=flag_values)
+    flag_values(["program", *settings.arguments()])
+    parsed = {name: flag_values[name].value for name in vars(settings)}
+    assert Settings(**parsed) == settings
+
+
+def test_resnet9_is_measured_on_what_it_was_made_for():
+    config = Settings(model="resnet9").config(2, None)
+    assert (config.num_classes, config.image_size) == (10, 32)
+    config = Settings(model="resnet50").config(2, None)
+    assert (config.num_classes, config.image_size) == (1000, 224)
+    assert config.global_batch_size == 64
+
+
+def test_the_cpu_has_a_name(tmp_path):
+    assert cpu_name(tmp_path / "none") == "unknown CPU"
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A: fast one\n")
+    assert cpu_name(tmp_path / "cpuinfo") == "A: fast one"
+
+
+def test_the_program_measures_and_prints_json_last():
+    done = run_program(*TINY, "--stock_ops", "--warmup_steps=1", "--profile", "--json")
+    assert done.returncode == 0, done.stderr
+    for row in ("images/s, all ranks", "limit: 3x3 convolution", "weight gradients"):
+        assert re.search(rf"^{row} +[\d.]+ ", done.stdout, re.M)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert 0 < result["min"] <= result["images_per_second"] <= result["max"]
+    assert result["flops_share"] == pytest.approx(
+        result["gflops"] / result["matmul_gflops"], abs=1e-3
+    )
+    assert result["peak_memory_mb"] > 100
+    assert result["start_seconds"] > result["first_step_seconds"] > 0
+    assert result["profile_ms"]["weight gradients"] > 0
+    expected = {
+        "model": "resnet18",
+        "precision": "float32",
+        "batch_size": 2,
+        "image_size": 32,
+        "steps": 2,
+        "ranks": 1,
+        "infer": False,
+        "data_dir": None,
+        "compiled_ops": False,
+        "waited_share": None,
+    }
+    assert {name: result[name] for name in expected} == expected
+    assert set(result["versions"]) == {"TensorFlow", "Keras"}
+    assert result["cpu"]
+
+
+def test_the_program_compares_itself_with_a_command():
+    done = run_program(
+        *TINY,
+        "--infer",
+        "--precision=bf16",
+        "--pairs=1",
+        "--vs=echo '{\"images_per_second\": 0.5}'",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["theirs"] == [0.5]
+    assert result["ratio"] == pytest.approx(result["ours"][0] / 0.5)
+    assert re.search(r"^ +1 +[\d.,]+ +0\.50 +[\d.]+$", done.stdout, re.M)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--steps=0",), "--steps must be at least 1; got 0"),
+        (("--model=vgg",), "--model must be one of"),
+        (("--vs=x", "--sweep_ranks"), "exclude each other"),
+        (("--infer", "--data_dir=/"), "leave --data_dir out"),
+        (("--pairs=2",), "belong to --vs"),
+        (("--model_dir=/",), "--model_dir has no meaning here"),
+        (("--data_dir=/",), "expected a record set in /"),
+        (("--batch_size=many",), "--help lists the flags"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence(arguments, message):
+    done = run_program(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_tensorflow_waits_for_the_placement():
+    code = "import sys, eval.benchmark; assert 'tensorflow' not in sys.modules"
+    root = PROGRAM.parents[1]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=60)

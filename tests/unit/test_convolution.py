@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet import cpu_features, native
+from resnet.models import convolution
+from tests.unit.slow_convolution import slow_convolution
+
+WAYS = [convolution.conv2d, convolution.conv2d_with_stock_ops]
+# Sums of up to some thousand float32 products, transformed and back for 3x3 kernels.
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+NEEDED = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.skipif(
+    not cpu_features.flags() >= NEEDED, reason="this CPU lacks the instructions"
+)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_the_compiled_ops_are_used_where_they_can_be(dtype):
+    assert native.convolutions(dtype) is not None
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 9), (1, 2)])
+def test_it_is_the_slow_one_with_fixed_padding(way, kernel_size, stride, size):
+    images = normal(2, *size, 3)
+    kernel = normal(kernel_size, kernel_size, 3, 5, seed=1)
+    ours = way(tf.constant(images), tf.constant(kernel), stride)
+    np.testing.assert_allclose(ours, slow_convolution(images, kernel, stride), **CLOSE)
+    rounded_up = tuple(-(-side // stride) for side in size)
+    assert tuple(ours.shape) == (2, *rounded_up, 5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stride_looks_at_the_same_places_in_every_size(way):
+    # "SAME" would shift its windows by one where the side is even.
+    kernel = np.eye(9, dtype=np.float32)[4].reshape(3, 3, 1, 1)
+    for side in (7, 8):
+        images = np.arange(side * side, dtype=np.float32).reshape(1, side, side, 1)
+        ours = way(tf.constant(images), tf.constant(kernel), 2).numpy()
+        np.testing.assert_array_equal(ours, images[:, ::2, ::2])
+
+
+def outputs_and_gradients(way, images, kernel, stride, weights, extras) -> list:
+    """Outputs, and gradients of all inputs, of `weights` times the outputs."""
+    inputs = [images, kernel, *extras.values()]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = way(images, kernel, stride, **extras)
+        loss = tf.reduce_sum(tf.cast(outputs, tf.float32) * weights)
+    return [outputs, *tape.gradient(loss, inputs)]
+
+
+def assert_near(ours, expected, tolerance: float) -> None:
+    """Compares by the norm of the difference and by the largest one."""
+    ours, expected = (tf.cast(one, tf.float64).numpy() for one in (ours, expected))
+    assert ours.shape == expected.shape
+    difference = ours - expected
+    assert np.linalg.norm(difference) <= tolerance * np.linalg.norm(expected)
+    assert abs(difference).max() <= 8 * tolerance * max(abs(expected).max(), 1e-30)
+
+
+# Of rounding in products of some thousand terms; bfloat16 rounds to 8 bits, its twin
+# also the kernel's gradient.
+TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    batch=st.integers(1, 3),
+    height=st.integers(1, 13),
+    width=st.integers(1, 13),
+    channels=st.sampled_from([1, 3, 16, 33, 48, 64]),
+    filters=st.sampled_from([1, 5, 16, 32, 40, 64]),
+    kernel_size=st.sampled_from([1, 2, 3, 5, 7]),
+    stride=st.integers(1, 3),
+    dtype=st.sampled_from([tf.float32, tf.bfloat16]),
+)
+def test_outputs_and_gradients_are_those_of_stock_ops(
+    batch, height, width, channels, filters, kernel_size, stride, dtype
+):
+    images = tf.cast(normal(batch, height, width, channels), dtype)
+    kernel = tf.constant(normal(kernel_size, kernel_size, channels, filters, seed=1))
+    shape = (batch, -(-height // stride), -(-width // stride), filters)
+    weights = normal(*shape, seed=2)
+    ours, expected = (
+        outputs_and_gradients(way, images, kernel, stride, weights, {}) for way in WAYS
+    )
+    for one, other in zip(ours, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert_near(one, other, TOLERANCE[dtype])
+
+
+# Each kind of convolution that ResNet-50 has at 224 px: side, channels, size, filters,
+# stride.
+RESNET50 = [
+    (224, 3, 7, 64, 2),
+    (56, 64, 1, 64, 1),
+    (56, 64, 3, 64, 1),
+    (56, 64, 1, 256, 1),
+    (56, 128, 3, 128, 2),
+    (56, 256, 1, 512, 2),
+    (28, 128, 3, 128, 1),
+    (14, 256, 3, 256, 1),
+    (14, 1024, 1, 256, 1),
+    (7, 512, 3, 512, 1),
+    (7, 512, 1, 2048, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize(("side", "channels", "size", "filters", "stride"), RESNET50)
+def test_those_of_resnet50_are_as_exact_as_stock_ops(
+    side, channels, size, filters, stride, dtype
+):
+    images = tf.cast(normal(2, side, side, channels), dtype)
+    kernel = tf.constant(normal(size, size, channels, filters, seed=1))
+    out = -(-side // stride)
+    weights = normal(2, out, out, filters, seed=2)
+    ours, expected = (
+        outputs_and_gradients(way, images, kernel, stride, weights, {}) for way in WAYS
+    )
+    for one, other in zip(ours, expected, strict=True):
+        assert_near(one, other, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize(("size", "channels"), [(1, 32), (3, 32), (3, 5)])
+def test_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
+    images = tf.cast(normal(2, 6, 7, channels), dtype)
+    kernel = tf.constant(normal(size, size, channels, 40, seed=1))
+    weights = normal(2, 6, 7, 40, seed=2)
+    extras = {
+        "bias": tf.constant(normal(40, seed=3)),
+        "residual": tf.cast(normal(2, 6, 7, 40, seed=4), dtype),
+    }
+
+    def with_relu(way):
+        def apply(images, kernel, stride, **extras):
+            return way(images, kernel, stride, relu=True, **extras)
+
+        return apply
+
+    ours, expected = (
+        outputs_and_gradients(with_relu(way), images, kernel, 1, weights, extras)
+        for way in WAYS
+    )
+    assert (ours[0].numpy() == 0).any()
+    # In bfloat16 the twin rounds three times, and may round another way at 0.
+    tolerance = {tf.float32: 1e-5, tf.bfloat16: 3e-2}[dtype]
+    for one, other in zip(ours, expected, strict=True):
+        assert_near(one, other, tolerance)
+
+
+def test_wrong_shapes_are_refused_with_what_was_there():
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="kernel"):
+        native.ops().resnet_conv2d(
+            images=tf.zeros([1, 4, 4, 3]),
+            kernel=tf.zeros([1, 1, 5, 2]),
+            bias=[],
+            residual=[],
+            stride=1,
+        )
+
+
+def test_the_same_call_gives_the_same_bits():
+    images, kernel = tf.constant(normal(4, 14, 14, 64)), normal(3, 3, 64, 64, seed=1)
+    weights = normal(4, 14, 14, 64, seed=2)
+    first, second = (
+        outputs_and_gradients(
+            convolution.conv2d, images, tf.constant(kernel), 1, weights, {}
+        )
+        for _ in range(2)
+    )
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)

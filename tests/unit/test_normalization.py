@@ -1,0 +1,367 @@
+"""Batch normalization in training: the op, its twin of stock ops, and the formula."""
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet import cpu_features, native
+from resnet.models import normalization
+
+TYPES = [tf.float32, tf.bfloat16]
+# Of the numbers that a result is the sum of. float32 rounds to 2**-24, some times, and
+# the twin, which adds hundreds of them up one by one, loses some bits more. bfloat16
+# rounds to 2**-9: a result, sometimes one number of which it is made, and in the twin
+# the sum of the gradients of several copies.
+TOLERANCE = {tf.float32: 2.0**-20, tf.bfloat16: 2.0**-8}
+TWIN_TOLERANCE = {tf.float32: 2.0**-17, tf.bfloat16: 2.0**-7}
+MANY_ROWS = (4, 64, 50, 32)  # Enough for 5 threads to share.
+
+Normalize = Callable[..., Any]
+
+
+class Inputs(NamedTuple):
+    x: tf.Tensor
+    gamma: tf.Tensor
+    beta: tf.Tensor
+    residual: tf.Tensor | None
+    relu: bool
+    dys: list[tf.Tensor]  # One for each copy.
+
+
+class Results(NamedTuple):
+    y: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    dx: np.ndarray
+    dgamma: np.ndarray
+    dbeta: np.ndarray
+    dresidual: np.ndarray | None
+
+
+def skip_without_instructions_for(dtype: tf.DType) -> None:
+    needed = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    if dtype == tf.bfloat16:
+        needed.add("avx512_bf16")
+    if not needed <= cpu_features.flags():
+        pytest.skip(f"the op needs AVX-512 for {dtype.name}")
+
+
+def op(x: tf.Tensor, *arguments: Any) -> Any:
+    """The compiled op, never its twin."""
+    skip_without_instructions_for(x.dtype)
+    assert native.fast_ops(x.dtype) is not None
+    return normalization.batch_norm(x, *arguments)
+
+
+twin = normalization.batch_norm_with_stock_ops
+
+
+def make_inputs(
+    shape: tuple[int, ...],
+    dtype: tf.DType,
+    residual: bool = False,
+    relu: bool = True,
+    num_copies: int = 1,
+    mean: float = 0.5,
+    seed: int = 0,
+) -> Inputs:
+    generator = np.random.default_rng(seed)
+
+    def normal(*shape: int, mean: float = 0, dtype: tf.DType = dtype) -> tf.Tensor:
+        return tf.cast(tf.constant(generator.normal(mean, 1, shape)), dtype)
+
+    channels = shape[-1]
+    return Inputs(
+        normal(*shape, mean=mean),
+        normal(channels, mean=1, dtype=tf.float32),
+        normal(channels, dtype=tf.float32),
+        normal(*shape) if residual else None,
+        relu,
+        [normal(*shape) for _ in range(num_copies)],
+    )
+
+
+def run(normalize: Normalize, inputs: Inputs) -> Results:
+    """The results in float64; gradients by a tape inside of a graph."""
+    x, gamma, beta, residual, relu, dys = inputs
+    sources = [x, gamma, beta] + ([] if residual is None else [residual])
+
+    @tf.function
+    def in_graph() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            ys, mean, variance = normalize(x, gamma, beta, residual, relu, len(dys))
+        assert len(ys) == len(dys)
+        return ys, mean, variance, *tape.gradient(ys, sources, list(dys))
+
+    ys, *others = in_graph()
+    for y in ys:
+        np.testing.assert_array_equal(
+            tf.cast(y, tf.float32), tf.cast(ys[0], tf.float32)
+        )
+    dtypes = [x.dtype, *[tf.float32] * 2, x.dtype, *[tf.float32] * 2, x.dtype]
+    for one, dtype in zip((ys[0], *others), dtypes, strict=False):
+        assert one.dtype == dtype
+    found = [tf.cast(one, tf.float64).numpy() for one in (ys[0], *others)]
+    return Results(*found, *([None] if residual is None else []))
+
+
+def by_formula(inputs: Inputs, y: np.ndarray) -> tuple[Results, Results]:
+    """The results in float64, and how large the numbers are that they are sums of.
+
+    Args:
+        inputs: What to normalize.
+        y: The rounded result, which decides where the ReLU passes gradients.
+    """
+    shape, channels = inputs.x.shape, inputs.x.shape[-1]
+
+    def rows(tensor: tf.Tensor) -> np.ndarray:
+        return tf.cast(tensor, tf.float64).numpy().reshape(-1, channels)
+
+    x, gamma, beta = rows(inputs.x), rows(inputs.gamma)[0], rows(inputs.beta)[0]
+    residual = 0 if inputs.residual is None else rows(inputs.residual)
+    dys = [rows(dy) for dy in inputs.dys]
+    mean, variance = x.mean(0), x.var(0)
+    scale = 1 / np.sqrt(variance + normalization.EPSILON)
+    xhat = (x - mean) * scale
+    expected = gamma * xhat + beta + residual
+    g, g_size = np.sum(dys, axis=0), np.sum(np.abs(dys), axis=0)
+    if inputs.relu:
+        expected = np.maximum(expected, 0)
+        g = g * (y.reshape(-1, channels) > 0)
+    dbeta, dgamma = g.sum(0), (g * xhat).sum(0)
+    dx = gamma * scale * (g - dbeta / len(x) - xhat * dgamma / len(x))
+
+    unbiased = len(x) / max(len(x) - 1, 1)
+    x_size = np.abs(x).max(0)
+    xhat_size = np.abs(xhat) + x_size * scale  # x - mean is as exact as x.
+    dgamma_size = (g_size * xhat_size).sum(0)
+    g_terms = g_size + (g_size.sum(0) + xhat_size * dgamma_size) / len(x)
+    sizes = Results(
+        (np.abs(gamma) * xhat_size + np.abs(beta) + np.abs(residual)).reshape(shape),
+        x_size,
+        unbiased * (variance + x_size * np.sqrt(variance)),
+        (np.abs(gamma) * scale * g_terms).reshape(shape),
+        dgamma_size,
+        g_size.sum(0),
+        g_size.reshape(shape),
+    )
+    results = Results(
+        expected.reshape(shape),
+        mean,
+        unbiased * variance,
+        dx.reshape(shape),
+        dgamma,
+        dbeta,
+        None if inputs.residual is None else g.reshape(shape),
+    )
+    return results, sizes
+
+
+def assert_right(
+    inputs: Inputs,
+    found: Results,
+    tolerance: dict[tf.DType, float],
+    of_sums: tf.DType = tf.float32,
+) -> None:
+    """Compares with the formula.
+
+    Args:
+        inputs: Of what was run.
+        found: Its results.
+        tolerance: For each dtype.
+        of_sums: As what is added up over all rows counts.
+    """
+    expected, sizes = by_formula(inputs, found.y)
+    for name, one, other, size in zip(
+        Results._fields, found, expected, sizes, strict=True
+    ):
+        if other is None:
+            assert one is None
+            continue
+        assert one.shape == other.shape, name
+        is_image = name in ("y", "dx", "dresidual")
+        limit = tolerance[inputs.x.dtype if is_image else of_sums] * size
+        worst = (np.abs(one - other) / (limit + 1e-30)).max()
+        assert worst < 1, f"{name} is off by {worst:.2f} times as much as it may be"
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("num_copies", [1, 2, 3])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(2, 5, 3, 64), (3, 2, 2, 17), (1, 3, 3, 3), (8, 4, 4, 130), MANY_ROWS]
+)
+def test_the_op_and_its_twin_do_what_the_formula_says(
+    shape, residual, relu, num_copies, dtype
+):
+    inputs = make_inputs(shape, dtype, residual, relu, num_copies)
+    assert_right(inputs, run(op, inputs), TOLERANCE)
+    assert_right(inputs, run(twin, inputs), TWIN_TOLERANCE, of_sums=dtype)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    channels=st.integers(1, 140),
+    dtype=st.sampled_from(TYPES),
+    residual=st.booleans(),
+    relu=st.booleans(),
+    num_copies=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_the_op_does_so_for_any_shape(
+    shape, channels, dtype, residual, relu, num_copies, seed
+):
+    shape = (*shape, channels)
+    inputs = make_inputs(shape, dtype, residual, relu, num_copies, seed=seed)
+    assert_right(inputs, run(op, inputs), TOLERANCE)
+
+
+@pytest.mark.parametrize("outliers", [slice(0, 0), slice(0, 1), slice(-1, None)])
+@pytest.mark.parametrize("mean", [-1e3, 1e4])
+def test_a_mean_much_larger_than_the_deviations_costs_no_accuracy(mean, outliers):
+    inputs = make_inputs(MANY_ROWS, tf.float32, mean=mean)
+    x = inputs.x.numpy()
+    x.reshape(-1, x.shape[-1])[outliers] = 0  # The first rows, or the last ones.
+    inputs = inputs._replace(x=tf.constant(x))
+    found = run(op, inputs)
+    assert_right(inputs, found, TWIN_TOLERANCE)
+    expected, _ = by_formula(inputs, found.y)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=2e-5)
+
+
+def test_a_channel_that_is_the_same_everywhere_is_beta_and_passes_no_gradient():
+    inputs = make_inputs((4, 5, 5, 32), tf.float32, relu=False)
+    found = run(op, inputs._replace(x=tf.fill([4, 5, 5, 32], 3.7)))
+    np.testing.assert_array_equal(found.variance, 0)
+    np.testing.assert_allclose(found.y, tf.broadcast_to(inputs.beta, found.y.shape))
+    np.testing.assert_allclose(found.dgamma, 0, atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("residual", [False, True])
+def test_what_is_not_a_number_stays_so(residual, dtype):
+    inputs = make_inputs((2, 3, 3, 64), dtype, residual)
+    x = tf.cast(inputs.x, tf.float32).numpy()
+    x[1, 2, 0, 5] = np.nan
+    found = run(op, inputs._replace(x=tf.cast(tf.constant(x), dtype)))
+    assert np.isnan(found.y[..., 5]).all()
+    assert np.isnan([found.mean[5], found.variance[5]]).all()
+    assert np.isfinite(np.delete(found.y, 5, axis=-1)).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("num_copies", [1, 2])
+@pytest.mark.parametrize("residual", [False, True])
+def test_memory_of_inputs_is_used_again_only_if_nothing_else_needs_it(
+    residual, num_copies, dtype
+):
+    inputs = make_inputs((3, 4, 4, 96), dtype, residual, num_copies=num_copies)
+    expected = run(op, inputs)
+    two = tf.Variable(2, dtype=dtype)  # Whose products are new memory.
+
+    @tf.function
+    def gradients(keep: bool) -> Any:
+        x, gamma, beta, residual, relu, dys = inputs
+        x, dys = x * two / 2, [dy * two / 2 for dy in dys]
+        sources = [x, gamma, beta] + ([] if residual is None else [residual])
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            ys, *_ = op(x, gamma, beta, residual, relu, num_copies)
+        return tape.gradient(ys, sources, dys), [x, *dys] if keep else []
+
+    for keep in (False, True):
+        found, kept = gradients(keep)
+        for one, other in zip(found, expected[3:], strict=False):
+            np.testing.assert_array_equal(tf.cast(one, tf.float64), other)
+        for one, other in zip(kept, [inputs.x, *inputs.dys], strict=False):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_copy_that_nothing_takes_adds_no_gradient_and_eager_calls_agree():
+    inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=True, num_copies=2)
+    x, gamma, beta, residual, relu, dys = inputs
+    expected = run(op, inputs._replace(dys=dys[1:]))
+    with tf.GradientTape() as tape:
+        tape.watch([x, gamma, beta, residual])
+        ys, *_ = op(x, gamma, beta, residual, relu, 2)
+    found = tape.gradient(ys[1], [x, gamma, beta, residual], dys[1])
+    for one, other in zip((ys[1], *found), (expected.y, *expected[3:]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_moments_pass_no_gradients():
+    inputs = make_inputs((2, 3, 3, 64), tf.float32)
+    x, gamma, beta, *_ = inputs
+    for normalize in (op, twin):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (y,), mean, variance = normalize(x, gamma, beta, None, True)
+            loss = tf.reduce_sum(y * inputs.dys[0]) + tf.reduce_sum(mean * variance)
+        expected = run(normalize, inputs)
+        np.testing.assert_allclose(tape.gradient(loss, x), expected.dx, atol=1e-6)
+
+
+def test_where_the_op_cannot_be_used_the_twin_stands_in(monkeypatch):
+    inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=True, num_copies=2)
+    monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
+    found = run(normalization.batch_norm, inputs)
+    for one, other in zip(found, run(twin, inputs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"x": tf.zeros([3])}, "at least rank 2|x must be"),
+        ({"x": tf.zeros([2, 3, 3, 0])}, r"x must be \[..., channels\]"),
+        ({"gamma": tf.zeros([7])}, r"gamma must be \[8\]"),
+        ({"beta": tf.zeros([8, 1])}, r"beta must be \[8\]"),
+        ({"residual": tf.zeros([2, 3, 8])}, "residual must be shaped like x"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(changed, words):
+    inputs = make_inputs((2, 3, 3, 8), tf.float32)._replace(**changed)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=words):
+        op(*inputs[:5])
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import tensorflow as tf
+from tests.unit import test_normalization as these
+
+inputs = these.make_inputs(these.MANY_ROWS, tf.as_dtype(sys.argv[1]), True, True, 2)
+found = [these.run(these.op, inputs) for _ in range(3)]
+for again in found[1:]:
+    for one, other in zip(found[0], again, strict=True):
+        np.testing.assert_array_equal(one, other)
+these.assert_right(inputs, found[0], these.TOLERANCE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "dtype"), [(1, tf.float32), (5, tf.float32), (5, tf.bfloat16)]
+)
+def test_any_number_of_threads_gives_right_results_and_always_the_same(
+    num_threads, dtype
+):
+    skip_without_instructions_for(dtype)
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, dtype.name],
+        cwd=pathlib.Path(__file__).parents[2],
+        env={**os.environ, "TF_NUM_INTRAOP_THREADS": str(num_threads)},
+        check=True,
+    )
