@@ -8,7 +8,7 @@
 #include "resnet/native/batch_norm.h"
 
 #include <cstdint>
-#include <type_traits>
+#include <numeric>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -165,36 +165,35 @@ class BatchNormGradOp : public OpKernel {
                 absl::InvalidArgumentError("positive must be of ResnetBatchNorm"));
 
     // Into the memory of inputs that nothing else needs any more: it is in the cache, or
-    // at least it needn't be read before it is written.
-    const int num_dys = dys.size(), x_index = num_dys;
-    std::vector<const Number*> dy_data;
-    for (const Tensor& dy : dys) dy_data.push_back(Data<T>(dy));
-    std::vector<int> for_dresidual, for_dx;
-    for (int i = 0; i < num_dys; ++i) for_dresidual.push_back(i);
-    int taken = -1;
+    // at least it needn't be read just to be written.
     Tensor *dx = nullptr, *dresidual = nullptr, *dgamma = nullptr, *dbeta = nullptr;
+    std::vector<int> candidates(dys.size());
+    std::iota(candidates.begin(), candidates.end(), 0);
+    const int index_of_x = dys.size();
     if (has_residual) {
+      int taken = -1;
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
-                                  for_dresidual, 3, shape, &dresidual, &taken));
+                                  candidates, 3, shape, &dresidual, &taken));
+      if (taken >= 0) candidates.erase(candidates.begin() + taken);
+      // The second pass reads x then, and no dy.
+      candidates.insert(candidates.begin(), index_of_x);
+    } else {
+      candidates.push_back(index_of_x);
     }
-    if (has_residual) for_dx.push_back(x_index);  // The second pass reads x, but no dy.
-    for (int i = 0; i < num_dys; ++i) {
-      if (i != taken) for_dx.push_back(i);
-    }
-    if (!has_residual) for_dx.push_back(x_index);
-    const Number* x_data = Data<T>(*x);
     OP_REQUIRES_OK(context,
-                   context->forward_input_or_allocate_output(for_dx, 0, shape, &dx));
+                   context->forward_input_or_allocate_output(candidates, 0, shape, &dx));
     const TensorShape of_channels({channels});
     OP_REQUIRES_OK(context, context->allocate_output("dgamma", of_channels, &dgamma));
     OP_REQUIRES_OK(context, context->allocate_output("dbeta", of_channels, &dbeta));
 
+    std::vector<const Number*> dy_data;
+    for (const Tensor& dy : dys) dy_data.push_back(Data<T>(dy));
     BatchNormGradArguments<Number> arguments;
     arguments.rows = rows;
     arguments.channels = channels;
     arguments.dys = dy_data.data();
-    arguments.num_dys = num_dys;
-    arguments.x = x_data;
+    arguments.num_dys = dys.size();
+    arguments.x = Data<T>(*x);
     arguments.positive = positive->flat<uint8_t>().data();
     arguments.gamma = Data<float>(*gamma);
     arguments.beta = Data<float>(*beta);

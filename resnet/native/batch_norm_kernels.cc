@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "resnet/native/batch_norm.h"
@@ -18,6 +19,19 @@
 
 namespace resnet {
 namespace {
+
+// Returns a number of T near to `number`, so that x - number is short as well: what is cut
+// off where such differences are added up would be alike for all of them.
+template <typename T>
+float Near(float number) {
+  if constexpr (sizeof(T) == 2) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof(bits));
+    bits &= 0xffff0000;
+    std::memcpy(&number, &bits, sizeof(bits));
+  }
+  return number;
+}
 
 // Adds up x - shift and its square. Sums of x itself would lose the deviations from a
 // mean that is much larger than they are; the mean of a few rows is near enough to it.
@@ -36,7 +50,9 @@ void AddUpDeviations(const T* x, int64_t begin, int64_t end, int64_t channels,
   };
   const int64_t few = std::max(begin, end - kShiftRows);
   sums.AddUp<T>(few, end, channels, add);
-  for (int64_t c = 0; c < channels; ++c) shift[c] = sums.total(0, c) / (end - few);
+  for (int64_t c = 0; c < channels; ++c) {
+    shift[c] = Near<T>(sums.total(0, c) / (end - few));
+  }
   sums.AddUp<T>(begin, end, channels, add);
 }
 

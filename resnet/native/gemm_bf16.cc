@@ -1,9 +1,4 @@
-// Matrix products in bfloat16 with float32 sums, for processors with AVX512_BF16.
-//
-// Everything is built on vdpbf16ps, which adds two products to each of 16 float32 sums:
-// its operands are pairs of neighbours along the summed dimension. A tile of sums (6 rows
-// times 4 vectors of 16 columns) stays in registers while 4 vectors of pairs and one
-// broadcast pair a row are loaded: 10 loads for 24 instructions.
+// Multiply and Pack in bfloat16, with float32 sums.
 
 #include <immintrin.h>
 
@@ -11,91 +6,24 @@
 #include <cstring>
 
 #include "resnet/native/gemm.h"
+#include "resnet/native/gemm_bf16_tiles.h"
 
 #pragma GCC push_options
-// GCC 12 takes undefined registers inside of intrinsics for mistakes (its bug 105593).
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+// GCC 12 takes undefined registers inside of intrinsics for mistakes.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 
 namespace resnet {
-namespace {
 
-constexpr int64_t kLanes = 16;  // Float32 sums, or bfloat16 pairs, of a register.
-constexpr int kMaxVectors = 4;  // Of a tile. 64 divides most numbers of channels.
-constexpr int kMaxRows = 6;     // Of a tile: 24 registers of sums, 8 for operands.
-constexpr int64_t kPanel = kMaxVectors * kLanes;
-constexpr int64_t kPairBytes = 4;
-constexpr int64_t kVectorBytes = 64;
+using namespace bf16;
+
+namespace {
 
 // Multiply's blocks: a block of a's rows and a panel of b stay in the L2 cache (1 MB).
 constexpr int64_t kMaxDepth = 1536;
 constexpr int64_t kBlockRows = 8 * kMaxRows;
-
-// MultiplyTransposed's blocks: long, because c is read and written once a block.
-constexpr int64_t kMaxSummedRows = 512;
-
-int64_t CeilDiv(int64_t x, int64_t y) { return (x + y - 1) / y; }
-int64_t RoundUp(int64_t x, int64_t y) { return CeilDiv(x, y) * y; }
-
-inline __mmask16 Mask16(int64_t count) {
-  return count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1;
-}
-
-inline __mmask32 Mask32(int64_t count) {
-  return count >= 32 ? 0xffffffff : count <= 0 ? 0 : (1u << count) - 1;
-}
-
-// Memory that will be needed soon, fetched bit by bit while sums are computed.
-struct Prefetch {
-  const char* next;  // Valid even if nothing is to be fetched: other addresses cost time.
-  int64_t step;      // Bytes a pair.
-};
-
-// Returns the bytes of rows that are worth fetching: none if most lies between the rows.
-int64_t FetchBytes(int64_t num_rows, int64_t num_columns, int64_t ld) {
-  return ld > 2 * num_columns ? 0 : num_rows * ld * int64_t{sizeof(Bf16)};
-}
-
-// Returns the step that fetches so many bytes during num_pairs iterations.
-int64_t FetchStep(int64_t bytes, int64_t num_pairs) {
-  return std::min(kVectorBytes, CeilDiv(bytes, std::max<int64_t>(1, num_pairs)));
-}
-
-inline __m512bh BroadcastPair(const char* pair) {
-  int32_t bits;
-  std::memcpy(&bits, pair, sizeof(bits));
-  return (__m512bh)_mm512_set1_epi32(bits);
-}
-
-// sums[r][v] += a's row r times b's column group v. The pair p of a's row r is at
-// a + r * row_step + p * pair_step, that of b's columns at b + p * kVectors vectors.
-template <int kRows, int kVectors>
-inline __attribute__((always_inline)) void Accumulate(
-    const char* a, int64_t row_step, int64_t pair_step, const char* b, int64_t num_pairs,
-    Prefetch prefetch, __m512 (&sums)[kRows][kVectors]) {
-#pragma GCC unroll 2
-  for (int64_t p = 0; p < num_pairs; ++p) {
-    __m512bh right[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      right[v] = (__m512bh)_mm512_load_si512(b + v * kVectorBytes);
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const __m512bh left = BroadcastPair(a + r * row_step);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = _mm512_dpbf16_ps(sums[r][v], left, right[v]);
-      }
-    }
-    _mm_prefetch(prefetch.next, _MM_HINT_T0);
-    prefetch.next += prefetch.step;
-    a += pair_step;
-    b += kVectors * kVectorBytes;
-  }
-}
 
 // What one tile of Multiply's c is computed from.
 struct Tile {
@@ -218,77 +146,13 @@ void MultiplyTile(const Tile& tile) {
   }
 }
 
-// What one tile of MultiplyTransposed's c is computed from.
-struct TransposedTile {
-  const char* a;
-  const char* b;
-  int64_t num_pairs;
-  float* c;
-  int64_t ldc;
-  int64_t width;
-  bool accumulate;
-  Prefetch prefetch;
-};
-
-template <int kRows, int kVectors>
-void MultiplyTransposedTile(const TransposedTile& tile) {
-  __m512 sums[kRows][kVectors];
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      sums[r][v] = _mm512_setzero_ps();
-      __builtin_prefetch(tile.c + r * tile.ldc + v * kLanes, 1);
-    }
-  }
-  Accumulate<kRows, kVectors>(tile.a, kPairBytes, kVectorBytes, tile.b, tile.num_pairs,
-                              tile.prefetch, sums);
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t width = tile.width - v * kLanes;
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      float* c = tile.c + r * tile.ldc + v * kLanes;
-      if (width >= kLanes) {
-        if (tile.accumulate) sums[r][v] = _mm512_add_ps(sums[r][v], _mm512_loadu_ps(c));
-        _mm512_storeu_ps(c, sums[r][v]);
-      } else {
-        const __mmask16 mask = Mask16(width);
-        if (tile.accumulate) {
-          sums[r][v] = _mm512_add_ps(sums[r][v], _mm512_maskz_loadu_ps(mask, c));
-        }
-        _mm512_mask_storeu_ps(c, mask, sums[r][v]);
-      }
-    }
-  }
-}
-
-#define TILES_OF_ROWS(kernel, rows) \
-  { kernel<rows, 1>, kernel<rows, 2>, kernel<rows, 3>, kernel<rows, 4> }
-#define TILES(kernel)                                                              \
-  {                                                                                \
-    TILES_OF_ROWS(kernel, 1), TILES_OF_ROWS(kernel, 2), TILES_OF_ROWS(kernel, 3),  \
-        TILES_OF_ROWS(kernel, 4), TILES_OF_ROWS(kernel, 5), TILES_OF_ROWS(kernel, 6) \
-  }
 constexpr void (*kMultiplyTiles[kMaxRows][kMaxVectors])(const Tile&) =
-    TILES(MultiplyTile);
-constexpr void (*kMultiplyTransposedTiles[kMaxRows][kMaxVectors])(const TransposedTile&) =
-    TILES(MultiplyTransposedTile);
-#undef TILES
-#undef TILES_OF_ROWS
+    RESNET_BF16_TILES(MultiplyTile);
 
 // Returns how many of k's elements one pass of Multiply sums.
 int64_t Depth(int64_t k) {
   const int64_t num_passes = std::max<int64_t>(1, CeilDiv(k, kMaxDepth));
   return std::max<int64_t>(2, RoundUp(CeilDiv(k, num_passes), 2));
-}
-
-// Returns the order that makes 16 pairs of the two halves of a register.
-inline __m512i InterleaveHalves() {
-  alignas(64) static constexpr uint16_t kIndex[32] = {
-      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_load_si512(kIndex);
 }
 
 // Packs b whose rows are contiguous, two rows at a time.
@@ -373,52 +237,6 @@ void PackColumns(const float* b, int64_t column_stride, int64_t k, int64_t n,
   }
 }
 
-// Writes pairs of rows in panels of kWidth columns: [panels][pairs][columns][2].
-template <int64_t kWidth>
-void InterleaveRows(const Bf16* x, int64_t ld, int64_t num_rows, int64_t num_columns,
-                    char* packed) {
-  const __m512i halves = InterleaveHalves(), half = _mm512_set1_epi16(16);
-  // The second elements come from the second register, whose indices start at 32.
-  const __m512i low = _mm512_mask_add_epi16(halves, 0xaaaaaaaa, halves, half);
-  const __m512i high = _mm512_add_epi16(low, half);
-  const int64_t num_pairs = CeilDiv(num_rows, 2);
-  for (int64_t j = 0; j < num_columns; j += kPanel) {
-    char* panels = packed + j * num_pairs * kPairBytes;
-    const int64_t columns = std::min(kPanel, num_columns - j);
-    const int64_t width = std::min(kWidth, RoundUp(columns, kLanes));
-    // Returns the place of 16 columns of a pair.
-    const auto place = [=](int64_t p, int64_t i) {
-      const int64_t panel = i / kWidth * kWidth;
-      return panels + (panel * num_pairs + p * width + i - panel) * kPairBytes;
-    };
-    const int64_t num_whole = columns == kPanel ? num_rows / 2 : 0;
-    for (int64_t p = 0; p < num_whole; ++p) {
-      const Bf16* row = x + 2 * p * ld + j;
-#pragma GCC unroll 2
-      for (int64_t i = 0; i < kPanel; i += 2 * kLanes) {
-        const __m512i first = _mm512_loadu_si512(row + i);
-        const __m512i second = _mm512_loadu_si512(row + ld + i);
-        _mm512_store_si512(place(p, i), _mm512_permutex2var_epi16(first, low, second));
-        _mm512_store_si512(place(p, i + kLanes),
-                           _mm512_permutex2var_epi16(first, high, second));
-      }
-    }
-    for (int64_t p = num_whole; p < num_pairs; ++p) {
-      const Bf16* row = x + 2 * p * ld + j;
-      for (int64_t i = 0; i < columns; i += kLanes) {
-        const __mmask16 mask = Mask16(columns - i);
-        const __m256i first = _mm256_maskz_loadu_epi16(mask, row + i);
-        const __m256i second = 2 * p + 1 < num_rows
-                                   ? _mm256_maskz_loadu_epi16(mask, row + ld + i)
-                                   : _mm256_setzero_si256();
-        _mm512_store_si512(place(p, i), _mm512_permutex2var_epi16(
-                                            _mm512_castsi256_si512(first), low,
-                                            _mm512_castsi256_si512(second)));
-      }
-    }
-  }
-}
-
 }  // namespace
 
 template <>
@@ -480,63 +298,6 @@ void Multiply<Bf16>(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
           kMultiplyTiles[tile_rows - 1][num_vectors - 1](tile);
           tile.prefetch.next += tile.depth / 2 * tile.prefetch.step;
         }
-      }
-    }
-  }
-}
-
-template <>
-size_t MultiplyTransposedScratchBytes<Bf16>(int64_t m, int64_t k, int64_t n) {
-  return RoundUp(std::min(m, kMaxSummedRows), 2) / 2 *
-         (RoundUp(k, kLanes) + RoundUp(n, kLanes)) * kPairBytes;
-}
-
-template <>
-void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, int64_t lda,
-                              const Bf16* b, int64_t ldb, float* c, int64_t ldc,
-                              bool accumulate, void* scratch) {
-  const int64_t num_blocks = std::max<int64_t>(1, CeilDiv(m, kMaxSummedRows));
-  const int64_t block_rows = RoundUp(CeilDiv(m, num_blocks), 2);
-  for (int64_t m0 = 0; m0 == 0 || m0 < m; m0 += block_rows) {
-    const int64_t rows = std::min(block_rows, m - m0);
-    TransposedTile tile;
-    tile.num_pairs = CeilDiv(rows, 2);
-    tile.ldc = ldc;
-    tile.accumulate = accumulate || m0 > 0;
-    char* a_pairs = static_cast<char*>(scratch);
-    char* b_pairs = a_pairs + tile.num_pairs * RoundUp(k, kLanes) * kPairBytes;
-    InterleaveRows<kLanes>(a + m0 * lda, lda, rows, k, a_pairs);
-    InterleaveRows<kPanel>(b + m0 * ldb, ldb, rows, n, b_pairs);
-
-    // The next block's rows are fetched meanwhile: first those of a, then those of b.
-    const int64_t next_rows = std::min(rows, m - m0 - rows);
-    const int64_t next = next_rows > 0 ? m0 + rows : 0;
-    const int64_t a_bytes = FetchBytes(next_rows, k, lda);
-    const int64_t num_tiles = CeilDiv(k, kLanes) * 3 * CeilDiv(n, kPanel);
-    tile.prefetch.next =
-        reinterpret_cast<const char*>(a_bytes > 0 ? a + next * lda : b + next * ldb);
-    tile.prefetch.step = FetchStep(a_bytes + FetchBytes(next_rows, n, ldb),
-                                   num_tiles * tile.num_pairs);
-    const int64_t fetched_by_tile = tile.num_pairs * tile.prefetch.step;
-    int64_t a_left = a_bytes;
-    for (int64_t j = 0; j < n; j += kPanel) {
-      tile.width = std::min(kPanel, n - j);
-      const int64_t num_vectors = CeilDiv(tile.width, kLanes);
-      tile.b = b_pairs + j * tile.num_pairs * kPairBytes;
-      for (int64_t i = 0; i < k;) {
-        // 16 rows of pairs share a vector: 6 + 5 + 5.
-        const int64_t left = std::min(k, i / kLanes * kLanes + kLanes) - i;
-        const int64_t tile_rows = left <= kMaxRows ? left : left % 5 == 0 ? 5 : kMaxRows;
-        tile.a = a_pairs + i / kLanes * kLanes * tile.num_pairs * kPairBytes +
-                 i % kLanes * kPairBytes;
-        tile.c = c + i * ldc + j;
-        kMultiplyTransposedTiles[tile_rows - 1][num_vectors - 1](tile);
-        tile.prefetch.next += fetched_by_tile;
-        if (a_left > 0 && a_left <= fetched_by_tile) {
-          tile.prefetch.next = reinterpret_cast<const char*>(b + next * ldb);
-        }
-        a_left -= fetched_by_tile;
-        i += tile_rows;
       }
     }
   }

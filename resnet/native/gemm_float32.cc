@@ -36,10 +36,14 @@ constexpr int64_t kMaxBlockRows = 40 * kRows;
 // overwritten, and it would hardly stay until it is read.
 constexpr int64_t kStreamedSize = 1 << 20;
 
-// Of MultiplyTransposed's blocks: 256 KB of a and of b each. Wider blocks are slower: rows
-// that lie far apart fall into few lines of the caches.
-constexpr int64_t kMaxTransposedDepth = 256;
-constexpr int64_t kMaxTransposedColumns = 256;
+// Of MultiplyTransposed's blocks: 256 KB of a and of b each. Large results are computed in
+// narrower blocks, which rows that lie far apart disturb less in the caches; with thin ones
+// reading a and b again would cost more.
+constexpr int64_t kTransposedDepth = 256;
+constexpr int64_t kTransposedColumns = 256;
+constexpr int64_t kLargeSize = 128 * 1024;
+constexpr int64_t kLargeDepth = 384;
+constexpr int64_t kLargeColumns = 128;
 constexpr int64_t kStepsAhead = 8;  // From the L2 cache.
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
@@ -321,7 +325,7 @@ void Multiply<float>(int64_t m, int64_t n, int64_t k, const float* a, int64_t ld
 
 template <>
 size_t MultiplyTransposedScratchBytes<float>(int64_t m, int64_t, int64_t) {
-  return sizeof(float) * std::min(m, kMaxTransposedDepth) * kPanel;
+  return sizeof(float) * std::min(m, std::max(kTransposedDepth, kLargeDepth)) * kPanel;
 }
 
 template <>
@@ -329,11 +333,13 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
                                const float* b, int64_t ldb, float* c, int64_t ldc,
                                bool accumulate, void* scratch) {
   float* copy = static_cast<float*>(scratch);
-  const int64_t block_depth = EvenPart(m, kMaxTransposedDepth, 1);
-  for (int64_t left = 0; left < k; left += kMaxTransposedColumns) {
-    const int64_t block_rows = std::min(kMaxTransposedColumns, k - left);
-    for (int64_t right = 0; right < n; right += kMaxTransposedColumns) {
-      const int64_t end = std::min(right + kMaxTransposedColumns, n);
+  const bool is_large = k * n > kLargeSize;
+  const int64_t block_depth = EvenPart(m, is_large ? kLargeDepth : kTransposedDepth, 1);
+  const int64_t block_columns = is_large ? kLargeColumns : kTransposedColumns;
+  for (int64_t left = 0; left < k; left += block_columns) {
+    const int64_t block_rows = std::min(block_columns, k - left);
+    for (int64_t right = 0; right < n; right += block_columns) {
+      const int64_t end = std::min(right + block_columns, n);
       for (int64_t row = 0; row == 0 || row < m; row += block_depth) {
         const int64_t depth = std::min(block_depth, m - row);
         const int64_t next = row + depth;

@@ -29,16 +29,15 @@ constexpr int kRows = 8;  // Of one product: 16 registers of sums.
 constexpr int64_t kBlockTiles = 64;  // Many, as each block reads and writes all sums once.
 constexpr int64_t kMaxGroupRows = 128;  // With a panel's columns they leave room in L2.
 
-// sums[kRows, 16 * kVectors] += transposed(v) * w. Rows of v and w are tiles, w_stride lies
-// between 16 columns of w and the next.
+// sums[kRows, 16 * kVectors] += transposed(v) * w, or = if is_first. Rows of v and w are
+// tiles; w_stride lies between 16 columns of w and the next. A block is summed up before it
+// is added, which makes rounding errors several times smaller than adding tile by tile.
 template <int kVectors>
-void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride, bool is_first,
-                 float* sums) {
+void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride,
+                 bool is_first, float* sums) {
   __m512 sum[kRows][kVectors];
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      sum[i][j] = is_first ? _mm512_setzero_ps() : Load(sums + i * kPanel + j * kLanes);
-    }
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_ps();
   }
   for (int64_t tile = 0; tile < tiles; ++tile, v += kLanes, w += kLanes) {
     __m512 right[kVectors];
@@ -51,7 +50,10 @@ void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride
     }
   }
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) Store(sums + i * kPanel + j * kLanes, sum[i][j]);
+    for (int j = 0; j < kVectors; ++j) {
+      float* to = sums + i * kPanel + j * kLanes;
+      Store(to, is_first ? sum[i][j] : Add(Load(to), sum[i][j]));
+    }
   }
 }
 
