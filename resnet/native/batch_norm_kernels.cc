@@ -6,6 +6,7 @@
 
 #ifdef __x86_64__
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

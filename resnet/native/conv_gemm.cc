@@ -1,3 +1,5 @@
+#ifdef __x86_64__
+
 #include "resnet/native/conv_gemm.h"
 
 #include <algorithm>
@@ -322,3 +324,5 @@ INSTANTIATE(float);
 INSTANTIATE(Bf16);
 
 }  // namespace resnet
+
+#endif  // __x86_64__

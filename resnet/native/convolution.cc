@@ -4,6 +4,8 @@
 // float32 or bfloat16, kernels and their gradients float32: the kernel is rounded inside,
 // so no casts are needed around the op, and padding needs no copy of the images.
 
+#ifdef __x86_64__
+
 #include <cstdint>
 
 #include "resnet/native/convolution.h"
@@ -272,3 +274,5 @@ REGISTER_KERNELS(bfloat16);
 
 }  // namespace
 }  // namespace resnet
+
+#endif  // __x86_64__

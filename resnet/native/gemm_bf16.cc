@@ -1,5 +1,7 @@
 // Multiply and Pack in bfloat16, with float32 sums.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include <algorithm>
@@ -307,3 +309,5 @@ void Multiply<Bf16>(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
 
 #pragma GCC diagnostic pop
 #pragma GCC pop_options
+
+#endif  // __x86_64__

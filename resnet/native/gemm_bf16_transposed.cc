@@ -1,5 +1,7 @@
 // MultiplyTransposed in bfloat16, with float32 sums.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include <algorithm>
@@ -181,3 +183,5 @@ void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, in
 
 #pragma GCC diagnostic pop
 #pragma GCC pop_options
+
+#endif  // __x86_64__

@@ -6,6 +6,8 @@
 // for one block ahead, a little with each tile: the products of a network's first layers
 // are so thin that waiting for memory would take a third of their time.
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include <algorithm>
@@ -378,3 +380,5 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
 }  // namespace resnet
 
 #pragma GCC pop_options
+
+#endif  // __x86_64__

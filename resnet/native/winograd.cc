@@ -1,6 +1,8 @@
 // The forward convolution and the gradient of its inputs, which is one with the kernel
 // turned.
 
+#ifdef __x86_64__
+
 #pragma GCC diagnostic ignored "-Wuninitialized"  // In GCC 12's intrinsics: its bug 105593.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
@@ -269,3 +271,5 @@ template void ConvInputGradientWinograd(const ConvShape&, const Bf16*, const flo
 }  // namespace resnet
 
 #pragma GCC pop_options
+
+#endif  // __x86_64__

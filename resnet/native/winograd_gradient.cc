@@ -4,6 +4,8 @@
 // product of elements, so its transpose gives dg = G^T [(B^T d B) * (A dy A^T)] G, of which
 // the brackets are summed over tiles first.
 
+#ifdef __x86_64__
+
 #pragma GCC diagnostic ignored "-Wuninitialized"  // In GCC 12's intrinsics: its bug 105593.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
@@ -289,3 +291,5 @@ template void ConvKernelGradientWinograd(const ConvShape&, const Bf16*, const Bf
 }  // namespace resnet
 
 #pragma GCC pop_options
+
+#endif  // __x86_64__
