@@ -19,7 +19,7 @@ KINDS = (
     ("weight gradients", "Conv2DBackpropFilter|Conv2DKernelGradient"),
     ("data gradients", "Conv2DBackpropInput|Conv2DInputGradient"),
     ("forward convolution", "Conv2D"),
-    ("batch normalization backward", "BatchNorm.*Grad"),
+    ("batch normalization backward", "BatchNorm.*Grad|ResnetNormalize"),
     ("batch normalization forward", "BatchNorm"),
     ("optimizer", "Momentum"),
     (EXCHANGE, "Horovod"),

@@ -178,8 +178,8 @@ def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
     return step
 
 
-def run_rank(args: argparse.Namespace) -> dict[str, float]:
-    """Times this rank's steps, each of which starts when those before it have ended."""
+def join_ranks(args: argparse.Namespace) -> None:
+    """Binds this process to its rank's cores and meets the others."""
     cpus = sorted(os.sched_getaffinity(0))
     share = len(cpus) // args.ranks
     os.sched_setaffinity(0, cpus[args.rank * share : (args.rank + 1) * share])
@@ -192,6 +192,16 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
             rank=args.rank,
             world_size=args.ranks,
         )
+
+
+def peak_memory_mb() -> int:
+    """Returns the most memory that this process has had, in units of 2^20 bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def run_rank(args: argparse.Namespace) -> dict[str, float]:
+    """Times this rank's steps, each of which starts when those before it have ended."""
+    join_ranks(args)
     step = inference_step(args) if args.infer else training_step(args)
     times = []
     for i in range(args.warmup_steps + args.steps):
@@ -207,11 +217,11 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
         "median": statistics.median(rates),
         "min": min(rates),
         "max": max(rates),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_memory_mb": peak_memory_mb(),
     }
 
 
-def main() -> None:
+def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
     """Starts a process for each rank and prints the sum of what they do."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
@@ -237,14 +247,16 @@ def main() -> None:
     if any(rank.returncode for rank in ranks):
         sys.exit(1)
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
-    sums = {key: sum(one[key] for one in found) for key in ("median", "min", "max")}
+    sums = {key: sum(one.pop(key) for one in found) for key in ("median", "min", "max")}
+    memory = max(one.pop("peak_memory_mb") for one in found)
     print(
         json.dumps(
             {
                 "images_per_second": sums["median"],
                 "min": sums["min"],
                 "max": sums["max"],
-                "peak_memory_mb": max(one["peak_memory_mb"] for one in found),
+                "peak_memory_mb": memory,
+                **{f"{key}_of_ranks": [one[key] for one in found] for key in found[0]},
                 "torch": torch.__version__,
                 **{key: value for key, value in vars(args).items() if key != "rank"},
             }
@@ -253,4 +265,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(run_rank)

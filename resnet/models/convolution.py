@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from resnet import native
+from resnet.models import normalization
 
 
 def conv2d(
@@ -79,20 +80,22 @@ def _gradients(op: tf.Operation, gradient: tf.Tensor) -> list[tf.Tensor]:
     library: Any = native.ops()
     if op.get_attr("relu"):
         gradient = tf.where(op.outputs[0] > 0, gradient, tf.zeros_like(gradient))
-    gradients = [
-        library.resnet_conv2d_input_gradient(
+    kernel_gradient = library.resnet_conv2d_kernel_gradient(
+        images=normalization.computed_again(images, gradient),
+        gradient=gradient,
+        kernel_size=kernel.shape[0],
+        stride=stride,
+    )
+    # In this order ranks can average the kernel's gradient while they go on, and no
+    # images wait in memory for a kernel gradient that was put off.
+    with tf.control_dependencies([kernel_gradient]):
+        images_gradient = library.resnet_conv2d_input_gradient(
             images_shape=tf.shape(images),
             kernel=kernel,
             gradient=gradient,
             stride=stride,
-        ),
-        library.resnet_conv2d_kernel_gradient(
-            images=images,
-            gradient=gradient,
-            kernel_size=kernel.shape[0],
-            stride=stride,
-        ),
-    ]
+        )
+    gradients = [images_gradient, kernel_gradient]
     if op.get_attr("num_biases"):
         gradients.append(tf.reduce_sum(tf.cast(gradient, tf.float32), [0, 1, 2]))
     if op.get_attr("num_residuals"):

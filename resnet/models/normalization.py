@@ -75,6 +75,36 @@ def batch_norm_with_stock_ops(
     return (y,) * num_copies, mean, variance
 
 
+def computed_again(images: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """Returns the images; those of `batch_norm` are computed again, to the same bits.
+
+    Until then they needn't be kept, which is a sixth of what ResNet-50's forward pass
+    would leave in memory for its backward pass. In a graph only, and not where there
+    are copies or a residual.
+
+    Args:
+        images: What a forward pass has computed.
+        after: What has to be there first.
+    """
+    if not tf.is_symbolic_tensor(images) or images.op.type != "ResnetBatchNorm":
+        return images
+    op = images.op
+    if op.get_attr("num_copies") > 1 or op.get_attr("num_residuals"):
+        return images
+    _, mean, _, inverse_stddev, _ = op.outputs
+    x, gamma, beta = op.inputs
+    library: Any = native.ops()
+    with tf.control_dependencies([after]):
+        return library.resnet_normalize(
+            x=x,
+            gamma=gamma,
+            beta=beta,
+            mean=mean,
+            inverse_stddev=inverse_stddev,
+            relu=op.get_attr("relu"),
+        )
+
+
 @tf.RegisterGradient("ResnetBatchNorm")
 def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of x, gamma, beta, and of the residual if there is one."""

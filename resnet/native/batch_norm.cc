@@ -129,6 +129,42 @@ class BatchNormOp : public OpKernel {
 };
 
 template <typename T>
+class NormalizeOp : public OpKernel {
+ public:
+  explicit NormalizeOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    OP_REQUIRES_OK(context, CheckX(x.shape()));
+    const int64_t rows = Rows(x.shape()), channels = Channels(x.shape());
+    const char* const names[] = {"gamma", "beta", "mean", "inverse_stddev"};
+    for (int i = 0; i < 4; ++i) {
+      OP_REQUIRES_OK(context, CheckOfChannels(names[i], context->input(1 + i), channels));
+    }
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
+    NormalizeArguments<typename KernelType<T>::type> arguments;
+    arguments.rows = rows;
+    arguments.channels = channels;
+    arguments.x = Data<T>(x);
+    arguments.gamma = Data<float>(context->input(1));
+    arguments.beta = Data<float>(context->input(2));
+    arguments.residual = nullptr;
+    arguments.relu = relu_;
+    arguments.y = MutableData<T>(y);
+    arguments.positive = nullptr;
+    OpContext op_context(context);
+    Normalize(arguments, Data<float>(context->input(3)), Data<float>(context->input(4)),
+              op_context);
+  }
+
+ private:
+  bool relu_;
+};
+
+template <typename T>
 class BatchNormGradOp : public OpKernel {
  public:
   explicit BatchNormGradOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -239,6 +275,22 @@ REGISTER_OP("ResnetBatchNorm")
       return absl::OkStatus();
     });
 
+REGISTER_OP("ResnetNormalize")
+    .Input("x: T")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Input("mean: float")
+    .Input("inverse_stddev: float")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16}")
+    .Attr("relu: bool")
+    .SetShapeFn([](InferenceContext* context) {
+      ShapeHandle x;
+      TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 2, &x));
+      context->set_output(0, x);
+      return absl::OkStatus();
+    });
+
 REGISTER_OP("ResnetBatchNormGrad")
     .Input("dy: num_copies * T")
     .Input("x: T")
@@ -269,6 +321,9 @@ REGISTER_OP("ResnetBatchNormGrad")
   REGISTER_KERNEL_BUILDER(                                                              \
       Name("ResnetBatchNorm").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),    \
       BatchNormOp<T>);                                                                  \
+  REGISTER_KERNEL_BUILDER(                                                              \
+      Name("ResnetNormalize").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),    \
+      NormalizeOp<T>);                                                                  \
   REGISTER_KERNEL_BUILDER(                                                              \
       Name("ResnetBatchNormGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"),\
       BatchNormGradOp<T>)

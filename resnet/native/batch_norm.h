@@ -9,31 +9,42 @@
 
 namespace resnet {
 
-// y = relu(gamma * (x - mean) * inverse_stddev + beta + residual), where mean is over the
-// rows of x and inverse_stddev = 1 / sqrt(variance of x + epsilon), each [channels].
-//
-// The variance there is the mean square of the deviations; the one that is an output is
-// the unbiased one, their sum divided by rows - 1.
-// Source: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1.
+// y = relu(gamma * (x - mean) * inverse_stddev + beta + residual).
 template <typename T>
-struct BatchNormArguments {
+struct NormalizeArguments {
   int64_t rows, channels;
   const T* x;  // [rows, channels], as are residual and y.
   const float* gamma;
   const float* beta;
   const T* residual;  // nullptr: none is added.
-  float epsilon;
   bool relu;
 
   T* y;
+  uint8_t* positive;  // [PositiveBytes]; nullptr: isn't wanted.
+};
+
+// The same by the moments of x: mean is over its rows and inverse_stddev =
+// 1 / sqrt(variance of x + epsilon), each [channels].
+//
+// The variance there is the mean square of the deviations; the one that is an output is
+// the unbiased one, their sum divided by rows - 1.
+// Source: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1.
+template <typename T>
+struct BatchNormArguments : NormalizeArguments<T> {
+  float epsilon;
+
   float* mean;
   float* unbiased_variance;
   float* inverse_stddev;
-  uint8_t* positive;  // [PositiveBytes]; nullptr: isn't wanted.
 };
 
 template <typename T>
 void BatchNorm(const BatchNormArguments<T>& arguments, Context& context);
+
+// Writes, bit for bit, what BatchNorm wrote, from the mean and inverse_stddev that it found.
+template <typename T>
+void Normalize(const NormalizeArguments<T>& arguments, const float* mean,
+               const float* inverse_stddev, Context& context);
 
 // Returns the size of `positive`: one bit for each element, whether y is above 0. The
 // gradient needs no more of y where it can't be worked out from x alone.

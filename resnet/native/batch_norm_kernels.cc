@@ -57,6 +57,14 @@ void AddUpDeviations(const T* x, int64_t begin, int64_t end, int64_t channels,
   sums.AddUp<T>(begin, end, channels, add);
 }
 
+template <typename T>
+void SetChannel(const NormalizeArguments<T>& a, int64_t c, float mean, float inverse_stddev,
+                const Channels& of) {
+  of.mean[c] = mean;
+  of.scale[c] = a.gamma[c] * inverse_stddev;
+  of.beta[c] = a.beta[c];
+}
+
 // Puts together the sums of all tasks, for some channels.
 // Source: Chan, Golub and LeVeque 1979, Stanford STAN-CS-79-773, equation 2.1.
 template <typename T>
@@ -82,14 +90,12 @@ void FinishMoments(const BatchNormArguments<T>& a, const Tasks& tasks, const flo
     a.mean[c] = mean;
     a.unbiased_variance[c] = squares / std::max<int64_t>(a.rows - 1, 1);
     a.inverse_stddev[c] = 1 / std::sqrt(squares / a.rows + a.epsilon);
-    of.mean[c] = a.mean[c];
-    of.scale[c] = a.gamma[c] * a.inverse_stddev[c];
-    of.beta[c] = a.beta[c];
+    SetChannel(a, c, a.mean[c], a.inverse_stddev[c], of);
   }
 }
 
 template <typename T, bool kResidual, bool kStream>
-void WriteNormalized(const BatchNormArguments<T>& a, int64_t begin, int64_t end,
+void WriteNormalized(const NormalizeArguments<T>& a, int64_t begin, int64_t end,
                      const Channels& of) {
   using Bits = typename Unit<T>::Bits;
   const __m512 floor = _mm512_set1_ps(a.relu ? 0 : -INFINITY);
@@ -121,11 +127,25 @@ void WriteNormalized(const BatchNormArguments<T>& a, int64_t begin, int64_t end,
 // written. But y is no longer in the cache then, and that only pays if it is too large to
 // stay there anyway.
 template <typename T>
-bool WritesAroundCache(const BatchNormArguments<T>& a) {
+bool WritesAroundCache(const NormalizeArguments<T>& a) {
   constexpr int64_t kLargeBytes = 1 << 24;
   const int64_t row_bytes = a.channels * sizeof(T);
   return a.rows * row_bytes >= kLargeBytes && row_bytes % 64 == 0 &&
          reinterpret_cast<uintptr_t>(a.y) % 64 == 0;
+}
+
+template <typename T>
+void WriteAll(const NormalizeArguments<T>& a, const Tasks& tasks, const Channels& of,
+              Context& context) {
+  const bool stream = WritesAroundCache(a);
+  const auto write = a.residual == nullptr
+                         ? (stream ? WriteNormalized<T, false, true>
+                                   : WriteNormalized<T, false, false>)
+                         : (stream ? WriteNormalized<T, true, true>
+                                   : WriteNormalized<T, true, false>);
+  context.Run(tasks.count(), [&](int64_t task) {
+    write(a, tasks.Begin(task), tasks.End(task), of);
+  });
 }
 
 }  // namespace
@@ -149,21 +169,28 @@ void BatchNorm(const BatchNormArguments<T>& a, Context& context) {
   RunOverChannels(tasks, a.channels, context, [&](int64_t begin, int64_t end) {
     FinishMoments(a, tasks, shifts, sums, begin, end, of);
   });
-  const bool stream = WritesAroundCache(a);
-  const auto write = a.residual == nullptr
-                         ? (stream ? WriteNormalized<T, false, true>
-                                   : WriteNormalized<T, false, false>)
-                         : (stream ? WriteNormalized<T, true, true>
-                                   : WriteNormalized<T, true, false>);
-  context.Run(tasks.count(), [&](int64_t task) {
-    write(a, tasks.Begin(task), tasks.End(task), of);
-  });
+  WriteAll(a, tasks, of, context);
+}
+
+template <typename T>
+void Normalize(const NormalizeArguments<T>& a, const float* mean,
+               const float* inverse_stddev, Context& context) {
+  const Tasks tasks(a.rows, a.channels, context.num_threads());
+  const Channels of(a.channels, context);
+  for (int64_t c = 0; c < a.channels; ++c) {
+    SetChannel(a, c, mean[c], inverse_stddev[c], of);
+  }
+  WriteAll(a, tasks, of, context);
 }
 
 template int64_t PositiveBytes<float>(int64_t, int64_t);
 template int64_t PositiveBytes<Bf16>(int64_t, int64_t);
 template void BatchNorm(const BatchNormArguments<float>&, Context&);
 template void BatchNorm(const BatchNormArguments<Bf16>&, Context&);
+template void Normalize(const NormalizeArguments<float>&, const float*, const float*,
+                        Context&);
+template void Normalize(const NormalizeArguments<Bf16>&, const float*, const float*,
+                        Context&);
 
 }  // namespace resnet
 

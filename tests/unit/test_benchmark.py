@@ -78,6 +78,7 @@ def test_the_operations_of_resnet50_are_those_of_the_paper():
         ("ResnetBatchNorm", "batch normalization forward"),
         ("_MklNativeFusedBatchNormEx", "batch normalization forward"),
         ("ResnetBatchNormGrad", "batch normalization backward"),
+        ("ResnetNormalize", "batch normalization backward"),
         ("_MklNativeFusedBatchNormGradV3", "batch normalization backward"),
         ("AddN", "elementwise"),
         ("ReluGrad", "elementwise"),

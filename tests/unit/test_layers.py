@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet import native
 from resnet.models import layers
 from tests.unit.slow_convolution import slow_convolution
 
@@ -258,3 +259,28 @@ def test_layers_compute_in_bfloat16_and_keep_float32():
     for layer in (norm, classifier):
         assert {variable.dtype for variable in layer.variables} == {"float32"}
     assert layers.Cast("bfloat16", name="cast")(tf.ones([1])).dtype == tf.bfloat16
+
+
+def test_a_graph_keeps_no_normalized_images_for_its_backward_pass():
+    first = layers.ConvNorm(32, 3, 1, 0.9, 0, "first")
+    second = layers.ConvNorm(16, 1, 1, 0.9, 1, "second")
+    images = tf.constant(normal(2, 5, 5, 8))
+    weights = normal(2, 5, 5, 16)
+
+    def kernel_gradients() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            outputs = second(first(images, training=True), training=True)
+            loss = tf.reduce_sum(outputs * weights)
+        return tape.gradient(loss, [first.kernel.value, second.kernel.value])
+
+    kept = kernel_gradients()
+    graph = tf.function(kernel_gradients)
+    for one, other in zip(graph(), kept, strict=True):
+        np.testing.assert_array_equal(one, other)
+    types = [one.type for one in graph.get_concrete_function().graph.get_operations()]
+    if native.fast_ops(tf.float32) is not None:
+        assert types.count("ResnetNormalize") == 1
+        order = [
+            types.index(f"ResnetConv2D{one}Gradient") for one in ("Kernel", "Input")
+        ]
+        assert order == sorted(order)

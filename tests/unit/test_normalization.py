@@ -301,6 +301,41 @@ def test_a_copy_that_nothing_takes_adds_no_gradient_and_eager_calls_agree():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 3, 40), (32, 56, 56, 64)])
+def test_what_is_computed_again_has_the_same_bits(shape, relu, dtype):
+    inputs = make_inputs(shape, dtype, relu=relu)
+
+    @tf.function
+    def twice() -> tuple[tf.Tensor, tf.Tensor]:
+        (y,), *_ = op(inputs.x, inputs.gamma, inputs.beta, None, relu)
+        again = normalization.computed_again(y, y)
+        assert again.op.type == "ResnetNormalize"
+        return y, again
+
+    once, again = twice()
+    np.testing.assert_array_equal(once, again)
+
+
+@pytest.mark.parametrize(("residual", "num_copies"), [(False, 2), (True, 1), (True, 2)])
+def test_outputs_that_stay_in_memory_anyway_are_not_computed_again(
+    residual, num_copies
+):
+    inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=residual)
+
+    @tf.function
+    def check() -> None:
+        (y, *_), *_ = op(
+            inputs.x, inputs.gamma, inputs.beta, inputs.residual, True, num_copies
+        )
+        assert normalization.computed_again(y, y) is y
+        assert normalization.computed_again(inputs.x, y) is inputs.x
+
+    check()
+    assert normalization.computed_again(inputs.x, inputs.x) is inputs.x
+
+
 def test_the_moments_pass_no_gradients():
     inputs = make_inputs((2, 3, 3, 64), tf.float32)
     x, gamma, beta, *_ = inputs

@@ -1,4 +1,6 @@
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -31,3 +33,28 @@ def test_a_higher_limit_stays(limit):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     program.allow_open_files()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def test_tensorflow_starts_without_packages_that_only_keras_plots_need():
+    script = """
+import sys
+from resnet import program
+from resnet.distributed import Communicator
+from resnet.placement import Place
+program.start_tensorflow(Communicator(Place()))
+assert "keras" in sys.modules
+assert not {"sklearn", "matplotlib"} & set(sys.modules)
+import sklearn, matplotlib
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_was_imported_before_stays(monkeypatch):
+    monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
+    with program._hidden(("json", "tabnanny")):
+        assert sys.modules["json"].dumps(1) == "1"
+        with pytest.raises(ImportError):
+            import tabnanny
+    import tabnanny
+
+    assert sys.modules["tabnanny"] is tabnanny

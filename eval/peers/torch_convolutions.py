@@ -1,0 +1,140 @@
+"""The time of a network's convolutions alone: oneDNN's, as PyTorch calls them.
+
+python eval/peers/torch_convolutions.py --precision=float32 --batch_size=16 --ranks=2
+
+What a training step would take if all but the convolutions were free: each one's output
+and both gradients, channels last, each timed alone on operands that were just used. It
+needs and prints what torch_resnet.py does; images_per_second is the batch over the sum
+of all layers' times.
+"""
+
+import argparse
+import pathlib
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+if __package__ in (None, ""):  # Run by its path: the packages lie above this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+import torch
+from torch import nn
+
+from eval.peers import torch_resnet
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution without bias: its inputs and kernel, and how they meet."""
+
+    channels: int
+    filters: int
+    image_size: int
+    kernel_size: int
+    stride: int
+
+
+def layers_of(model: nn.Module, image_size: int) -> list[Layer]:
+    """Returns a network's convolutions, in the order in which they are computed."""
+    found = []
+
+    def see(module: nn.Conv2d, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        found.append(
+            Layer(
+                module.in_channels,
+                module.out_channels,
+                inputs[0].shape[-1],
+                module.kernel_size[0],
+                module.stride[0],
+            )
+        )
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(see)
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, 3, image_size, image_size))
+    return found
+
+
+def median_seconds(run: Callable[[], object], repeats: int) -> float:
+    """Returns the median time of one call, after one that isn't counted."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def layer_seconds(
+    layer: Layer, batch_size: int, dtype: torch.dtype, repeats: int
+) -> list[float]:
+    """Returns the seconds of a layer's output, input gradient and kernel gradient."""
+
+    def operand(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).to(dtype, memory_format=torch.channels_last)
+
+    size, kernel_size = layer.image_size, layer.kernel_size
+    images = operand(batch_size, layer.channels, size, size)
+    kernel = operand(layer.filters, layer.channels, kernel_size, kernel_size)
+    stride, padding = [layer.stride] * 2, [kernel_size // 2] * 2
+
+    def forward() -> torch.Tensor:
+        return torch.ops.aten.convolution(
+            images, kernel, None, stride, padding, [1, 1], False, [0, 0], 1
+        )
+
+    gradient = torch.randn_like(forward())
+
+    def backward(of_images: bool) -> object:
+        return torch.ops.aten.convolution_backward(
+            gradient,
+            images,
+            kernel,
+            None,
+            stride,
+            padding,
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [of_images, not of_images, False],
+        )
+
+    with torch.no_grad():
+        return [
+            median_seconds(forward, repeats),
+            median_seconds(lambda: backward(True), repeats),
+            median_seconds(lambda: backward(False), repeats),
+        ]
+
+
+def run_rank(args: argparse.Namespace) -> dict[str, float]:
+    """Times all layers on this rank's cores."""
+    torch_resnet.join_ranks(args)
+    dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
+    make, image_size, _ = torch_resnet.MODELS[args.model]
+    layers = layers_of(make(), image_size)
+    sums = [0.0, 0.0, 0.0]
+    for layer, count in Counter(layers).items():
+        seconds = layer_seconds(layer, args.batch_size, dtype, args.steps)
+        if layer == layers[0]:  # Nobody needs the gradient of the pictures.
+            seconds[1] = 0.0
+        sums = [a + count * b for a, b in zip(sums, seconds, strict=True)]
+    rate = args.batch_size / sum(sums)
+    names = ("output_seconds", "input_gradient_seconds", "kernel_gradient_seconds")
+    return {
+        "median": rate,
+        "min": rate,
+        "max": rate,
+        "peak_memory_mb": torch_resnet.peak_memory_mb(),
+        **dict(zip(names, sums, strict=True)),
+    }
+
+
+if __name__ == "__main__":
+    torch_resnet.main(run_rank)
