@@ -87,24 +87,12 @@ def evaluation_step(config: Config) -> tuple[keras.Model, Step]:
         COMPUTE_DTYPES[config.precision],
         config.seed,
     )
-    infer = inference_function(model, config.precision)
+    infer = tf.function(lambda images: model(images, training=False))
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
         return float(infer(images)[0, 0])
 
     return model, step
-
-
-def inference_function(
-    model: keras.Model, precision: str
-) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the function from images to logits that evaluation runs.
-
-    Args:
-        model: The network.
-        precision: "float32" or "bf16", which it was built for.
-    """
-    return tf.function(lambda images: model(images, training=False))
 
 
 def images_from_memory(config: Config, batch_size: int, rank: int) -> Iterator[Images]:

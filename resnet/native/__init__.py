@@ -24,7 +24,7 @@ def ops() -> Any | None:
     """Returns the module of the compiled ops, or None; says once why there is none."""
     if not LIBRARY.exists():
         logging.warning(
-            "%s is not there: slower stock ops read and resize the pictures. make venv"
+            "%s is not there: slower stock ops read pictures and train. make venv"
             " builds it.",
             LIBRARY,
         )
@@ -33,7 +33,7 @@ def ops() -> Any | None:
         return tf.load_op_library(str(LIBRARY))
     except tf.errors.OpError as error:  # Of another TensorFlow or another machine.
         logging.warning(
-            "%s can't be loaded (%s): slower stock ops read and resize the pictures."
+            "%s can't be loaded (%s): slower stock ops read pictures and train."
             " make clean venv builds it anew.",
             LIBRARY,
             error.message,

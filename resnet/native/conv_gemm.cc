@@ -32,7 +32,16 @@ class PackedKernel {
   PackedKernel(int64_t k, int64_t n, int64_t parts, const PackPart& pack, Context& context)
       : n_(n), parts_(parts),
         memory_(context, parts, PackedBytes<T>(k, LargestPart(n, parts, kColumnStep))) {
-    context.Run(parts, [&](int64_t part) { pack(columns(part), memory_.of(part)); });
+    context.Run(DivideUp(n, kColumnStep), [&](int64_t step) {
+      const int64_t begin = step * kColumnStep;
+      int64_t part = 0;
+      while (begin >= columns(part).begin + columns(part).size) ++part;
+      Range some = columns(part);
+      const size_t before = PackedBytes<T>(k, begin - some.begin);
+      some.size = std::min(some.begin + some.size - begin, kColumnStep);
+      some.begin = begin;
+      pack(some, memory_.of(part) + before);
+    });
   }
 
   Range columns(int64_t part) const { return Range(n_, parts_, part, kColumnStep); }
@@ -40,7 +49,7 @@ class PackedKernel {
 
  private:
   int64_t n_, parts_;
-  TaskMemory memory_;
+  Pieces memory_;
 };
 
 // Where the results for the places of a window go in images of `height` by `width` pixels:
@@ -67,7 +76,7 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
   const int64_t places = batch * window.places();
   const bool in_place = window.IsPixel();
   const bool is_dense = target.stride == 1;
-  const Grid grid = MakeGrid(places, n, context.num_threads());
+  const Grid grid = MakeGrid(places, n, context.num_tasks());
   const PackedKernel<T> kernel(k, n, grid.columns, pack, context);
 
   const int64_t most_columns = LargestPart(n, grid.columns, kColumnStep);
@@ -82,14 +91,14 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
   const int64_t result_bytes =
       RoundUp(is_dense ? 0 : most_rows * most_columns * sizeof(T), kLine);
   const int64_t tasks = grid.rows * grid.columns;
-  const TaskMemory memory(
-      context, tasks,
+  const Pieces memory(
+      context, context.num_threads(),
       patch_bytes + result_bytes + MultiplyScratchBytes<T>(most_rows, most_columns, k));
 
-  context.Run(tasks, [&](int64_t task) {
-    T* const patches = reinterpret_cast<T*>(memory.of(task));
-    T* const results = reinterpret_cast<T*>(memory.of(task) + patch_bytes);
-    void* const scratch = memory.of(task) + patch_bytes + result_bytes;
+  context.RunOnWorkers(tasks, [&](int64_t task, int64_t worker) {
+    T* const patches = reinterpret_cast<T*>(memory.of(worker));
+    T* const results = reinterpret_cast<T*>(memory.of(worker) + patch_bytes);
+    void* const scratch = memory.of(worker) + patch_bytes + result_bytes;
     const int64_t part = task % grid.columns;
     const Range columns = kernel.columns(part);
     const Range rows(places, grid.rows, task / grid.columns);
@@ -278,14 +287,14 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   const int64_t patch_bytes =
       RoundUp(in_place ? 0 : most_rows * patch_size * sizeof(T), kLine);
   const int64_t tasks = grid.places * grid.parts * grid.columns;
-  const TaskMemory memory(
-      context, tasks,
+  const Pieces memory(
+      context, context.num_threads(),
       patch_bytes + MultiplyTransposedScratchBytes<T>(most_rows, patch_size, n));
   float* const sums = AllocateFor<float>(context, (grid.places - 1) * k * n);
 
-  context.Run(tasks, [&](int64_t task) {
-    T* const patches = reinterpret_cast<T*>(memory.of(task));
-    void* const scratch = memory.of(task) + patch_bytes;
+  context.RunOnWorkers(tasks, [&](int64_t task, int64_t worker) {
+    T* const patches = reinterpret_cast<T*>(memory.of(worker));
+    void* const scratch = memory.of(worker) + patch_bytes;
     const Range columns(n, grid.columns, task % grid.columns, kColumnStep);
     const int64_t part = task / grid.columns % grid.parts;
     const int64_t group = task / grid.columns / grid.parts;

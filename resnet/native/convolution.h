@@ -37,8 +37,19 @@ class Context {
 
   virtual int num_threads() const = 0;
 
-  // Calls task(0) ... task(num_tasks - 1), in any order and on any thread, and waits.
-  virtual void Run(int64_t num_tasks, const std::function<void(int64_t)>& task) const = 0;
+  // Into how many tasks to divide even work: some for each thread, so that one that is held
+  // up can take fewer.
+  int64_t num_tasks() const { return num_threads() == 1 ? 1 : 4 * num_threads(); }
+
+  // Calls task(i, worker) for each i below num_tasks, in any order and on any thread, and
+  // waits. Calls at the same time have different workers, which are below num_threads().
+  virtual void RunOnWorkers(int64_t num_tasks,
+                            const std::function<void(int64_t, int64_t)>& task) const = 0;
+
+  // The same without workers.
+  void Run(int64_t num_tasks, const std::function<void(int64_t)>& task) const {
+    RunOnWorkers(num_tasks, [&task](int64_t i, int64_t) { task(i); });
+  }
 
   // Returns memory, aligned to 64 bytes and not set, which lives as long as the context.
   virtual void* Allocate(size_t bytes) = 0;

@@ -4,6 +4,8 @@
 #ifndef RESNET_NATIVE_OP_CONTEXT_H_
 #define RESNET_NATIVE_OP_CONTEXT_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,14 +30,22 @@ class OpContext : public Context {
 
   int num_threads() const override { return workers_->num_threads; }
 
-  void Run(int64_t num_tasks, const std::function<void(int64_t)>& task) const override {
-    const auto run_range = [&task](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) task(i);
+  void RunOnWorkers(
+      int64_t num_tasks,
+      const std::function<void(int64_t, int64_t)>& task) const override {
+    const int64_t num_workers = std::min<int64_t>(num_threads(), num_tasks);
+    // Each takes the next task when it is done with one: no core is equally fast all the
+    // time, and all wait for the last.
+    std::atomic<int64_t> next{0};
+    const auto work = [&](int64_t begin, int64_t end) {
+      for (int64_t worker = begin; worker < end; ++worker) {
+        for (int64_t i = next++; i < num_tasks; i = next++) task(i, worker);
+      }
     };
     // The pool's only thread would take over what this one could go on with.
-    if (num_threads() == 1 || num_tasks <= 1) return run_range(0, num_tasks);
+    if (num_workers <= 1) return work(0, num_workers);
     workers_->workers->ParallelFor(
-        num_tasks, tensorflow::thread::ThreadPool::SchedulingParams::Fixed(1), run_range);
+        num_workers, tensorflow::thread::ThreadPool::SchedulingParams::Fixed(1), work);
   }
 
   void* Allocate(size_t bytes) override {

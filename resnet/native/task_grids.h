@@ -1,4 +1,4 @@
-// How matrix products are divided into tasks for threads, and the tasks' memory.
+// How matrix products are divided into tasks for threads, and their memory.
 
 #ifndef RESNET_NATIVE_TASK_GRIDS_H_
 #define RESNET_NATIVE_TASK_GRIDS_H_
@@ -27,14 +27,14 @@ T* AllocateFor(Context& context, int64_t count) {
   return static_cast<T*>(context.Allocate(count * sizeof(T)));
 }
 
-// Scratch memory of the same size for each of several tasks.
-class TaskMemory {
+// Several pieces of memory of the same size: of tasks, or of workers.
+class Pieces {
  public:
-  TaskMemory(Context& context, int64_t tasks, size_t bytes)
+  Pieces(Context& context, int64_t count, size_t bytes)
       : bytes_(RoundUp(bytes, kLine)),
-        memory_(AllocateFor<char>(context, tasks * bytes_)) {}
+        memory_(AllocateFor<char>(context, count * bytes_)) {}
 
-  char* of(int64_t task) const { return memory_ + task * bytes_; }
+  char* of(int64_t piece) const { return memory_ + piece * bytes_; }
 
  private:
   int64_t bytes_;

@@ -148,8 +148,8 @@ BlockLayout MakeBlockLayout(int64_t tiles, int64_t channels) {
   return {tiles, CeilDiv(tiles, CeilDiv(tiles, kMaxRows)), channels};
 }
 
-// For many tiles and few weights: all of the kernel is transformed, then each thread goes
-// through tiles of its own, a block at a time.
+// For many tiles and few weights: all of the kernel is transformed, then each thread takes
+// some tiles, a block at a time.
 template <typename T>
 void ConvolveByTiles(const Work<T>& work, Context& context) {
   const Kernel& kernel = work.kernel;
@@ -163,13 +163,14 @@ void ConvolveByTiles(const Work<T>& work, Context& context) {
                          u + panel * panel_size + c * kPanel);
   });
 
-  const int64_t tasks = std::min<int64_t>(context.num_threads(), tiles.count);
-  const Blocks blocks{tiles.count, tasks * CeilDiv(tiles.count, tasks * kBlockTiles)};
+  const int64_t threads = std::min<int64_t>(context.num_threads(), tiles.count);
+  const Blocks blocks{tiles.count, threads * CeilDiv(tiles.count, threads * kBlockTiles)};
   const BlockLayout layout = MakeBlockLayout(blocks.max_tiles(), kernel.in);
-  const int64_t task_size = layout.size() + ProductLayout{layout.tiles}.size();
-  float* scratch = AllocateFloats(context, tasks * task_size);
-  context.Run(tasks, [&](int64_t task) {
-    float* v = scratch + task * task_size;
+  const int64_t worker_size = layout.size() + ProductLayout{layout.tiles}.size();
+  float* scratch = AllocateFloats(context, threads * worker_size);
+  const int64_t tasks = std::min(context.num_tasks(), blocks.count);
+  context.RunOnWorkers(tasks, [&](int64_t task, int64_t worker) {
+    float* v = scratch + worker * worker_size;
     float* m = v + layout.size();
     const Range own = Part(blocks.count, tasks, task);
     for (int64_t b = own.begin; b < own.end; ++b) {
@@ -187,7 +188,7 @@ void ConvolveByTiles(const Work<T>& work, Context& context) {
   });
 }
 
-// For few tiles and many weights: all tiles are transformed, then each thread goes through
+// For few tiles and many weights: all tiles are transformed, then each thread takes
 // columns of the kernel. So the transformed kernel, four times as large as the kernel, is
 // never in memory as a whole.
 template <typename T>
@@ -202,22 +203,17 @@ void ConvolveByColumns(const Work<T>& work, Context& context) {
                    TransformInputTile<T>);
   });
 
-  const int64_t panels = work.num_panels();
-  const int64_t tasks = std::min<int64_t>(context.num_threads(), panels);
   const int64_t panel_size = PanelLayout{kernel.in}.size();
-  const int64_t task_size = panel_size + ProductLayout{layout.tiles}.size();
-  float* scratch = AllocateFloats(context, tasks * task_size);
-  context.Run(tasks, [&](int64_t task) {
-    float* u = scratch + task * task_size;
+  const int64_t worker_size = panel_size + ProductLayout{layout.tiles}.size();
+  float* scratch = AllocateFloats(context, context.num_threads() * worker_size);
+  context.RunOnWorkers(work.num_panels(), [&](int64_t panel, int64_t worker) {
+    float* u = scratch + worker * worker_size;
     float* m = u + panel_size;
-    const Range own = Part(panels, tasks, task);
-    for (int64_t panel = own.begin; panel < own.end; ++panel) {
-      const Range columns = work.Columns(panel);
-      TransformKernelPanel(kernel, {0, kernel.in}, columns, u);
-      for (int64_t b = 0; b < blocks.count; ++b) {
-        ComputePanel(work, v + b * layout.size(), layout, blocks.Tiles(b), u, columns, m,
-                     [](int) {});
-      }
+    const Range columns = work.Columns(panel);
+    TransformKernelPanel(kernel, {0, kernel.in}, columns, u);
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      ComputePanel(work, v + b * layout.size(), layout, blocks.Tiles(b), u, columns, m,
+                   [](int) {});
     }
   });
 }

@@ -212,8 +212,8 @@ void GradientByTiles(const Work<T>& work, Context& context) {
   });
 }
 
-// For few tiles and many weights: all tiles are transformed, then each thread sums up weights
-// of its own. So the transformed gradient, four times as large as the kernel, is never in
+// For few tiles and many weights: all tiles are transformed, then each thread sums up some
+// of the weights. So the transformed gradient, four times as large as the kernel, is never in
 // memory as a whole.
 template <typename T>
 void GradientByColumns(const Work<T>& work, Context& context) {
@@ -237,25 +237,20 @@ void GradientByColumns(const Work<T>& work, Context& context) {
   while (group_rows > kLanes && panels * CeilDiv(in, group_rows) < 3 * threads) {
     group_rows /= 2;
   }
-  const int64_t groups = CeilDiv(in, group_rows), pieces = panels * groups;
+  const int64_t groups = CeilDiv(in, group_rows);
   const GradientLayout layout{group_rows};
-  const int64_t tasks = std::min(threads, pieces);
-  float* scratch = AllocateFloats(context, tasks * layout.size());
-  context.Run(tasks, [&](int64_t task) {
-    float* sums = scratch + task * layout.size();
-    for (int64_t i = PartStart(pieces, tasks, task); i < PartStart(pieces, tasks, task + 1);
-         ++i) {
-      const Range columns = work.Columns(i / groups);
-      const int64_t row = i % groups * group_rows;
-      const Range rows{row, std::min(row + group_rows, in)};
-      for (int64_t b = 0; b < blocks.count; ++b) {
-        AddBlock({blocks.Tiles(b).size(), v + b * v_layout.size(), w + b * w_layout.size(),
-                  b == 0},
-                 v_layout, w_layout, rows, columns.begin, layout, sums, [](int) {});
-      }
-      TransformGradientPanel({sums, 1, 0, layout.point_stride()}, rows, columns,
-                             work.gradient);
+  float* scratch = AllocateFloats(context, threads * layout.size());
+  context.RunOnWorkers(panels * groups, [&](int64_t piece, int64_t worker) {
+    float* sums = scratch + worker * layout.size();
+    const Range columns = work.Columns(piece / groups);
+    const int64_t row = piece % groups * group_rows;
+    const Range rows{row, std::min(row + group_rows, in)};
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      AddBlock({blocks.Tiles(b).size(), v + b * v_layout.size(), w + b * w_layout.size(),
+                b == 0},
+               v_layout, w_layout, rows, columns.begin, layout, sums, [](int) {});
     }
+    TransformGradientPanel({sums, 1, 0, layout.point_stride()}, rows, columns, work.gradient);
   });
 }
 

@@ -180,6 +180,7 @@ def test_each_example_counts_once_for_any_batch_size(
     assert result.top5 == top5 / NUM_EXAMPLES
     # Logits are float32.
     assert result.loss == pytest.approx(loss / NUM_EXAMPLES, rel=1e-5)
+    assert ours._count_batch.experimental_get_tracing_count() == 1
 
 
 def test_evaluating_again_gives_the_same_and_sees_new_weights(model, evaluator):

@@ -210,7 +210,7 @@ def test_the_op_and_its_twin_do_what_the_formula_says(
     assert_right(inputs, run(twin, inputs), TWIN_TOLERANCE, of_sums=dtype)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     channels=st.integers(1, 140),

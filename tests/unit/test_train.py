@@ -126,6 +126,19 @@ def test_each_step_is_logged_with_its_rate(whole):
     assert all(math.isfinite(line["loss"]) for line in found)
 
 
+def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
+    make, made = train.make_train_step, []
+
+    def remember(*arguments: Any) -> Any:
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(train, "make_train_step", remember)
+    run(tmp_path, steps_per_eval=2, mode="train_and_eval")
+    (step,) = made
+    assert step.experimental_get_tracing_count() == 1
+
+
 def test_evaluations_are_logged_when_they_are_due_and_at_the_end(whole):
     found = lines(whole, "eval")
     assert [line["step"] for line in found] == [4, 6]
