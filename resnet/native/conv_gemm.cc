@@ -275,7 +275,7 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   const std::vector<Window> windows = DivideWindow(window);
   const int64_t most_parts = in_place ? DivideUp(k, kColumnStep) : windows.size();
   const GradientGrid grid =
-      MakeGradientGrid(places, k, n, most_parts, context.num_threads());
+      MakeGradientGrid(places, k, n, most_parts, context.num_tasks());
 
   const int64_t patch_size = windows[0].patch_size();
   int64_t most_rows = LargestPart(places, grid.places, 1);
