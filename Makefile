@@ -2,7 +2,7 @@
 # .venv, from pinned packages; CI and people run the same targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types format lock ci clean
+.PHONY: help venv demo test faults lint types format lock ci clean
 
 BIN := .venv/bin
 
@@ -32,6 +32,9 @@ demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in 
 
 test: venv  ## All tests but the slow ones
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -m "not slow"
+
+faults: venv  ## Harm running jobs in every way, also on two pretended hosts (root)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest tests/fault --timeout=900
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .

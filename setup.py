@@ -45,6 +45,7 @@ setup(
             "resnet-benchmark = eval.benchmark:run",
             "resnet-digits = data_prep.digits:run",
             "resnet-place-shards = launch.place_shards:run",
+            "resnet-supervise = launch.supervise:run",
         ]
     },
 )

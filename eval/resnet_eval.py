@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("checkpoints", "latest", "Which: latest, all, or steps: 100,200.")
+flags.DEFINE_string(
+    "checkpoints", "latest", "Which: latest, best, all, or steps: 100,200."
+)
 flags.DEFINE_string("json_file", None, "File that the results are written to as JSON.")
 
 REPORTS = 10  # Lines of progress in one evaluation.
@@ -42,9 +44,11 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     with communicator.together():
         parse_flags(argv)
         shared_flags.check()
-        config = configs.load(FLAGS.model_dir)
+        config = configs.load(FLAGS.model_dir) if communicator.rank == 0 else None
         requested = parse_checkpoints(FLAGS.checkpoints)
         check_json_file(FLAGS.json_file)
+    communicator.start_guard(place, FLAGS.stall_seconds)
+    config = communicator.broadcast(config)
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "validation", place, communicator
     )
@@ -70,14 +74,18 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     )
 
     program.start_tensorflow(communicator)  # Now that its environment is settled.
-    from resnet import checkpoints, precision
+    from resnet import checkpoint_folders, checkpoints, precision
     from resnet.data import record_files, share
     from resnet.evaluate import Evaluator
-    from resnet.train import TrainState
+    from resnet.train_state import TrainState
 
     model_dir = pathlib.Path(FLAGS.model_dir)
     with communicator.together():
-        steps = choose_steps(requested, checkpoints.saved_steps(model_dir), model_dir)
+        steps = []
+        if communicator.rank == 0:
+            saved = checkpoint_folders.saved_steps(model_dir)
+            best = checkpoint_folders.best_step(model_dir)
+            steps = choose_steps(requested, saved, best, model_dir)
         records = record_files.open_split(record_set, "validation")
     steps = communicator.broadcast(steps)
     precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
@@ -93,10 +101,17 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     for step in steps:
         with communicator.together():
             if communicator.rank == 0:
-                state.assign(checkpoints.load(model_dir, step))
+                newest = (
+                    checkpoints.load_newest(model_dir)
+                    if requested == "latest"
+                    else None
+                )
+                state.assign(newest or checkpoints.load(model_dir, step))
+        state.step = communicator.broadcast(state.step)
         communicator.broadcast_variables(list(state.tensors().values()))
-        result = evaluate_checkpoint(evaluator, state.decayed_variables, step)
-        results.append({"global_step": step, **result.as_dict()})
+        communicator.doing(f"evaluating step {state.step}", is_timed=False)
+        result = evaluate_checkpoint(evaluator, state.decayed_variables, state.step)
+        results.append({"global_step": state.step, **result.as_dict()})
     if FLAGS.json_file and communicator.rank == 0:
         contents = {"model_dir": str(model_dir), "results": results, **results[-1]}
         text = json.dumps(contents, indent=2) + "\n"
@@ -131,26 +146,35 @@ def check_json_file(json_file: str | None) -> None:
 
 
 def parse_checkpoints(value: str) -> str | list[int]:
-    """Returns "latest", "all" or the steps that --checkpoints names.
+    """Returns "latest", "best", "all" or the steps that --checkpoints names.
 
     Raises:
         UserError: If it is none of these.
     """
-    if value in ("latest", "all"):
+    if value in ("latest", "best", "all"):
         return value
     try:
         return sorted({int(step) for step in value.split(",")})
     except ValueError as error:
         raise UserError(
-            "--checkpoints must be latest, all, or steps such as 100,200; got"
+            "--checkpoints must be latest, best, all, or steps such as 100,200; got"
             f" {value!r}."
         ) from error
 
 
 def choose_steps(
-    requested: str | list[int], saved: list[int], model_dir: pathlib.Path
+    requested: str | list[int],
+    saved: list[int],
+    best: int | None,
+    model_dir: pathlib.Path,
 ) -> list[int]:
     """Returns the steps to evaluate.
+
+    Args:
+        requested: What `parse_checkpoints` returns.
+        saved: The steps that have a checkpoint.
+        best: The one of them that training found best, if it evaluated any.
+        model_dir: For the sentence of an error.
 
     Raises:
         UserError: If there is no checkpoint, or not one that was asked for.
@@ -161,6 +185,13 @@ def choose_steps(
         return saved[-1:]
     if requested == "all":
         return saved
+    if requested == "best":
+        if best is None:
+            raise UserError(
+                f"expected a checkpoint in {model_dir} that training evaluated; none"
+                " of them was. Name a step."
+            )
+        return [best]
     if missing := sorted(set(map(int, requested)) - set(saved)):
         raise UserError(
             f"expected a checkpoint of step {missing[0]} in {model_dir}; there are"

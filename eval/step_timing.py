@@ -17,7 +17,8 @@ from resnet.data import batches
 from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.precision import COMPUTE_DTYPES
-from resnet.train import TrainState, make_train_step
+from resnet.train import NUM_VOTES, make_train_step
+from resnet.train_state import TrainState
 
 LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
 
@@ -70,9 +71,10 @@ def training_step(
         state.model, state.optimizer, state.names, config.label_smoothing, communicator
     )
     learning_rate = tf.constant(LEARNING_RATE)
+    votes = tf.zeros([NUM_VOTES])
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
-        return float(train_step(images, labels, learning_rate))
+        return float(train_step(images, labels, learning_rate, votes)[0])
 
     return state.model, step
 

@@ -14,7 +14,7 @@ from eval.step_timing import Images, Step, Timing
 from resnet import precision
 from resnet.config import Config
 from resnet.data.share import Share
-from resnet.distributed import Communicator
+from resnet.distributed import AgreedFailure, Communicator
 from resnet.models import flops
 from resnet.placement import Place, Threads
 
@@ -38,7 +38,7 @@ def measure(
         communicator: The ranks.
 
     Raises:
-        FloatingPointError: On all ranks, if the network no longer computes numbers.
+        AgreedFailure: On all ranks, if the network no longer computes numbers.
     """
     if settings.stock_ops:
         step_timing.use_stock_ops()
@@ -59,7 +59,7 @@ def measure(
     )
     timings = communicator.gather(timing)
     if not np.isfinite([one.last_value for one in timings]).all():
-        raise FloatingPointError(
+        raise AgreedFailure(
             f"{model.name} must compute finite numbers in {settings.precision}; in the"
             " last step it did not."
         )

@@ -1,100 +1,142 @@
 """Checkpoints: a folder for each saved step, which appears whole or not at all.
 
-`model_dir/checkpoints/step-00004680/` holds a checkpoint in TensorFlow's own format,
-named `state`, that any TensorFlow tool reads: weights as `model/NAME`, velocities as
-`velocity/NAME`, and `step`.
+Its tensors are in TensorFlow's own format, which any TensorFlow tool reads: weights as
+`model/NAME`, velocities as `velocity/NAME`, and `step`. `checkpoint_folders` has the
+rest.
 """
 
 import os
-import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from data_prep.atomic_files import sync_folder
 from data_prep.errors import UserError
+from resnet import checkpoint_folders
+from resnet.checkpoint_folders import DamagedCheckpoint
 
-FOLDER = "checkpoints"
 PREFIX = "state"
-_STEP_FOLDER = re.compile(r"step-(\d{8,})")
 
 
-def saved_steps(model_dir: Path) -> list[int]:
-    """Returns the steps that have a checkpoint, the oldest first."""
-    folder = model_dir / FOLDER
-    if not folder.is_dir():
-        return []
-    matches = (_STEP_FOLDER.fullmatch(entry.name) for entry in folder.iterdir())
-    return sorted(int(match[1]) for match in matches if match)
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved after a step.
+
+    Attributes:
+        step: Steps done.
+        tensors: By name, without `step`.
+        facts: What the run knew besides, as JSON has it.
+    """
+
+    step: int
+    tensors: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any]
 
 
-def save(
-    model_dir: Path, step: int, tensors: Mapping[str, tf.Tensor], keep: int
-) -> Path:
-    """Writes the checkpoint of a step and removes the oldest; returns its folder.
+def save(model_dir: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Writes a checkpoint and removes the oldest; returns its folder.
+
+    The best one so far stays beside the newest. What can't be finished is removed.
 
     Args:
         model_dir: Folder of the run.
-        step: Steps done.
-        tensors: What to save, by name.
-        keep: Checkpoints that are left, at least 1.
+        checkpoint: What to save. `eval` of its facts, if it is there, has `top1`.
+        keep: Newest checkpoints that are left, at least 1.
+
+    Raises:
+        OSError: If it can't be written.
+        tf.errors.OpError: The same.
     """
-    folder = _folder(model_dir, step)
+    folder = checkpoint_folders.of_step(model_dir, checkpoint.step)
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    named = {**tensors, "step": tf.constant(step, tf.int64)}
-    tf.raw_ops.SaveV2(
-        prefix=str(unfinished / PREFIX),
-        tensor_names=list(named),
-        shape_and_slices=[""] * len(named),
-        tensors=list(named.values()),
-    )
-    for file in unfinished.iterdir():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    sync_folder(unfinished)
-    if folder.exists():  # Saved before, by a run that went on from an older one.
-        _remove(folder)
-    unfinished.rename(folder)
+    named = {**checkpoint.tensors, "step": np.int64(checkpoint.step)}
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=str(unfinished / PREFIX),
+            tensor_names=list(named),
+            shape_and_slices=[""] * len(named),
+            tensors=list(named.values()),
+        )
+        for file in unfinished.iterdir():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        checkpoint_folders.write_contents(unfinished, checkpoint.facts)
+        if folder.exists():  # Saved before, by a run that went on from an older one.
+            checkpoint_folders.remove(folder)
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     sync_folder(folder.parent)
-    for old in saved_steps(model_dir)[:-keep]:
-        _remove(_folder(model_dir, old))
+    best = checkpoint_folders.best_step(model_dir)
+    for old in checkpoint_folders.saved_steps(model_dir)[:-keep]:
+        if old != best:
+            checkpoint_folders.remove(checkpoint_folders.of_step(model_dir, old))
     return folder
 
 
-def load(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    """Returns what the checkpoint of a step holds, by name, `step` included.
+def load(model_dir: Path, step: int) -> Checkpoint:
+    """Returns the checkpoint of a step, each of its bytes checked.
 
     Raises:
-        UserError: If there is none, or it can't be read.
+        DamagedCheckpoint: If it is not as it was written.
+        UserError: If there is none, or it is of a later format.
     """
-    prefix = _folder(model_dir, step) / PREFIX
-    if step not in saved_steps(model_dir):
-        there = ", ".join(map(str, saved_steps(model_dir))) or "none"
+    if step not in (there := checkpoint_folders.saved_steps(model_dir)):
         raise UserError(
-            f"expected a checkpoint of step {step} in {model_dir / FOLDER}; there are:"
-            f" {there}"
+            f"expected a checkpoint of step {step} in"
+            f" {model_dir / checkpoint_folders.FOLDER}; there are:"
+            f" {', '.join(map(str, there)) or 'none'}"
         )
+    folder = checkpoint_folders.of_step(model_dir, step)
+    facts = checkpoint_folders.verify(folder)
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        return {
-            name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
-        }
-    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
-        raise UserError(f"the checkpoint {prefix} can't be read: {error}") from error
+        reader = tf.train.load_checkpoint(str(folder / PREFIX))
+        names = reader.get_variable_to_shape_map()
+        tensors = {name: reader.get_tensor(name) for name in sorted(names)}
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise DamagedCheckpoint(folder, str(error)) from error
+    del tensors["step"]
+    return Checkpoint(step, tensors, facts)
 
 
-def _remove(folder: Path) -> None:
-    """Removes a checkpoint: first its name, so that nobody takes half of it."""
-    removed = folder.with_name(f".{folder.name}.removed")
-    shutil.rmtree(removed, ignore_errors=True)
-    folder.rename(removed)
-    shutil.rmtree(removed, ignore_errors=True)
+def load_newest(model_dir: Path, set_aside: bool = False) -> Checkpoint | None:
+    """Returns the newest checkpoint that is whole; None if there is none at all.
 
+    Warns of each one that is damaged.
 
-def _folder(model_dir: Path, step: int) -> Path:
-    return model_dir / FOLDER / f"step-{step:08d}"
+    Args:
+        model_dir: Folder of the run.
+        set_aside: Whether to rename damaged ones to `damaged-step-...`, out of the way.
+
+    Raises:
+        UserError: If there are checkpoints, but all of them are damaged.
+    """
+    damaged: list[DamagedCheckpoint] = []
+    for step in reversed(checkpoint_folders.saved_steps(model_dir)):
+        try:
+            whole = load(model_dir, step)
+        except DamagedCheckpoint as error:
+            damaged.append(error)
+            logging.warning("%s. Looking for the one before it.", error)
+            continue
+        if set_aside:
+            for one in damaged:
+                aside = checkpoint_folders.set_aside(one.folder)
+                logging.warning("It is now %s.", aside)
+        return whole
+    if damaged:
+        raise UserError(
+            f"expected a whole checkpoint in {model_dir / checkpoint_folders.FOLDER};"
+            f" there are {len(damaged)}, and none is. Restore one, or begin anew in"
+            f" another --model_dir. The newest: {damaged[0]}"
+        )
+    return None

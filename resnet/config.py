@@ -10,6 +10,7 @@ from typing import Any
 
 from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
+from resnet import checkpoint_interval
 from resnet.recipes import Recipe
 
 FILE = "config.json"
@@ -79,7 +80,7 @@ class Config:
     eval_batch_size: int = _free(200)
     steps_per_eval: int = _free(0)
     log_step_count_steps: int = _free(10)
-    checkpoint_every: int = _free(0)
+    checkpoint_every: str = _free("1 epoch")
     keep_checkpoints: int = _free(5)
     num_parallel_calls: int = _free(0)
     on_bad_record: str = _free("fail")
@@ -152,6 +153,12 @@ def resolve(
     values = {**dataclasses.asdict(recipe), **chosen}
     values["num_train_examples"] = num_train_examples
     problems = _out_of_range(values)
+    try:
+        checkpoint_interval.parse(
+            chosen.get("checkpoint_every", Config.checkpoint_every)
+        )
+    except UserError as error:
+        problems.append(str(error))
     for steps, epochs in (
         ("train_steps", "train_epochs"),
         ("warmup_steps", "warmup_epochs"),
@@ -219,7 +226,6 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63),
     "steps_per_eval": (0, _MOST),
     "log_step_count_steps": (1, _MOST),
-    "checkpoint_every": (0, _MOST),
     "keep_checkpoints": (1, _MOST),
     "num_parallel_calls": (0, 4097),
     "decoded_cache_mb": (0, _MOST),

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from data_prep.errors import UserError
+from resnet import guard_link
+from resnet.guard_link import GuardLink
 from resnet.placement import Place
 
 # What a launcher needs to pass on what was printed: after an abort it may drop it.
 _FORWARDING_SECONDS = 1.0
+_SHORT = 40  # Characters of what a sentence can quote.
 # Of gradients that travel together. Horovod's own 128 MiB would leave the caches while
 # they are copied and summed, and hold as much memory three times.
 _FUSED_BYTES = 8 << 20
@@ -27,6 +30,10 @@ _FUSED_BYTES = 8 << 20
 
 class AgreedError(UserError):
     """A user's mistake that all ranks know of, so that each can end by itself."""
+
+
+class AgreedFailure(RuntimeError):
+    """What ends a run and all ranks know of, such as a loss that is no number."""
 
 
 class Communicator:
@@ -49,6 +56,46 @@ class Communicator:
         self._mpi = mpi
         self._world = mpi.COMM_WORLD if mpi else None
         self._horovod: Any = None
+        self._guard: GuardLink | None = None
+
+    def start_guard(
+        self, place: Place, stall_seconds: float, model_dir: str | None = None
+    ) -> None:
+        """Starts what ends the job if a rank can't go on; alone, there is no need.
+
+        Args:
+            place: This rank's place.
+            stall_seconds: How long a rank may stand still.
+            model_dir: Where rank 0's guard writes a failure down; None: nowhere.
+        """
+        if self._world is None:
+            return
+        token = self.broadcast(guard_link.new_token())
+        self._guard = GuardLink(place, token, stall_seconds, model_dir)
+        listens = None
+        if self.rank == 0:
+            listens = guard_link.own_addresses(), self._guard.port
+        addresses, port = self.broadcast(listens)
+        if self.rank != 0:
+            self._guard.connect(addresses, port)
+
+    def doing(
+        self, what: str, is_timed: bool = True, waits_for_others: bool = False
+    ) -> None:
+        """Says what this rank does now, for the sentence that would end the job.
+
+        Args:
+            what: Such as "reading the batch of step 12".
+            is_timed: Whether it must end within the time set.
+            waits_for_others: Whether that needs all ranks.
+        """
+        if self._guard is not None:
+            self._guard.doing(what, is_timed, waits_for_others)
+
+    def bye(self) -> None:
+        """Says that this rank ends as it should."""
+        if self._guard is not None:
+            self._guard.bye()
 
     def start_horovod(self) -> None:
         """Starts what carries tensors. Imports TensorFlow."""
@@ -82,10 +129,13 @@ class Communicator:
         seen = self.gather((value, platform.node()))
         for rank, (one, host) in enumerate(seen):
             if one != seen[0][0]:
+                first, first_host = seen[0]
+                is_short = max(len(one), len(first)) <= _SHORT
+                values = f" ({one}, there {first})" if is_short else ""
                 raise AgreedError(
                     f"all ranks must have the same {what}; rank {rank} on {host} has"
-                    f" another than rank 0 on {seen[0][1]}. Give every host the same"
-                    " records and the same command."
+                    f" another than rank 0 on {first_host}{values}. Give every host the"
+                    " same records, the same command and the same installation."
                 )
 
     def gather(self, value: Any) -> list[Any]:
@@ -114,6 +164,23 @@ class Communicator:
         self._world.Allreduce(np.ascontiguousarray(values), total)
         return total
 
+    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
+        """Returns equally long arrays of all ranks, `[num_ranks, n]`, to rank 0."""
+        if self._world is None:
+            return row[np.newaxis]
+        rows = np.empty((self.num_ranks, *row.shape), row.dtype)
+        self._world.Gather(row, rows if self.rank == 0 else None, root=0)
+        return rows if self.rank == 0 else None
+
+    def scatter_rows(self, rows: np.ndarray | None) -> np.ndarray | None:
+        """Returns to each rank its row of rank 0's array; None if rank 0 has None."""
+        form = self.broadcast(None if rows is None else (rows.shape[1:], rows.dtype))
+        if form is None or self._world is None:
+            return None if rows is None else rows[0]
+        row = np.empty(*form)
+        self._world.Scatter(rows, row, root=0)
+        return row
+
     def broadcast_variables(self, variables: Sequence[Any]) -> None:
         """Gives each rank rank 0's values of these `tf.Variable`s."""
         if self._horovod is not None:
@@ -131,32 +198,36 @@ class Communicator:
         for variable, array, part in zip(variables, arrays, parts, strict=True):
             variable.assign(part.reshape(array.shape))
 
-    def average_gradients(
-        self, gradients: Sequence[Any], names: Sequence[str]
-    ) -> list[Any]:
-        """Returns the mean over ranks of each gradient; to be called inside the graph.
+    def average(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        """Returns the mean over ranks of each tensor; to be called inside the graph.
 
-        Each gradient travels by itself, as soon as it is there, while the backward pass
-        goes on; as one group they would wait for the last. The names keep ranks from
-        mistaking one for another whatever their order.
+        Each travels by itself, as soon as it is there, while the rest is computed; as
+        one group they would wait for the last. The names keep ranks from mistaking one
+        for another whatever their order.
 
         Args:
-            gradients: Dense tensors, float32.
+            tensors: Dense, float32.
             names: One for each, the same on all ranks.
         """
         if self._horovod is None:
-            return list(gradients)
+            return list(tensors)
         return [
-            self._horovod.allreduce(
-                gradient, op=self._horovod.Average, name=f"gradient/{name}"
-            )
-            for gradient, name in zip(gradients, names, strict=True)
+            self._horovod.allreduce(tensor, op=self._horovod.Average, name=name)
+            for tensor, name in zip(tensors, names, strict=True)
         ]
 
-    def abort(self, exit_code: int) -> None:
-        """Ends all ranks of the job at once, for a fault only this one knows of."""
+    def abort(self, exit_code: int, reason: str) -> None:
+        """Ends all ranks of the job at once, for a fault only this one knows of.
+
+        Args:
+            exit_code: Of the job, if the launcher passes it on.
+            reason: What is printed: a sentence or a traceback.
+        """
         sys.stdout.flush()
-        sys.stderr.flush()
+        if self._guard is not None:
+            self._guard.failed(reason)
+        else:
+            print(reason, file=sys.stderr, flush=True)
         if self._world is not None:
             time.sleep(_FORWARDING_SECONDS)
             self._world.Abort(exit_code)

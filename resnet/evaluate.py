@@ -111,12 +111,17 @@ class Evaluator:
                 self._damaged,
             )
             for number in range(1, self.num_batches + 1):
+                self._communicator.doing(
+                    f"evaluating batch {number} of {self.num_batches}",
+                    is_timed=number > 1,  # The first one makes the graph.
+                )
                 batch = next(eval_batches)
                 sums += self._count_batch(
                     batch.images, batch.labels, batch.is_real
                 ).numpy()
                 if report:
                     report(number)
+        self._communicator.doing("adding up the evaluation", waits_for_others=True)
         num_skipped = self._damaged.count(self._first, self._end)
         right, right_of_five, loss, count, num_skipped = self._communicator.sum(
             np.append(sums, num_skipped)

@@ -1,5 +1,7 @@
 """Rank 0's log of a run's numbers: `metrics.jsonl`, and TensorBoard's events."""
 
+import contextlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,14 +9,17 @@ import tensorflow as tf
 
 from data_prep.atomic_files import atomic_write_bytes
 from resnet import metrics_file
+from resnet.append_file import AppendFile
 
 TENSORBOARD_FOLDER = "tensorboard"
+_NO_CURVES = ("kind", "step", "epoch")
 
 
 class MetricsLog:
     """Writes on rank 0, does nothing on the others.
 
-    A run that goes on from an older step drops the lines after it first.
+    A run that goes on from an older step drops the lines after it first, and gives
+    TensorBoard the rest anew: its own files can't forget.
     """
 
     def __init__(self, model_dir: Path, start_step: int, rank: int) -> None:
@@ -23,15 +28,20 @@ class MetricsLog:
             return
         path = model_dir / metrics_file.FILE
         old = metrics_file.read(path) if path.exists() else []
-        kept = [metrics_file.encode(one) for one in old if one["step"] <= start_step]
-        atomic_write_bytes(path, "".join(kept).encode())
-        self._file = path.open("a", buffering=1)
+        kept = [one for one in old if one["step"] <= start_step]
+        text = "".join(metrics_file.encode(one) for one in kept)
+        atomic_write_bytes(path, text.encode())
+        self._file = AppendFile(path)
+        shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
         self._summaries = {
             kind: tf.summary.create_file_writer(
                 str(model_dir / TENSORBOARD_FOLDER / kind)
             )
             for kind in ("train", "eval")
         }
+        for line in kept:
+            self._summarize(line)
+        self._flush()
 
     def write(
         self, kind: str, step: int, epoch: float, numbers: Mapping[str, float]
@@ -41,14 +51,25 @@ class MetricsLog:
             return
         line = metrics_file.make_line(kind, step, epoch, numbers)
         self._file.write(metrics_file.encode(line))
-        with self._summaries[kind].as_default(step):
-            for name, value in numbers.items():
-                tf.summary.scalar(name, value)
-        self._summaries[kind].flush()
+        self._summarize(line)
+        self._flush()
+
+    def _summarize(self, line: metrics_file.Line) -> None:
+        with self._summaries[line["kind"]].as_default(line["step"]):
+            for name, value in line.items():
+                if name not in _NO_CURVES:
+                    tf.summary.scalar(name, value)
+
+    def _flush(self) -> None:
+        """Writes what TensorBoard reads; on a full disk it does without."""
+        for summary in self._summaries.values():
+            with contextlib.suppress(tf.errors.OpError):
+                summary.flush()
 
     def close(self) -> None:
         """Closes the files."""
         if self._is_writer:
             self._file.close()
             for summary in self._summaries.values():
-                summary.close()
+                with contextlib.suppress(tf.errors.OpError):
+                    summary.close()

@@ -16,6 +16,7 @@ from data_prep.errors import EXIT_CODE, UserError
 from resnet import cpu_features, distributed, placement
 from resnet.distributed import Communicator
 from resnet.placement import Place, Threads
+from resnet.stop_signals import REQUEUE_EXIT_CODE, Preempted
 
 OPEN_FILES = 16_384
 _STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
@@ -33,8 +34,9 @@ def run(main: Main) -> None:
     A UserError is one sentence on standard error and exit code 2. If all ranks know of
     it (`Communicator.together`), rank 0 says it and each rank ends by itself; otherwise
     the rank that has it says so and ends the job, as any other exception does, with its
-    traceback and exit code 1. A training that diverged, which all ranks see at the same
-    step, is one sentence and exit code 1.
+    traceback and exit code 1. A failure that all ranks know of, such as a loss that is
+    no number, is one sentence and exit code 1; being asked to leave is one as well, and
+    `REQUEUE_EXIT_CODE`.
     """
     try:
         place = placement.find_place(os.environ)
@@ -48,25 +50,33 @@ def run(main: Main) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
     try:
         main(sys.argv, place, communicator)
+        communicator.bye()
     except distributed.AgreedError as error:
-        if place.rank == 0:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        communicator.gather(None)  # Nobody leaves before the sentence is out.
-        sys.exit(EXIT_CODE)
-    except FloatingPointError as error:  # All ranks have seen the same numbers.
-        if place.rank == 0:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        communicator.gather(None)
-        sys.exit(1)
+        _leave_together(communicator, f"error: {error}", EXIT_CODE)
+    except distributed.AgreedFailure as error:
+        _leave_together(communicator, f"error: {error}", 1)
+    except Preempted as stop:
+        sentence = (
+            f"{stop}. The same command goes on from there (exit code"
+            f" {REQUEUE_EXIT_CODE})."
+        )
+        _leave_together(communicator, sentence, REQUEUE_EXIT_CODE)
     except UserError as error:
-        print(f"error on rank {place.rank}: {error}", file=sys.stderr)
-        communicator.abort(EXIT_CODE)
+        communicator.abort(EXIT_CODE, f"error on rank {place.rank}: {error}")
     except Exception:
         if place.num_ranks == 1:
             raise
-        print(f"rank {place.rank} failed:", file=sys.stderr)
-        traceback.print_exc()
-        communicator.abort(1)
+        reason = f"rank {place.rank} failed:\n{traceback.format_exc()}"
+        communicator.abort(1, reason)
+
+
+def _leave_together(communicator: Communicator, sentence: str, exit_code: int) -> None:
+    """Has rank 0 say what all ranks know, and ends this one."""
+    if communicator.rank == 0:
+        print(sentence, file=sys.stderr, flush=True)
+    communicator.gather(None)  # Nobody leaves before the sentence is out.
+    communicator.bye()
+    sys.exit(exit_code)
 
 
 def settle_placement(

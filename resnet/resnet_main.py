@@ -3,6 +3,7 @@
 mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --model_dir=M
 """
 
+import atexit
 import dataclasses
 import pathlib
 import sys
@@ -16,12 +17,21 @@ from absl import flags
 
 from data_prep import manifest
 from data_prep.errors import UserError, parse_flags
+from resnet import (
+    checkpoint_folders,
+    failure_file,
+    installation,
+    program,
+    recipes,
+    shared_flags,
+)
 from resnet import config as configs
-from resnet import program, recipes, shared_flags
 from resnet.config import Config
 from resnet.data import record_sets
-from resnet.distributed import Communicator
+from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
+from resnet.run_lock import RunLock
+from resnet.stop_signals import StopSignals
 
 FLAGS = flags.FLAGS
 
@@ -75,13 +85,15 @@ flags.DEFINE_integer(
     Config.log_step_count_steps,
     "Steps from one log line to the next.",
 )
-flags.DEFINE_integer(
+flags.DEFINE_string(
     "checkpoint_every",
     Config.checkpoint_every,
-    "Steps from one checkpoint to the next; 0: an epoch.",
+    "From one checkpoint to the next: 500 steps, 2 epochs or 10 minutes.",
 )
 flags.DEFINE_integer(
-    "keep_checkpoints", Config.keep_checkpoints, "Newest checkpoints that are kept."
+    "keep_checkpoints",
+    Config.keep_checkpoints,
+    "Newest checkpoints that are kept, beside the best.",
 )
 flags.DEFINE_string(
     "shard_by",
@@ -108,6 +120,10 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     with communicator.together():
         parse_flags(argv)
         shared_flags.check()
+    signals = StopSignals()
+    communicator.start_guard(place, FLAGS.stall_seconds, FLAGS.model_dir)
+    for what, value in installation.describe().items():
+        communicator.require_same(what, value)
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "train", place, communicator
     )
@@ -119,6 +135,9 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         if FLAGS.require_mixed:
             manifest.check_mixing(contents.splits["train"])
         if communicator.rank == 0:
+            make_model_dir(config.model_dir)
+            atexit.register(RunLock(pathlib.Path(config.model_dir)).release)
+            failure_file.remove(pathlib.Path(config.model_dir))
             config = join_old_run(config)
     communicator.require_same(
         "data set and settings",
@@ -165,13 +184,19 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     with communicator.together():
         if communicator.rank == 0:
             configs.save(config)
-    train.train(
-        config,
-        shares["train"],
-        shares.get("validation"),
-        communicator,
-        config.num_parallel_calls or len(threads.cpus),
-    )
+    try:
+        train.train(
+            config,
+            shares["train"],
+            shares.get("validation"),
+            communicator,
+            config.num_parallel_calls or len(threads.cpus),
+            signals,
+        )
+    except AgreedFailure as error:
+        if communicator.rank == 0:
+            failure_file.write(pathlib.Path(config.model_dir), str(error))
+        raise
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
@@ -247,23 +272,33 @@ def model_name() -> str | None:
     return name
 
 
-def join_old_run(config: Config) -> Config:
-    """Returns the settings, a precision of "auto" replaced by that of the run there.
-
-    Makes the model_dir if there is none.
+def make_model_dir(model_dir: str) -> None:
+    """Makes the folder if there is none.
 
     Raises:
-        UserError: If it holds a run with other settings, naming what differs, or can't
-            be written to.
+        UserError: If it can't be written to.
     """
     try:
-        pathlib.Path(config.model_dir).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=config.model_dir).close()
+        pathlib.Path(model_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=model_dir).close()
     except OSError as error:
         raise UserError(
             f"--model_dir must be a folder that can be written to: {error}"
         ) from error
-    if not (pathlib.Path(config.model_dir) / configs.FILE).exists():
+
+
+def join_old_run(config: Config) -> Config:
+    """Returns the settings, a precision of "auto" replaced by that of the run there.
+
+    A run that saved nothing is none: what it left is written anew.
+
+    Raises:
+        UserError: If the folder holds a run with other settings, naming what differs.
+    """
+    model_dir = pathlib.Path(config.model_dir)
+    if not (model_dir / configs.FILE).exists():
+        return config
+    if not checkpoint_folders.saved_steps(model_dir):
         return config
     old = configs.load(config.model_dir)
     if config.precision == "auto":

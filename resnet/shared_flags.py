@@ -43,6 +43,11 @@ flags.DEFINE_string(
     "What a damaged record does: fail ends the run, skip takes another in its place and"
     " counts it.",
 )
+flags.DEFINE_float(
+    "stall_seconds",
+    120.0,
+    "How long one rank may stand still, or not be heard of, until the job ends.",
+)
 
 
 def check() -> None:
@@ -65,6 +70,7 @@ def check() -> None:
         ("num_inter_threads", 0),
         ("kmp_blocktime", 0),
         ("num_parallel_calls", 0),
+        ("stall_seconds", 1),
     ):
         value = FLAGS[name].value
         if value < lowest:

@@ -1,5 +1,8 @@
-"""Training: the state of a run, one step of it, and the loop."""
+"""Training: one step of a run, and the loop."""
 
+import json
+import math
+import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -10,107 +13,25 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep.errors import UserError
-from resnet import checkpoints, models, schedules
+from data_prep.atomic_files import atomic_write_bytes
+from resnet import schedules
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.record_log import RecordLog
 from resnet.data.share import Share
-from resnet.distributed import Communicator
+from resnet.distributed import AgreedFailure, Communicator
 from resnet.evaluate import Evaluator
 from resnet.input_wait import InputWait
 from resnet.metrics_log import MetricsLog
 from resnet.optim import losses
 from resnet.optim.optimizers import Momentum
-from resnet.precision import COMPUTE_DTYPES
 from resnet.progress import Progress
+from resnet.saving import Saving
+from resnet.stop_signals import Preempted, StopSignals
+from resnet.train_state import TrainState, averaged_batch_norm, restore_newest
 
-StepFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-
-
-class TrainState:
-    """What a run consists of between two steps.
-
-    Attributes:
-        step: Steps done.
-        model: The network.
-        optimizer: With a velocity for each trainable variable.
-    """
-
-    def __init__(self, config: Config) -> None:
-        self.step = 0
-        self.model = models.build(
-            config.model,
-            config.num_classes,
-            config.image_size,
-            config.batch_norm_decay,
-            COMPUTE_DTYPES[config.precision],
-            config.seed,
-        )
-        self.optimizer = Momentum(
-            self.trainable_variables,
-            config.momentum,
-            config.weight_decay,
-            [decays(name) for name in self.names],
-        )
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the trainable variables, such as `stage1_block1_1/kernel`."""
-        return [variable.path for variable in self.model.trainable_variables]
-
-    @property
-    def trainable_variables(self) -> list[tf.Variable]:
-        """What the gradients are for."""
-        return [variable.value for variable in self.model.trainable_variables]
-
-    @property
-    def batch_norm_averages(self) -> list[tf.Variable]:
-        """The moving means and variances, which each rank moves by its own batches."""
-        return [variable.value for variable in self.model.non_trainable_variables]
-
-    @property
-    def decayed_variables(self) -> list[tf.Variable]:
-        """Those of the trainable variables that decay."""
-        pairs = zip(self.trainable_variables, self.names, strict=True)
-        return [variable for variable, name in pairs if decays(name)]
-
-    def tensors(self) -> dict[str, tf.Variable]:
-        """Returns everything that a checkpoint holds, by name."""
-        velocities = zip(self.names, self.optimizer.velocities, strict=True)
-        return {
-            **{f"model/{one.path}": one.value for one in self.model.variables},
-            **{f"velocity/{name}": velocity for name, velocity in velocities},
-        }
-
-    def assign(self, saved: dict[str, np.ndarray]) -> None:
-        """Takes everything over from a checkpoint.
-
-        Raises:
-            UserError: If it is that of another network.
-        """
-        tensors = self.tensors()
-        ours = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        theirs = {name: array.shape for name, array in saved.items() if name != "step"}
-        if different := sorted(set(ours.items()) ^ set(theirs.items())):
-            name = different[0][0]
-            raise UserError(
-                f"the checkpoint is not one of this {self.model.name}: {name!r} must"
-                f" have the shape {ours.get(name)}; there it has {theirs.get(name)}"
-            )
-        for name, variable in tensors.items():
-            variable.assign(saved[name])
-        self.step = int(saved["step"])
-
-
-def decays(name: str) -> bool:
-    """Returns whether weight decay is for the variable of that name.
-
-    It is for all but batch normalization's; the classifier's bias does decay.
-
-    Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
-    """
-    return not name.endswith(("/gamma", "/beta"))
+NUM_VOTES = 2  # Whether to leave, and whether to save.
+StepFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def make_train_step(
@@ -121,10 +42,13 @@ def make_train_step(
     communicator: Communicator,
     freeze_batch_norm: bool = False,
 ) -> StepFunction:
-    """Returns `train_step(images, labels, learning_rate)`, compiled into a graph.
+    """Returns `train_step(images, labels, learning_rate, votes)`, made into a graph.
 
-    It moves the variables by one step and returns the mean cross-entropy of this rank's
-    examples. Each rank must call it as often as the others.
+    It moves the variables by one step and returns what all ranks then know, float32:
+    the mean cross-entropy of this rank's examples, the same of the whole global batch,
+    and the mean over ranks of each of the votes, `[num_votes]` float32. These travel
+    while the gradients are computed, and cost no time of their own. Each rank must call
+    it as often as the others.
 
     Args:
         model: The network.
@@ -134,20 +58,35 @@ def make_train_step(
         communicator: The ranks, whose gradients are averaged.
         freeze_batch_norm: Whether to normalize by the moving averages, which then stay.
     """
+    gradient_names = [f"gradient/{name}" for name in names]
 
     @tf.function
     def train_step(
-        images: tf.Tensor, labels: tf.Tensor, learning_rate: tf.Tensor
+        images: tf.Tensor, labels: tf.Tensor, learning_rate: tf.Tensor, votes: tf.Tensor
     ) -> tf.Tensor:
         with tf.GradientTape() as tape:
             logits = model(images, training=not freeze_batch_norm)
             loss = tf.reduce_mean(losses.cross_entropy(logits, labels, label_smoothing))
+        own = tf.concat([[loss], votes], axis=0)
+        (of_all,) = communicator.average([own], ["loss_and_votes"])
         gradients = tape.gradient(loss, optimizer.variables)
-        gradients = communicator.average_gradients(gradients, names)
+        own_loss = nan_unless_finite(loss, gradients[0])
+        gradients = communicator.average(gradients, gradient_names)
         optimizer.apply(gradients, learning_rate)
-        return loss
+        loss_of_all = nan_unless_finite(of_all[0], gradients[0])
+        return tf.concat([[own_loss, loss_of_all], of_all[1:]], axis=0)
 
     return train_step
+
+
+def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the loss; or NaN if the gradient of the first variable has one.
+
+    That gradient is the last to be computed, and what is no number anywhere reaches it.
+    The loss alone doesn't tell: TensorFlow's max pooling lets a NaN vanish.
+    """
+    is_finite = tf.math.is_finite(tf.reduce_sum(first_gradient))
+    return tf.where(is_finite, loss, np.float32(np.nan))
 
 
 def train(
@@ -156,6 +95,7 @@ def train(
     eval_share: Share | None,
     communicator: Communicator,
     num_parallel_calls: int,
+    signals: StopSignals | None = None,
 ) -> None:
     """Trains to `config.train_steps`, from the newest checkpoint if there is one.
 
@@ -165,9 +105,11 @@ def train(
         eval_share: What to evaluate on, at the end and as the settings say; or None.
         communicator: The ranks.
         num_parallel_calls: Pictures that a rank decodes at the same time.
+        signals: What may ask this rank to leave.
 
     Raises:
-        FloatingPointError: On all ranks, if the loss is no longer finite.
+        AgreedFailure: On all ranks, if the loss is no longer finite.
+        Preempted: On all ranks, if one of them was asked to leave.
         UserError: If a record is damaged and none may be.
     """
     model_dir = Path(config.model_dir)
@@ -188,6 +130,7 @@ def train(
         record_log = RecordLog(
             config.record_log, state.step, communicator.rank, communicator.num_ranks
         )
+    saving = Saving(config, state, communicator)
     logging.info(
         "Training for %d steps (%.2f epochs in total). Current step %d.",
         config.train_steps,
@@ -200,9 +143,10 @@ def train(
         closing(MetricsLog(model_dir, state.step, communicator.rank)) as log,
         closing(Progress(config, state.step, communicator.rank)) as progress,
         closing(record_log),
+        closing(saving),
     ):
-        local_losses: list[tf.Tensor] = []
         num_skipped = 0
+        first_step = state.step
         while state.step < config.train_steps:
             learning_rate = schedules.gradual_warmup_then_dec(
                 state.step,
@@ -211,35 +155,43 @@ def train(
                 config.peak_learning_rate,
                 config.train_steps,
             )
+            communicator.doing(f"reading the batch of step {state.step + 1}")
             with input_wait.waiting():
                 batch = next(train_batches)
             examples = train_share.records.number_of_example[batch.examples.numpy()]
             record_log.write(state.step, examples, batch.is_real.numpy())
             num_skipped += int(np.count_nonzero(~batch.is_real.numpy()))
-            loss = train_step(
-                batch.images, batch.labels, tf.constant(learning_rate, tf.float32)
+            communicator.doing(
+                f"computing step {state.step + 1}",
+                is_timed=state.step > first_step,  # The first one makes the graph.
+                waits_for_others=True,
             )
-            local_losses.append(loss)
+            wants_to_leave = signals is not None and bool(signals.seen)
+            own_loss, loss, leave, save = train_step(
+                batch.images,
+                batch.labels,
+                tf.constant(learning_rate, tf.float32),
+                tf.constant([float(wants_to_leave), float(saving.wanted)]),
+            ).numpy()
             state.step += 1
+            if not math.isfinite(loss):
+                stop_diverged(state.step, own_loss, examples, model_dir, communicator)
+            state.losses.append(float(loss))
             progress.step_done()
             input_wait.step_done()
 
-            log_is_due = _due(state.step, config.log_step_count_steps, config)
-            eval_is_due = evaluator and _due(state.step, config.steps_per_eval, config)
-            save_is_due = _due(
-                state.step, config.checkpoint_every or _an_epoch(config), config
-            )
-            if log_is_due or eval_is_due or save_is_due:  # Nothing diverged is saved.
-                loss = mean_loss(local_losses, state.step, communicator)
-            if log_is_due:
-                local_losses.clear()
-                loss += losses.weight_penalty(
+            if _due(state.step, config.log_step_count_steps, config):
+                mean_loss = math.fsum(state.losses) / len(state.losses)
+                mean_loss += losses.weight_penalty(
                     state.decayed_variables, config.weight_decay
                 )
+                state.losses.clear()
                 numbers = {
-                    "loss": loss,
+                    "loss": mean_loss,
                     "learning_rate": learning_rate,
-                    "images_per_second": progress.show(state.step, loss, learning_rate),
+                    "images_per_second": progress.show(
+                        state.step, mean_loss, learning_rate
+                    ),
                     "input_wait_share": input_wait.report(communicator),
                 }
                 if config.on_bad_record == "skip":
@@ -247,19 +199,23 @@ def train(
                     numbers["skipped_records"] = int(total)
                     num_skipped = 0
                 log.write("train", state.step, config.epoch(state.step), numbers)
-            if evaluator and eval_is_due:
+            evaluated = None
+            if evaluator and _due(state.step, config.steps_per_eval, config):
                 with progress.paused():
-                    average_batch_norm(state, communicator)
-                    result = evaluator.evaluate(state.decayed_variables)
+                    with averaged_batch_norm(state, communicator):
+                        result = evaluator.evaluate(state.decayed_variables)
+                    evaluated = result.as_dict()
                     epoch = config.epoch(state.step)
-                    log.write("eval", state.step, epoch, result.as_dict())
+                    log.write("eval", state.step, epoch, evaluated)
                     progress.say(f"step {state.step}: {result}")
-            if save_is_due:
-                with progress.paused():
-                    average_batch_norm(state, communicator)
-                    save(state, model_dir, config.keep_checkpoints, communicator)
-            if eval_is_due or save_is_due:
                 input_wait.paused()
+            if evaluated or save or leave or saving.is_due:
+                saving.save(evaluated)
+                input_wait.paused()
+            if leave and state.step < config.train_steps:
+                saving.finish()
+                raise Preempted(f"stopped after step {state.step}, which is saved")
+        saving.finish()
     logging.info(
         "Finished training up to step %d. Elapsed seconds %d.",
         state.step,
@@ -272,63 +228,38 @@ def _due(step: int, every: int, config: Config) -> bool:
     return step == config.train_steps or (every > 0 and step % every == 0)
 
 
-def _an_epoch(config: Config) -> int:
-    return max(1, int(config.steps_per_epoch))
+def stop_diverged(
+    step: int,
+    own_loss: float,
+    examples: np.ndarray,
+    model_dir: Path,
+    communicator: Communicator,
+) -> None:
+    """Ends a run whose loss is no number, and writes down what made it so.
 
-
-def mean_loss(
-    local_losses: Sequence[tf.Tensor], step: int, communicator: Communicator
-) -> float:
-    """Returns the mean over steps and ranks.
+    `model_dir/diverged-step-00000123.json` then has the records of each rank whose own
+    loss is not finite, numbered as the manifest lists them.
 
     Raises:
-        FloatingPointError: On all ranks, if it is not finite.
+        AgreedFailure: On all ranks.
     """
-    local = np.array([np.mean([float(loss) for loss in local_losses])])
-    mean = float(communicator.sum(local)[0]) / communicator.num_ranks
-    if not np.isfinite(mean):
-        raise FloatingPointError(
-            f"the loss is {mean} in the steps up to {step}: the training has diverged."
-            " Lower --peak_learning_rate or lengthen the warm-up."
-        )
-    return mean
-
-
-def average_batch_norm(state: TrainState, communicator: Communicator) -> None:
-    """Gives all ranks the mean of their moving averages.
-
-    Each rank moves its own; without this, rank 0's would be evaluated and saved.
-    """
-    communicator.average_variables(state.batch_norm_averages)
-
-
-def restore_newest(
-    state: TrainState, model_dir: Path, communicator: Communicator
-) -> None:
-    """Takes over the newest checkpoint, if there is one, read by rank 0 for all.
-
-    All ranks then have the same weights, also of a new run.
-    """
-    with communicator.together():
-        if communicator.rank == 0 and (steps := checkpoints.saved_steps(model_dir)):
-            state.assign(checkpoints.load(model_dir, steps[-1]))
-    state.step = communicator.broadcast(state.step)
-    communicator.broadcast_variables(list(state.tensors().values()))
-
-
-def save(
-    state: TrainState, model_dir: Path, keep: int, communicator: Communicator
-) -> None:
-    """Saves a checkpoint on rank 0; the other ranks wait for it.
-
-    Raises:
-        UserError: On all ranks, if it can't be written.
-    """
-    with communicator.together():
-        if communicator.rank == 0:
-            try:
-                checkpoints.save(model_dir, state.step, state.tensors(), keep)
-            except (OSError, tf.errors.OpError) as error:
-                raise UserError(
-                    f"the checkpoint of step {state.step} can't be written: {error}"
-                ) from error
+    mine = None
+    if not math.isfinite(own_loss):
+        mine = {
+            "rank": communicator.rank,
+            "host": platform.node(),
+            "loss": str(own_loss),
+            "examples": examples.tolist(),
+        }
+    found = [one for one in communicator.gather(mine) if one is not None]
+    path = model_dir / f"diverged-step-{step:08d}.json"
+    if communicator.rank == 0:
+        text = json.dumps({"step": step, "ranks": found}) + "\n"
+        atomic_write_bytes(path, text.encode())
+    where = ", ".join(f"rank {one['rank']} on {one['host']}" for one in found[:5])
+    raise AgreedFailure(
+        f"the loss of step {step} is no number on {where or 'the mean of all ranks'}:"
+        f" the training has diverged, or a record is to blame; {path} lists those of"
+        " the step. The last checkpoint is from before. Lower --peak_learning_rate or"
+        " lengthen the warm-up."
+    )

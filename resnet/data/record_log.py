@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import UserError
+from resnet.append_file import AppendFile
 
 
 class RecordLog:
@@ -25,13 +26,14 @@ class RecordLog:
         Raises:
             UserError: If it can't be written.
         """
-        self._file = None
+        self._file: AppendFile | None = None
         if not folder:
             return
         name = f"from-step-{start_step:08d}-rank-{rank:05d}-of-{num_ranks:05d}.jsonl"
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self._file = open(Path(folder, name), "w", buffering=1)  # noqa: SIM115
+            Path(folder, name).write_bytes(b"")
+            self._file = AppendFile(Path(folder, name))
         except OSError as error:
             raise UserError(
                 f"--record_log must be a folder that can be written to: {error}"

@@ -89,5 +89,5 @@ def test_a_training_that_diverges_is_one_sentence(run_ranks, records, tmp_path):
         f"--model_dir={tmp_path / 'model'}",
     )
     assert job.returncode == 1
-    assert job.stderr.count("error: the loss is") == 1
+    assert job.stderr.count("error: the loss of step") == 1
     assert "Traceback" not in job.stderr

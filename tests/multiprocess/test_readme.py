@@ -12,7 +12,8 @@ import data_prep.imagenet_to_tfrecords  # noqa: F401
 import eval.benchmark
 import eval.learning_curve
 import eval.resnet_eval
-import launch.place_shards  # noqa: F401
+import launch.place_shards
+import launch.supervise  # noqa: F401
 import resnet.resnet_main  # noqa: F401
 
 pytestmark = pytest.mark.multiprocess
@@ -50,7 +51,8 @@ def test_the_commands_run(run_ranks, records, tmp_path):
     for words in commands():
         if words[0] in ("make", "source"):
             continue
-        model_dir = tmp_path / ("cluster" if "512" in words else "model")
+        is_other_run = "512" in words or "--" in words
+        model_dir = tmp_path / ("model" if not is_other_run else str(len(programs)))
         words = [
             word.replace("RECORDS", str(tmp_path / "records"))
             .replace("MODEL", str(model_dir))
@@ -63,7 +65,10 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         arguments = words[words.index(program) + 1 :]
         if program == "launch/place_shards.py":  # There is one record file.
             arguments = [word.replace("nodes=4", "nodes=1") for word in arguments]
-        if program == "resnet/resnet_main.py":
+        if program == "launch/supervise.py":  # There is one host.
+            hosts = arguments.index("-hosts")
+            arguments[hosts - 1 : hosts + 2] = ["2"]
+        if program in ("resnet/resnet_main.py", "launch/supervise.py"):
             arguments = [word for word in arguments if "train_epochs" not in word]
             arguments += SMALL
         if program == "eval/benchmark.py":
@@ -81,6 +86,7 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         "resnet/resnet_main.py",
         "launch/place_shards.py",
         "launch/place_shards.py",
+        "launch/supervise.py",
         "eval/benchmark.py",
     ]
 

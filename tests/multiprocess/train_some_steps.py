@@ -21,7 +21,7 @@ def main() -> None:
     program.start_tensorflow(communicator)
     import tensorflow as tf
 
-    from resnet import train
+    from resnet import train, train_state
     from resnet.data import batches, record_files
     from resnet.data.share import share_of
 
@@ -39,7 +39,7 @@ def main() -> None:
     config = configs.resolve(
         recipes.DIGITS, given, records.num_examples, records.class_names
     )
-    state = train.TrainState(config)
+    state = train_state.TrainState(config)
     if place.rank:  # What rank 0 sends must replace this.
         for variable in state.trainable_variables:
             variable.assign(variable + 1)
@@ -57,16 +57,18 @@ def main() -> None:
     train_batches = batches.training(config, share, place.num_ranks, 0, 1)
     for _ in range(int(num_steps)):
         batch = next(train_batches)
-        train_step(batch.images, batch.labels, tf.constant(0.02))
+        train_step(batch.images, batch.labels, tf.constant(0.02), tf.zeros([2]))
 
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])
 
     before = communicator.gather(values(state.batch_norm_averages))
-    train.average_batch_norm(state, communicator)
+    with train_state.averaged_batch_norm(state, communicator):
+        averaged = communicator.gather(values(state.batch_norm_averages))
     outcome = {
         "weights": communicator.gather(values(state.trainable_variables)),
         "averages_before": before,
+        "averages_averaged": averaged,
         "averages_after": communicator.gather(values(state.batch_norm_averages)),
     }
     if place.rank == 0:

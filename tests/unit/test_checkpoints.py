@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -5,10 +6,16 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import checkpoints
-from resnet.train import TrainState
+from resnet import checkpoint_folders, checkpoints
+from resnet.checkpoint_folders import best_step, saved_steps
+from resnet.checkpoints import Checkpoint
+from resnet.train_state import TrainState
 
-SMALL = {"weights": tf.range(1000, dtype=tf.float32)}
+SMALL = {"weights": np.arange(1000, dtype=np.float32)}
+
+
+def save(model_dir, step, tensors=SMALL, keep=9, **facts):
+    return checkpoints.save(model_dir, Checkpoint(step, tensors, facts), keep)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +38,7 @@ def trained(state) -> TrainState:
 def saved(trained, tmp_path_factory):
     """A model folder with a checkpoint of that state."""
     model_dir = tmp_path_factory.mktemp("model")
-    checkpoints.save(model_dir, trained.step, trained.tensors(), keep=5)
+    save(model_dir, trained.step, trained.tensors())
     return model_dir
 
 
@@ -68,7 +75,7 @@ def test_a_checkpoint_that_lacks_tensors_is_refused(state, trained, saved, chang
 def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
     # resnet34 has every tensor of resnet18, and in the same shapes.
     deeper = state(model="resnet34")
-    checkpoints.save(tmp_path, 1, deeper.tensors(), keep=1)
+    save(tmp_path, 1, deeper.tensors())
     with pytest.raises(UserError):
         state().assign(checkpoints.load(tmp_path, 1))
 
@@ -80,54 +87,55 @@ def test_a_checkpoint_of_other_classes_is_refused(state, trained, saved):
 
 
 def test_steps_are_listed_from_the_oldest(tmp_path):
-    assert checkpoints.saved_steps(tmp_path) == []
+    assert saved_steps(tmp_path) == []
     for step in (20, 100_000_000, 3):
-        checkpoints.save(tmp_path, step, SMALL, keep=9)
-    assert checkpoints.saved_steps(tmp_path) == [3, 20, 100_000_000]
+        save(tmp_path, step, keep=9)
+    assert saved_steps(tmp_path) == [3, 20, 100_000_000]
     names = sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir())
     assert names == ["step-00000003", "step-00000020", "step-100000000"]
 
 
 def test_an_unfinished_folder_is_no_checkpoint(tmp_path):
-    checkpoints.save(tmp_path, 3, SMALL, keep=9)
+    save(tmp_path, 3, keep=9)
     (tmp_path / "checkpoints" / ".step-00000006.unfinished").mkdir()
-    assert checkpoints.saved_steps(tmp_path) == [3]
+    assert saved_steps(tmp_path) == [3]
 
 
 def test_a_save_that_was_interrupted_can_be_done_again(tmp_path):
     left = tmp_path / "checkpoints" / ".step-00000006.unfinished"
     left.mkdir(parents=True)
     (left / "state.data-00000-of-00001").write_bytes(b"half")
-    checkpoints.save(tmp_path, 6, SMALL, keep=9)
-    assert checkpoints.load(tmp_path, 6)["weights"][7] == 7
+    save(tmp_path, 6, keep=9)
+    assert checkpoints.load(tmp_path, 6).tensors["weights"][7] == 7
     assert not left.exists()
 
 
 def test_a_save_that_fails_leaves_the_checkpoints_as_they_were(tmp_path):
-    checkpoints.save(tmp_path, 3, SMALL, keep=1)
+    save(tmp_path, 3, keep=1)
     with pytest.raises((ValueError, tf.errors.OpError)):
-        checkpoints.save(tmp_path, 6, {"step-like": object()}, keep=1)
-    assert checkpoints.saved_steps(tmp_path) == [3]
-    assert checkpoints.load(tmp_path, 3)["weights"][7] == 7
+        save(tmp_path, 6, {"step-like": object()}, keep=1)
+    assert saved_steps(tmp_path) == [3]
+    assert checkpoints.load(tmp_path, 3).tensors["weights"][7] == 7
 
 
 def test_only_the_newest_are_kept(tmp_path):
     for step in (1, 2, 3):
-        checkpoints.save(tmp_path, step, SMALL, keep=2)
-    assert checkpoints.saved_steps(tmp_path) == [2, 3]
-    checkpoints.save(tmp_path, 4, SMALL, keep=1)
-    assert checkpoints.saved_steps(tmp_path) == [4]
+        save(tmp_path, step, keep=2)
+    assert saved_steps(tmp_path) == [2, 3]
+    save(tmp_path, 4, keep=1)
+    assert saved_steps(tmp_path) == [4]
 
 
 def test_a_step_that_was_saved_before_is_replaced(tmp_path):
-    checkpoints.save(tmp_path, 3, SMALL, keep=2)
-    checkpoints.save(tmp_path, 3, {"weights": tf.zeros([2])}, keep=2)
-    assert checkpoints.load(tmp_path, 3)["weights"].tolist() == [0, 0]
+    save(tmp_path, 3, keep=2)
+    save(tmp_path, 3, {"weights": np.zeros(2)}, keep=2)
+    assert checkpoints.load(tmp_path, 3).tensors["weights"].tolist() == [0, 0]
 
 
 def test_the_folder_that_is_returned_holds_the_checkpoint(tmp_path):
-    folder = checkpoints.save(tmp_path, 3, SMALL, keep=2)
+    folder = save(tmp_path, 3, keep=2)
     assert sorted(file.name for file in folder.iterdir()) == [
+        "checkpoint.json",
         "state.data-00000-of-00001",
         "state.index",
     ]
@@ -137,7 +145,7 @@ def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
     with pytest.raises(UserError, match="there are: none"):
         checkpoints.load(tmp_path, 3)
     for step in (1, 2):
-        checkpoints.save(tmp_path, step, SMALL, keep=2)
+        save(tmp_path, step, keep=2)
     with pytest.raises(UserError, match=r"of step 3 in .*there are: 1, 2"):
         checkpoints.load(tmp_path, 3)
 
@@ -152,11 +160,13 @@ def halve(data: bytes) -> bytes:
 
 
 INDEX, DATA = "state.index", "state.data-00000-of-00001"
+CONTENTS = "checkpoint.json"
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
+        (INDEX, flip),
         (INDEX, halve),
         (INDEX, lambda data: b""),
         (INDEX, None),
@@ -164,10 +174,14 @@ INDEX, DATA = "state.index", "state.data-00000-of-00001"
         (DATA, halve),
         (DATA, lambda data: b""),
         (DATA, None),
+        (CONTENTS, flip),
+        (CONTENTS, halve),
+        (CONTENTS, lambda data: b""),
+        (CONTENTS, None),
     ],
 )
 def test_a_damaged_file_is_a_sentence_with_its_path(tmp_path, name, damage):
-    folder = checkpoints.save(tmp_path, 3, SMALL, keep=2)
+    folder = save(tmp_path, 3, keep=2)
     file = folder / name
     if damage:
         file.write_bytes(damage(file.read_bytes()))
@@ -175,4 +189,71 @@ def test_a_damaged_file_is_a_sentence_with_its_path(tmp_path, name, damage):
         file.unlink()
     with pytest.raises(UserError, match="can't be read") as caught:
         checkpoints.load(tmp_path, 3)
-    assert str(folder / "state") in str(caught.value)
+    assert f"{folder} can't be read: {name}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / DATA).write_bytes(b""),
+        lambda folder: (folder / DATA).unlink(),
+        lambda folder: (folder / CONTENTS).unlink(),
+        lambda folder: [file.unlink() for file in folder.iterdir()],
+    ],
+)
+def test_the_one_before_a_damaged_one_is_taken_with_a_warning(tmp_path, caplog, damage):
+    for step in (1, 2):
+        save(tmp_path, step, number=step)
+    folder = save(tmp_path, 3)
+    damage(folder)
+    found = checkpoints.load_newest(tmp_path)
+    assert (found.step, found.facts["number"]) == (2, 2)
+    assert str(folder) in caplog.text
+    assert saved_steps(tmp_path) == [1, 2, 3]
+    assert checkpoints.load_newest(tmp_path, set_aside=True).step == 2
+    assert saved_steps(tmp_path) == [1, 2]
+    assert (tmp_path / "checkpoints" / "damaged-step-00000003").is_dir()
+
+
+def test_if_all_are_damaged_nothing_is_begun_anew(tmp_path):
+    for step in (1, 2):
+        (save(tmp_path, step) / DATA).write_bytes(b"")
+    with pytest.raises(UserError, match="there are 2, and none is"):
+        checkpoints.load_newest(tmp_path, set_aside=True)
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_without_any_there_is_none(tmp_path):
+    assert checkpoints.load_newest(tmp_path) is None
+
+
+def test_a_later_format_is_refused_and_not_taken_for_damage(tmp_path):
+    for step in (1, 2):
+        folder = save(tmp_path, step)
+    contents = json.loads((folder / CONTENTS).read_text())
+    (folder / CONTENTS).write_text(json.dumps({**contents, "format": 99}))
+    with pytest.raises(UserError, match="has the format 99"):
+        checkpoints.load_newest(tmp_path)
+
+
+def test_the_best_one_stays_beside_the_newest(tmp_path):
+    for step, top1 in [(1, 0.5), (2, 0.75), (3, 0.75), (4, 0.25), (5, None), (6, 0.1)]:
+        facts = {} if top1 is None else {"eval": {"top1": top1}}
+        save(tmp_path, step, keep=2, **facts)
+    assert best_step(tmp_path) == 3
+    assert saved_steps(tmp_path) == [3, 5, 6]
+
+
+def test_without_an_evaluation_none_is_best(tmp_path):
+    save(tmp_path, 1)
+    assert best_step(tmp_path) is None
+
+
+def test_leftovers_of_a_killed_save_are_removed(tmp_path):
+    save(tmp_path, 1)
+    folder = tmp_path / "checkpoints"
+    for name in (".step-00000002.unfinished", ".step-00000001.removed"):
+        (folder / name).mkdir()
+        (folder / name / "state.index").write_bytes(b"half")
+    checkpoint_folders.remove_leftovers(tmp_path)
+    assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]

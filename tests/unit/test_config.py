@@ -113,7 +113,7 @@ def test_given_values_win():
         "eval_batch_size": 1,
         "steps_per_eval": 2,
         "log_step_count_steps": 1,
-        "checkpoint_every": 4,
+        "checkpoint_every": "4",
         "keep_checkpoints": 1,
         "num_parallel_calls": 3,
         "eval_crop": "resize_then_crop",
@@ -185,7 +185,6 @@ NUMBERS = {
     "seed": ("seed", [-1, 2**63]),
     "steps_per_eval": ("steps_per_eval", [-1]),
     "log_step_count_steps": ("log_step_count_steps", [0, -1]),
-    "checkpoint_every": ("checkpoint_every", [-1]),
     "keep_checkpoints": ("keep_checkpoints", [0, -1]),
     "num_parallel_calls": ("num_parallel_calls", [-1, 4097]),
     "decoded_cache_mb": ("decoded_cache_mb", [-1]),
@@ -224,6 +223,11 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name):
     assert sentence.endswith("got mean.")
     for known in configs._NAMES[name]:
         assert known in sentence
+
+
+def test_an_interval_that_is_none_is_refused_by_its_flag():
+    sentence = refusal(checkpoint_every="daily")
+    assert sentence.startswith("--checkpoint_every must be ")
 
 
 def test_all_problems_are_named_at_once():
@@ -292,7 +296,7 @@ def test_what_does_not_decide_the_result_may_change():
         eval_batch_size=7,
         steps_per_eval=3,
         log_step_count_steps=1,
-        checkpoint_every=2,
+        checkpoint_every="2",
         keep_checkpoints=1,
         num_parallel_calls=9,
         on_bad_record="skip",

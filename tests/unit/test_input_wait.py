@@ -151,7 +151,7 @@ def test_a_training_says_that_it_waits_for_its_input(
         global_batch_size=4,
         train_steps=4,
         log_step_count_steps=2,
-        checkpoint_every=4,
+        checkpoint_every="4",
     )
     config = dataclasses.replace(config, model_dir=str(tmp_path))
     configs.save(config)

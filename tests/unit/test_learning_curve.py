@@ -40,7 +40,7 @@ def config(tmp_path) -> configs.Config:
             "eval_batch_size": 8,
             "steps_per_eval": 0,
             "log_step_count_steps": 10,
-            "checkpoint_every": 0,
+            "checkpoint_every": "1 epoch",
             "keep_checkpoints": 5,
             "num_parallel_calls": 0,
         },

@@ -15,6 +15,8 @@ MAINS = {
     "eval.benchmark_input",
     "eval.benchmark_scale",
     "launch.place_shards",
+    "launch.supervise",
+    "resnet.guard",
     "data_prep.imagenet_to_tfrecords",
     "data_prep.digits",
 }
@@ -42,6 +44,9 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.schedules",
             "resnet.placement",
             "resnet.shared_flags",
+            "resnet.checkpoint_folders",
+            "resnet.failure_file",
+            "resnet.stop_signals",
         },
         "data_prep": DATA_PREP_SHARED,
     },
@@ -53,6 +58,14 @@ WITHOUT_TENSORFLOW = {
     "resnet.recipes",
     "resnet.schedules",
     "resnet.data.example_order",
+    "resnet.checkpoint_folders",
+    "resnet.checkpoint_interval",
+    "resnet.failure_file",
+    "resnet.guard",
+    "resnet.installation",
+    "resnet.run_lock",
+    "resnet.stalls",
+    "resnet.stop_signals",
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
 FLAG_READERS = MAINS | {"resnet.shared_flags", "data_prep.errors"}

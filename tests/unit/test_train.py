@@ -13,19 +13,22 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep import manifest
-from resnet import checkpoints, metrics_file, train
+from resnet import checkpoints, metrics_file, train, train_state
 from resnet import config as configs
+from resnet.checkpoint_folders import saved_steps
 from resnet.config import Config
 from resnet.data import input_pipeline, record_files
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share, share_of
-from resnet.distributed import Communicator
+from resnet.data.share import Share
+from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
-from resnet.train import TrainState
+from resnet.stop_signals import Preempted
+from resnet.train_state import TrainState
 
 ALONE = Communicator(Place())
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")
+VOTES = tf.constant([1.0, 0.0])
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +72,16 @@ def run(config, records) -> Callable[..., None]:
     """A function that trains in a folder."""
 
     def run(
-        model_dir: pathlib.Path, share: Share | None = None, **changes: Any
+        model_dir: pathlib.Path,
+        share: Share | None = None,
+        signals: Any = None,
+        **changes: Any,
     ) -> None:
         own = dataclasses.replace(config, model_dir=str(model_dir), **changes)
         share = share or Share(records, 0, 1, NUM_EXAMPLES)
         configs.save(own)
         eval_share = share if own.mode == "train_and_eval" else None
-        train.train(own, share, eval_share, ALONE, 2)
+        train.train(own, share, eval_share, ALONE, 2, signals)
 
     return run
 
@@ -86,8 +92,8 @@ def lines(model_dir: pathlib.Path, kind: str) -> list[metrics_file.Line]:
 
 
 def assert_same_weights(model_dir, other_model_dir, step: int) -> None:
-    ours = checkpoints.load(model_dir, step)
-    expected = checkpoints.load(other_model_dir, step)
+    ours = checkpoints.load(model_dir, step).tensors
+    expected = checkpoints.load(other_model_dir, step).tensors
     assert ours.keys() == expected.keys()
     for name, value in ours.items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
@@ -106,12 +112,13 @@ def values_of(variables) -> list[np.ndarray]:
 def whole(run, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of 6 steps without interruption."""
     model_dir = tmp_path_factory.mktemp("whole")
-    run(model_dir, checkpoint_every=3, steps_per_eval=4, mode="train_and_eval")
+    run(model_dir, checkpoint_every="3", steps_per_eval=4, mode="train_and_eval")
     return model_dir
 
 
 def test_checkpoints_are_written_when_they_are_due_and_at_the_end(whole):
-    assert checkpoints.saved_steps(whole) == [3, 6]
+    # Every 3 steps, when one was evaluated, and at the end.
+    assert saved_steps(whole) == [3, 4, 6]
 
 
 def test_each_step_is_logged_with_its_rate(whole):
@@ -167,7 +174,7 @@ def test_going_on_from_a_checkpoint_ends_at_the_same_weights_bit_for_bit(
         tmp_path / "checkpoints" / "step-00000003",
     )
     run(tmp_path)
-    assert checkpoints.saved_steps(tmp_path)[-1] == 6
+    assert saved_steps(tmp_path)[-1] == 6
     assert_same_weights(tmp_path, whole, 6)
     ours, expected = lines(tmp_path, "train"), lines(whole, "train")[3:]
     assert [(line["step"], line["loss"]) for line in ours] == [
@@ -180,7 +187,7 @@ def test_a_run_that_is_done_does_nothing_more(run, whole, tmp_path):
     before = (tmp_path / "done" / metrics_file.FILE).read_bytes()
     run(tmp_path / "done")
     assert (tmp_path / "done" / metrics_file.FILE).read_bytes() == before
-    assert checkpoints.saved_steps(tmp_path / "done") == [3, 6]
+    assert saved_steps(tmp_path / "done") == [3, 4, 6]
 
 
 def test_the_loss_falls(run, tmp_path):
@@ -197,16 +204,16 @@ def test_the_loss_falls(run, tmp_path):
 
 
 def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(run, tmp_path):
-    with pytest.raises(FloatingPointError, match="the training has diverged"):
+    with pytest.raises(AgreedFailure, match="the training has diverged"):
         run(
             tmp_path,
             base_learning_rate=1e30,
             peak_learning_rate=1e30,
             log_step_count_steps=6,
-            checkpoint_every=4,
+            checkpoint_every="4",
         )
-    for step in checkpoints.saved_steps(tmp_path):
-        for name, value in checkpoints.load(tmp_path, step).items():
+    for step in saved_steps(tmp_path):
+        for name, value in checkpoints.load(tmp_path, step).tensors.items():
             assert np.isfinite(value).all(), f"{name} of step {step}"
 
 
@@ -226,10 +233,12 @@ def test_one_step_is_that_of_the_formula(config):
         variable.assign(value)
 
     step = train.make_train_step(state.model, state.optimizer, state.names, 0.0, ALONE)
-    ours = step(images, labels, tf.constant(0.1))
+    ours, of_all, *votes = step(images, labels, tf.constant(0.1), VOTES)
     # The same sums in another order, and 20 layers of them: a thousandth of the
     # largest change of each variable.
     assert float(ours) == pytest.approx(float(loss), rel=1e-5)
+    assert float(of_all) == float(ours)
+    assert [float(vote) for vote in votes] == [1.0, 0.0]
     for name, variable, old, gradient in zip(
         state.names, variables, before, gradients, strict=True
     ):
@@ -250,6 +259,17 @@ def test_one_step_is_that_of_the_formula(config):
     )
 
 
+@pytest.mark.parametrize("model", ["resnet9", "resnet18"])
+def test_one_pixel_that_is_no_number_makes_the_loss_none(make_config, model):
+    state = TrainState(make_config(model=model))
+    images = batch()[0].numpy()
+    images[2, 5, 7, 1] = np.nan
+    step = train.make_train_step(state.model, state.optimizer, state.names, 0.0, ALONE)
+    own, of_all, *_ = step(images, batch()[1], tf.constant(0.1), VOTES)
+    assert np.isnan(own)
+    assert np.isnan(of_all)
+
+
 def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(config):
     state = TrainState(config)
     before = values_of(state.trainable_variables)
@@ -263,7 +283,7 @@ def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(config):
         freeze_batch_norm=True,
     )
     images, labels = batch()
-    step(images, labels, tf.constant(0.1))
+    step(images, labels, tf.constant(0.1), VOTES)
     for new, old in zip(values_of(state.batch_norm_averages), averages, strict=True):
         np.testing.assert_array_equal(new, old)
     weights = dict(zip(state.names, values_of(state.trainable_variables), strict=True))
@@ -283,7 +303,7 @@ def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(config):
     ],
 )
 def test_all_decay_but_normalization(name, decays):
-    assert train.decays(name) is decays
+    assert train_state.decays(name) is decays
 
 
 def test_the_decayed_variables_are_those_that_the_optimizer_decays(config):
@@ -298,28 +318,10 @@ def test_the_decayed_variables_are_those_that_the_optimizer_decays(config):
 def test_a_new_run_begins_at_step_zero(config, tmp_path):
     state = TrainState(config)
     before = values_of(state.tensors().values())
-    train.restore_newest(state, tmp_path, ALONE)
+    train_state.restore_newest(state, tmp_path, ALONE)
     assert state.step == 0
     for new, old in zip(values_of(state.tensors().values()), before, strict=True):
         np.testing.assert_array_equal(new, old)
-
-
-def test_the_mean_loss_is_that_of_steps_and_ranks():
-    class TwoRanks(Communicator):
-        def sum(self, values: np.ndarray) -> np.ndarray:
-            return values + 5.0  # The other rank's mean.
-
-    local_losses = [tf.constant(1.0), tf.constant(2.0)]
-    assert train.mean_loss(local_losses, 2, ALONE) == 1.5
-    ranks = TwoRanks(Place(0, 2, 0, 2))
-    assert train.mean_loss(local_losses, 2, ranks) == 3.25
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_no_number_ends_the_training(bad):
-    local_losses = [tf.constant(1.0), tf.constant(bad), tf.constant(1.0)]
-    with pytest.raises(FloatingPointError, match="in the steps up to 30"):
-        train.mean_loss(local_losses, 30, ALONE)
 
 
 @pytest.mark.parametrize(
@@ -337,51 +339,43 @@ def test_what_is_due_is_due_at_the_end_too(config, step, every, due):
     assert train._due(step, every, config) is due
 
 
-def test_a_checkpoint_an_epoch_is_at_least_a_step_apart(config):
-    assert train._an_epoch(config) == 2
-    small = dataclasses.replace(config, num_train_examples=2)
-    assert train._an_epoch(small) == 1
+def test_what_made_the_loss_no_number_is_written_down(run, tmp_path):
+    with pytest.raises(AgreedFailure, match="diverged-step-0000"):
+        run(tmp_path, base_learning_rate=1e30, peak_learning_rate=1e30)
+    (path,) = tmp_path.glob("diverged-step-*.json")
+    found = json.loads(path.read_text())
+    (rank,) = found["ranks"]
+    assert rank["rank"] == 0
+    assert rank["loss"] in ("nan", "inf")
+    first = lines(tmp_path, "train")[-1]["step"] + 1
+    assert found["step"] == first
+    # Two steps of 6 examples are an epoch of 12: with the other step's they are all.
+    order = input_pipeline.examples_of_batch(first - 1, 3, 0, 1, 6, NUM_EXAMPLES)
+    assert rank["examples"] == order.tolist()
 
 
-def record_lines(folder: pathlib.Path) -> list[dict[str, Any]]:
-    (path,) = folder.iterdir()
-    assert path.name == "from-step-00000000-rank-00000-of-00001.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def test_the_records_that_were_read_are_logged_by_their_number_in_the_split(
-    config, records, run, tmp_path
+def test_a_run_that_is_asked_to_leave_saves_and_goes_on_later_bit_for_bit(
+    run, whole, tmp_path
 ):
-    share = share_of(records, [(1,)], 0)  # Examples 4 to 11.
-    run(tmp_path / "model", share, record_log=str(tmp_path / "log"), train_steps=3)
-    found = record_lines(tmp_path / "log")
-    assert [line["step"] for line in found] == [0, 1, 2]
-    for step, line in enumerate(found):
-        own = input_pipeline.examples_of_batch(step, config.seed, 0, 1, 6, 8)
-        assert line["examples"] == (own + 4).tolist()
-        assert line["replaced"] == []
+    class Signals:
+        """A signal that comes while the second step is computed."""
 
+        asked = 0
 
-def test_damaged_records_are_skipped_counted_and_logged(
-    config, records, run, put_record, tmp_path
-):
-    damaged = put_record(records, 5, b"no record")
-    run(
-        tmp_path / "model",
-        Share(damaged, 0, 1, NUM_EXAMPLES),
-        record_log=str(tmp_path / "log"),
-        on_bad_record="skip",
-        mode="train_and_eval",
-        log_step_count_steps=2,
+        @property
+        def seen(self) -> str:
+            self.asked += 1
+            return "SIGTERM" if self.asked > 1 else ""
+
+    with pytest.raises(Preempted, match="stopped after step 2"):
+        run(tmp_path / "left", signals=Signals(), log_step_count_steps=3)
+    assert saved_steps(tmp_path / "left") == [2]
+    run(tmp_path / "left", log_step_count_steps=3)
+    assert_same_weights(tmp_path / "left", whole, 6)
+    run(tmp_path / "not left", log_step_count_steps=3)
+    found, expected = (
+        [(line["step"], line["loss"]) for line in lines(tmp_path / name, "train")]
+        for name in ("left", "not left")
     )
-    found = record_lines(tmp_path / "log")
-    assert len(found) == 6
-    for step, line in enumerate(found):
-        wanted = input_pipeline.examples_of_batch(step, config.seed, 0, 1, 6, 12)
-        assert line["examples"] == np.where(wanted == 5, 6, wanted).tolist()
-        assert line["replaced"] == [6] * np.count_nonzero(wanted == 5)
-    # Two steps are an epoch, and each has the damaged one once.
-    train_lines = lines(tmp_path / "model", "train")
-    assert [line["skipped_records"] for line in train_lines] == [1, 1, 1]
-    (evaluation,) = lines(tmp_path / "model", "eval")
-    assert evaluation["count"] == NUM_EXAMPLES - 1
+    assert found == expected
+    assert [step for step, _ in found] == [3, 6]

@@ -1,0 +1,41 @@
+"""A file that grows line by line, and doesn't end the run if its disk is full."""
+
+import os
+from pathlib import Path
+
+from absl import logging
+
+
+class AppendFile:
+    """Keeps what can't be written yet, and tries again with what comes next."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens a file, at its end; an OSError is the caller's."""
+        self._path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see close.
+        self._waiting = b""
+        self._has_failed = False
+
+    def write(self, text: str) -> None:
+        """Appends a text."""
+        self._waiting += text.encode()
+        try:
+            while self._waiting:
+                num_written = self._file.write(self._waiting)
+                self._waiting = self._waiting[num_written:]
+        except OSError as error:
+            if not self._has_failed:
+                logging.error(
+                    "%s can't be written (%s); its lines are kept in memory until it"
+                    " can.",
+                    self._path,
+                    os.strerror(error.errno or 0),
+                )
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
+    def close(self) -> None:
+        """Closes the file, after a last try."""
+        self.write("")
+        self._file.close()

@@ -1,0 +1,156 @@
+"""Where checkpoints lie, and what stands beside their tensors. Needs no TensorFlow.
+
+`model_dir/checkpoints/step-00004680/` has files of TensorFlow's format named `state`,
+and `checkpoint.json`: the size and SHA-256 of each of them, facts about the run at that
+step, and a SHA-256 of itself.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_prep.atomic_files import atomic_write_bytes
+from data_prep.errors import UserError
+
+FOLDER = "checkpoints"
+CONTENTS_FILE = "checkpoint.json"
+FORMAT = 1  # Of the folder; a change that older code would misread raises it.
+_STEP_FOLDER = re.compile(r"step-(\d{8,})")
+_BLOCK_BYTES = 1 << 20
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint that is there, but not as it was written."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"the checkpoint {folder} can't be read: {reason}")
+        self.folder = folder
+
+
+def of_step(model_dir: Path, step: int) -> Path:
+    """Returns the folder of a step's checkpoint."""
+    return model_dir / FOLDER / f"step-{step:08d}"
+
+
+def saved_steps(model_dir: Path) -> list[int]:
+    """Returns the steps that have a checkpoint, the oldest first."""
+    folder = model_dir / FOLDER
+    if not folder.is_dir():
+        return []
+    matches = (_STEP_FOLDER.fullmatch(entry.name) for entry in folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def best_step(model_dir: Path) -> int | None:
+    """Returns the saved step with the highest top-1, of equal ones the newest.
+
+    None if no checkpoint that is there was evaluated (`eval` of its facts).
+    """
+    found = []
+    for step in saved_steps(model_dir):
+        try:
+            evaluated = read_contents(of_step(model_dir, step))["facts"].get("eval")
+        except DamagedCheckpoint:
+            continue
+        if evaluated:
+            found.append((evaluated["top1"], step))
+    return max(found)[1] if found else None
+
+
+def write_contents(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes `checkpoint.json` over the files that are in a folder."""
+    files = {file.name: _fingerprint(file) for file in sorted(folder.iterdir())}
+    contents = {"format": FORMAT, "files": files, "facts": dict(facts)}
+    contents["sha256"] = _digest(contents)
+    text = json.dumps(contents, indent=1) + "\n"
+    atomic_write_bytes(folder / CONTENTS_FILE, text.encode())
+
+
+def read_contents(folder: Path) -> dict[str, Any]:
+    """Returns what `checkpoint.json` holds.
+
+    Raises:
+        DamagedCheckpoint: If it isn't there or isn't whole.
+        UserError: If it is of a later format.
+    """
+    try:
+        contents: dict[str, Any] = json.loads((folder / CONTENTS_FILE).read_bytes())
+        is_known = contents["format"] <= FORMAT
+        if is_known and contents.pop("sha256") != _digest(contents):
+            raise ValueError("its own SHA-256 is another")
+    except OSError as error:
+        reason = f"{CONTENTS_FILE}: {os.strerror(error.errno or 0)}"
+        raise DamagedCheckpoint(folder, reason) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedCheckpoint(folder, f"{CONTENTS_FILE}: {error}") from error
+    if not is_known:
+        raise UserError(
+            f"{folder} has the format {contents['format']}; this program knows those up"
+            f" to {FORMAT}. Use the program that wrote it, or a later one."
+        )
+    return contents
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Reads each byte of a checkpoint, and returns its facts.
+
+    Raises:
+        DamagedCheckpoint: If it is not as it was written.
+        UserError: If it is of a later format.
+    """
+    contents = read_contents(folder)
+    for name, expected in contents["files"].items():
+        try:
+            seen = _fingerprint(folder / name)
+        except OSError as error:
+            reason = f"{name}: {os.strerror(error.errno or 0)}"
+            raise DamagedCheckpoint(folder, reason) from None
+        if seen != expected:
+            raise DamagedCheckpoint(
+                folder,
+                f"{name} has {seen['bytes']} bytes and SHA-256 {seen['sha256'][:8]}...;"
+                f" it was written with {expected['bytes']} and"
+                f" {expected['sha256'][:8]}...",
+            )
+    return dict(contents["facts"])
+
+
+def remove(folder: Path) -> None:
+    """Removes a checkpoint: first its name, so that nobody takes half of it."""
+    removed = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    folder.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def set_aside(folder: Path) -> Path:
+    """Takes a damaged checkpoint out of the list; returns where it is now."""
+    aside = folder.with_name(f"damaged-{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    return aside
+
+
+def remove_leftovers(model_dir: Path) -> None:
+    """Removes what a run that was killed while it saved has left."""
+    for pattern in (".step-*.unfinished", ".step-*.removed"):
+        for leftover in (model_dir / FOLDER).glob(pattern):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _digest(contents: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of a JSON object, whatever the order of its names."""
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+def _fingerprint(file: Path) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK_BYTES):
+            digest.update(block)
+        return {"bytes": opened.tell(), "sha256": digest.hexdigest()}

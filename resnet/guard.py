@@ -1,0 +1,341 @@
+"""The guard of one rank: a small process that ends the job when a rank can't go on.
+
+A rank that is killed, stopped or cut off can't say so, and the others would wait for it
+without end. So each rank has a guard beside it, which hears from its rank by a pipe and
+from the other guards by TCP: rank 0's is the one that they all tell how their rank is.
+When a rank is gone, has failed or stands still, each guard kills its own rank, and rank
+0's says in one sentence which rank it was, on which host and why.
+
+Needs the standard library alone; `guard_link` starts it, as a program of its own.
+"""
+
+import argparse
+import contextlib
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from resnet import failure_file
+from resnet.guard_channel import Channel, Message
+from resnet.stalls import Peer, find_stall
+
+CONNECT_SECONDS = 5.0
+_ENDING_SECONDS = 5.0  # For a rank that ends the job; then it is killed.
+_SUSPENDED_SECONDS = 10.0  # A gap between two ticks that means all was stopped.
+
+_HELLO = b"hello\n"
+
+
+class Guard:
+    """The guard of one rank; rank 0's is the monitor, which the others report to."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._me = Peer(args.rank, args.host)
+        self._peers = {args.rank: self._me}
+        self._selector = selectors.DefaultSelector()
+        self._own_rank = Channel(sys.stdin.fileno())
+        self._selector.register(self._own_rank, selectors.EVENT_READ)
+        self._monitor: Channel | None = None
+        self._guards: list[Channel] = []  # The monitor's connections.
+        self._listener: socket.socket | None = None
+        self._heard_monitor_at = time.monotonic()
+        self._ends_by: float | None = None  # When a job that is ending has to be gone.
+        self._oom_kills = oom_kills()
+        self._shared_memory = shared_memory_of(args.pid)
+        self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
+        if args.rank == 0:
+            self._listener = socket.create_server(("", 0), backlog=4096)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            print(self._listener.getsockname()[1], flush=True)
+
+    def run(self) -> None:
+        """Watches until the rank has ended."""
+        ticked_at = time.monotonic()
+        while True:
+            for key, _ in self._selector.select(self._interval):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
+                    self._hear(key.fileobj)  # type: ignore[arg-type]
+            now = time.monotonic()
+            if now - ticked_at > self._interval + _SUSPENDED_SECONDS:
+                self._start_clocks_anew(now)
+            if now - ticked_at >= self._interval:
+                self._tick(now)
+                ticked_at = now
+
+    def _accept(self) -> None:
+        assert self._listener is not None  # noqa: S101 - It has just been heard.
+        connection, _ = self._listener.accept()
+        connection.setblocking(False)
+        self._selector.register(Channel(connection), selectors.EVENT_READ)
+
+    def _connect(self, message: Message) -> None:
+        """Connects to the monitor at the first of its addresses that answers."""
+        for address in message["addresses"]:
+            with contextlib.suppress(OSError):
+                connection = socket.create_connection(
+                    (address, message["port"]), CONNECT_SECONDS
+                )
+                channel = Channel(connection)
+                channel.send({"token": self._args.token, "rank": self._args.rank})
+                if connection.recv(len(_HELLO)) == _HELLO:
+                    connection.setblocking(False)
+                    self._monitor = channel
+                    self._selector.register(channel, selectors.EVENT_READ)
+                    self._heard_monitor_at = time.monotonic()
+                    self._report()
+                    return
+                connection.close()
+        self._say(
+            f"warning: the guard of {self._me.name} can't reach that of rank 0 at"
+            f" {', '.join(message['addresses'])}, port {message['port']}: if this rank"
+            " stands still, the others won't know"
+        )
+
+    def _hear(self, channel: Channel) -> None:
+        messages = channel.receive()
+        for message in messages or ():
+            if channel is self._own_rank:
+                self._hear_own_rank(message)
+            elif channel is self._monitor:
+                self._hear_monitor(message)
+            else:
+                self._hear_guard(channel, message)
+        if messages is not None:
+            return
+        self._close(channel)
+        if channel is self._own_rank:
+            self._own_rank_has_ended()
+        elif channel is self._monitor:
+            self._monitor = None
+            self._lose_monitor()
+        elif channel.rank in self._peers:
+            gone = self._peers[channel.rank]
+            self._end_job(f"{gone.name} is gone, and its guard with it")
+
+    def _close(self, channel: Channel) -> None:
+        self._selector.unregister(channel)
+        channel.close()
+        if channel in self._guards:
+            self._guards.remove(channel)
+
+    def _hear_own_rank(self, message: Message) -> None:
+        if "doing" in message:
+            self._me.does(message)
+        elif "port" in message:
+            self._connect(message)
+        elif "failed" in message:
+            self._own_rank_has_failed(message["failed"])
+        elif "bye" in message:
+            for channel in (*self._guards, *([self._monitor] if self._monitor else ())):
+                channel.send({"bye": True})
+            sys.exit(0)
+
+    def _hear_monitor(self, message: Message) -> None:
+        self._heard_monitor_at = time.monotonic()
+        if "kill" in message:
+            self._job_is_ending(message["kill"])
+        elif "bye" in message and self._monitor:  # The job is ending as it should.
+            self._close(self._monitor)
+            self._monitor = None
+
+    def _hear_guard(self, channel: Channel, message: Message) -> None:
+        if message.get("token") == self._args.token:
+            channel.rank = message["rank"]
+            self._guards.append(channel)
+            os.write(channel.fileno(), _HELLO)
+            return
+        if channel.rank is None:  # A stranger.
+            self._close(channel)
+            return
+        peer = self._peers.setdefault(channel.rank, Peer(channel.rank))
+        if "doing" in message:
+            peer.host = message["host"]
+            peer.does(message)
+        elif "died" in message:
+            self._end_job(message["died"])
+        elif "failed" in message:
+            self._end_job(message["failed"], kill=False)
+        elif "bye" in message:
+            del self._peers[channel.rank]
+            self._close(channel)
+
+    def _tick(self, now: float) -> None:
+        if self._ends_by is not None:
+            if now > self._ends_by:
+                self._kill_own_rank()
+                self._leave()
+            return
+        self._me.is_stopped(process_is_stopped(self._args.pid))
+        self._me.heard_at = now
+        if self._monitor:
+            self._report()
+            if now - self._heard_monitor_at > self._args.stall_seconds:
+                self._lose_monitor()
+        elif self._args.rank == 0:
+            for guard in self._guards:
+                guard.send({"alive": True})
+            peers = list(self._peers.values())
+            if stall := find_stall(peers, self._args.stall_seconds, now):
+                self._end_job(stall)
+
+    def _report(self) -> None:
+        assert self._monitor is not None  # noqa: S101 - Asked by the callers.
+        me = self._me
+        self._monitor.send(
+            {
+                "host": me.host,
+                "doing": me.doing,
+                "is_timed": me.is_timed,
+                "waits_for_others": me.waits_for_others,
+                "is_stopped": me.stopped_since is not None,
+            }
+        )
+
+    def _start_clocks_anew(self, now: float) -> None:
+        """After the whole job was suspended, nobody is late."""
+        self._heard_monitor_at = now
+        for peer in self._peers.values():
+            peer.heard_at = peer.since = now
+            peer.stopped_since = None
+
+    def _own_rank_has_ended(self) -> None:
+        """It said no word of it: it was killed."""
+        if self._ends_by is None:
+            reason = "it was killed, or crashed"
+            if oom_kills() > self._oom_kills:
+                reason = "the kernel of this host ran out of memory and killed it"
+            sentence = f"{self._me.name} has died while {self._me.doing}: {reason}"
+            if self._monitor:
+                self._tell_monitor({"died": sentence})
+            else:
+                self._end_job(sentence)
+        self._leave()
+
+    def _own_rank_has_failed(self, text: str) -> None:
+        """It says why, and ends the job when this guard has gone."""
+        text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.doing})"
+        if self._monitor:
+            self._tell_monitor({"failed": text})
+        else:
+            self._end_job(text, kill=False)
+        self._leave()
+
+    def _tell_monitor(self, message: Message) -> None:
+        """Sends it, and waits until the monitor ends the job."""
+        assert self._monitor is not None  # noqa: S101 - Asked by the callers.
+        self._monitor.send(message)
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            select.select([self._monitor], [], [], left)
+            messages = self._monitor.receive()
+            if messages is None or any("kill" in one for one in messages):
+                return
+
+    def _end_job(self, text: str, kill: bool = True) -> None:
+        """Says why the job ends, for the first time only, and has it ended.
+
+        Args:
+            text: What is said.
+            kill: Whether each guard has to kill its rank; or a rank ends the job.
+        """
+        if self._ends_by is not None:
+            return
+        if self._args.model_dir:
+            failure_file.write(Path(self._args.model_dir), text.splitlines()[-1])
+        self._say(text if not kill else f"error: {text}. The job ends.")
+        for guard in self._guards:
+            guard.send({"kill": kill})
+        self._job_is_ending(kill)
+
+    def _job_is_ending(self, kill: bool) -> None:
+        self._ends_by = time.monotonic() + _ENDING_SECONDS
+        if kill:
+            self._kill_own_rank()
+
+    def _lose_monitor(self) -> None:
+        if self._ends_by is not None:
+            return
+        self._say(
+            f"error: {self._me.name} can't reach rank 0 any more: its host or the"
+            " network is down. This rank ends."
+        )
+        self._kill_own_rank()
+        self._leave()
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+    def _leave(self) -> None:
+        """Ends this guard after a job that didn't end as it should.
+
+        MPI libraries remove their shared memory only at a proper end.
+        """
+        for path in self._shared_memory:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        sys.exit(0)
+
+    def _kill_own_rank(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._args.pid, signal.SIGKILL)
+
+
+def process_is_stopped(pid: int) -> bool:
+    """Returns whether a process is stopped by a signal."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
+def shared_memory_of(pid: int) -> set[str]:
+    """Returns the files in shared memory that a process has mapped."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in file}
+    except OSError:
+        return set()
+    return {
+        path
+        for path in paths
+        if path.startswith("/dev/shm/") and not path.endswith(" (deleted)")
+    }
+
+
+def oom_kills() -> int:
+    """Returns how many processes the kernel of this host has killed for memory."""
+    try:
+        with open("/proc/vmstat") as file:
+            counts = dict(line.split() for line in file)
+    except OSError:
+        return 0
+    return int(counts.get("oom_kill", 0))
+
+
+def main() -> None:
+    """Runs the guard that the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--stall_seconds", type=float, required=True)
+    parser.add_argument("--model_dir")
+    # What ends the job is its rank's to hear; the guard goes when its rank goes.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    Guard(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What all ranks must have alike besides settings and data: the program itself."""
+
+import hashlib
+import importlib.metadata
+import platform
+from pathlib import Path
+
+PACKAGES = ("tensorflow", "keras", "numpy", "horovod", "mpi4py")
+_FOLDERS = ("resnet", "data_prep")
+_SOURCES = (".py", ".cc", ".h")
+
+
+def describe() -> dict[str, str]:
+    """Returns what is installed, by what to call it in a sentence."""
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "version of Python": platform.python_version(),
+        **{f"version of {name}": version for name, version in versions.items()},
+        "code of this project (SHA-256)": code_digest(Path(__file__).parents[1])[:16],
+    }
+
+
+def code_digest(root: Path) -> str:
+    """Returns the SHA-256 of the sources of the packages that train.
+
+    Args:
+        root: The folder that holds the packages.
+    """
+    digest = hashlib.sha256()
+    for folder in _FOLDERS:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix in _SOURCES:
+                digest.update(f"{file.relative_to(root)}\n".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

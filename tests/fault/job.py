@@ -1,0 +1,151 @@
+"""A training job under mpirun that tests do harm to from outside."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MPIRUN = Path(sys.executable).with_name("mpirun")
+START_SECONDS = 120.0  # To wait for what a healthy job does soon.
+STEP = re.compile(r"^step (\d+)/", re.M)
+_MARK = "RESNET_TEST_JOB"
+
+
+class Job:
+    """One start of a program on some ranks.
+
+    Attributes:
+        process: mpirun's.
+        ended_after: Seconds from `harmed_at` to its end, once it has ended.
+    """
+
+    def __init__(
+        self,
+        num_ranks: int,
+        arguments: Sequence[str],
+        program: str = "resnet/resnet_main.py",
+        launcher: Sequence[str] | None = None,
+    ) -> None:
+        self._mark = uuid.uuid4().hex
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - Closed with it.
+        if launcher is None:
+            launcher = [str(MPIRUN), "-np", str(num_ranks)]
+        self.num_ranks = num_ranks
+        self.harmed_at = time.monotonic()
+        self.ended_after = 0.0
+        self._shared_memory = set(os.listdir("/dev/shm"))
+        self.process = subprocess.Popen(
+            [*launcher, sys.executable, str(REPOSITORY / program), *arguments],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), _MARK: self._mark},
+            stdout=subprocess.DEVNULL,
+            stderr=self._output,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pid in (self.process.pid, *self._processes()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        self._output.close()
+
+    @property
+    def output(self) -> str:
+        """All that was printed so far."""
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), size, 0).decode(errors="replace")
+
+    @property
+    def step(self) -> int:
+        """Steps that a line of the output tells of."""
+        return max([0, *map(int, STEP.findall(self.output))])
+
+    def wait_until(self, is_so: Callable[[], object], seconds: float = 0.005) -> None:
+        """Waits until something is so, looking again after so many seconds."""
+        deadline = time.monotonic() + START_SECONDS
+        while not is_so():
+            assert self.process.poll() is None, f"ended early: {self.output}"
+            assert time.monotonic() < deadline, f"never came: {self.output}"
+            time.sleep(seconds)
+
+    def wait_for_step(self, step: int) -> None:
+        """Waits until so many steps are done."""
+        self.wait_until(lambda: self.step >= step)
+
+    def pid(self, rank: int) -> int:
+        """Returns the process of a rank, once it is there."""
+        found: list[int] = []
+
+        def is_there() -> list[int]:
+            found[:] = self._processes(lambda facts: _is_rank(facts, rank))
+            return found
+
+        self.wait_until(is_there)
+        return min(found)
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """Sends a signal to a rank; the clock to the job's end begins."""
+        pid = self.pid(rank)
+        self.harmed_at = time.monotonic()
+        os.kill(pid, number)
+
+    def signal_mpirun(self, number: int) -> None:
+        """Sends a signal to mpirun; the clock to the job's end begins."""
+        self.harmed_at = time.monotonic()
+        self.process.send_signal(number)
+
+    def end(self, seconds: float) -> int:
+        """Returns mpirun's exit code; fails if it doesn't come within so long."""
+        deadline = self.harmed_at + seconds
+        try:
+            code = self.process.wait(max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"still there {seconds} s later: {self.output}"
+            ) from None
+        self.ended_after = time.monotonic() - self.harmed_at
+        return code
+
+    def leftovers(self, within_seconds: float = 5.0) -> list[str]:
+        """Returns what the job has left running or in shared memory."""
+        deadline = time.monotonic() + within_seconds
+        while True:
+            left = [f"process {pid}" for pid in self._processes()]
+            left += sorted(set(os.listdir("/dev/shm")) - self._shared_memory)
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.05)
+
+    def _processes(
+        self, is_one: Callable[[bytes], bool] = lambda facts: True
+    ) -> list[int]:
+        found = []
+        mark = f"{_MARK}={self._mark}".encode()
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                facts = (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark in facts and is_one(facts + b"\0" + command):
+                found.append(int(entry.name))
+        return found
+
+
+def _is_rank(facts: bytes, rank: int) -> bool:
+    """Returns whether a process is the rank itself, and not its guard."""
+    return f"PMI_RANK={rank}\0".encode() in facts and b"resnet.guard" not in facts

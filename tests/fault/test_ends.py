@@ -1,0 +1,254 @@
+"""A rank that can't go on ends the job: soon, whole, and with a sentence that says why.
+
+Afterwards nothing is left, and the same command goes on from the last checkpoint.
+"""
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from resnet import checkpoints, failure_file
+from resnet.checkpoint_folders import saved_steps
+from resnet.stop_signals import REQUEUE_EXIT_CODE
+from tests.fault.conftest import STALL_SECONDS
+
+pytestmark = pytest.mark.fault
+
+# For a death, of which the launcher hears at once; and for standing still.
+DEATH_SECONDS = 10.0
+STALL_AND_MORE = STALL_SECONDS + 10.0
+
+
+def assert_goes_on(start, model_dir) -> None:
+    """Starts the job again, and sees it go on from its newest whole checkpoint."""
+    newest = checkpoints.load_newest(model_dir)
+    step = newest.step if newest else 0
+    job = start()
+    job.wait_for_step(step + 2)
+    job.signal_mpirun(signal.SIGTERM)
+    assert job.end(30) == REQUEUE_EXIT_CODE, job.output
+    assert f"Current step {step}." in job.output
+    assert saved_steps(model_dir)[-1] >= step + 2
+    assert job.leftovers() == []
+
+
+def assert_nothing_is_left(job, model_dir) -> None:
+    assert job.leftovers() == []
+    hidden = [path.name for path in model_dir.rglob(".*")]
+    assert [name for name in hidden if not name.startswith(".step-")] == []
+
+
+@pytest.mark.parametrize(
+    "rank", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["rank 1", "rank 0"]
+)
+def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, outcome, rank):
+    job = start()
+    job.wait_for_step(7)
+    job.kill(rank)
+    code = job.end(DEATH_SECONDS)
+    outcome(f"kill -9 of rank {rank} between steps", job, code)
+    assert code != 0
+    sentence = rf"error: rank {rank} on \S+ has died while .* step \d+: it was killed"
+    assert re.search(sentence, job.output), job.output
+    assert job.output.count("error: rank") == 1
+    assert_nothing_is_left(job, model_dir)
+    assert failure_file.read(model_dir)["step"] >= 7
+    assert_goes_on(start, model_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_before_the_first_step(start, model_dir, outcome, rank):
+    job = start()
+    job.wait_until(lambda: (model_dir / "lock").exists())
+    job.kill(rank)
+    code = job.end(DEATH_SECONDS)
+    outcome(f"kill -9 of rank {rank} before the first step", job, code)
+    assert code != 0
+    assert f"error: rank {rank} on" in job.output
+    assert_nothing_is_left(job, model_dir)
+    assert_goes_on(start, model_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_while_gradients_are_added_up(
+    start, model_dir, outcome, rank
+):
+    job = start("--stall_seconds=60")
+    job.wait_for_step(7)
+    job.kill(1 - rank, signal.SIGSTOP)  # The rank now waits for this one's gradients.
+    time.sleep(1)
+    job.kill(rank)
+    code = job.end(DEATH_SECONDS)
+    outcome(f"kill -9 of rank {rank} in an all-reduce", job, code)
+    assert code != 0
+    assert f"error: rank {rank} on" in job.output
+    assert_nothing_is_left(job, model_dir)
+    assert_goes_on(start, model_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_while_it_saves(start, model_dir, outcome):
+    job = start()
+    job.wait_for_step(3)
+    folder = model_dir / "checkpoints"
+    job.wait_until(lambda: list(folder.glob(".step-*.unfinished/state*")), 0.0005)
+    job.kill(0)
+    code = job.end(DEATH_SECONDS)
+    outcome("kill -9 of rank 0 while it saves", job, code)
+    assert code != 0
+    assert job.leftovers() == []
+    assert_goes_on(start, model_dir)
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_while_a_checkpoint_is_loaded(
+    start, model_dir, outcome, rank
+):
+    first = start()
+    first.wait_for_step(2)
+    first.signal_mpirun(signal.SIGTERM)
+    assert first.end(30) == REQUEUE_EXIT_CODE
+    saved = saved_steps(model_dir)
+    job = start()
+    pid = job.pid(0)
+
+    def is_loading() -> bool:
+        try:
+            links = [entry.readlink() for entry in _open_files(pid)]
+        except OSError:
+            return False
+        return any("/checkpoints/step-" in str(link) for link in links)
+
+    job.wait_until(is_loading, 0.0002)
+    job.kill(rank)
+    code = job.end(DEATH_SECONDS)
+    outcome(f"kill -9 of rank {rank} while a checkpoint is loaded", job, code)
+    assert code != 0
+    assert_nothing_is_left(job, model_dir)
+    assert saved_steps(model_dir) == saved
+    assert_goes_on(start, model_dir)
+
+
+def _open_files(pid: int) -> list:
+    return list(Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.parametrize(
+    "rank", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["rank 1", "rank 0"]
+)
+def test_a_stopped_rank_ends_the_job_after_the_set_time(
+    start, model_dir, outcome, rank
+):
+    job = start()
+    job.wait_for_step(7)
+    job.kill(rank, signal.SIGSTOP)
+    code = job.end(STALL_AND_MORE)
+    outcome(f"SIGSTOP of rank {rank} (stall_seconds {STALL_SECONDS})", job, code)
+    assert code != 0
+    assert job.ended_after >= STALL_SECONDS - 1  # From the beginning of the step.
+    assert re.search(
+        rf"error: rank {rank} on \S+ was stopped by a signal \d+ s ago", job.output
+    )
+    assert_nothing_is_left(job, model_dir)
+    assert_goes_on(start, model_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_for_a_moment_goes_on(start, outcome):
+    job = start("--train_steps=60")
+    job.wait_for_step(7)
+    job.kill(1, signal.SIGSTOP)
+    time.sleep(STALL_SECONDS / 2)
+    job.kill(1, signal.SIGCONT)
+    code = job.end(120)
+    outcome("SIGSTOP of rank 1, SIGCONT in time", job, code)
+    assert code == 0, job.output
+
+
+@pytest.mark.parametrize(
+    "rank", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["rank 1", "rank 0"]
+)
+def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
+    start, model_dir, outcome, rank
+):
+    job = start(fault=("bug", str(rank), "7"))
+    code = job.end(150)
+    outcome(f"exception on rank {rank}", job, code)
+    assert code == 1
+    assert job.output.count("Traceback") == 1
+    ours = job.output[job.output.index("Traceback") :]
+    assert "IndexError: a bug of this rank" in ours
+    assert f"rank {rank} on" in ours
+    assert not re.search(r"^step \d+/", ours, re.M)
+    assert_nothing_is_left(job, model_dir)
+    assert_goes_on(start, model_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
+    job = start(fault=("memory", "1", "7"))
+    code = job.end(150)
+    outcome("MemoryError on rank 1", job, code)
+    assert code == 1
+    assert "MemoryError" in job.output
+    assert "rank 1 on" in job.output
+    assert_nothing_is_left(job, model_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, outcome):
+    job = start(fault=("hang", "1", "7"))
+    job.wait_for_step(6)
+    job.harmed_at = time.monotonic()
+    code = job.end(STALL_AND_MORE)
+    outcome(f"rank 1 hangs (stall_seconds {STALL_SECONDS})", job, code)
+    assert code != 0
+    assert re.search(
+        r"error: rank 1 on \S+ has been reading the batch of step 7 for", job.output
+    )
+    assert_nothing_is_left(job, model_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
+    job = start(fault=("exit", "1", "7"))
+    code = job.end(150)
+    outcome("rank 1 exits with 0", job, code)
+    assert "error: rank 1 on" in job.output
+    assert_nothing_is_left(job, model_dir)
+
+
+def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outcome):
+    job = start(fault=("nan", "1", "7"))
+    code = job.end(150)
+    outcome("NaN on rank 1", job, code)
+    assert code == 1
+    assert re.search(r"error: the loss of step 7 is no number on rank 1", job.output)
+    assert job.output.count("error:") == 1
+    found = json.loads((model_dir / "diverged-step-00000007.json").read_text())
+    (rank,) = found["ranks"]
+    assert (rank["rank"], len(rank["examples"])) == (1, 6)
+    assert saved_steps(model_dir) == [5]
+    assert_nothing_is_left(job, model_dir)
+    assert_goes_on(start, model_dir)
+
+
+@pytest.mark.slow
+def test_weights_that_drift_name_their_rank(start, model_dir, outcome):
+    job = start("--checkpoint_every=4steps", fault=("drift", "1", "7"), num_ranks=3)
+    code = job.end(150)
+    outcome("weights of rank 1 drift", job, code)
+    assert code == 1
+    assert "the weights after step 8 must be the same on all ranks; rank 1" in (
+        job.output
+    )
+    assert saved_steps(model_dir) == [4]
+    assert_nothing_is_left(job, model_dir)

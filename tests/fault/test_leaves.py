@@ -1,0 +1,120 @@
+"""A job that is asked to leave saves once, and exits with the code that says so."""
+
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from resnet.checkpoint_folders import saved_steps
+from resnet.stop_signals import REQUEUE_EXIT_CODE
+
+pytestmark = pytest.mark.fault
+
+GRACE_SECONDS = 30.0  # What Slurm gives by default between SIGTERM and SIGKILL.
+EVERY = "--checkpoint_every=1000steps"
+
+
+@pytest.mark.parametrize(
+    ("number", "target"),
+    [
+        (signal.SIGTERM, "mpirun"),
+        pytest.param(signal.SIGUSR1, "mpirun", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
+    "times", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["once", "twice"]
+)
+def test_all_ranks_leave_at_the_same_step_which_is_saved(
+    start, model_dir, outcome, number, target, times
+):
+    job = start(EVERY)
+    job.wait_for_step(5)
+    for _ in range(times):
+        if target == "mpirun":
+            job.signal_mpirun(number)
+        else:
+            job.kill(target, number)
+        time.sleep(0.05)
+    code = job.end(GRACE_SECONDS)
+    name = f"{number.name} to {'rank ' * (target != 'mpirun')}{target}"
+    outcome(f"{name}{', twice' * (times > 1)}", job, code)
+    assert code == REQUEUE_EXIT_CODE, job.output
+    (step,) = saved_steps(model_dir)
+    assert job.output.count(f"stopped after step {step}, which is saved") == 1
+    assert "Traceback" not in job.output
+    assert job.leftovers() == []
+    again = start(EVERY)
+    again.wait_for_step(step + 1)
+    assert f"Current step {step}." in again.output
+
+
+@pytest.mark.slow
+def test_a_signal_before_the_first_step_is_heeded(start, model_dir, outcome):
+    job = start(EVERY)
+    job.wait_until(lambda: (model_dir / "lock").exists())
+    job.signal_mpirun(signal.SIGTERM)
+    code = job.end(60)
+    outcome("SIGTERM to mpirun before the first step", job, code)
+    assert code == REQUEUE_EXIT_CODE, job.output
+    assert "Traceback" not in job.output
+    assert job.leftovers() == []
+
+
+def test_a_second_job_in_the_same_folder_is_refused(start, outcome):
+    first = start()
+    first.wait_for_step(2)
+    second = start(num_ranks=1)
+    code = second.end(60)
+    outcome("two jobs in one model_dir: the second", second, code)
+    assert code == 2
+    assert second.output.count("error:") == 1
+    assert "must be trained in by one job at a time; there is process" in second.output
+    step = first.step
+    first.wait_for_step(step + 2)
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(start, model_dir, outcome):
+    """Needs root: the disk is a small tmpfs."""
+    model_dir.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=140m", "tmpfs", model_dir],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr}")
+    try:
+        job = start("--keep_checkpoints=1")
+        job.wait_until(lambda: saved_steps(model_dir))
+        filler = model_dir / "filler"
+        with filler.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 20))
+                    file.flush()
+            except OSError:
+                pass
+        saved = saved_steps(model_dir)
+        job.wait_until(lambda: "No space left" in job.output)
+        step = job.step
+        job.wait_for_step(step + 10)  # The training goes on.
+        assert set(saved_steps(model_dir)) >= set(saved[-1:])
+        filler.unlink()
+        job.wait_until(lambda: max(saved_steps(model_dir), default=0) > step)
+        job.signal_mpirun(signal.SIGTERM)
+        code = job.end(GRACE_SECONDS)
+        outcome("disk full, then not", job, code)
+        assert code == REQUEUE_EXIT_CODE, job.output
+        assert job.output.count("can't be written") >= 1
+        lines = (model_dir / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == saved_steps(model_dir)[-1]  # One for each step.
+        shutil.rmtree(model_dir / "checkpoints")
+    finally:
+        job.__exit__()
+        subprocess.run(["umount", "-l", model_dir], check=True)

@@ -1,0 +1,53 @@
+"""Fifty kills at random moments change nothing about a run but its time."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from resnet import checkpoints
+from resnet.checkpoint_folders import saved_steps
+from tests.fault.test_resume import read_order
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(7200)]
+
+KILLS = int(os.environ.get("SOAK_KILLS", "50"))
+NUM_EPOCHS = 60
+EXAMPLES, BATCH = 24, 12
+FLAGS = (
+    f"--train_steps={NUM_EPOCHS * EXAMPLES // BATCH}",
+    "--checkpoint_every=2steps",
+)
+
+
+def test_fifty_kills_change_nothing_but_the_time(start, model_dir, tmp_path):
+    random.seed(os.environ.get("SOAK_SEED", "0"))
+    whole = tmp_path / "whole"
+    job = start(*FLAGS, f"--model_dir={whole}")
+    assert job.end(600) == 0, job.output
+    log = tmp_path / "log"
+    seconds_of_start = 15.0
+    for number in range(KILLS):
+        job = start(*FLAGS, f"--record_log={log}")
+        time.sleep(random.uniform(0, 1.6 * seconds_of_start))
+        if job.process.poll() is None:
+            job.kill(random.randrange(2), signal.SIGKILL)
+        job.end(30)
+        assert job.leftovers() == [], f"after kill {number}"
+    job = start(*FLAGS, f"--record_log={log}")
+    assert job.end(600) == 0, job.output
+    last = saved_steps(whole)[-1]
+    expected = checkpoints.load(whole, last).tensors
+    found = checkpoints.load(model_dir, last).tensors
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    order = read_order(log)
+    assert sorted(order) == list(range(last))
+    for epoch in range(NUM_EPOCHS):
+        steps = range(epoch * EXAMPLES // BATCH, (epoch + 1) * EXAMPLES // BATCH)
+        counts = Counter(one for step in steps for one in order[step])
+        assert sorted(counts.values()) == [1] * EXAMPLES, f"epoch {epoch}"

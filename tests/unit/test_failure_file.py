@@ -1,0 +1,29 @@
+import pytest
+
+from resnet import failure_file
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("rank 1 on a has died while computing step 12: it was killed", 12),
+        ("the loss of step 7 is no number on rank 3", 7),
+        ("rank 1 on step9 has died while starting", None),
+    ],
+)
+def test_the_step_is_that_of_the_sentence(tmp_path, reason, step):
+    failure_file.write(tmp_path, reason)
+    found = failure_file.read(tmp_path)
+    assert (found["step"], found["reason"]) == (step, reason)
+    failure_file.remove(tmp_path)
+    assert failure_file.read(tmp_path) is None
+    failure_file.remove(tmp_path)
+
+
+def test_half_a_file_is_none(tmp_path):
+    (tmp_path / failure_file.FILE).write_text('{"step": 1')
+    assert failure_file.read(tmp_path) is None
+
+
+def test_a_folder_that_takes_no_file_changes_nothing(tmp_path):
+    failure_file.write(tmp_path / "none", "a reason")

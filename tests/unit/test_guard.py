@@ -1,0 +1,227 @@
+"""Guards of two processes that do nothing, without MPI and TensorFlow."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import pytest
+
+from resnet import failure_file, guard, guard_link
+
+RANK = """
+import sys
+from resnet.guard_link import GuardLink
+from resnet.placement import Place
+rank, stall_seconds, port, model_dir = int(sys.argv[1]), *sys.argv[2:]
+link = GuardLink(Place(rank, 2, rank, 2), "secret", float(stall_seconds), model_dir)
+print(link.port if rank == 0 else link.connect(["127.0.0.1"], int(port)), flush=True)
+for line in sys.stdin:
+    eval(line)
+    print("done", flush=True)
+"""
+SOON = 10.0
+
+
+class Rank:
+    """A process with a guard, that does what it is told."""
+
+    def __init__(
+        self, rank: int, stderr: Path, stall_seconds: float, port: str, model_dir: Path
+    ) -> None:
+        with stderr.open("ab") as file:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", RANK, str(rank), str(stall_seconds)),
+                    *(port, str(model_dir)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+            )
+        self.stderr = stderr
+        self.said = self.process.stdout.readline().strip()
+
+    def do(self, call: str) -> None:
+        """Has it call its link."""
+        self.process.stdin.write(f"link.{call}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Returns a function that starts two ranks."""
+    started = []
+
+    def start(stall_seconds: float = 60.0) -> list[Rank]:
+        port = "0"
+        for rank in (0, 1):
+            started.append(
+                Rank(rank, tmp_path / str(rank), stall_seconds, port, tmp_path)
+            )
+            port = port if rank else started[0].said
+        for one in started:
+            one.do("doing('computing step 7', True, True)")
+        time.sleep(0.5)  # Until the guards know each other.
+        return started
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def said(tmp_path: Path) -> str:
+    return "".join((tmp_path / str(rank)).read_text() for rank in (0, 1))
+
+
+def guards() -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"resnet.guard\0" in command and b"--token=secret\0" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
+    assert [one.process.wait(SOON) for one in ranks] == [code] * len(ranks)
+    deadline = time.monotonic() + SOON
+    while guards() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert guards() == []
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_dies_takes_the_other_with_it_and_is_named(ranks, tmp_path, killed):
+    pair = ranks()
+    pair[killed].process.kill()
+    assert_all_gone(pair)
+    sentence = rf"error: rank {killed} on \S+ has died while computing step 7: it was"
+    assert len(re.findall(sentence, said(tmp_path))) == 1
+    assert said(tmp_path).count("error:") == 1
+    failure = failure_file.read(tmp_path)
+    assert failure["step"] == 7
+    assert f"rank {killed} on" in failure["reason"]
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_rank_that_is_stopped_is_named(ranks, tmp_path, stopped):
+    pair = ranks(stall_seconds=1.0)
+    pair[stopped].process.send_signal(signal.SIGSTOP)
+    assert_all_gone(pair)
+    assert re.search(
+        rf"error: rank {stopped} on \S+ was stopped by a signal \d s ago",
+        said(tmp_path),
+    )
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(
+    ranks, tmp_path, failed
+):
+    pair = ranks()
+    pair[failed].do(r"failed('Traceback:\n  a bug\n')")
+    assert "Traceback:\n  a bug\n(rank" in said(tmp_path)
+    assert f"(rank {failed} on " in said(tmp_path)
+    assert pair[1 - failed].process.poll() is None  # MPI ends it; if not, its guard.
+    assert pair[1 - failed].process.wait(SOON) == -signal.SIGKILL
+    assert said(tmp_path).count("rank") == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_ranks_that_end_as_they_should_leave_no_guard_and_no_word(
+    ranks, tmp_path, first
+):
+    pair = ranks()
+    for rank in (first, 1 - first):
+        pair[rank].do("bye()")
+        time.sleep(0.3)
+    for one in pair:
+        one.process.stdin.close()
+    assert_all_gone(pair, 0)
+    assert said(tmp_path) == ""
+
+
+def test_a_guard_that_is_gone_is_a_lost_host(ranks, tmp_path):
+    pair = ranks()
+    os.kill(guard_of(1), signal.SIGKILL)
+    assert pair[0].process.wait(SOON) == -signal.SIGKILL
+    assert re.search(
+        r"error: rank 1 on \S+ is gone, and its guard with it", said(tmp_path)
+    )
+
+
+def guard_of(rank: int) -> int:
+    (pid,) = (
+        pid
+        for pid in guards()
+        if f"--rank={rank}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return pid
+
+
+def test_strangers_and_signals_are_not_heeded(ranks, tmp_path):
+    pair = ranks()
+    for pid in guards():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+            os.kill(pid, number)
+    with socket.create_connection(("127.0.0.1", int(pair[0].said))) as stranger:
+        stranger.sendall(b'{"died": "all is lost"}\n')
+        assert stranger.recv(1) == b""  # Shown the door.
+    for rank in (0, 1):
+        pair[rank].do("bye()")
+    assert said(tmp_path) == ""
+
+
+def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    alone = Rank(1, tmp_path / "1", 60.0, str(port), tmp_path)
+    alone.do("bye()")
+    assert "warning: the guard of rank 1" in (tmp_path / "1").read_text()
+    alone.end()
+
+
+def test_a_process_that_is_stopped_is_seen_to_be(ranks):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert not guard.process_is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        assert guard.process_is_stopped(process.pid)
+        process.kill()
+    assert not guard.process_is_stopped(process.pid)
+
+
+def test_shared_memory_that_a_process_has_mapped_is_known():
+    memory = shared_memory.SharedMemory(create=True, size=100)
+    try:
+        assert guard.shared_memory_of(os.getpid()) >= {f"/dev/shm/{memory.name}"}
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_a_host_knows_its_own_addresses():
+    addresses = guard_link.own_addresses()
+    assert "127.0.0.1" in addresses
+    for one in addresses:
+        socket.inet_aton(one)

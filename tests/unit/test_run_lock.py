@@ -1,0 +1,81 @@
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from data_prep.errors import UserError
+from resnet.run_lock import FILE, RunLock
+
+HOLD = """
+import pathlib, sys, time
+from resnet.run_lock import RunLock
+lock = RunLock(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_job_is_refused_and_told_who_the_first_is(tmp_path, holder):
+    sentence = rf"one job at a time; there is process {holder.pid} on .*, since 20"
+    with pytest.raises(UserError, match=sentence):
+        RunLock(tmp_path)
+
+
+def test_the_lock_of_a_dead_job_is_not_in_the_way(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / FILE).exists()
+    RunLock(tmp_path).release()
+
+
+def test_nothing_is_left_of_a_lock_that_is_released(tmp_path):
+    lock = RunLock(tmp_path)
+    assert str(os.getpid()) in (tmp_path / FILE).read_text()
+    lock.release()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+    RunLock(tmp_path).release()
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_none(tmp_path, monkeypatch):
+    first = RunLock(tmp_path)
+    lock = fcntl.flock
+
+    def lock_late(descriptor, operation):
+        """Between opening and locking, the holder lets go."""
+        first.release()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    second = RunLock(tmp_path)
+    assert (tmp_path / FILE).exists()
+    monkeypatch.undo()
+    with pytest.raises(UserError):
+        RunLock(tmp_path)
+    second.release()
+
+
+def test_a_file_system_without_locks_is_worked_on_with_a_warning(
+    tmp_path, monkeypatch, caplog
+):
+    def no_lock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    RunLock(tmp_path).release()
+    assert "has no locks" in caplog.text

@@ -1,0 +1,77 @@
+import platform
+
+import numpy as np
+import pytest
+
+from resnet.distributed import AgreedFailure, Communicator
+from resnet.placement import Place
+from resnet.saving import check_weights
+from resnet.train_state import TrainState
+
+
+class Ranks(Communicator):
+    """One rank, and what the others would say."""
+
+    def __init__(self, others) -> None:
+        super().__init__(Place(0, 1 + len(others), 0, 1))
+        self._others = others
+
+    def gather(self, value):
+        return [value, *(other(value) for other in self._others)]
+
+
+@pytest.fixture
+def state(make_config) -> TrainState:
+    return TrainState(make_config())
+
+
+def same(value):
+    return (*value[:2], "node9")
+
+
+def drifted(value):
+    return (value[0] ^ 1, value[1], "node9")
+
+
+def test_ranks_with_the_same_weights_may_go_on(state):
+    check_weights(state, Ranks([same, same]))
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ([same, drifted], "rank 2 on node9"),
+        ([drifted, same, drifted], "rank 1 on node9, rank 3 on node9"),
+        ([drifted], "rank 1 on node9"),  # Of two, rank 0's counts.
+        ([drifted, drifted], f"rank 0 on {platform.node()}"),
+    ],
+)
+def test_a_rank_that_drifts_is_named(state, others, named):
+    with pytest.raises(AgreedFailure, match=f"all ranks; {named} differs"):
+        check_weights(state, Ranks(others))
+
+
+def test_one_bit_of_one_weight_is_seen(state):
+    seen = []
+
+    def note(value):
+        seen.append(value)
+        return same(value)
+
+    check_weights(state, Ranks([note]))
+    variable = state.trainable_variables[3]
+    value = variable.numpy()
+    value.flat[-1] = np.nextafter(value.flat[-1], np.float32(1))
+    variable.assign(value)
+    check_weights(state, Ranks([note]))
+    assert seen[0][0] != seen[1][0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(state, bad):
+    variable = state.trainable_variables[0]
+    value = variable.numpy()
+    value.flat[0] = bad
+    variable.assign(value)
+    with pytest.raises(AgreedFailure, match="no longer numbers"):
+        check_weights(state, Ranks([]))

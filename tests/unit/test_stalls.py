@@ -1,0 +1,91 @@
+import time
+
+import pytest
+
+from resnet.stalls import Peer, find_stall
+
+NOW = 10_000.0
+
+
+def peer(rank: int, doing: str, seconds: float, **facts) -> Peer:
+    """A rank that has been at something for so long, and was heard just now."""
+    facts = {"is_timed": True, "heard_at": NOW, **facts}
+    return Peer(rank, f"node{rank}", doing, since=NOW - seconds, **facts)
+
+
+def waiting(rank: int, seconds: float, **facts) -> Peer:
+    return peer(rank, "computing step 7", seconds, waits_for_others=True, **facts)
+
+
+def test_nobody_stands_still_while_all_go_on():
+    assert find_stall([waiting(0, 119), peer(1, "reading", 119)], 120, NOW) is None
+
+
+def test_a_rank_that_is_not_heard_of_is_named():
+    gone = waiting(1, 130, heard_at=NOW - 121)
+    assert find_stall([waiting(0, 130), gone], 120, NOW) == (
+        "rank 1 on node1 has not been heard of for 121 s; last, it was computing step"
+        " 7. Its host or the network is down"
+    )
+
+
+def test_a_stopped_rank_is_named_and_not_those_that_wait_for_it():
+    stopped = waiting(2, 121, stopped_since=NOW - 121)
+    ranks = [waiting(0, 122), waiting(1, 122), stopped]
+    assert find_stall(ranks, 120, NOW) == (
+        "rank 2 on node2 was stopped by a signal 121 s ago, while computing step 7"
+    )
+
+
+def test_a_rank_that_is_stopped_is_to_blame_for_those_that_are_late():
+    ranks = [waiting(0, 121), waiting(1, 60, stopped_since=NOW - 60)]
+    assert find_stall(ranks, 120, NOW) == (
+        "rank 1 on node1 was stopped by a signal 60 s ago, while computing step 7"
+    )
+
+
+def test_a_rank_that_was_stopped_for_a_moment_is_left_alone():
+    assert find_stall([waiting(0, 121, stopped_since=NOW - 5)], 1000, NOW) is None
+
+
+def test_the_one_that_reads_is_named_and_not_those_that_wait():
+    ranks = [waiting(0, 300), peer(1, "reading the batch of step 7", 121)]
+    assert find_stall(ranks, 120, NOW) == (
+        "rank 1 on node1 has been reading the batch of step 7 for 121 s"
+    )
+
+
+def test_those_that_wait_for_one_that_has_still_time_are_left_alone():
+    ranks = [waiting(0, 300), peer(1, "reading the batch of step 7", 100)]
+    assert find_stall(ranks, 120, NOW) is None
+    ranks = [waiting(0, 300), peer(1, "starting", 500, is_timed=False)]
+    assert find_stall(ranks, 120, NOW) is None
+
+
+def test_if_all_wait_for_one_another_the_first_is_named():
+    sentence = find_stall([waiting(0, 121), waiting(1, 125)], 120, NOW)
+    assert sentence == "rank 1 on node1 has been computing step 7 for 125 s"
+
+
+@pytest.mark.parametrize(("longest", "stalls"), [(10.0, True), (50.0, False)])
+def test_long_steps_have_longer(longest, stalls):
+    ranks = [waiting(0, 130, longest=longest), waiting(1, 130)]
+    assert (find_stall(ranks, 120, NOW) is not None) == stalls
+
+
+def test_a_rank_does_one_thing_after_the_other(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    one = Peer(0, "node0")
+    computing = {"doing": "computing", "is_timed": True, "waits_for_others": True}
+    one.does(computing)
+    clock[0] = 30.0
+    one.does(computing)  # It says so again.
+    assert (one.since, one.heard_at, one.longest) == (0.0, 30.0, 0.0)
+    one.does({"doing": "saving", "is_timed": False, "waits_for_others": False})
+    assert (one.since, one.longest) == (30.0, 30.0)
+    clock[0] = 500.0
+    one.does({**computing, "is_stopped": True})  # Saving took long, but isn't timed.
+    assert (one.longest, one.stopped_since) == (30.0, 500.0)
+    one.does(computing)
+    assert one.stopped_since is None
