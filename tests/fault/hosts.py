@@ -88,11 +88,12 @@ def _make() -> None:
 
 
 def _remove() -> None:
+    for link in (*(f"v{host}" for host in Hosts.names), _BRIDGE):
+        if link in os.listdir("/sys/class/net"):
+            _run("ip", "link", "del", link)
     for host in Hosts.names:
         if Path("/run/netns", host).exists():
             _run("ip", "netns", "del", host)
-    if _BRIDGE in os.listdir("/sys/class/net"):
-        _run("ip", "link", "del", _BRIDGE)
 
 
 def _run(*words: str) -> None:
