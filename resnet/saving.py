@@ -97,16 +97,18 @@ class Saving:
 def check_weights(state: TrainState, communicator: Communicator) -> None:
     """Makes sure that all ranks have the same weights, and that these are numbers.
 
-    A CRC-32 of a rank's trainable variables travels, not they themselves.
+    A digest of a rank's trainable variables travels, not they themselves: the CRC-32 of
+    the exclusive or of each one's bits, which is as fast as memory is read.
 
     Raises:
         AgreedFailure: On all ranks, naming those that differ from most.
     """
     digest, is_finite = 0, True
     for variable in state.trainable_variables:
-        value = np.ascontiguousarray(variable.numpy())
-        digest = zlib.crc32(value.data.cast("B") if value.size else b"", digest)
-        is_finite = is_finite and bool(np.isfinite(np.sum(value)))
+        values = np.asarray(memoryview(variable.read_value())).ravel()  # No copy.
+        bits = np.bitwise_xor.reduce(values.view(np.uint32))
+        digest = zlib.crc32(bits.tobytes(), digest)
+        is_finite = is_finite and bool(np.isfinite(np.sum(values)))
     seen = communicator.gather((digest, is_finite, platform.node()))
     if not all(finite for _, finite, _ in seen):
         raise AgreedFailure(

@@ -14,6 +14,7 @@ MAINS = {
     "eval.benchmark",
     "eval.benchmark_input",
     "eval.benchmark_scale",
+    "eval.benchmark_checkpoint",
     "launch.place_shards",
     "launch.supervise",
     "resnet.guard",

@@ -1,0 +1,83 @@
+"""What a checkpoint of ResNet-50 costs a training, and how fast it is found again.
+
+python eval/benchmark_checkpoint.py
+
+saves ten times, in the folder for temporary files, and prints medians and ranges: the
+time for which a step stops, the processor time that the thread takes which writes, and
+the time to find, verify and load the newest checkpoint.
+"""
+
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from data_prep import errors
+from resnet import config as configs
+from resnet import program, recipes
+from resnet.distributed import Communicator
+from resnet.placement import Place
+
+ROUNDS = 10
+
+
+def main() -> None:
+    """Measures, and prints what it finds."""
+    communicator = Communicator(Place())
+    program.start_tensorflow(communicator)
+    from resnet import checkpoints
+    from resnet.saving import Saving
+    from resnet.train_state import TrainState
+
+    stops, threads, loads = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = recipes.TPU_90EP_24K
+        classes = tuple(f"class{number}" for number in range(1000))
+        config = configs.resolve(
+            recipe, {"model_dir": folder}, recipe.num_train_examples or 1, classes
+        )
+        state = TrainState(config)
+        saving = Saving(config, state, communicator)
+        for _ in range(ROUNDS):
+            state.step += 1
+            all_threads, this_thread = time.process_time(), time.thread_time()
+            began = time.monotonic()
+            saving.save()
+            stops.append(time.monotonic() - began)
+            this_thread = time.thread_time() - this_thread
+            saving.finish()
+            threads.append(time.process_time() - all_threads - this_thread)
+            began = time.monotonic()
+            checkpoints.load_newest(pathlib.Path(folder))
+            loads.append(time.monotonic() - began)
+        num_bytes = sum(
+            file.stat().st_size
+            for file in pathlib.Path(folder, "checkpoints").rglob("*")
+            if file.is_file()
+        )
+    megabytes = num_bytes / config.keep_checkpoints / 1e6
+    print(f"checkpoint                  {megabytes:.0f} MB")
+    print(f"a step stops for            {spread(stops)}")
+    print(f"the thread that writes it   {spread(threads)} of a processor")
+    print(f"found, verified and loaded  {spread(loads)}")
+    share = (statistics.median(stops) + statistics.median(threads)) / 60
+    print(f"one a minute costs a rank of one core {share:.2%} of its time")
+
+
+def spread(seconds: list[float]) -> str:
+    """Returns the median and the range."""
+    median, least, most = statistics.median(seconds), min(seconds), max(seconds)
+    return f"{median:.3f} s ({least:.3f} to {most:.3f}, n={len(seconds)})"
+
+
+def run() -> None:
+    """Runs the program."""
+    errors.run(main)
+
+
+if __name__ == "__main__":
+    run()
