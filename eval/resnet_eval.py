@@ -99,6 +99,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     )
     results = []
     for step in steps:
+        communicator.doing(f"reading the checkpoint of step {step}", is_timed=False)
         with communicator.together():
             if communicator.rank == 0:
                 newest = (
@@ -109,7 +110,6 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
                 state.assign(newest or checkpoints.load(model_dir, step))
         state.step = communicator.broadcast(state.step)
         communicator.broadcast_variables(list(state.tensors().values()))
-        communicator.doing(f"evaluating step {state.step}", is_timed=False)
         result = evaluate_checkpoint(evaluator, state.decayed_variables, state.step)
         results.append({"global_step": state.step, **result.as_dict()})
     if FLAGS.json_file and communicator.rank == 0:

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.errors import UserError
@@ -14,6 +14,7 @@ _HOST_FILES = ("-f", "-hostfile", "-machinefile")
 _PER_HOST = ("-ppn", "-perhost")
 # What says how other hosts are reached; a probe needs it as well.
 _LAUNCHERS = ("-launcher", "-launcher-exec", "-rmk", "-iface", "-localhost")
+_TWO_VALUES = ("-genv", "-env")
 
 
 @dataclass(frozen=True)
@@ -21,49 +22,50 @@ class MpirunCommand:
     """A command `mpirun [options] program ...`, as Hydra (MPICH, Intel MPI) takes it.
 
     Attributes:
-        launcher: mpirun itself.
+        words: All of it.
         num_ranks: What `-np` says.
         ranks_per_host: What `-ppn` says; 0 without.
         hosts: `host` or `host:ranks`; empty if the command names none.
-        options: All other options before the program, as they are.
-        program: The program and its arguments.
+        places: Where in the words the values of the options are, by their names.
     """
 
-    launcher: str
+    words: tuple[str, ...]
     num_ranks: int
     ranks_per_host: int
     hosts: tuple[str, ...]
-    options: tuple[str, ...]
-    program: tuple[str, ...]
+    places: dict[str, int]
 
-    def words(self) -> list[str]:
-        """Returns the command."""
-        words = [self.launcher, *self.options]
-        if self.hosts:
-            words += ["-hosts", ",".join(self.hosts)]
+    def without(self, gone: Sequence[str]) -> "MpirunCommand | None":
+        """Returns the command without some hosts and their ranks; None if all are."""
+        left = [host for host in self.hosts if host not in gone]
+        if not left:
+            return None
+        words = list(self.words)
+        for name, place in self.places.items():
+            if name in (*_HOSTS, *_HOST_FILES):
+                words[place] = ",".join(left)
+            if name in _HOST_FILES:
+                words[place - 1] = "-hosts"
+            if name in _RANKS:
+                words[place] = str(self._ranks_on(left))
+        return parse(words)
+
+    def _ranks_on(self, hosts: Sequence[str]) -> int:
         if self.ranks_per_host:
-            words += ["-ppn", str(self.ranks_per_host)]
-        return [*words, "-np", str(self.num_ranks), *self.program]
-
-    def without(self, gone: Sequence[str]) -> "MpirunCommand":
-        """Returns the command without some hosts and the ranks that were theirs."""
-        left = tuple(host for host in self.hosts if host not in gone)
-        num_ranks = sum(self.ranks_of(host) for host in left)
-        return replace(self, hosts=left, num_ranks=num_ranks)
-
-    def ranks_of(self, host: str) -> int:
-        """Returns how many ranks a host has."""
-        if self.ranks_per_host:
-            return self.ranks_per_host
-        _, _, ranks = host.partition(":")
-        return int(ranks) if ranks else self.num_ranks // len(self.hosts)
+            return self.ranks_per_host * len(hosts)
+        if all(":" in host for host in hosts):
+            return sum(int(host.rpartition(":")[2]) for host in hosts)
+        return max(1, self.num_ranks * len(hosts) // len(self.hosts))
 
     def find_gone_hosts(self) -> list[str]:
         """Returns the hosts on which the launcher can't run a program any more."""
         return [host for host in self.hosts if not self._can_run_on(host)]
 
     def _can_run_on(self, host: str) -> bool:
-        words = [self.launcher, *_those_with_values(self.options, _LAUNCHERS)]
+        words = [self.words[0]]
+        for name in _LAUNCHERS:
+            if name in self.places:
+                words += [name, self.words[self.places[name]]]
         words += ["-hosts", host.partition(":")[0], "-np", "1", "true"]
         try:
             probe = subprocess.run(
@@ -82,40 +84,36 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
     """Returns what a command says; None if it isn't one of mpirun.
 
     Raises:
-        UserError: If it names hosts in a way that can't be read.
+        UserError: If it names ranks or hosts in a way that can't be read.
     """
     if not words or not Path(words[0]).name.startswith(("mpirun", "mpiexec")):
         return None
-    num_ranks, per_host, hosts = 1, 0, []
-    options: list[str] = []
-    rest = list(words[1:])
-    while rest and rest[0].startswith("-"):
-        name = rest.pop(0)
-        name = f"-{name.lstrip('-')}"
-        if name in _RANKS:
-            num_ranks = _number(name, rest)
-        elif name in _PER_HOST:
-            per_host = _number(name, rest)
-        elif name in _HOSTS:
-            hosts += rest.pop(0).split(",")
+    places: dict[str, int] = {}
+    place = 1
+    while place < len(words) and words[place].startswith("-"):
+        name = f"-{words[place].lstrip('-')}"
+        places[name] = place + 1
+        place += 3 if name in _TWO_VALUES else 2
+        if place <= len(words) and words[place - 1].startswith("-"):
+            place -= 1  # The option has no value, or one less.
+    values = {
+        name: words[place] if place < len(words) else ""
+        for name, place in places.items()
+    }
+    hosts: list[str] = []
+    for name, value in values.items():
+        if name in _HOSTS:
+            hosts = value.split(",")
         elif name in _HOST_FILES:
-            hosts += _read_hosts(rest.pop(0))
-        else:
-            num_values = {"-genv": 2, "-env": 2}.get(name, 1)
-            if not rest or rest[0].startswith("-") or name in _WITHOUT_VALUE:
-                num_values = 0
-            options += [name, *rest[:num_values]]
-            del rest[:num_values]
-    return MpirunCommand(
-        words[0], num_ranks, per_host, tuple(hosts), tuple(options), tuple(rest)
+            hosts = _read_hosts(value)
+    num_ranks, ranks_per_host = (
+        next((_number(name, values[name]) for name in names if name in values), none)
+        for names, none in ((_RANKS, 1), (_PER_HOST, 0))
     )
+    return MpirunCommand(tuple(words), num_ranks, ranks_per_host, tuple(hosts), places)
 
 
-_WITHOUT_VALUE = ("-l", "-prepend-rank", "-v", "-verbose", "-genvall", "-envall")
-
-
-def _number(name: str, rest: list[str]) -> int:
-    value = rest.pop(0) if rest else ""
+def _number(name: str, value: str) -> int:
     if not value.isdigit() or int(value) < 1:
         raise UserError(f"{name} of mpirun must be a number from 1; got {value!r}.")
     return int(value)
@@ -128,11 +126,3 @@ def _read_hosts(path: str) -> list[str]:
         raise UserError(f"the host file of mpirun must be readable: {error}") from error
     stripped = (line.partition("#")[0].strip() for line in lines)
     return [line.split()[0] for line in stripped if line]
-
-
-def _those_with_values(options: Sequence[str], names: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for i, option in enumerate(options):
-        if option in names:
-            found += options[i : i + 2]
-    return found

@@ -24,10 +24,11 @@ from absl import flags
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
-from launch.mpirun_command import MpirunCommand
 from resnet import checkpoint_folders, failure_file
 from resnet import config as configs
 from resnet.stop_signals import REQUEUE_EXIT_CODE
+
+LOCKED_SECONDS = 30.0  # A file server lets go of a dead host's lock after a while.
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_restarts", 3, "Starts after the first one.")
@@ -46,17 +47,22 @@ def supervise(words: Sequence[str], model_dir: pathlib.Path) -> int:
         words: The command that starts the training.
         model_dir: That of the training.
     """
-    command = mpirun_command.parse(words)
     failed_at: list[str] = []
     while True:
         failure_file.remove(model_dir)
-        code, was_asked = run_command(command.words() if command else list(words))
+        code, was_asked = run_command(words)
         if code == 0 and is_done(model_dir):
             return 0
-        if code in (EXIT_CODE, REQUEUE_EXIT_CODE) or was_asked:
+        if code == REQUEUE_EXIT_CODE or was_asked:
+            return code
+        if code == EXIT_CODE and not failed_at:
             return code
         code = code or 1
-        failed_at.append(place_of_failure(model_dir))
+        place = place_of_failure(model_dir)
+        if code == EXIT_CODE:  # It was right before: the folder is still locked.
+            place = f"its start, number {len(failed_at)}"
+            time.sleep(LOCKED_SECONDS)
+        failed_at.append(place)
         say(f"the training has failed at {failed_at[-1]} (exit code {code})")
         if failed_at[-2:-1] == failed_at[-1:]:
             say("it has failed there before: not started again")
@@ -65,17 +71,17 @@ def supervise(words: Sequence[str], model_dir: pathlib.Path) -> int:
             say(f"{FLAGS.max_restarts} restarts are used up")
             return code
         time.sleep(FLAGS.restart_seconds)
-        if command:
-            command = on_hosts_that_are_left(command, model_dir)
+        words = on_hosts_that_are_left(words, model_dir)
         say(f"restart {len(failed_at)} of {FLAGS.max_restarts}")
 
 
-def run_command(words: list[str]) -> tuple[int, bool]:
+def run_command(words: Sequence[str]) -> tuple[int, bool]:
     """Runs a command; returns its exit code, and whether a signal asked it to end.
 
-    The signals that ask this program to end are passed on.
+    The signals that ask this program to end are passed on. The command is in a session
+    of its own: mpirun would take a terminal's SIGINT and the one passed on for two.
     """
-    child = subprocess.Popen(words)
+    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
     asked: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -115,19 +121,21 @@ def place_of_failure(model_dir: pathlib.Path) -> str:
 
 
 def on_hosts_that_are_left(
-    command: MpirunCommand, model_dir: pathlib.Path
-) -> MpirunCommand:
+    words: Sequence[str], model_dir: pathlib.Path
+) -> Sequence[str]:
     """Returns the command without the hosts that don't answer.
 
     Raises:
         UserError: If none is left, or the batch can't be divided by their ranks.
     """
-    gone = command.find_gone_hosts()
-    if not gone:
-        return command
+    command = mpirun_command.parse(words)
+    gone = command.find_gone_hosts() if command else []
+    if not command or not gone:
+        return words
     left = command.without(gone)
-    say(f"gone: {', '.join(gone)}; left: {', '.join(left.hosts) or 'no host'}")
-    if not left.hosts:
+    hosts = left.hosts if left else ()
+    say(f"gone: {', '.join(gone)}; left: {', '.join(hosts) or 'no host'}")
+    if not left:
         raise UserError("no host is left to train on: not started again")
     batch = configs.load(str(model_dir)).global_batch_size
     if batch % left.num_ranks:
@@ -136,7 +144,7 @@ def on_hosts_that_are_left(
             " are left: not started again. Start it on a number of ranks that divides"
             " it; it goes on from its last checkpoint."
         )
-    return left
+    return left.words
 
 
 def model_dir_of(words: Sequence[str]) -> str:

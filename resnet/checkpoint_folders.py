@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.atomic_files import atomic_write_bytes
+from data_prep.atomic_files import atomic_write_bytes, sync_folder
 from data_prep.errors import UserError
 
 FOLDER = "checkpoints"
@@ -66,8 +66,7 @@ def write_contents(folder: Path, facts: Mapping[str, Any]) -> None:
     """Writes `checkpoint.json` over the files that are in a folder."""
     files = {file.name: _fingerprint(file) for file in sorted(folder.iterdir())}
     contents = {"format": FORMAT, "files": files, "facts": dict(facts)}
-    contents["sha256"] = _digest(contents)
-    text = json.dumps(contents, indent=1) + "\n"
+    text = json.dumps({**contents, "sha256": _digest(contents)}, indent=1) + "\n"
     atomic_write_bytes(folder / CONTENTS_FILE, text.encode())
 
 
@@ -120,12 +119,27 @@ def verify(folder: Path) -> dict[str, Any]:
     return dict(contents["facts"])
 
 
+def put_in_place(unfinished: Path, folder: Path) -> None:
+    """Gives a whole checkpoint its name, in the place of one of the same step."""
+    removed = _removed(folder)
+    if folder.exists():  # Saved before, by a run that went on from an older one.
+        shutil.rmtree(removed, ignore_errors=True)
+        folder.rename(removed)
+    unfinished.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def remove(folder: Path) -> None:
     """Removes a checkpoint: first its name, so that nobody takes half of it."""
-    removed = folder.with_name(f".{folder.name}.removed")
+    removed = _removed(folder)
     shutil.rmtree(removed, ignore_errors=True)
     folder.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
+
+
+def _removed(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.removed")
 
 
 def set_aside(folder: Path) -> Path:

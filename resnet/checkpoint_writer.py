@@ -4,7 +4,6 @@ import threading
 import time
 from pathlib import Path
 
-import tensorflow as tf
 from absl import logging
 
 from data_prep.errors import UserError
@@ -83,7 +82,7 @@ class CheckpointWriter:
 
     def close(self) -> None:
         """Waits until what was submitted is written, or can't be."""
-        while (thread := self._thread) is not None:
+        if (thread := self._thread) is not None:
             thread.join()
 
     def _write_all(self) -> None:
@@ -95,7 +94,7 @@ class CheckpointWriter:
                     return
             try:
                 checkpoints.save(self._model_dir, snapshot, self._keep)
-            except (OSError, tf.errors.OpError) as error:
+            except Exception as error:  # Or nobody would hear of it.
                 self._error = str(error)
                 logging.error(
                     "The checkpoint of step %d can't be written: %s. The older ones are"

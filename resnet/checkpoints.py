@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep.atomic_files import sync_folder
 from data_prep.errors import UserError
 from resnet import checkpoint_folders
 from resnet.checkpoint_folders import DamagedCheckpoint
@@ -69,18 +68,22 @@ def save(model_dir: Path, checkpoint: Checkpoint, keep: int) -> Path:
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
         checkpoint_folders.write_contents(unfinished, checkpoint.facts)
-        if folder.exists():  # Saved before, by a run that went on from an older one.
-            checkpoint_folders.remove(folder)
-        unfinished.rename(folder)
+        checkpoint_folders.put_in_place(unfinished, folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    sync_folder(folder.parent)
+    try:
+        _remove_old(model_dir, keep)
+    except (OSError, UserError) as error:  # What was to be saved is.
+        logging.warning("older checkpoints can't be removed: %s", error)
+    return folder
+
+
+def _remove_old(model_dir: Path, keep: int) -> None:
     best = checkpoint_folders.best_step(model_dir)
     for old in checkpoint_folders.saved_steps(model_dir)[:-keep]:
         if old != best:
             checkpoint_folders.remove(checkpoint_folders.of_step(model_dir, old))
-    return folder
 
 
 def load(model_dir: Path, step: int) -> Checkpoint:

@@ -80,6 +80,7 @@ class Evaluator:
         )
         self._damaged = DamagedRecords(share.records, config.on_bad_record)
         self._count_batch = tf.function(self._counts)
+        self._has_evaluated = False
 
     @property
     def num_batches(self) -> int:
@@ -113,7 +114,8 @@ class Evaluator:
             for number in range(1, self.num_batches + 1):
                 self._communicator.doing(
                     f"evaluating batch {number} of {self.num_batches}",
-                    is_timed=number > 1,  # The first one makes the graph.
+                    # The first one of all makes the graph.
+                    is_timed=number > 1 or self._has_evaluated,
                 )
                 batch = next(eval_batches)
                 sums += self._count_batch(
@@ -121,6 +123,7 @@ class Evaluator:
                 ).numpy()
                 if report:
                     report(number)
+        self._has_evaluated = True
         self._communicator.doing("adding up the evaluation", waits_for_others=True)
         num_skipped = self._damaged.count(self._first, self._end)
         right, right_of_five, loss, count, num_skipped = self._communicator.sum(

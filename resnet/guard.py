@@ -12,6 +12,7 @@ Needs the standard library alone; `guard_link` starts it, as a program of its ow
 import argparse
 import contextlib
 import os
+import resource
 import select
 import selectors
 import signal
@@ -28,6 +29,7 @@ CONNECT_SECONDS = 5.0
 _ENDING_SECONDS = 5.0  # For a rank that ends the job; then it is killed.
 _SUSPENDED_SECONDS = 10.0  # A gap between two ticks that means all was stopped.
 
+_FIRST_DEATH_SECONDS = 0.3
 _HELLO = b"hello\n"
 
 
@@ -72,9 +74,10 @@ class Guard:
 
     def _accept(self) -> None:
         assert self._listener is not None  # noqa: S101 - It has just been heard.
-        connection, _ = self._listener.accept()
-        connection.setblocking(False)
-        self._selector.register(Channel(connection), selectors.EVENT_READ)
+        with contextlib.suppress(OSError):  # Gone again, or too many of them.
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            self._selector.register(Channel(connection), selectors.EVENT_READ)
 
     def _connect(self, message: Message) -> None:
         """Connects to the monitor at the first of its addresses that answers."""
@@ -150,7 +153,8 @@ class Guard:
         if message.get("token") == self._args.token:
             channel.rank = message["rank"]
             self._guards.append(channel)
-            os.write(channel.fileno(), _HELLO)
+            with contextlib.suppress(OSError):
+                os.write(channel.fileno(), _HELLO)
             return
         if channel.rank is None:  # A stranger.
             self._close(channel)
@@ -183,7 +187,10 @@ class Guard:
             for guard in self._guards:
                 guard.send({"alive": True})
             peers = list(self._peers.values())
-            if stall := find_stall(peers, self._args.stall_seconds, now):
+            stall = find_stall(
+                peers, self._args.num_ranks, self._args.stall_seconds, now
+            )
+            if stall:
                 self._end_job(stall)
 
     def _report(self) -> None:
@@ -216,8 +223,20 @@ class Guard:
             if self._monitor:
                 self._tell_monitor({"died": sentence})
             else:
+                self._hear_the_first_death()
                 self._end_job(sentence)
         self._leave()
+
+    def _hear_the_first_death(self) -> None:
+        """Lets the others say first that it is their rank that has died.
+
+        The launcher kills the others so soon that their deaths come in all at once.
+        """
+        deadline = time.monotonic() + _FIRST_DEATH_SECONDS
+        while self._ends_by is None and (left := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                if key.fileobj in self._guards:
+                    self._hear(key.fileobj)  # type: ignore[arg-type]
 
     def _own_rank_has_failed(self, text: str) -> None:
         """It says why, and ends the job when this guard has gone."""
@@ -248,12 +267,12 @@ class Guard:
         """
         if self._ends_by is not None:
             return
-        if self._args.model_dir:
-            failure_file.write(Path(self._args.model_dir), text.splitlines()[-1])
         self._say(text if not kill else f"error: {text}. The job ends.")
         for guard in self._guards:
             guard.send({"kill": kill})
         self._job_is_ending(kill)
+        if self._args.model_dir:  # Last, since its disk may be what hangs.
+            failure_file.write(Path(self._args.model_dir), text.splitlines()[-1])
 
     def _job_is_ending(self, kill: bool) -> None:
         self._ends_by = time.monotonic() + _ENDING_SECONDS
@@ -326,11 +345,14 @@ def main() -> None:
     """Runs the guard that the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--num_ranks", type=int, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--token", required=True)
     parser.add_argument("--stall_seconds", type=float, required=True)
     parser.add_argument("--model_dir")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # A connection a rank.
     # What ends the job is its rank's to hear; the guard goes when its rank goes.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

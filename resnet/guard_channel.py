@@ -8,6 +8,8 @@ from typing import Any
 
 Message = dict[str, Any]
 
+_LONGEST = 1 << 20  # Bytes of a message.
+
 
 class Channel:
     """Messages, one JSON object a line, over a socket or a pipe."""
@@ -23,7 +25,10 @@ class Channel:
         return self._descriptor
 
     def receive(self) -> list[Message] | None:
-        """Returns the messages that have come; None at the end."""
+        """Returns the messages that have come; None at the end.
+
+        What is none of ours, such as a port scan's, is the end as well.
+        """
         try:
             data = os.read(self._descriptor, 1 << 16)
         except (BlockingIOError, InterruptedError):
@@ -33,7 +38,12 @@ class Channel:
         if not data:
             return None
         *lines, self._received = (self._received + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError:
+            return None
+        is_ours = all(isinstance(message, dict) for message in messages)
+        return messages if is_ours and len(self._received) < _LONGEST else None
 
     def send(self, message: Message) -> None:
         """Sends a message if the other end is there."""

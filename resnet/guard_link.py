@@ -38,6 +38,7 @@ class GuardLink:
             [
                 *(sys.executable, "-S", "-s", "-m", "resnet.guard"),
                 f"--rank={place.rank}",
+                f"--num_ranks={place.num_ranks}",
                 f"--host={platform.node()}",
                 f"--pid={os.getpid()}",
                 f"--token={token}",

@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 
 PACKAGES = ("tensorflow", "keras", "numpy", "horovod", "mpi4py")
+COMPILED_OPS = Path(__file__).with_name("native") / "libresnet_ops.so"
 _FOLDERS = ("resnet", "data_prep")
 _SOURCES = (".py", ".cc", ".h")
 
@@ -16,6 +17,7 @@ def describe() -> dict[str, str]:
     return {
         "version of Python": platform.python_version(),
         **{f"version of {name}": version for name, version in versions.items()},
+        "compiled ops": "there" if COMPILED_OPS.exists() else "not there",
         "code of this project (SHA-256)": code_digest(Path(__file__).parents[1])[:16],
     }
 

@@ -55,7 +55,10 @@ class MetricsLog:
         self._flush()
 
     def _summarize(self, line: metrics_file.Line) -> None:
-        with self._summaries[line["kind"]].as_default(line["step"]):
+        with (
+            contextlib.suppress(tf.errors.OpError),  # A full disk.
+            self._summaries[line["kind"]].as_default(line["step"]),
+        ):
             for name, value in line.items():
                 if name not in _NO_CURVES:
                     tf.summary.scalar(name, value)

@@ -183,7 +183,12 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     )
     with communicator.together():
         if communicator.rank == 0:
-            configs.save(config)
+            try:
+                configs.save(config)
+            except OSError as error:
+                raise UserError(
+                    f"--model_dir must be a folder that can be written to: {error}"
+                ) from error
     try:
         train.train(
             config,

@@ -1,5 +1,6 @@
 """One job at a time in a model_dir."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -68,8 +69,10 @@ def _lock(path: Path) -> int | None:
     job = os.environ.get("SLURM_JOB_ID")
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     text = f"process {os.getpid()} on {platform.node()}, since {started}"
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, (text + (f", Slurm job {job}" if job else "") + "\n").encode())
+    text += f", Slurm job {job}" if job else ""
+    with contextlib.suppress(OSError):  # A full disk; the lock holds without a name.
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{text}\n".encode())
     return descriptor
 
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _LONGEST_STEPS = 3  # A rank stands still after this many times its longest step.
+# What may take long, such as starting, has so many times as long, and at least:
+_UNTIMED = 10
+_LEAST_UNTIMED_SECONDS = 600.0
 
 
 @dataclass
@@ -16,7 +19,7 @@ class Peer:
         rank: From 0.
         host: Its name.
         doing: What it does, as a sentence goes on after "while".
-        is_timed: Whether that must end within the set time.
+        is_timed: Whether that must end within the set time, rather than ten times that.
         waits_for_others: Whether that can only end when the others do the same.
         since: When it began, by this process's clock.
         heard_at: When its guard was last heard.
@@ -60,11 +63,14 @@ class Peer:
             self.stopped_since = time.monotonic()
 
 
-def find_stall(peers: Sequence[Peer], stall_seconds: float, now: float) -> str | None:
+def find_stall(
+    peers: Sequence[Peer], num_ranks: int, stall_seconds: float, now: float
+) -> str | None:
     """Returns a sentence about the rank that keeps the others waiting, if one does.
 
     Args:
-        peers: All ranks.
+        peers: The ranks that are known.
+        num_ranks: All ranks.
         stall_seconds: How long one may be silent, stopped, or do the same thing; longer
             if its steps take longer.
         now: As `time.monotonic` has it.
@@ -77,7 +83,12 @@ def find_stall(peers: Sequence[Peer], stall_seconds: float, now: float) -> str |
             )
     longest = max(peer.longest for peer in peers)
     allowed = max(stall_seconds, _LONGEST_STEPS * longest)
-    late = [peer for peer in peers if peer.is_timed and now - peer.since > allowed]
+    untimed = max(_UNTIMED * stall_seconds, _LEAST_UNTIMED_SECONDS)
+    late = [
+        peer
+        for peer in peers
+        if now - peer.since > (allowed if peer.is_timed else max(allowed, untimed))
+    ]
     for peer in peers:
         if peer.stopped_since and (late or now - peer.stopped_since > stall_seconds):
             return (
@@ -88,6 +99,6 @@ def find_stall(peers: Sequence[Peer], stall_seconds: float, now: float) -> str |
         return None
     # Those that wait for others are not to blame, if there is one that doesn't.
     first = min(late, key=lambda peer: (peer.waits_for_others, peer.since))
-    if first.waits_for_others and len(late) < len(peers):
+    if first.waits_for_others and len(late) < num_ranks:
         return None  # The one that all wait for has still time.
     return f"{first.name} has been {first.doing} for {now - first.since:.0f} s"

@@ -5,7 +5,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import keras
@@ -145,6 +145,8 @@ def train(
         closing(record_log),
         closing(saving),
     ):
+        if any(communicator.gather(signals is not None and bool(signals.seen))):
+            raise Preempted(f"stopped before step {state.step + 1}")
         num_skipped = 0
         first_step = state.step
         while state.step < config.train_steps:
@@ -255,7 +257,8 @@ def stop_diverged(
     path = model_dir / f"diverged-step-{step:08d}.json"
     if communicator.rank == 0:
         text = json.dumps({"step": step, "ranks": found}) + "\n"
-        atomic_write_bytes(path, text.encode())
+        with suppress(OSError):  # The loss is what the run ends for.
+            atomic_write_bytes(path, text.encode())
     where = ", ".join(f"rank {one['rank']} on {one['host']}" for one in found[:5])
     raise AgreedFailure(
         f"the loss of step {step} is no number on {where or 'the mean of all ranks'}:"

@@ -146,7 +146,7 @@ def take_snapshot(
         tensors = {name: tensor.numpy() for name, tensor in state.tensors().items()}
     if of_ranks is not None:
         tensors[AVERAGES_OF_RANKS] = of_ranks
-    facts = {**facts, "num_ranks": communicator.num_ranks, "losses": state.losses}
+    facts = {**facts, "num_ranks": communicator.num_ranks, "losses": list(state.losses)}
     return Checkpoint(state.step, tensors, facts)
 
 

@@ -30,6 +30,11 @@ using tensorflow::Var;
 
 constexpr int64_t kPiece = 1 << 16;  // Elements of one task.
 
+// All ranks must move their weights by the same bits, also on processors of different
+// kinds: so no multiplication is joined with an addition, which not all of them can.
+#pragma GCC push_options
+#pragma GCC optimize("-ffp-contract=off")
+
 FOR_EACH_CPU void Move(const float* gradient, int64_t size, float learning_rate,
                        float momentum, float weight_decay, float* __restrict__ variable,
                        float* __restrict__ velocity) {
@@ -39,6 +44,8 @@ FOR_EACH_CPU void Move(const float* gradient, int64_t size, float learning_rate,
     variable[i] -= learning_rate * (step + momentum * velocity[i]);
   }
 }
+
+#pragma GCC pop_options
 
 // Where one task reads and writes.
 struct Piece {

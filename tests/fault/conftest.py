@@ -55,7 +55,7 @@ def start(records: Path, model_dir: Path) -> Iterator[StartJob]:
 
 
 @pytest.fixture
-def outcome(request: pytest.FixtureRequest) -> Callable[..., None]:
+def outcome() -> Callable[..., None]:
     """Returns `outcome(fault, job, ...)`, which adds a line to FAULTS_TABLE, a file."""
 
     def note(fault: str, job: Job, code: int) -> None:

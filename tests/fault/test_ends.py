@@ -180,7 +180,9 @@ def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
     start, model_dir, outcome, rank
 ):
     job = start(fault=("bug", str(rank), "7"))
-    code = job.end(150)
+    job.wait_for_step(6)
+    job.harmed_at = time.monotonic()
+    code = job.end(DEATH_SECONDS)
     outcome(f"exception on rank {rank}", job, code)
     assert code == 1
     assert job.output.count("Traceback") == 1
@@ -195,7 +197,9 @@ def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
 @pytest.mark.slow
 def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
     job = start(fault=("memory", "1", "7"))
-    code = job.end(150)
+    job.wait_for_step(6)
+    job.harmed_at = time.monotonic()
+    code = job.end(DEATH_SECONDS)
     outcome("MemoryError on rank 1", job, code)
     assert code == 1
     assert "MemoryError" in job.output
@@ -220,7 +224,9 @@ def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, outcome)
 @pytest.mark.slow
 def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
     job = start(fault=("exit", "1", "7"))
-    code = job.end(150)
+    job.wait_for_step(6)
+    job.harmed_at = time.monotonic()
+    code = job.end(DEATH_SECONDS)
     outcome("rank 1 exits with 0", job, code)
     assert "error: rank 1 on" in job.output
     assert_nothing_is_left(job, model_dir)
@@ -228,7 +234,9 @@ def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
 
 def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outcome):
     job = start(fault=("nan", "1", "7"))
-    code = job.end(150)
+    job.wait_for_step(6)
+    job.harmed_at = time.monotonic()
+    code = job.end(DEATH_SECONDS)
     outcome("NaN on rank 1", job, code)
     assert code == 1
     assert re.search(r"error: the loss of step 7 is no number on rank 1", job.output)
@@ -244,7 +252,9 @@ def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outco
 @pytest.mark.slow
 def test_weights_that_drift_name_their_rank(start, model_dir, outcome):
     job = start("--checkpoint_every=4steps", fault=("drift", "1", "7"), num_ranks=3)
-    code = job.end(150)
+    job.wait_for_step(7)
+    job.harmed_at = time.monotonic()
+    code = job.end(DEATH_SECONDS)
     outcome("weights of rank 1 drift", job, code)
     assert code == 1
     assert "the weights after step 8 must be the same on all ranks; rank 1" in (

@@ -96,6 +96,18 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end(tmp_path, disk):
     assert saved_steps(tmp_path) == []
 
 
+def test_an_error_of_any_kind_is_said_and_not_waited_for(tmp_path, disk, caplog):
+    writer = CheckpointWriter(tmp_path, keep=5, retry_seconds=0.01)
+    disk.go.set()
+    writer.submit(Checkpoint(1, {"weights": np.zeros(3)}, {"fact": object()}))
+    with pytest.raises(UserError, match="not JSON serializable"):
+        writer.finish()
+    assert "step 1 can't be written" in caplog.text
+    writer.submit(snapshot(2))
+    writer.finish()
+    assert saved_steps(tmp_path) == [2]
+
+
 def test_with_nothing_to_write_there_is_nothing_to_wait_for(tmp_path):
     CheckpointWriter(tmp_path, keep=5).finish()
 

@@ -184,9 +184,11 @@ def test_strangers_and_signals_are_not_heeded(ranks, tmp_path):
     for pid in guards():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             os.kill(pid, number)
-    with socket.create_connection(("127.0.0.1", int(pair[0].said))) as stranger:
-        stranger.sendall(b'{"died": "all is lost"}\n')
-        assert stranger.recv(1) == b""  # Shown the door.
+    for text in (b'{"died": "all is lost"}\n', b"GET / HTTP/1.1\r\n", b"[]\n"):
+        with socket.create_connection(("127.0.0.1", int(pair[0].said))) as stranger:
+            stranger.sendall(text)
+            assert stranger.recv(1) == b""  # Shown the door.
+    assert len(guards()) == 2
     for rank in (0, 1):
         pair[rank].do("bye()")
     assert said(tmp_path) == ""

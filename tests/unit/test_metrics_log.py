@@ -125,3 +125,22 @@ def test_tensorboard_can_read_the_numbers(tmp_path):
         ("loss", 20): 1.5,
         ("count", 20): 50_000,
     }
+
+
+def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):
+    def full(*arguments, **facts):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    log = MetricsLog(tmp_path, 0, rank=0)
+    monkeypatch.setattr(tf.summary, "scalar", full)
+    log.write("train", 1, 0.1, TRAIN)
+    log.close()
+    assert steps_in(tmp_path) == [1]
+
+
+def test_going_back_gives_tensorboard_each_step_once(tmp_path):
+    write_steps(tmp_path, 0, [1, 2, 3, 4])
+    write_steps(tmp_path, 2, [3])
+    found = events(tmp_path / "tensorboard" / "train")
+    assert sorted(step for name, step in found if name == "loss") == [1, 2, 3]
+    assert len(list((tmp_path / "tensorboard" / "train").iterdir())) == 1

@@ -102,3 +102,20 @@ def test_a_gradient_of_another_shape_is_refused():
     optimizer = Momentum([variable], 0.9, 0.0, [True])
     with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
         optimizer.apply([tf.ones([4])], tf.constant(1.0))
+
+
+def test_a_step_has_the_same_bits_on_any_processor():
+    # Each operation rounded by itself, as NumPy does; a joined multiplication and
+    # addition, which not all processors have, would round once less.
+    generator = np.random.default_rng(0)
+    value, velocity, gradient = generator.normal(size=(3, 5001)).astype(np.float32)
+    variable = tf.Variable(value)
+    optimizer = Momentum([variable], 0.9, 0.01, [True])
+    optimizer.velocities[0].assign(velocity)
+    tf.function(optimizer.apply)([tf.constant(gradient)], tf.constant(0.1))
+    momentum, decay, rate = np.float32(0.9), np.float32(0.01), np.float32(0.1)
+    step = gradient + decay * value
+    velocity = momentum * velocity + step
+    expected = value - rate * (step + momentum * velocity)
+    np.testing.assert_array_equal(optimizer.velocities[0].numpy(), velocity)
+    np.testing.assert_array_equal(variable.numpy(), expected)

@@ -6,7 +6,7 @@ import pytest
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
 from resnet.saving import check_weights
-from resnet.train_state import TrainState
+from resnet.train_state import TrainState, take_snapshot
 
 
 class Ranks(Communicator):
@@ -75,3 +75,15 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
     variable.assign(value)
     with pytest.raises(AgreedFailure, match="no longer numbers"):
         check_weights(state, Ranks([]))
+
+
+def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
+    state.losses = [1.0, 2.0]
+    snapshot = take_snapshot(state, {}, Communicator(Place()))
+    before = {name: value.copy() for name, value in snapshot.tensors.items()}
+    state.losses.clear()
+    for variable in state.tensors().values():
+        variable.assign_add(np.ones(variable.shape, np.float32))
+    assert snapshot.facts["losses"] == [1.0, 2.0]
+    for name, value in snapshot.tensors.items():
+        np.testing.assert_array_equal(value, before[name])

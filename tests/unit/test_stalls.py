@@ -2,9 +2,14 @@ import time
 
 import pytest
 
-from resnet.stalls import Peer, find_stall
+from resnet import stalls
+from resnet.stalls import Peer
 
 NOW = 10_000.0
+
+
+def find_stall(ranks: list[Peer], stall_seconds: float, now: float) -> str | None:
+    return stalls.find_stall(ranks, len(ranks), stall_seconds, now)
 
 
 def peer(rank: int, doing: str, seconds: float, **facts) -> Peer:
@@ -67,10 +72,26 @@ def test_if_all_wait_for_one_another_the_first_is_named():
     assert sentence == "rank 1 on node1 has been computing step 7 for 125 s"
 
 
-@pytest.mark.parametrize(("longest", "stalls"), [(10.0, True), (50.0, False)])
-def test_long_steps_have_longer(longest, stalls):
+def test_one_that_is_not_known_may_be_the_one_that_all_wait_for():
+    ranks = [waiting(0, 500), waiting(1, 500)]
+    assert stalls.find_stall(ranks, 3, 120, NOW) is None
+
+
+def test_what_may_take_long_has_ten_times_as_long():
+    ranks = [waiting(0, 1190), peer(1, "starting", 1190, is_timed=False)]
+    assert find_stall(ranks, 120, NOW) is None
+    ranks[1].since -= 11
+    assert find_stall(ranks, 120, NOW) == (
+        "rank 1 on node1 has been starting for 1201 s"
+    )
+    soon = [peer(0, "starting", 590, is_timed=False)]
+    assert find_stall(soon, 5, NOW) is None
+
+
+@pytest.mark.parametrize(("longest", "is_late"), [(10.0, True), (50.0, False)])
+def test_long_steps_have_longer(longest, is_late):
     ranks = [waiting(0, 130, longest=longest), waiting(1, 130)]
-    assert (find_stall(ranks, 120, NOW) is not None) == stalls
+    assert (find_stall(ranks, 120, NOW) is not None) == is_late
 
 
 def test_a_rank_does_one_thing_after_the_other(monkeypatch):

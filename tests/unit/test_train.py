@@ -358,14 +358,14 @@ def test_a_run_that_is_asked_to_leave_saves_and_goes_on_later_bit_for_bit(
     run, whole, tmp_path
 ):
     class Signals:
-        """A signal that comes while the second step is computed."""
+        """A signal that comes while the first step is computed."""
 
         asked = 0
 
         @property
         def seen(self) -> str:
             self.asked += 1
-            return "SIGTERM" if self.asked > 1 else ""
+            return "SIGTERM" if self.asked > 2 else ""
 
     with pytest.raises(Preempted, match="stopped after step 2"):
         run(tmp_path / "left", signals=Signals(), log_step_count_steps=3)
@@ -379,3 +379,12 @@ def test_a_run_that_is_asked_to_leave_saves_and_goes_on_later_bit_for_bit(
     )
     assert found == expected
     assert [step for step, _ in found] == [3, 6]
+
+
+def test_a_run_that_is_asked_to_leave_before_it_begins_does_no_step(run, tmp_path):
+    class Signals:
+        seen = "SIGUSR1"
+
+    with pytest.raises(Preempted, match="stopped before step 1"):
+        run(tmp_path, signals=Signals())
+    assert saved_steps(tmp_path) == []
