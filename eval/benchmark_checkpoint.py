@@ -3,7 +3,8 @@
 python eval/benchmark_checkpoint.py
 
 saves ten times, in the folder for temporary files, and prints medians and ranges: the
-time for which a step stops, the processor time that the thread takes which writes, and
+time for which a step stops, by how much the update after it takes longer, which leaves
+what is being saved as it is, the processor time that the thread takes which writes, and
 the time to find, verify and load the newest checkpoint.
 """
 
@@ -29,11 +30,13 @@ def main() -> None:
     """Measures, and prints what it finds."""
     communicator = Communicator(Place())
     program.start_tensorflow(communicator)
+    import tensorflow as tf
+
     from resnet import checkpoints
     from resnet.saving import Saving
     from resnet.train_state import TrainState
 
-    stops, threads, loads = [], [], []
+    stops, copies, threads, loads = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipes.TPU_90EP_24K
         classes = tuple(f"class{number}" for number in range(1000))
@@ -42,15 +45,29 @@ def main() -> None:
         )
         state = TrainState(config)
         saving = Saving(config, state, communicator)
-        for _ in range(ROUNDS):
+        zeros = [tf.zeros_like(one) for one in state.trainable_variables]
+        move = tf.function(lambda: state.optimizer.apply(zeros, tf.constant(0.0)))
+
+        def timed_move() -> float:
+            began = time.monotonic()
+            move()
+            return time.monotonic() - began
+
+        timed_move()  # The first one makes the graph.
+        for number in range(2 * ROUNDS):
             state.step += 1
+            usual = timed_move()
             all_threads, this_thread = time.process_time(), time.thread_time()
             began = time.monotonic()
             saving.save()
             stops.append(time.monotonic() - began)
             this_thread = time.thread_time() - this_thread
-            saving.finish()
-            threads.append(time.process_time() - all_threads - this_thread)
+            if number % 2:
+                copies.append(timed_move() - usual)
+                saving.finish()
+            else:
+                saving.finish()
+                threads.append(time.process_time() - all_threads - this_thread)
             began = time.monotonic()
             checkpoints.load_newest(pathlib.Path(folder))
             loads.append(time.monotonic() - began)
@@ -62,9 +79,10 @@ def main() -> None:
     megabytes = num_bytes / config.keep_checkpoints / 1e6
     print(f"checkpoint                  {megabytes:.0f} MB")
     print(f"a step stops for            {spread(stops)}")
+    print(f"the next update takes more  {spread(copies)}")
     print(f"the thread that writes it   {spread(threads)} of a processor")
     print(f"found, verified and loaded  {spread(loads)}")
-    share = (statistics.median(stops) + statistics.median(threads)) / 60
+    share = sum(map(statistics.median, (stops, copies, threads))) / 60
     print(f"one a minute costs a rank of one core {share:.2%} of its time")
 
 

@@ -34,7 +34,7 @@ class Checkpoint:
     """
 
     step: int
-    tensors: Mapping[str, np.ndarray]
+    tensors: Mapping[str, np.ndarray | tf.Tensor]
     facts: Mapping[str, Any]
 
 

@@ -29,7 +29,7 @@ CONNECT_SECONDS = 5.0
 _ENDING_SECONDS = 5.0  # For a rank that ends the job; then it is killed.
 _SUSPENDED_SECONDS = 10.0  # A gap between two ticks that means all was stopped.
 
-_FIRST_DEATH_SECONDS = 0.3
+_EARLIER_DEATHS_SECONDS = 0.3
 _HELLO = b"hello\n"
 
 
@@ -48,6 +48,7 @@ class Guard:
         self._listener: socket.socket | None = None
         self._heard_monitor_at = time.monotonic()
         self._ends_by: float | None = None  # When a job that is ending has to be gone.
+        self._died_at: float | None = None  # The monitor's own rank, by the clock.
         self._oom_kills = oom_kills()
         self._shared_memory = shared_memory_of(args.pid)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
@@ -164,7 +165,8 @@ class Guard:
             peer.host = message["host"]
             peer.does(message)
         elif "died" in message:
-            self._end_job(message["died"])
+            if self._died_at is None or message["at"] < self._died_at:
+                self._end_job(message["died"])
         elif "failed" in message:
             self._end_job(message["failed"], kill=False)
         elif "bye" in message:
@@ -221,18 +223,20 @@ class Guard:
                 reason = "the kernel of this host ran out of memory and killed it"
             sentence = f"{self._me.name} has died while {self._me.doing}: {reason}"
             if self._monitor:
-                self._tell_monitor({"died": sentence})
+                self._tell_monitor({"died": sentence, "at": time.time()})
             else:
-                self._hear_the_first_death()
+                self._hear_earlier_deaths()
                 self._end_job(sentence)
         self._leave()
 
-    def _hear_the_first_death(self) -> None:
-        """Lets the others say first that it is their rank that has died.
+    def _hear_earlier_deaths(self) -> None:
+        """Lets another guard say why, if its rank has died before this one's.
 
-        The launcher kills the others so soon that their deaths come in all at once.
+        The launcher kills the others so soon that all deaths come in at once. Clocks of
+        hosts differ, by less than matters if they are kept.
         """
-        deadline = time.monotonic() + _FIRST_DEATH_SECONDS
+        self._died_at = time.time()
+        deadline = time.monotonic() + _EARLIER_DEATHS_SECONDS
         while self._ends_by is None and (left := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):
                 if key.fileobj in self._guards:

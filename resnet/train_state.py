@@ -137,13 +137,17 @@ def averaged_batch_norm(
 def take_snapshot(
     state: TrainState, facts: Mapping[str, Any], communicator: Communicator
 ) -> Checkpoint | None:
-    """Returns copies of all that a checkpoint holds, to rank 0; None to the others."""
+    """Returns all that a checkpoint holds, to rank 0; None to the others.
+
+    The tensors are those of the variables themselves. The next update of a variable
+    makes a new one, and leaves this one as it is.
+    """
     own = _flat(state.batch_norm_averages)
     of_ranks = communicator.gather_rows(own) if communicator.num_ranks > 1 else None
     with averaged_batch_norm(state, communicator):
         if communicator.rank != 0:
             return None
-        tensors = {name: tensor.numpy() for name, tensor in state.tensors().items()}
+        tensors = {name: one.read_value() for name, one in state.tensors().items()}
     if of_ranks is not None:
         tensors[AVERAGES_OF_RANKS] = of_ranks
     facts = {**facts, "num_ranks": communicator.num_ranks, "losses": list(state.losses)}
