@@ -123,7 +123,7 @@ class Job:
         deadline = time.monotonic() + within_seconds
         while True:
             left = [f"process {pid}" for pid in self._processes()]
-            left += sorted(set(os.listdir("/dev/shm")) - self._shared_memory)
+            left += sorted(_unused_shared_memory() - self._shared_memory)
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.05)
@@ -144,6 +144,18 @@ class Job:
             if mark in facts and is_one(facts + b"\0" + command):
                 found.append(int(entry.name))
         return found
+
+
+def _unused_shared_memory() -> set[str]:
+    """Returns the files in shared memory that no process has mapped."""
+    names = set(os.listdir("/dev/shm"))
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            used = maps.read_text()
+        except OSError:
+            continue
+        names -= {name for name in names if f"/dev/shm/{name}" in used}
+    return names
 
 
 def _is_rank(facts: bytes, rank: int) -> bool:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from data_prep.errors import UserError
 from resnet import models
-from resnet.train import decays
+from resnet.train_state import decays
 
 DEPTHS = (18, 34, 50, 101, 152, 200)
 BLOCKS = {
