@@ -11,14 +11,13 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from resnet import models, native
+from resnet import native
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.share import Share
 from resnet.distributed import Communicator
-from resnet.precision import COMPUTE_DTYPES
 from resnet.train import NUM_VOTES, make_train_step
-from resnet.train_state import TrainState
+from resnet.train_state import TrainState, build_model
 
 LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
 
@@ -81,14 +80,7 @@ def training_step(
 
 def evaluation_step(config: Config) -> tuple[keras.Model, Step]:
     """Returns a new network and the step that evaluates it, which returns a logit."""
-    model = models.build(
-        config.model,
-        config.num_classes,
-        config.image_size,
-        config.batch_norm_decay,
-        COMPUTE_DTYPES[config.precision],
-        config.seed,
-    )
+    model = build_model(config)
     infer = tf.function(lambda images: model(images, training=False))
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:

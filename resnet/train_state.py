@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -33,14 +34,7 @@ class TrainState:
     def __init__(self, config: Config) -> None:
         self.step = 0
         self.losses: list[float] = []
-        self.model = models.build(
-            config.model,
-            config.num_classes,
-            config.image_size,
-            config.batch_norm_decay,
-            COMPUTE_DTYPES[config.precision],
-            config.seed,
-        )
+        self.model = build_model(config)
         self.optimizer = Momentum(
             self.trainable_variables,
             config.momentum,
@@ -103,6 +97,18 @@ class TrainState:
             variable.assign(saved.tensors[name])
         self.step = saved.step
         self.losses = list(saved.facts.get("losses", []))
+
+
+def build_model(config: Config) -> keras.Model:
+    """Returns a new network of the kind, size, precision and seed of a run."""
+    return models.build(
+        config.model,
+        config.num_classes,
+        config.image_size,
+        config.batch_norm_decay,
+        COMPUTE_DTYPES[config.precision],
+        config.seed,
+    )
 
 
 def decays(name: str) -> bool:
