@@ -47,6 +47,7 @@ class Guard:
         self._guards: list[Channel] = []  # The monitor's connections.
         self._listener: socket.socket | None = None
         self._heard_monitor_at = time.monotonic()
+        self._has_parted = False  # Whether the rank ends as it should.
         self._ends_by: float | None = None  # When a job that is ending has to be gone.
         self._died_at: float | None = None  # The monitor's own rank, by the clock.
         self._oom_kills = oom_kills()
@@ -138,9 +139,18 @@ class Guard:
         elif "failed" in message:
             self._own_rank_has_failed(message["failed"])
         elif "bye" in message:
-            for channel in (*self._guards, *([self._monitor] if self._monitor else ())):
-                channel.send({"bye": True})
-            sys.exit(0)
+            self._part_from_others()
+
+    def _part_from_others(self) -> None:
+        """From here on only the rank's end is waited for: MPI's, then its process's."""
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is self._own_rank:
+                continue
+            self._selector.unregister(key.fileobj)
+            if isinstance(key.fileobj, Channel):
+                key.fileobj.send({"bye": True})
+                key.fileobj.close()
+        self._has_parted = True
 
     def _hear_monitor(self, message: Message) -> None:
         self._heard_monitor_at = time.monotonic()
@@ -174,6 +184,8 @@ class Guard:
             self._close(channel)
 
     def _tick(self, now: float) -> None:
+        if self._has_parted:
+            return
         if self._ends_by is not None:
             if now > self._ends_by:
                 self._kill_own_rank()
@@ -216,8 +228,8 @@ class Guard:
             peer.stopped_since = None
 
     def _own_rank_has_ended(self) -> None:
-        """It said no word of it: it was killed."""
-        if self._ends_by is None:
+        """If it said no word of it, it was killed."""
+        if self._ends_by is None and not self._has_parted:
             reason = "it was killed, or crashed"
             if oom_kills() > self._oom_kills:
                 reason = "the kernel of this host ran out of memory and killed it"
@@ -298,9 +310,9 @@ class Guard:
             os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
     def _leave(self) -> None:
-        """Ends this guard after a job that didn't end as it should.
+        """Ends this guard after its rank.
 
-        MPI libraries remove their shared memory only at a proper end.
+        MPI libraries remove their shared memory only if the rank was let come to that.
         """
         for path in self._shared_memory:
             with contextlib.suppress(OSError):

@@ -74,16 +74,12 @@ class GuardLink:
         """Has the guards say why the job ends; then this rank has to end it."""
         last = text.encode()[-_MOST_OF_A_TRACEBACK:].decode(errors="replace")
         self._send({"failed": last})
-        self._wait()
-
-    def bye(self) -> None:
-        """Says that this rank ends as it should."""
-        self._send({"bye": True})
-        self._wait()
-
-    def _wait(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GUARD_GOES_WITHIN_SECONDS)
+
+    def bye(self) -> None:
+        """Says that this rank ends as it should; its guard goes when it has."""
+        self._send({"bye": True})
 
     def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # The guard is gone, or doesn't listen.

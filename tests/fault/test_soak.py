@@ -16,7 +16,8 @@ from tests.fault.test_resume import read_order
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 KILLS = int(os.environ.get("SOAK_KILLS", "50"))
-NUM_EPOCHS = 60
+NUM_EPOCHS = 400  # More than are done between the kills.
+SECONDS_OF_TRAINING = 4.0  # From one kill to the next, at most.
 EXAMPLES, BATCH = 24, 12
 FLAGS = (
     f"--train_steps={NUM_EPOCHS * EXAMPLES // BATCH}",
@@ -27,16 +28,17 @@ FLAGS = (
 def test_fifty_kills_change_nothing_but_the_time(start, model_dir, tmp_path):
     random.seed(os.environ.get("SOAK_SEED", "0"))
     whole = tmp_path / "whole"
+    started = time.monotonic()
     job = start(*FLAGS, f"--model_dir={whole}")
+    job.wait_for_step(1)
+    seconds_of_start = time.monotonic() - started
     assert job.end(600) == 0, job.output
     log = tmp_path / "log"
-    seconds_of_start = 12.0
     for number in range(KILLS):
         job = start(*FLAGS, f"--record_log={log}")
-        time.sleep(random.uniform(0, 1.6 * seconds_of_start))
-        if job.process.poll() is None:
-            job.kill(random.randrange(2), signal.SIGKILL)
-        job.end(30)
+        time.sleep(random.uniform(0, seconds_of_start + SECONDS_OF_TRAINING))
+        job.kill(random.randrange(2), signal.SIGKILL)
+        assert job.end(30) != 0, f"kill {number} came after the end"
         left = job.leftovers()
         if "rank(s)," not in job.output:  # Its guards may not have run yet.
             left = [one for one in left if not one.startswith("mpich_shm_")]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -16,10 +17,13 @@ import pytest
 from resnet import failure_file, guard, guard_link
 
 RANK = """
-import sys
+import mmap, sys
 from resnet.guard_link import GuardLink
 from resnet.placement import Place
-rank, stall_seconds, port, model_dir = int(sys.argv[1]), *sys.argv[2:]
+rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
+with open(memory, "wb+") as file:  # As MPI has.
+    file.truncate(4096)
+    mapped = mmap.mmap(file.fileno(), 4096)
 link = GuardLink(Place(rank, 2, rank, 2), "secret", float(stall_seconds), model_dir)
 print(link.port if rank == 0 else link.connect(["127.0.0.1"], int(port)), flush=True)
 for line in sys.stdin:
@@ -35,11 +39,12 @@ class Rank:
     def __init__(
         self, rank: int, stderr: Path, stall_seconds: float, port: str, model_dir: Path
     ) -> None:
+        self.memory = Path("/dev/shm") / f"resnet-test-{uuid.uuid4().hex}"
         with stderr.open("ab") as file:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", RANK, str(rank), str(stall_seconds)),
-                    *(port, str(model_dir)),
+                    *(port, str(model_dir), str(self.memory)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -58,6 +63,7 @@ class Rank:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.memory.unlink(missing_ok=True)
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
@@ -161,6 +167,16 @@ def test_ranks_that_end_as_they_should_leave_no_guard_and_no_word(
     assert said(tmp_path) == ""
 
 
+def test_a_rank_killed_in_the_middle_of_a_proper_end_leaves_nothing(ranks, tmp_path):
+    pair = ranks()
+    for one in pair:
+        one.do("bye()")
+        one.process.kill()
+    assert_all_gone(pair)
+    assert not any(one.memory.exists() for one in pair)
+    assert said(tmp_path) == ""
+
+
 def test_a_guard_that_is_gone_is_a_lost_host(ranks, tmp_path):
     pair = ranks()
     os.kill(guard_of(1), signal.SIGKILL)
@@ -199,6 +215,8 @@ def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
         port = free.getsockname()[1]
     alone = Rank(1, tmp_path / "1", 60.0, str(port), tmp_path)
     alone.do("bye()")
+    alone.process.stdin.close()
+    assert_all_gone([alone], 0)
     assert "warning: the guard of rank 1" in (tmp_path / "1").read_text()
     alone.end()
 
