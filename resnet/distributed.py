@@ -74,10 +74,10 @@ class Communicator:
         self._guard = GuardLink(place, token, stall_seconds, model_dir)
         listens = None
         if self.rank == 0:
-            listens = guard_link.own_addresses(), self._guard.port
-        addresses, port = self.broadcast(listens)
+            listens = platform.node(), guard_link.own_addresses(), self._guard.port
+        host, addresses, port = self.broadcast(listens)
         if self.rank != 0:
-            self._guard.connect(addresses, port)
+            self._guard.connect(host, addresses, port)
 
     def doing(
         self, what: str, is_timed: bool = True, waits_for_others: bool = False

@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 from resnet import failure_file
-from resnet.guard_channel import Channel, Message
+from resnet.guard_channel import TOKEN_VARIABLE, Channel, Message
+from resnet.process_facts import oom_kills, process_is_stopped, shared_memory_of
 from resnet.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
@@ -47,10 +48,13 @@ class Guard:
         self._guards: list[Channel] = []  # The monitor's connections.
         self._listener: socket.socket | None = None
         self._heard_monitor_at = time.monotonic()
-        self._has_parted = False  # Whether the rank ends as it should.
+        self._monitor_listens: Message | None = None  # Where, once the rank has said.
+        self._monitor_has_parted = False
+        self._unheard = set(range(args.num_ranks)) - {args.rank}  # By the monitor.
+        self._parted_at: float | None = None  # When the rank said it ends as it should.
         self._ends_by: float | None = None  # When a job that is ending has to be gone.
         self._died_at: float | None = None  # The monitor's own rank, by the clock.
-        self._oom_kills = oom_kills()
+        self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
         self._shared_memory = shared_memory_of(args.pid)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
         if args.rank == 0:
@@ -81,8 +85,10 @@ class Guard:
             connection.setblocking(False)
             self._selector.register(Channel(connection), selectors.EVENT_READ)
 
-    def _connect(self, message: Message) -> None:
+    def _connect(self) -> None:
         """Connects to the monitor at the first of its addresses that answers."""
+        assert self._monitor_listens is not None  # noqa: S101 - Asked by the callers.
+        message = self._monitor_listens
         for address in message["addresses"]:
             with contextlib.suppress(OSError):
                 connection = socket.create_connection(
@@ -98,11 +104,13 @@ class Guard:
                     self._report()
                     return
                 connection.close()
-        self._say(
-            f"warning: the guard of {self._me.name} can't reach that of rank 0 at"
-            f" {', '.join(message['addresses'])}, port {message['port']}: if this rank"
-            " stands still, the others won't know"
-        )
+        if not message.get("was_tried"):
+            message["was_tried"] = True
+            self._say(
+                f"warning: the guard of {self._me.name} can't reach that of rank 0 on"
+                f" {message['host']} at {', '.join(message['addresses'])}, port"
+                f" {message['port']}: it tries again, and watches its rank alone"
+            )
 
     def _hear(self, channel: Channel) -> None:
         messages = channel.receive()
@@ -135,7 +143,8 @@ class Guard:
         if "doing" in message:
             self._me.does(message)
         elif "port" in message:
-            self._connect(message)
+            self._monitor_listens = message
+            self._connect()
         elif "failed" in message:
             self._own_rank_has_failed(message["failed"])
         elif "bye" in message:
@@ -150,7 +159,7 @@ class Guard:
             if isinstance(key.fileobj, Channel):
                 key.fileobj.send({"bye": True})
                 key.fileobj.close()
-        self._has_parted = True
+        self._parted_at = time.monotonic()
 
     def _hear_monitor(self, message: Message) -> None:
         self._heard_monitor_at = time.monotonic()
@@ -159,10 +168,12 @@ class Guard:
         elif "bye" in message and self._monitor:  # The job is ending as it should.
             self._close(self._monitor)
             self._monitor = None
+            self._monitor_has_parted = True
 
     def _hear_guard(self, channel: Channel, message: Message) -> None:
         if message.get("token") == self._args.token:
             channel.rank = message["rank"]
+            self._unheard.discard(message["rank"])
             self._guards.append(channel)
             with contextlib.suppress(OSError):
                 os.write(channel.fileno(), _HELLO)
@@ -184,7 +195,9 @@ class Guard:
             self._close(channel)
 
     def _tick(self, now: float) -> None:
-        if self._has_parted:
+        self._oom_kills = [oom_kills(), self._oom_kills[0]]
+        if self._parted_at is not None:
+            self._watch_the_end(now)
             return
         if self._ends_by is not None:
             if now > self._ends_by:
@@ -201,11 +214,28 @@ class Guard:
             for guard in self._guards:
                 guard.send({"alive": True})
             peers = list(self._peers.values())
-            stall = find_stall(
-                peers, self._args.num_ranks, self._args.stall_seconds, now
-            )
+            unheard = sorted(self._unheard)
+            stall = find_stall(peers, unheard, self._args.stall_seconds, now)
             if stall:
                 self._end_job(stall)
+        elif self._monitor_listens and not self._monitor_has_parted:
+            stall = find_stall([self._me], [], self._args.stall_seconds, now)
+            if stall:
+                self._end_job(stall)
+            else:
+                self._connect()
+
+    def _watch_the_end(self, now: float) -> None:
+        """Ends a rank that said good-bye, but whose MPI waits for others in vain."""
+        assert self._parted_at is not None  # noqa: S101 - Asked by the caller.
+        waited = now - self._parted_at
+        if waited > self._args.stall_seconds:
+            self._say(
+                f"error: {self._me.name} had done its work {waited:.0f} s ago and has"
+                " not ended: another rank stands still at the end. The job ends."
+            )
+            self._kill_own_rank()
+            self._leave()
 
     def _report(self) -> None:
         assert self._monitor is not None  # noqa: S101 - Asked by the callers.
@@ -223,15 +253,17 @@ class Guard:
     def _start_clocks_anew(self, now: float) -> None:
         """After the whole job was suspended, nobody is late."""
         self._heard_monitor_at = now
+        if self._parted_at is not None:
+            self._parted_at = now
         for peer in self._peers.values():
             peer.heard_at = peer.since = now
             peer.stopped_since = None
 
     def _own_rank_has_ended(self) -> None:
         """If it said no word of it, it was killed."""
-        if self._ends_by is None and not self._has_parted:
+        if self._ends_by is None and self._parted_at is None:
             reason = "it was killed, or crashed"
-            if oom_kills() > self._oom_kills:
+            if oom_kills() > self._oom_kills[1]:
                 reason = "the kernel of this host ran out of memory and killed it"
             sentence = f"{self._me.name} has died while {self._me.doing}: {reason}"
             if self._monitor:
@@ -298,9 +330,10 @@ class Guard:
     def _lose_monitor(self) -> None:
         if self._ends_by is not None:
             return
+        listens = self._monitor_listens or {}
         self._say(
-            f"error: {self._me.name} can't reach rank 0 any more: its host or the"
-            " network is down. This rank ends."
+            f"error: {self._me.name} can't reach rank 0 on {listens.get('host')} any"
+            " more: a host or the network is down. This rank ends."
         )
         self._kill_own_rank()
         self._leave()
@@ -324,39 +357,6 @@ class Guard:
             os.kill(self._args.pid, signal.SIGKILL)
 
 
-def process_is_stopped(pid: int) -> bool:
-    """Returns whether a process is stopped by a signal."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except OSError:
-        return False
-
-
-def shared_memory_of(pid: int) -> set[str]:
-    """Returns the files in shared memory that a process has mapped."""
-    try:
-        with open(f"/proc/{pid}/maps") as file:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in file}
-    except OSError:
-        return set()
-    return {
-        path
-        for path in paths
-        if path.startswith("/dev/shm/") and not path.endswith(" (deleted)")
-    }
-
-
-def oom_kills() -> int:
-    """Returns how many processes the kernel of this host has killed for memory."""
-    try:
-        with open("/proc/vmstat") as file:
-            counts = dict(line.split() for line in file)
-    except OSError:
-        return 0
-    return int(counts.get("oom_kill", 0))
-
-
 def main() -> None:
     """Runs the guard that the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -364,7 +364,6 @@ def main() -> None:
     parser.add_argument("--num_ranks", type=int, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--token", required=True)
     parser.add_argument("--stall_seconds", type=float, required=True)
     parser.add_argument("--model_dir")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -372,7 +371,9 @@ def main() -> None:
     # What ends the job is its rank's to hear; the guard goes when its rank goes.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    Guard(parser.parse_args()).run()
+    args = parser.parse_args()
+    args.token = os.environ.pop(TOKEN_VARIABLE)
+    Guard(args).run()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import os
 import socket
 from typing import Any
 
+# Where a guard is told the secret of its job: arguments are for all users to see.
+TOKEN_VARIABLE = "RESNET_GUARD_TOKEN"
 Message = dict[str, Any]
 
 _LONGEST = 1 << 20  # Bytes of a message.

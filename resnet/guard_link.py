@@ -13,11 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from resnet.guard_channel import TOKEN_VARIABLE
 from resnet.placement import Place
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 _MOST_OF_A_TRACEBACK = 16_384  # Bytes: what a socket takes at once.
 _GUARD_GOES_WITHIN_SECONDS = 10.0
+_REPOSITORY = Path(__file__).resolve().parents[1]
+_START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from resnet.guard import main
+main()
+"""
 
 
 class GuardLink:
@@ -36,16 +44,16 @@ class GuardLink:
         """
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-S", "-s", "-m", "resnet.guard"),
+                # Neither the working folder nor what is in it, nor the environment's.
+                *(sys.executable, "-I", "-S", "-c", _START, str(_REPOSITORY)),
                 f"--rank={place.rank}",
                 f"--num_ranks={place.num_ranks}",
                 f"--host={platform.node()}",
                 f"--pid={os.getpid()}",
-                f"--token={token}",
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
             ],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, TOKEN_VARIABLE: token},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Or the launcher would kill it with its rank.
@@ -60,9 +68,9 @@ class GuardLink:
         assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
         return int(self._process.stdout.readline())
 
-    def connect(self, addresses: list[str], port: int) -> None:
+    def connect(self, host: str, addresses: list[str], port: int) -> None:
         """Has the guard report to rank 0's."""
-        self._send({"addresses": addresses, "port": port})
+        self._send({"host": host, "addresses": addresses, "port": port})
 
     def doing(self, what: str, is_timed: bool, waits_for_others: bool) -> None:
         """Says what this rank does now; see `stalls.Peer`."""

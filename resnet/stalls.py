@@ -64,13 +64,13 @@ class Peer:
 
 
 def find_stall(
-    peers: Sequence[Peer], num_ranks: int, stall_seconds: float, now: float
+    peers: Sequence[Peer], unheard: Sequence[int], stall_seconds: float, now: float
 ) -> str | None:
     """Returns a sentence about the rank that keeps the others waiting, if one does.
 
     Args:
         peers: The ranks that are known.
-        num_ranks: All ranks.
+        unheard: Those of the others that have not ended as they should.
         stall_seconds: How long one may be silent, stopped, or do the same thing; longer
             if its steps take longer.
         now: As `time.monotonic` has it.
@@ -99,6 +99,14 @@ def find_stall(
         return None
     # Those that wait for others are not to blame, if there is one that doesn't.
     first = min(late, key=lambda peer: (peer.waits_for_others, peer.since))
-    if first.waits_for_others and len(late) < num_ranks:
+    if first.waits_for_others and len(late) < len(peers):
         return None  # The one that all wait for has still time.
+    if first.waits_for_others and unheard:
+        if now - first.since <= untimed:
+            return None  # It may be what they all wait for, and have still time.
+        return (
+            f"all ranks that are heard of have waited for {now - first.since:.0f} s,"
+            f" while {first.doing}; never heard of: rank"
+            f" {', '.join(map(str, unheard[:5]))}"
+        )
     return f"{first.name} has been {first.doing} for {now - first.since:.0f} s"

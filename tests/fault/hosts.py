@@ -1,11 +1,14 @@
 """Two hosts on one machine: network namespaces with a cable each. Needs root."""
 
+import fcntl
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_LOCK = Path(tempfile.gettempdir()) / "resnet-two-hosts.lock"
 _BRIDGE = "rfbr0"
 _MPIRUN_ADDRESS = "10.78.0.1"
 # Hydra calls it as `launcher [-x] HOST "command"`, like ssh; a host whose cable is
@@ -56,20 +59,24 @@ class Hosts:
 
 @contextmanager
 def two_hosts(folder: Path) -> Iterator[Hosts]:
-    """Makes two hosts, and removes them at the end.
+    """Makes two hosts, and removes them at the end; one pair at a time on a machine.
 
     Raises:
         NoNamespaces: If they can't be made here.
     """
-    _remove()
-    try:
-        try:
-            _make()
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise NoNamespaces(f"network namespaces can't be made: {error}") from error
-        yield Hosts(folder)
-    finally:
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         _remove()
+        try:
+            try:
+                _make()
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise NoNamespaces(
+                    f"network namespaces can't be made: {error}"
+                ) from error
+            yield Hosts(folder)
+        finally:
+            _remove()
 
 
 def _make() -> None:

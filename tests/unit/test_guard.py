@@ -14,18 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from resnet import failure_file, guard, guard_link
+from resnet import failure_file, guard_channel, guard_link, process_facts
 
 RANK = """
-import mmap, sys
+import mmap, os, sys
 from resnet.guard_link import GuardLink
 from resnet.placement import Place
 rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
+os.chdir(model_dir)
 with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
     mapped = mmap.mmap(file.fileno(), 4096)
 link = GuardLink(Place(rank, 2, rank, 2), "secret", float(stall_seconds), model_dir)
-print(link.port if rank == 0 else link.connect(["127.0.0.1"], int(port)), flush=True)
+listens = "node0", ["127.0.0.1"], int(port)
+print(link.port if rank == 0 else link.connect(*listens), flush=True)
 for line in sys.stdin:
     eval(line)
     print("done", flush=True)
@@ -101,9 +103,11 @@ def guards() -> list[int]:
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if b"resnet.guard\0" in command and b"--token=secret\0" in command:
+            is_own = f"{guard_channel.TOKEN_VARIABLE}=secret\0".encode() in environment
+            if is_own and b"resnet.guard" in command:
                 found.append(int(entry.name))
     return found
 
@@ -210,6 +214,55 @@ def test_strangers_and_signals_are_not_heeded(ranks, tmp_path):
     assert said(tmp_path) == ""
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_rank_that_stands_still_at_its_very_end_does_not_keep_the_job(
+    ranks, tmp_path, stopped
+):
+    pair = ranks(stall_seconds=1.0)
+    pair[1 - stopped].do("bye()")  # The other one doesn't come to it.
+    pair[stopped].process.send_signal(signal.SIGSTOP)
+    assert pair[1 - stopped].process.wait(SOON) == -signal.SIGKILL
+    assert re.search(
+        rf"error: rank {1 - stopped} on \S+ had done its work \d s ago and has not"
+        r" ended: another rank stands still at the end",
+        said(tmp_path),
+    )
+
+
+def test_a_guard_that_no_other_hears_watches_its_rank_alone(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    alone = Rank(1, tmp_path / "1", 1.0, str(port), tmp_path)
+    alone.process.send_signal(signal.SIGSTOP)
+    assert alone.process.wait(SOON) == -signal.SIGKILL
+    assert re.search(
+        r"error: rank 1 on \S+ was stopped by a signal \d s ago",
+        (tmp_path / "1").read_text(),
+    )
+    alone.end()
+
+
+def test_a_guard_tries_again_until_the_other_hears_it(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    late = Rank(1, tmp_path / "1", 5.0, str(port), tmp_path)
+    time.sleep(0.5)
+    with socket.create_server(("127.0.0.1", port)) as monitor:
+        monitor.settimeout(SOON)
+        connection, _ = monitor.accept()
+        with connection:
+            assert b'"token": "secret"' in connection.recv(1000)
+    late.end()
+
+
+def test_a_guard_does_not_care_what_lies_in_the_working_folder(ranks, tmp_path):
+    (tmp_path / "json.py").write_text("raise ImportError\n")
+    (tmp_path / "resnet").mkdir()
+    (tmp_path / "resnet" / "__init__.py").write_text("raise ImportError\n")
+    ranks()
+    assert len(guards()) == 2
+
+
 def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -223,18 +276,19 @@ def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
 
 def test_a_process_that_is_stopped_is_seen_to_be(ranks):
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert not guard.process_is_stopped(process.pid)
+        assert not process_facts.process_is_stopped(process.pid)
         process.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
-        assert guard.process_is_stopped(process.pid)
+        assert process_facts.process_is_stopped(process.pid)
         process.kill()
-    assert not guard.process_is_stopped(process.pid)
+    assert not process_facts.process_is_stopped(process.pid)
 
 
 def test_shared_memory_that_a_process_has_mapped_is_known():
     memory = shared_memory.SharedMemory(create=True, size=100)
     try:
-        assert guard.shared_memory_of(os.getpid()) >= {f"/dev/shm/{memory.name}"}
+        seen = process_facts.shared_memory_of(os.getpid())
+        assert f"/dev/shm/{memory.name}" in seen
     finally:
         memory.close()
         memory.unlink()

@@ -63,6 +63,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.checkpoint_interval",
     "resnet.failure_file",
     "resnet.guard",
+    "resnet.process_facts",
     "resnet.installation",
     "resnet.run_lock",
     "resnet.stalls",

@@ -9,7 +9,7 @@ NOW = 10_000.0
 
 
 def find_stall(ranks: list[Peer], stall_seconds: float, now: float) -> str | None:
-    return stalls.find_stall(ranks, len(ranks), stall_seconds, now)
+    return stalls.find_stall(ranks, [], stall_seconds, now)
 
 
 def peer(rank: int, doing: str, seconds: float, **facts) -> Peer:
@@ -72,9 +72,14 @@ def test_if_all_wait_for_one_another_the_first_is_named():
     assert sentence == "rank 1 on node1 has been computing step 7 for 125 s"
 
 
-def test_one_that_is_not_known_may_be_the_one_that_all_wait_for():
-    ranks = [waiting(0, 500), waiting(1, 500)]
-    assert stalls.find_stall(ranks, 3, 120, NOW) is None
+def test_one_that_was_never_heard_of_may_be_the_one_that_all_wait_for():
+    ranks = [waiting(0, 1100), waiting(2, 1100)]
+    assert stalls.find_stall(ranks, [1, 3], 120, NOW) is None
+    ranks = [waiting(0, 1201), waiting(2, 1201)]
+    assert stalls.find_stall(ranks, [1, 3], 120, NOW) == (
+        "all ranks that are heard of have waited for 1201 s, while computing step 7;"
+        " never heard of: rank 1, 3"
+    )
 
 
 def test_what_may_take_long_has_ten_times_as_long():

@@ -1,0 +1,34 @@
+"""What the kernel tells of processes, for the guards."""
+
+
+def process_is_stopped(pid: int) -> bool:
+    """Returns whether a process is stopped by a signal."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
+def shared_memory_of(pid: int) -> set[str]:
+    """Returns the files in shared memory that a process has mapped."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in file}
+    except OSError:
+        return set()
+    return {
+        path
+        for path in paths
+        if path.startswith("/dev/shm/") and not path.endswith(" (deleted)")
+    }
+
+
+def oom_kills() -> int:
+    """Returns how many processes the kernel of this host has killed for memory."""
+    try:
+        with open("/proc/vmstat") as file:
+            counts = dict(line.split() for line in file)
+    except OSError:
+        return 0
+    return int(counts.get("oom_kill", 0))
