@@ -28,7 +28,8 @@ class RunLock:
         """Takes the lock.
 
         Raises:
-            UserError: If another job holds it, naming that.
+            UserError: If another job holds it, naming that, or its file can't be
+                opened.
         """
         self._path = model_dir / FILE
         self._descriptor = _lock(self._path)
@@ -44,7 +45,14 @@ class RunLock:
 def _lock(path: Path) -> int | None:
     """Returns the open file that is locked, or None if there are no locks here."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(
+                f"{path} must be a file that this user can write to, for one job at a"
+                f" time; it can't be opened: {os.strerror(error.errno or 0)}. Remove"
+                " it, make room, or name another --model_dir."
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -70,6 +70,22 @@ def test_a_lock_on_a_file_that_was_just_removed_is_none(tmp_path, monkeypatch):
     second.release()
 
 
+def test_a_folder_in_the_place_of_the_lock_is_a_sentence(tmp_path):
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(UserError, match=r"lock must be a file .*: Is a directory\."):
+        RunLock(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_a_lock_that_cannot_be_opened_is_a_sentence(tmp_path, monkeypatch, number):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=f"can't be opened: {os.strerror(number)}"):
+        RunLock(tmp_path)
+
+
 def test_a_file_system_without_locks_is_worked_on_with_a_warning(
     tmp_path, monkeypatch, caplog
 ):
