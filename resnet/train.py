@@ -212,6 +212,7 @@ def train(
                     progress.say(f"step {state.step}: {result}")
                 input_wait.paused()
             if evaluated or save or leave or saving.is_due:
+                log.sync()
                 saving.save(evaluated)
                 input_wait.paused()
             if leave and state.step < config.train_steps:
