@@ -99,7 +99,8 @@ class MetricsLog:
 
 def _drop_lines_after(path: Path, step: int) -> list[metrics_file.Line]:
     """Rewrites the file without the lines after a step; returns those it has now."""
-    lines, num_unreadable = [], 0
+    lines: list[metrics_file.Line] = []
+    num_unreadable = 0
     if path.exists():
         lines, num_unreadable = metrics_file.read_and_count(path)
     if num_unreadable:

@@ -16,6 +16,10 @@ FILE = "lock"
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
+class Locked(UserError):
+    """Another job holds the lock."""
+
+
 class RunLock:
     """The lock of a folder, for rank 0 to hold.
 
@@ -28,8 +32,8 @@ class RunLock:
         """Takes the lock.
 
         Raises:
-            UserError: If another job holds it, naming that, or its file can't be
-                opened.
+            Locked: If another job holds it, naming that.
+            UserError: If its file can't be opened.
         """
         self._path = model_dir / FILE
         self._descriptor = _lock(self._path)
@@ -66,7 +70,7 @@ def _lock(path: Path) -> int | None:
                     os.strerror(error.errno),
                 )
                 return None
-            raise UserError(
+            raise Locked(
                 f"{path.parent} must be trained in by one job at a time; there is"
                 f" {holder or 'another'}. Wait for it, stop it, or name another"
                 " --model_dir."
