@@ -39,11 +39,22 @@ def of_step(model_dir: Path, step: int) -> Path:
 
 
 def saved_steps(model_dir: Path) -> list[int]:
-    """Returns the steps that have a checkpoint, the oldest first."""
+    """Returns the steps that have a checkpoint, the oldest first.
+
+    Raises:
+        UserError: If their folder can't be read now.
+    """
     folder = model_dir / FOLDER
-    if not folder.is_dir():
+    try:
+        names = os.listdir(folder)
+    except _NO_FILE:
         return []
-    matches = (_STEP_FOLDER.fullmatch(entry.name) for entry in folder.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"the folder {folder} can't be read now: {os.strerror(error.errno or 0)}."
+            " See to its disk or file server, and try again."
+        ) from error
+    matches = (_STEP_FOLDER.fullmatch(name) for name in names)
     return sorted(int(match[1]) for match in matches if match)
 
 

@@ -290,6 +290,18 @@ def test_a_file_server_that_fails_for_a_moment_costs_no_checkpoint(
     assert checkpoints.load_newest(tmp_path).step == 2
 
 
+def test_a_folder_that_cannot_be_listed_is_not_one_without_checkpoints(
+    tmp_path, monkeypatch
+):
+    def fail(folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    save(tmp_path, 1)
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(UserError, match="checkpoints can't be read now: Input/output"):
+        checkpoints.load_newest(tmp_path)
+
+
 def test_whole_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypatch):
     def fail(prefix):
         raise tf.errors.UnknownError(None, None, "Input/output error")
