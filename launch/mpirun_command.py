@@ -1,7 +1,9 @@
 """The hosts and ranks that an mpirun command names, and the same on fewer hosts."""
 
+import os
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +60,14 @@ class MpirunCommand:
         return max(1, self.num_ranks * len(hosts) // len(self.hosts))
 
     def find_gone_hosts(self) -> list[str]:
-        """Returns the hosts on which the launcher can't run a program any more."""
-        return [host for host in self.hosts if not self._can_run_on(host)]
+        """Returns the hosts on which the launcher can't run a program any more.
+
+        All are asked at the same time, so that many take no longer than one.
+        """
+        with ThreadPoolExecutor(max_workers=max(len(self.hosts), 1)) as threads:
+            answers = list(threads.map(self._can_run_on, self.hosts))
+        pairs = zip(self.hosts, answers, strict=True)
+        return [host for host, can_run in pairs if not can_run]
 
     def _can_run_on(self, host: str) -> bool:
         words = [self.words[0]]
@@ -74,9 +82,13 @@ class MpirunCommand:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=PROBE_SECONDS,
+                start_new_session=True,  # A terminal's Ctrl-C is not for it.
             )
         except subprocess.TimeoutExpired:
             return False
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UserError(f"{words[0]} can't be run: {reason}.") from error
         return probe.returncode == 0
 
 

@@ -5,15 +5,21 @@ resnet/resnet_main.py --model_dir=MODEL ...
 
 A host that is gone is left out. What the user has to mend (exit code 2), what was asked
 to leave (75) and what fails twice at the same step is not started again.
+
+Of a command that doesn't name them itself, such as a script, --model_dir says where it
+trains. Hosts are left out only if the command is of mpirun and names them by -hosts or
+-f; those that it takes from a Slurm allocation can't be found gone.
 """
 
+import contextlib
+import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
@@ -24,78 +30,137 @@ from absl import flags
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
-from resnet import checkpoint_folders, failure_file
+from resnet import (
+    checkpoint_folders,
+    failure_file,
+    shared_flags,  # noqa: F401 - defines --model_dir.
+)
 from resnet import config as configs
 from resnet.stop_signals import REQUEUE_EXIT_CODE
 
 LOCKED_SECONDS = 30.0  # A file server lets go of a dead host's lock after a while.
+_LOOK_SECONDS = 0.05  # From one look, in a pause, for a signal to the next.
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_restarts", 3, "Starts after the first one.")
 flags.DEFINE_float("restart_seconds", 5.0, "From a failure to the next start.")
 
 
+class Requests:
+    """The signals that ask this program to end, from now on; passed on to a command.
+
+    Attributes:
+        seen: Numbers of those that came.
+    """
+
+    def __init__(self) -> None:
+        """Catches none yet."""
+        self.seen: list[int] = []
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catches them while it lasts."""
+        numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+        before = {number: signal.signal(number, self._note) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.seen.append(number)
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def run(self, words: Sequence[str]) -> int:
+        """Runs a command, to which they are passed on; returns its exit code.
+
+        It is in a session of its own: mpirun would take a terminal's SIGINT and the one
+        passed on for two.
+
+        Raises:
+            UserError: If there is no such program.
+        """
+        try:
+            child = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UserError(f"{words[0]} can't be run: {reason}.") from error
+        self._child = child
+        for number in self.seen:  # Those that came while it was being started.
+            child.send_signal(number)
+        code = child.wait()
+        self._child = None
+        return code if code >= 0 else 128 - code
+
+    def pause(self, seconds: float) -> None:
+        """Waits so long, or until one comes."""
+        deadline = time.monotonic() + seconds
+        while not self.seen and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+
+
 def main(words: Sequence[str]) -> None:
     """Supervises a command, and exits as it does in the end."""
-    sys.exit(supervise(words, pathlib.Path(model_dir_of(words))))
+    model_dir = pathlib.Path(model_dir_of(words, FLAGS.model_dir))
+    sys.exit(supervise(words, model_dir, FLAGS.max_restarts, FLAGS.restart_seconds))
 
 
-def supervise(words: Sequence[str], model_dir: pathlib.Path) -> int:
+def supervise(
+    words: Sequence[str],
+    model_dir: pathlib.Path,
+    max_restarts: int,
+    restart_seconds: float,
+    locked_seconds: float = LOCKED_SECONDS,
+) -> int:
     """Returns the exit code of the last start.
 
     Args:
         words: The command that starts the training.
         model_dir: That of the training.
+        max_restarts: Starts after the first one.
+        restart_seconds: From a failure to the next start.
+        locked_seconds: As long again if the folder is still locked.
     """
     failed_at: list[str] = []
-    while True:
-        failure_file.remove(model_dir)
-        code, was_asked = run_command(words)
-        if code == 0 and is_done(model_dir):
-            return 0
-        if code == REQUEUE_EXIT_CODE or was_asked:
-            return code
-        if code == EXIT_CODE and not failed_at:
-            return code
-        code = code or 1
-        place = place_of_failure(model_dir)
-        if code == EXIT_CODE:  # It was right before: the folder is still locked.
-            place = f"its start, number {len(failed_at)}"
-            time.sleep(LOCKED_SECONDS)
-        failed_at.append(place)
-        say(f"the training has failed at {failed_at[-1]} (exit code {code})")
-        if failed_at[-2:-1] == failed_at[-1:]:
-            say("it has failed there before: not started again")
-            return code
-        if len(failed_at) > FLAGS.max_restarts:
-            say(f"{FLAGS.max_restarts} restarts are used up")
-            return code
-        time.sleep(FLAGS.restart_seconds)
-        words = on_hosts_that_are_left(words, model_dir)
-        say(f"restart {len(failed_at)} of {FLAGS.max_restarts}")
-
-
-def run_command(words: Sequence[str]) -> tuple[int, bool]:
-    """Runs a command; returns its exit code, and whether a signal asked it to end.
-
-    The signals that ask this program to end are passed on. The command is in a session
-    of its own: mpirun would take a terminal's SIGINT and the one passed on for two.
-    """
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
-    asked: list[int] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        child.send_signal(number)
-
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
-        code = child.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return (code if code >= 0 else 128 - code), bool(asked)
+    requests = Requests()
+    with requests.caught():
+        while True:
+            failure_file.remove(model_dir)
+            code = requests.run(words)
+            if code == 0 and is_done(model_dir):
+                return 0
+            if code == REQUEUE_EXIT_CODE or requests.seen:
+                return code
+            is_locked = was_locked(model_dir) and bool(failed_at)
+            if code == EXIT_CODE and not is_locked:
+                return code
+            code = code or 1
+            place = place_of_failure(model_dir)
+            if is_locked:  # By the last start: a second one doesn't end it.
+                place = f"its start, number {len(failed_at)}, for the lock"
+            failed_at.append(place)
+            say(f"the training has failed at {failed_at[-1]} (exit code {code})")
+            if failed_at[-2:-1] == failed_at[-1:]:
+                say("it has failed there before: not started again")
+                return code
+            if len(failed_at) > max_restarts:
+                say(f"{max_restarts} restarts are used up")
+                return code
+            requests.pause(restart_seconds + (locked_seconds if is_locked else 0))
+            if not requests.seen:
+                words = on_hosts_that_are_left(words, model_dir)
+            if requests.seen:
+                say(
+                    "asked to leave before the next start: the same command goes on"
+                    f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})"
+                )
+                return REQUEUE_EXIT_CODE
+            say(f"restart {len(failed_at)} of {max_restarts}")
 
 
 def is_done(model_dir: pathlib.Path) -> bool:
@@ -104,11 +169,24 @@ def is_done(model_dir: pathlib.Path) -> bool:
     The launcher's exit code alone is no proof: a rank that ends without a word, and
     with 0, takes the others with it.
     """
-    try:
-        steps = configs.load(str(model_dir)).train_steps
-    except UserError:
+    config = settings_of(model_dir)
+    if config is None:
         return False
-    return checkpoint_folders.saved_steps(model_dir)[-1:] == [steps]
+    return checkpoint_folders.saved_steps(model_dir)[-1:] == [config.train_steps]
+
+
+def settings_of(model_dir: pathlib.Path) -> configs.Config | None:
+    """Returns the settings of the run; None if none has come so far as to save them."""
+    try:
+        return configs.load(str(model_dir))
+    except UserError:
+        return None
+
+
+def was_locked(model_dir: pathlib.Path) -> bool:
+    """Returns whether the start failed because another job is in the folder."""
+    failure = failure_file.read(model_dir)
+    return failure is not None and failure.get("locked") is True
 
 
 def place_of_failure(model_dir: pathlib.Path) -> str:
@@ -126,7 +204,8 @@ def on_hosts_that_are_left(
     """Returns the command without the hosts that don't answer.
 
     Raises:
-        UserError: If none is left, or the batch can't be divided by their ranks.
+        UserError: If none is left, or the batch can't be divided by their ranks. A run
+            that has saved no settings yet finds the latter out itself.
     """
     command = mpirun_command.parse(words)
     gone = command.find_gone_hosts() if command else []
@@ -137,31 +216,36 @@ def on_hosts_that_are_left(
     say(f"gone: {', '.join(gone)}; left: {', '.join(hosts) or 'no host'}")
     if not left:
         raise UserError("no host is left to train on: not started again")
-    batch = configs.load(str(model_dir)).global_batch_size
-    if batch % left.num_ranks:
+    config = settings_of(model_dir)
+    if config is not None and config.global_batch_size % left.num_ranks:
         raise UserError(
-            f"the batch of {batch} can't be divided by the {left.num_ranks} ranks that"
-            " are left: not started again. Start it on a number of ranks that divides"
-            " it; it goes on from its last checkpoint."
+            f"the batch of {config.global_batch_size} can't be divided by the"
+            f" {left.num_ranks} ranks that are left: not started again. Start it on a"
+            " number of ranks that divides it; it goes on from its last checkpoint."
         )
     return left.words
 
 
-def model_dir_of(words: Sequence[str]) -> str:
-    """Returns the --model_dir that a command names.
+def model_dir_of(words: Sequence[str], given: str | None) -> str:
+    """Returns the --model_dir that a command names, or else the one given.
 
     Raises:
-        UserError: If it names none.
+        UserError: If there is none, they name two, or there is no command.
     """
-    text = "\n".join(words)
-    match = re.search(r"^--?model_dir(?:=|\n)(.+)$", text, re.M)
-    if not match:
+    match = re.search(r"^--?model_dir(?:=|\n)(.+)$", "\n".join(words), re.M)
+    named = match[1] if match else given
+    if not words or not named:
         raise UserError(
             "expected a command with --model_dir behind `--`, such as `-- mpirun -np 2"
-            " python resnet/resnet_main.py --model_dir=MODEL ...`; got"
-            f" {' '.join(words) or 'none'!r}."
+            " python resnet/resnet_main.py --model_dir=MODEL ...`, or --model_dir=MODEL"
+            f" before it; got {' '.join(words) or 'none'!r}."
         )
-    return match[1]
+    if given not in (None, named):
+        raise UserError(
+            f"--model_dir={given} before `--` and --model_dir={named} behind it name"
+            " two folders. Leave the first one out."
+        )
+    return named
 
 
 def say(sentence: str) -> None:

@@ -19,10 +19,19 @@ class AppendFile:
     def write(self, text: str) -> None:
         """Appends a text."""
         self._waiting += text.encode()
+        self._try_all(is_synced=False)
+
+    def sync(self) -> None:
+        """Makes what was written outlast a crash of the machine."""
+        self._try_all(is_synced=True)
+
+    def _try_all(self, is_synced: bool) -> None:
         try:
             while self._waiting:
                 num_written = self._file.write(self._waiting)
                 self._waiting = self._waiting[num_written:]
+            if is_synced:
+                os.fsync(self._file.fileno())
         except OSError as error:
             if not self._has_failed:
                 logging.error(

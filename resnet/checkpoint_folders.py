@@ -22,6 +22,7 @@ CONTENTS_FILE = "checkpoint.json"
 FORMAT = 1  # Of the folder; a change that older code would misread raises it.
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
 _BLOCK_BYTES = 1 << 20
+_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class DamagedCheckpoint(UserError):
@@ -38,11 +39,22 @@ def of_step(model_dir: Path, step: int) -> Path:
 
 
 def saved_steps(model_dir: Path) -> list[int]:
-    """Returns the steps that have a checkpoint, the oldest first."""
+    """Returns the steps that have a checkpoint, the oldest first.
+
+    Raises:
+        UserError: If their folder can't be read now.
+    """
     folder = model_dir / FOLDER
-    if not folder.is_dir():
+    try:
+        names = os.listdir(folder)
+    except _NO_FILE:
         return []
-    matches = (_STEP_FOLDER.fullmatch(entry.name) for entry in folder.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"the folder {folder} can't be read now: {os.strerror(error.errno or 0)}."
+            " See to its disk or file server, and try again."
+        ) from error
+    matches = (_STEP_FOLDER.fullmatch(name) for name in names)
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -73,18 +85,22 @@ def write_contents(folder: Path, facts: Mapping[str, Any]) -> None:
 def read_contents(folder: Path) -> dict[str, Any]:
     """Returns what `checkpoint.json` holds.
 
+    Its own digest is looked at first, in a later format as well: else a bit that fell
+    over in `format` would be one.
+
     Raises:
         DamagedCheckpoint: If it isn't there or isn't whole.
-        UserError: If it is of a later format.
+        UserError: If it is of a later format, or can't be read now.
     """
     try:
         contents: dict[str, Any] = json.loads((folder / CONTENTS_FILE).read_bytes())
-        is_known = contents["format"] <= FORMAT
-        if is_known and contents.pop("sha256") != _digest(contents):
+        written = contents["sha256"]
+        del contents["sha256"]
+        if written != _digest(contents):
             raise ValueError("its own SHA-256 is another")
+        is_known = contents["format"] <= FORMAT
     except OSError as error:
-        reason = f"{CONTENTS_FILE}: {os.strerror(error.errno or 0)}"
-        raise DamagedCheckpoint(folder, reason) from None
+        raise _unread(folder, CONTENTS_FILE, error) from error
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedCheckpoint(folder, f"{CONTENTS_FILE}: {error}") from error
     if not is_known:
@@ -100,15 +116,14 @@ def verify(folder: Path) -> dict[str, Any]:
 
     Raises:
         DamagedCheckpoint: If it is not as it was written.
-        UserError: If it is of a later format.
+        UserError: If it is of a later format, or can't be read now.
     """
     contents = read_contents(folder)
     for name, expected in contents["files"].items():
         try:
             seen = _fingerprint(folder / name)
         except OSError as error:
-            reason = f"{name}: {os.strerror(error.errno or 0)}"
-            raise DamagedCheckpoint(folder, reason) from None
+            raise _unread(folder, name, error) from error
         if seen != expected:
             raise DamagedCheckpoint(
                 folder,
@@ -117,6 +132,22 @@ def verify(folder: Path) -> dict[str, Any]:
                 f" {expected['sha256'][:8]}...",
             )
     return dict(contents["facts"])
+
+
+def unreadable_now(folder: Path, reason: str) -> UserError:
+    """Returns the error of a checkpoint of which nobody knows whether it is damaged."""
+    return UserError(
+        f"the checkpoint {folder} can't be read now: {reason}. See to its disk or file"
+        " server, and try again; to go on from the one before it, rename it."
+    )
+
+
+def _unread(folder: Path, name: str, error: OSError) -> UserError:
+    """Returns the error of a file that can't be read: damage only if it isn't there."""
+    reason = f"{name}: {os.strerror(error.errno or 0)}"
+    if isinstance(error, _NO_FILE):
+        return DamagedCheckpoint(folder, reason)
+    return unreadable_now(folder, reason)
 
 
 def put_in_place(unfinished: Path, folder: Path) -> None:
@@ -143,7 +174,11 @@ def _removed(folder: Path) -> Path:
 
 
 def set_aside(folder: Path) -> Path:
-    """Takes a damaged checkpoint out of the list; returns where it is now."""
+    """Takes a damaged checkpoint out of the list; returns where it is now.
+
+    Raises:
+        OSError: If it can't be renamed.
+    """
     aside = folder.with_name(f"damaged-{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)

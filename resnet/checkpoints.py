@@ -91,7 +91,7 @@ def load(model_dir: Path, step: int) -> Checkpoint:
 
     Raises:
         DamagedCheckpoint: If it is not as it was written.
-        UserError: If there is none, or it is of a later format.
+        UserError: If there is none, it is of a later format, or can't be read now.
     """
     if step not in (there := checkpoint_folders.saved_steps(model_dir)):
         raise UserError(
@@ -106,7 +106,8 @@ def load(model_dir: Path, step: int) -> Checkpoint:
         names = reader.get_variable_to_shape_map()
         tensors = {name: reader.get_tensor(name) for name in sorted(names)}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise DamagedCheckpoint(folder, str(error)) from error
+        # Its bytes are those that were written: nothing is known to be damaged.
+        raise checkpoint_folders.unreadable_now(folder, str(error)) from error
     del tensors["step"]
     return Checkpoint(step, tensors, facts)
 
@@ -114,14 +115,15 @@ def load(model_dir: Path, step: int) -> Checkpoint:
 def load_newest(model_dir: Path, set_aside: bool = False) -> Checkpoint | None:
     """Returns the newest checkpoint that is whole; None if there is none at all.
 
-    Warns of each one that is damaged.
+    Warns of each one that is damaged, and of what can't be renamed.
 
     Args:
         model_dir: Folder of the run.
         set_aside: Whether to rename damaged ones to `damaged-step-...`, out of the way.
 
     Raises:
-        UserError: If there are checkpoints, but all of them are damaged.
+        UserError: If there are checkpoints, but all of them are damaged, or one can't
+            be read now.
     """
     damaged: list[DamagedCheckpoint] = []
     for step in reversed(checkpoint_folders.saved_steps(model_dir)):
@@ -133,8 +135,7 @@ def load_newest(model_dir: Path, set_aside: bool = False) -> Checkpoint | None:
             continue
         if set_aside:
             for one in damaged:
-                aside = checkpoint_folders.set_aside(one.folder)
-                logging.warning("It is now %s.", aside)
+                _set_aside(one.folder)
         return whole
     if damaged:
         raise UserError(
@@ -143,3 +144,11 @@ def load_newest(model_dir: Path, set_aside: bool = False) -> Checkpoint | None:
             f" another --model_dir. The newest: {damaged[0]}"
         )
     return None
+
+
+def _set_aside(folder: Path) -> None:
+    try:
+        logging.warning("%s is now %s.", folder, checkpoint_folders.set_aside(folder))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        logging.warning("%s can't be renamed (%s), and stays.", folder, reason)

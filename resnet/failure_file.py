@@ -11,15 +11,21 @@ FILE = "failure.json"
 _STEP = re.compile(r"\bstep (\d+)")
 
 
-def write(model_dir: Path, reason: str) -> None:
+def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
     """Writes it: the reason, the step that it names, and the time.
 
     A disk that doesn't take it changes nothing about the failure.
+
+    Args:
+        model_dir: Folder of the run.
+        reason: One sentence.
+        is_locked: Whether the start failed because another job is in the folder.
     """
     match = _STEP.search(reason)
     facts = {
         "step": int(match[1]) if match else None,
         "reason": reason,
+        "locked": is_locked,
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
     with contextlib.suppress(OSError):

@@ -17,9 +17,27 @@ Line = dict[str, Any]
 
 
 def read(path: Path) -> list[Line]:
-    """Returns the lines of a file; a last one that was cut is left out."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Returns the lines of a file, without those that can't be read."""
+    return read_and_count(path)[0]
+
+
+def read_and_count(path: Path) -> tuple[list[Line], int]:
+    """Returns the lines of a file, and how many others can't be read.
+
+    A last one that was cut is left out, and not counted.
+    """
+    found, num_unreadable = [], 0
+    for text in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            line = json.loads(text)
+            is_line = isinstance(line["kind"], str) and isinstance(line["step"], int)
+        except (ValueError, TypeError, KeyError):
+            is_line = False
+        if is_line:
+            found.append(line)
+        else:
+            num_unreadable += 1
+    return found, num_unreadable
 
 
 def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) -> Line:

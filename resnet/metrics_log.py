@@ -1,13 +1,16 @@
 """Rank 0's log of a run's numbers: `metrics.jsonl`, and TensorBoard's events."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import tensorflow as tf
+from absl import logging
 
 from data_prep.atomic_files import atomic_write_bytes
+from data_prep.errors import UserError
 from resnet import metrics_file
 from resnet.append_file import AppendFile
 
@@ -23,15 +26,23 @@ class MetricsLog:
     """
 
     def __init__(self, model_dir: Path, start_step: int, rank: int) -> None:
+        """Goes on with the file of a run, or begins one.
+
+        Raises:
+            UserError: If it can't be read or written.
+        """
         self._is_writer = rank == 0
         if not self._is_writer:
             return
         path = model_dir / metrics_file.FILE
-        old = metrics_file.read(path) if path.exists() else []
-        kept = [one for one in old if one["step"] <= start_step]
-        text = "".join(metrics_file.encode(one) for one in kept)
-        atomic_write_bytes(path, text.encode())
-        self._file = AppendFile(path)
+        try:
+            kept = _drop_lines_after(path, start_step)
+            self._file = AppendFile(path)
+        except OSError as error:
+            raise UserError(
+                f"{path} must be a file that can be read and written to:"
+                f" {os.strerror(error.errno or 0)}. Make room, or see to its rights."
+            ) from error
         shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
         self._summaries = {
             kind: tf.summary.create_file_writer(
@@ -53,6 +64,14 @@ class MetricsLog:
         self._file.write(metrics_file.encode(line))
         self._summarize(line)
         self._flush()
+
+    def sync(self) -> None:
+        """Makes the lines so far outlast a crash: to be called before a checkpoint.
+
+        A run that goes on from it drops the lines after it, and has to find the rest.
+        """
+        if self._is_writer:
+            self._file.sync()
 
     def _summarize(self, line: metrics_file.Line) -> None:
         with (
@@ -76,3 +95,19 @@ class MetricsLog:
             for summary in self._summaries.values():
                 with contextlib.suppress(tf.errors.OpError):
                     summary.close()
+
+
+def _drop_lines_after(path: Path, step: int) -> list[metrics_file.Line]:
+    """Rewrites the file without the lines after a step; returns those it has now."""
+    lines: list[metrics_file.Line] = []
+    num_unreadable = 0
+    if path.exists():
+        lines, num_unreadable = metrics_file.read_and_count(path)
+    if num_unreadable:
+        logging.warning(
+            "%d line(s) of %s can't be read, and are left out", num_unreadable, path
+        )
+    kept = [one for one in lines if one["step"] <= step]
+    text = "".join(metrics_file.encode(one) for one in kept)
+    atomic_write_bytes(path, text.encode())
+    return kept

@@ -30,7 +30,7 @@ from resnet.config import Config
 from resnet.data import record_sets
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
-from resnet.run_lock import RunLock
+from resnet.run_lock import Locked, RunLock
 from resnet.stop_signals import StopSignals
 
 FLAGS = flags.FLAGS
@@ -136,7 +136,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
             manifest.check_mixing(contents.splits["train"])
         if communicator.rank == 0:
             make_model_dir(config.model_dir)
-            atexit.register(RunLock(pathlib.Path(config.model_dir)).release)
+            take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
             config = join_old_run(config)
     communicator.require_same(
@@ -290,6 +290,19 @@ def make_model_dir(model_dir: str) -> None:
         raise UserError(
             f"--model_dir must be a folder that can be written to: {error}"
         ) from error
+
+
+def take_lock(model_dir: pathlib.Path) -> None:
+    """Takes the folder's lock until the process ends.
+
+    Raises:
+        UserError: If it can't; `failure.json` then says whether another job holds it.
+    """
+    try:
+        atexit.register(RunLock(model_dir).release)
+    except Locked as error:
+        failure_file.write(model_dir, str(error), is_locked=True)
+        raise
 
 
 def join_old_run(config: Config) -> Config:

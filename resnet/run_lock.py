@@ -16,6 +16,10 @@ FILE = "lock"
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
+class Locked(UserError):
+    """Another job holds the lock."""
+
+
 class RunLock:
     """The lock of a folder, for rank 0 to hold.
 
@@ -28,7 +32,8 @@ class RunLock:
         """Takes the lock.
 
         Raises:
-            UserError: If another job holds it, naming that.
+            Locked: If another job holds it, naming that.
+            UserError: If its file can't be opened.
         """
         self._path = model_dir / FILE
         self._descriptor = _lock(self._path)
@@ -44,7 +49,14 @@ class RunLock:
 def _lock(path: Path) -> int | None:
     """Returns the open file that is locked, or None if there are no locks here."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(
+                f"{path} must be a file that this user can write to, for one job at a"
+                f" time; it can't be opened: {os.strerror(error.errno or 0)}. Remove"
+                " it, make room, or name another --model_dir."
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -58,7 +70,7 @@ def _lock(path: Path) -> int | None:
                     os.strerror(error.errno),
                 )
                 return None
-            raise UserError(
+            raise Locked(
                 f"{path.parent} must be trained in by one job at a time; there is"
                 f" {holder or 'another'}. Wait for it, stop it, or name another"
                 " --model_dir."

@@ -130,6 +130,7 @@ def train(
         record_log = RecordLog(
             config.record_log, state.step, communicator.rank, communicator.num_ranks
         )
+        log = MetricsLog(model_dir, state.step, communicator.rank)
     saving = Saving(config, state, communicator)
     logging.info(
         "Training for %d steps (%.2f epochs in total). Current step %d.",
@@ -140,7 +141,7 @@ def train(
     started = time.monotonic()
     input_wait = InputWait()
     with (
-        closing(MetricsLog(model_dir, state.step, communicator.rank)) as log,
+        closing(log),
         closing(Progress(config, state.step, communicator.rank)) as progress,
         closing(record_log),
         closing(saving),
@@ -212,6 +213,7 @@ def train(
                     progress.say(f"step {state.step}: {result}")
                 input_wait.paused()
             if evaluated or save or leave or saving.is_due:
+                log.sync()
                 saving.save(evaluated)
                 input_wait.paused()
             if leave and state.step < config.train_steps:

@@ -91,3 +91,21 @@ def test_a_training_that_diverges_is_one_sentence(run_ranks, records, tmp_path):
     assert job.returncode == 1
     assert job.stderr.count("error: the loss of step") == 1
     assert "Traceback" not in job.stderr
+
+
+def test_a_file_of_numbers_that_cannot_be_written_is_one_sentence(
+    run_ranks, records, tmp_path
+):
+    (tmp_path / "model" / "metrics.jsonl").mkdir(parents=True)
+    job = run_ranks(
+        2,
+        "resnet/resnet_main.py",
+        "--recipe=digits",
+        "--train_batch_size=6",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+    )
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "metrics.jsonl must be a file that can be read" in job.stderr
+    assert "Traceback" not in job.stderr

@@ -1,4 +1,5 @@
 import errno
+import os
 
 from resnet.append_file import AppendFile
 
@@ -16,6 +17,9 @@ class Disk:
         num_bytes = self.file.write(data[: self.room])
         self.room -= num_bytes
         return num_bytes
+
+    def fileno(self) -> int:
+        return self.file.fileno()
 
     def close(self) -> None:
         self.file.close()
@@ -53,3 +57,31 @@ def test_each_time_that_it_fills_up_is_said(tmp_path, caplog):
     assert caplog.text.count("can't be written") == 2
     file._file = disk.file
     file.close()
+
+
+def test_all_lines_are_on_disk_after_a_sync(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    file = AppendFile(path)
+    file._file = disk = Disk(file._file, 0)
+    file.write("1\n")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(path.read_text()))
+    disk.room = 100
+    file.sync()
+    file.close()
+    assert synced == ["1\n"]
+
+
+def test_a_disk_that_cannot_sync_ends_no_run_and_is_named(
+    tmp_path, monkeypatch, caplog
+):
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = AppendFile(tmp_path / "log")
+    file.write("1\n")
+    monkeypatch.setattr(os, "fsync", fail)
+    file.sync()
+    file.close()
+    assert f"{tmp_path / 'log'} can't be written (Input/output error)" in caplog.text
+    assert (tmp_path / "log").read_text() == "1\n"

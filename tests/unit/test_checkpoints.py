@@ -1,4 +1,9 @@
+import errno
+import hashlib
+import io
 import json
+import os
+import pathlib
 from collections.abc import Callable
 
 import numpy as np
@@ -227,13 +232,99 @@ def test_without_any_there_is_none(tmp_path):
     assert checkpoints.load_newest(tmp_path) is None
 
 
+def change_contents(folder, digest: bool, **changes) -> None:
+    contents = json.loads((folder / CONTENTS).read_text())
+    written = contents.pop("sha256")
+    contents |= changes
+    if digest:
+        text = json.dumps(contents, sort_keys=True)
+        written = hashlib.sha256(text.encode()).hexdigest()
+    (folder / CONTENTS).write_text(json.dumps({**contents, "sha256": written}))
+
+
 def test_a_later_format_is_refused_and_not_taken_for_damage(tmp_path):
     for step in (1, 2):
         folder = save(tmp_path, step)
-    contents = json.loads((folder / CONTENTS).read_text())
-    (folder / CONTENTS).write_text(json.dumps({**contents, "format": 99}))
+    change_contents(folder, True, format=99)
     with pytest.raises(UserError, match="has the format 99"):
+        checkpoints.load_newest(tmp_path, set_aside=True)
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_a_bit_that_fell_over_in_the_format_is_damage(tmp_path):
+    for step in (1, 2):
+        folder = save(tmp_path, step)
+    change_contents(folder, False, format=3)
+    assert checkpoints.load_newest(tmp_path).step == 1
+
+
+@pytest.mark.parametrize("text", ["7", "[]", '"text"', "null", "{}"])
+def test_json_of_another_kind_is_damage(tmp_path, text):
+    for step in (1, 2):
+        folder = save(tmp_path, step)
+    (folder / CONTENTS).write_text(text)
+    assert checkpoints.load_newest(tmp_path).step == 1
+
+
+@pytest.mark.parametrize("name", [CONTENTS, DATA])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_file_server_that_fails_for_a_moment_costs_no_checkpoint(
+    tmp_path, monkeypatch, name, number
+):
+    for step in (1, 2):
+        folder = save(tmp_path, step)
+    open_file = io.open
+
+    def fail(path, *arguments, **options):
+        if str(path) == str(folder / name):
+            raise OSError(number, os.strerror(number))
+        return open_file(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(io, "open", fail)
+        with pytest.raises(UserError, match="can't be read now") as caught:
+            checkpoints.load_newest(tmp_path, set_aside=True)
+    assert f"{folder} can't be read now: {name}: {os.strerror(number)}. " in str(
+        caught.value
+    )
+    assert checkpoints.load_newest(tmp_path).step == 2
+
+
+def test_a_folder_that_cannot_be_listed_is_not_one_without_checkpoints(
+    tmp_path, monkeypatch
+):
+    def fail(folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    save(tmp_path, 1)
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(UserError, match="checkpoints can't be read now: Input/output"):
         checkpoints.load_newest(tmp_path)
+
+
+def test_whole_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypatch):
+    def fail(prefix):
+        raise tf.errors.UnknownError(None, None, "Input/output error")
+
+    save(tmp_path, 1)
+    monkeypatch.setattr(tf.train, "load_checkpoint", fail)
+    with pytest.raises(UserError, match="can't be read now: Input/output error"):
+        checkpoints.load_newest(tmp_path, set_aside=True)
+    assert saved_steps(tmp_path) == [1]
+
+
+def test_a_damaged_one_that_cannot_be_renamed_is_warned_of(
+    tmp_path, monkeypatch, caplog
+):
+    def refuse(path, target):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for step in (1, 2):
+        folder = save(tmp_path, step)
+    (folder / DATA).unlink()
+    monkeypatch.setattr(pathlib.Path, "rename", refuse)
+    assert checkpoints.load_newest(tmp_path, set_aside=True).step == 1
+    assert f"{folder} can't be renamed (Read-only file system)" in caplog.text
 
 
 def test_the_best_one_stays_beside_the_newest(tmp_path):

@@ -27,3 +27,9 @@ def test_half_a_file_is_none(tmp_path):
 
 def test_a_folder_that_takes_no_file_changes_nothing(tmp_path):
     failure_file.write(tmp_path / "none", "a reason")
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_it_says_whether_the_folder_was_locked(tmp_path, is_locked):
+    failure_file.write(tmp_path, "a reason", is_locked)
+    assert failure_file.read(tmp_path)["locked"] is is_locked

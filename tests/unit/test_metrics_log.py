@@ -1,10 +1,13 @@
+import errno
 import json
 import math
+import os
 
 import pytest
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
+from data_prep.errors import UserError
 from resnet import metrics_file
 from resnet.metrics_log import MetricsLog
 
@@ -70,6 +73,58 @@ def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
     assert steps_in(tmp_path) == [1, 2]
     write_steps(tmp_path, 2, [3])
     assert steps_in(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\0" * 9,
+        b'{"kind": "train", "st',
+        b"\xff\xfe",
+        b"",
+        b"7",
+        b'{"kind": "train"}',
+        b'{"kind": 1, "step": 1}',
+        b'{"kind": "train", "step": "1"}',
+    ],
+    ids=repr,
+)
+def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog, damage):
+    write_steps(tmp_path, 0, [1, 2])
+    path = tmp_path / metrics_file.FILE
+    first, second, _ = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([first, damage, damage, second, b""]))
+    write_steps(tmp_path, 2, [3])
+    assert steps_in(tmp_path) == [1, 2, 3]
+    assert len(path.read_text().splitlines()) == 3
+    assert f"2 line(s) of {path} can't be read" in caplog.text
+
+
+def test_without_damage_nothing_is_warned_of(tmp_path, caplog):
+    write_steps(tmp_path, 0, [1, 2])
+    write_steps(tmp_path, 2, [3])
+    assert caplog.text == ""
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path):
+    (tmp_path / metrics_file.FILE).mkdir()
+    with pytest.raises(
+        UserError, match=r"must be a file that can be .*: Is a directory"
+    ):
+        MetricsLog(tmp_path, 0, rank=0)
+
+
+def test_a_full_disk_at_the_start_is_a_sentence_and_the_lines_stay(
+    tmp_path, monkeypatch
+):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_steps(tmp_path, 0, [1, 2])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        MetricsLog(tmp_path, 1, rank=0)
+    assert steps_in(tmp_path) == [1, 2]
 
 
 def test_other_ranks_write_nothing(tmp_path):

@@ -69,11 +69,39 @@ def test_a_host_file_that_is_not_there_is_refused():
         parse("mpirun -f /nowhere -np 2")
 
 
-def test_hosts_that_run_nothing_are_gone(tmp_path):
-    launcher = tmp_path / "mpirun"
-    launcher.write_text(
-        '#!/bin/sh\nfor host; do [ "$host" = b ] && exit 1; done; exit 0\n'
-    )
-    launcher.chmod(0o755)
-    command = parse(f"{launcher} -hosts a:2,b:2 -np 4")
+@pytest.fixture
+def launcher(tmp_path):
+    """Returns a function that makes an mpirun of a few lines of shell."""
+
+    def make(*lines: str):
+        path = tmp_path / "mpirun"
+        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def test_hosts_that_run_nothing_are_gone(launcher):
+    stub = launcher('for host; do [ "$host" = b ] && exit 1; done; exit 0')
+    command = parse(f"{stub} -hosts a:2,b:2 -np 4")
     assert command.find_gone_hosts() == ["b:2"]
+
+
+def test_all_hosts_are_asked_at_the_same_time(launcher, tmp_path):
+    # Each answers only once all five have been asked.
+    stub = launcher(
+        f"cd {tmp_path}; : > asked.$$",
+        "for try in $(seq 100); do",
+        '  [ "$(ls asked.* | wc -l)" = 5 ] && exit 0',
+        "  sleep 0.1",
+        "done",
+        "exit 1",
+    )
+    assert parse(f"{stub} -hosts a,b,c,d,e -np 5").find_gone_hosts() == []
+
+
+def test_a_launcher_that_is_not_there_is_a_sentence(tmp_path):
+    command = parse(f"{tmp_path}/mpirun -hosts a -np 1")
+    with pytest.raises(UserError, match="mpirun can't be run: No such file"):
+        command.find_gone_hosts()

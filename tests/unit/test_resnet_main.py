@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from resnet import failure_file
+from resnet.run_lock import RunLock
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -176,6 +179,20 @@ def test_classes_that_are_not_mixed_over_the_files_are_refused(
     (folder / "train" / "train-00001-of-00002").unlink()
     job = run("resnet/resnet_main.py", *flags, "--require_mixed=False", cwd=tmp_path)
     assert "train-00001-of-00002 can't be read" in refusal(job)
+
+
+def test_a_folder_that_another_job_holds_is_refused_and_the_supervisor_told(
+    records, tmp_path
+):
+    lock = RunLock(tmp_path)
+    flags = ["--recipe=digits", "--train_batch_size=8", f"--model_dir={tmp_path}"]
+    job = run("resnet/resnet_main.py", *flags, f"--data_dir={records}", cwd=tmp_path)
+    lock.release()
+    sentence = refusal(job)
+    assert "one job at a time" in sentence
+    found = failure_file.read(tmp_path)
+    assert found["locked"] is True
+    assert found["reason"] in sentence
 
 
 def test_evaluation_refuses_a_folder_that_is_no_run(records, tmp_path):

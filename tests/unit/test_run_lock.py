@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from data_prep.errors import UserError
-from resnet.run_lock import FILE, RunLock
+from resnet.run_lock import FILE, Locked, RunLock
 
 HOLD = """
 import pathlib, sys, time
@@ -32,7 +32,7 @@ def holder(tmp_path):
 
 def test_a_second_job_is_refused_and_told_who_the_first_is(tmp_path, holder):
     sentence = rf"one job at a time; there is process {holder.pid} on .*, since 20"
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(Locked, match=sentence):
         RunLock(tmp_path)
 
 
@@ -68,6 +68,23 @@ def test_a_lock_on_a_file_that_was_just_removed_is_none(tmp_path, monkeypatch):
     with pytest.raises(UserError):
         RunLock(tmp_path)
     second.release()
+
+
+def test_a_folder_in_the_place_of_the_lock_is_a_sentence(tmp_path):
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(UserError, match=r"lock must be a file .*: Is a dir") as caught:
+        RunLock(tmp_path)
+    assert not isinstance(caught.value, Locked)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_a_lock_that_cannot_be_opened_is_a_sentence(tmp_path, monkeypatch, number):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=f"can't be opened: {os.strerror(number)}"):
+        RunLock(tmp_path)
 
 
 def test_a_file_system_without_locks_is_worked_on_with_a_warning(

@@ -13,7 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep import manifest
-from resnet import checkpoints, metrics_file, train, train_state
+from resnet import checkpoints, metrics_file, metrics_log, saving, train, train_state
 from resnet import config as configs
 from resnet.checkpoint_folders import saved_steps
 from resnet.config import Config
@@ -144,6 +144,14 @@ def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
     run(tmp_path, steps_per_eval=2, mode="train_and_eval")
     (step,) = made
     assert step.experimental_get_tracing_count() == 1
+
+
+def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(metrics_log.AppendFile, "sync", lambda file: seen.append(0))
+    monkeypatch.setattr(saving.CheckpointWriter, "submit", lambda *_: seen.append(1))
+    run(tmp_path, checkpoint_every="1", train_steps=2)
+    assert seen == [0, 1, 0, 1]
 
 
 def test_evaluations_are_logged_when_they_are_due_and_at_the_end(whole):

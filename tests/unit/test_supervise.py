@@ -1,0 +1,220 @@
+import dataclasses
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_prep.errors import UserError
+from launch import supervise
+from resnet import checkpoint_folders, failure_file
+from resnet import config as configs
+from resnet.stop_signals import REQUEUE_EXIT_CODE
+
+LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
+DAMAGED = '{"step": 5000, "reason": "damaged at step 5000", "locked": false}'
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A function that makes a command, of a line of shell for each of its starts.
+
+    The last line is for all further starts. `$failure` is the file to be written.
+    """
+
+    def make(*lines: str, name: str = "train"):
+        program = tmp_path / name
+        cases = [f"{number}) {line};;" for number, line in enumerate(lines[:-1], 1)]
+        text = [
+            "#!/bin/sh",
+            f"cd {tmp_path}; failure=model/{failure_file.FILE}",
+            'case "$*" in *" true") for host; do case " $GONE " in *" $host "*)',
+            "  exit 1;; esac; done; exit 0;; esac",
+            "echo $* >> starts",
+            'case "$(wc -l < starts)" in',
+            *cases,
+            f"*) {lines[-1]};;",
+            "esac",
+            "",
+        ]
+        program.write_text("\n".join(text))
+        program.chmod(0o755)
+        return str(program)
+
+    return make
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    path = tmp_path / "model"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def run_it(model_dir):
+    """A function that supervises without pauses and returns the exit code."""
+
+    def run_it(*words: str, max_restarts: int = 3) -> int:
+        return supervise.supervise(words, model_dir, max_restarts, 0.0, 0.0)
+
+    return run_it
+
+
+def starts(tmp_path) -> list[str]:
+    return (tmp_path / "starts").read_text().splitlines()
+
+
+def save_settings(make_config, model_dir, **changes) -> None:
+    config = make_config(**changes)
+    configs.save(dataclasses.replace(config, model_dir=str(model_dir)))
+
+
+def test_a_run_whose_last_step_is_saved_is_done(
+    stub, run_it, make_config, model_dir, tmp_path
+):
+    save_settings(make_config, model_dir, train_steps=7)
+    checkpoint_folders.of_step(model_dir, 7).mkdir(parents=True)
+    assert run_it(stub("exit 9", "exit 0")) == 0
+    assert len(starts(tmp_path)) == 2
+
+
+def test_a_users_mistake_after_a_failure_is_not_started_again(
+    stub, run_it, tmp_path, capfd
+):
+    command = stub("exit 9", f"echo '{DAMAGED}' > $failure; exit 2")
+    assert run_it(command) == 2
+    assert len(starts(tmp_path)) == 2
+    assert "restart 2" not in capfd.readouterr().err
+
+
+def test_a_folder_that_is_locked_after_a_failure_is_tried_until_it_is_free(
+    stub, run_it, tmp_path
+):
+    locked = f"echo '{LOCKED}' > $failure; exit 2"
+    assert run_it(stub("exit 9", locked, locked, f"exit {REQUEUE_EXIT_CODE}")) == 75
+    assert len(starts(tmp_path)) == 4
+
+
+def test_a_folder_that_is_locked_at_the_first_start_is_anothers(stub, run_it, tmp_path):
+    assert run_it(stub(f"echo '{LOCKED}' > $failure; exit 2")) == 2
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_lock_that_stays_uses_the_restarts_up(stub, run_it, tmp_path, capfd):
+    command = stub("exit 9", f"echo '{LOCKED}' > $failure; exit 2")
+    assert run_it(command, max_restarts=2) == 2
+    assert len(starts(tmp_path)) == 3
+    assert "2 restarts are used up" in capfd.readouterr().err
+
+
+def test_a_failure_that_repeats_at_its_step_ends_it(stub, run_it, tmp_path, capfd):
+    assert run_it(stub(f"echo '{DAMAGED}' > $failure; exit 1")) == 1
+    assert len(starts(tmp_path)) == 2
+    error = capfd.readouterr().err
+    assert error.count("failed at step 5000 (exit code 1)") == 2
+    assert "not started again" in error
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(stub, model_dir, number):
+    words = [sys.executable, supervise.__file__, "--restart_seconds=600", "--"]
+    with subprocess.Popen(
+        [*words, stub("exit 9"), f"--model_dir={model_dir}"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert "has failed at a step after 0 (exit code 9)" in process.stderr.readline()
+        process.send_signal(signal.Signals[number])
+        error = process.stderr.read()
+        assert process.wait(60) == REQUEUE_EXIT_CODE
+    assert "asked to leave before the next start" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_signal_while_the_command_runs_is_passed_on(stub, model_dir):
+    trap = "trap 'kill $sleep; exit 75' USR1; sleep 600 & sleep=$!; echo up >&2; wait"
+    words = [sys.executable, supervise.__file__, "--", stub(trap)]
+    with subprocess.Popen(
+        [*words, f"--model_dir={model_dir}"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr.readline() == "up\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == REQUEUE_EXIT_CODE
+
+
+def test_a_host_that_is_gone_is_left_out(stub, run_it, tmp_path, monkeypatch):
+    monkeypatch.setenv("GONE", "b")
+    mpirun = stub("exit 9", "exit 75", name="mpirun")
+    # Without settings, as of a run that failed before it saved them.
+    assert run_it(mpirun, "-hosts", "a,b,c", "-np", "6", "python") == 75
+    assert starts(tmp_path) == ["-hosts a,b,c -np 6 python", "-hosts a,c -np 4 python"]
+
+
+def test_without_a_host_it_is_not_started_again(stub, run_it, tmp_path, monkeypatch):
+    monkeypatch.setenv("GONE", "a b")
+    mpirun = stub("exit 9", name="mpirun")
+    with pytest.raises(UserError, match="no host is left to train on"):
+        run_it(mpirun, "-hosts", "a,b", "-np", "2", "python")
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_batch_that_the_ranks_left_cannot_share_is_not_started_again(
+    stub, run_it, make_config, model_dir, tmp_path, monkeypatch
+):
+    save_settings(make_config, model_dir, global_batch_size=12)
+    monkeypatch.setenv("GONE", "b")
+    mpirun = stub("exit 9", name="mpirun")
+    with pytest.raises(UserError, match="batch of 12 can't be divided by the 5 ranks"):
+        run_it(mpirun, "-hosts", "a:5,b:1", "-np", "6", "python")
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_script_can_be_supervised_with_the_folder_named_before_it(
+    stub, make_config, model_dir
+):
+    save_settings(make_config, model_dir, train_steps=7)
+    words = [sys.executable, supervise.__file__, f"--model_dir={model_dir}", "--"]
+    words.insert(2, "--restart_seconds=0")
+    save = "mkdir -p model/checkpoints/step-00000007; exit 0"
+    job = subprocess.run(
+        [*words, stub("exit 9", save)], capture_output=True, text=True, timeout=100
+    )
+    assert job.returncode == 0, job.stderr
+    assert "restart 1 of 3" in job.stderr
+
+
+@pytest.mark.parametrize("words", [("-model_dir", "M"), ("x", "--model_dir=M", "-y")])
+@pytest.mark.parametrize("given", [None, "M"])
+def test_the_folder_is_that_of_the_command(words, given):
+    assert supervise.model_dir_of(words, given) == "M"
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "sentence"),
+    [
+        ((), None, "expected a command"),
+        ((), "M", "expected a command"),
+        (("run.sh",), None, "expected a command"),
+        (("run", "--model_dir=M"), "N", "name two folders"),
+    ],
+)
+def test_without_one_folder_there_is_nothing_to_supervise(words, given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        supervise.model_dir_of(words, given)
+
+
+def test_a_command_that_is_not_there_is_a_sentence(run_it, tmp_path):
+    with pytest.raises(UserError, match="none can't be run: No such file"):
+        run_it(str(tmp_path / "none"))
+
+
+def test_the_table_of_the_readme_names_each_flag_of_it():
+    readme = (Path(supervise.__file__).parents[1] / "README.md").read_text()
+    table = readme.partition("| `launch/supervise.py` |")[2].partition("\n\n")[0]
+    source = Path(supervise.__file__).read_text()
+    own = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source)
+    assert len(own) == 2
+    assert set(re.findall(r"`--(\w+)`", table)) == {*own, "model_dir"}
