@@ -133,7 +133,7 @@ class Job:
         return code
 
     def leftovers(
-        self, within_seconds: float = 5.0, was_aborted: bool = False
+        self, within_seconds: float = 5.0, hydra_is_cut_off: bool = False
     ) -> list[str]:
         """Returns what the job has left running, in shared memory or on disk.
 
@@ -142,11 +142,12 @@ class Job:
 
         Args:
             within_seconds: How long it may take to go.
-            was_aborted: Whether a rank has called MPI_Abort: then Hydra, which the
-                ranks can't reach, leaves a file of its own (BUILD_NOTES.md).
+            hydra_is_cut_off: Whether Hydra's proxies couldn't end as they should, as
+                after MPI_Abort or a death on one of several hosts: each then leaves a
+                file of its own, which ranks can't know of (BUILD_NOTES.md).
         """
         deadline = time.monotonic() + within_seconds
-        on_disk = set() if was_aborted else self._hydras_files
+        on_disk = set() if hydra_is_cut_off else self._hydras_files
         if "Training for" in self.output:
             on_disk = on_disk | self._of_earlier_jobs
         while True:

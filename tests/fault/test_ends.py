@@ -36,8 +36,8 @@ def assert_goes_on(start, model_dir) -> None:
     assert job.leftovers() == []
 
 
-def assert_nothing_is_left(job, model_dir, was_aborted=False) -> None:
-    assert job.leftovers(was_aborted=was_aborted) == []
+def assert_nothing_is_left(job, model_dir, hydra_is_cut_off=False) -> None:
+    assert job.leftovers(hydra_is_cut_off=hydra_is_cut_off) == []
     hidden = [path.name for path in model_dir.rglob(".*")]
     assert [name for name in hidden if not name.startswith(".step-")] == []
 
@@ -191,7 +191,7 @@ def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
     assert "IndexError: a bug of this rank" in ours
     assert f"rank {rank} on" in ours
     assert not re.search(r"^step \d+/", ours, re.M)
-    assert_nothing_is_left(job, model_dir, was_aborted=True)
+    assert_nothing_is_left(job, model_dir, hydra_is_cut_off=True)
     assert_goes_on(start, model_dir)
 
 
@@ -205,7 +205,7 @@ def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
     assert code == 1
     assert "MemoryError" in job.output
     assert "rank 1 on" in job.output
-    assert_nothing_is_left(job, model_dir, was_aborted=True)
+    assert_nothing_is_left(job, model_dir, hydra_is_cut_off=True)
 
 
 @pytest.mark.slow
