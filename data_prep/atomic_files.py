@@ -46,9 +46,14 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         file.write(data)
 
 
-def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Removes what writers that were killed left in `folder`, not in folders below."""
-    for leftover in pathlib.Path(folder).glob(f".*{_PARTIAL_SUFFIX}"):
+def remove_leftovers(folder: str | os.PathLike[str], name: str = "*") -> None:
+    """Removes what writers that were killed left in `folder`, not in folders below.
+
+    Args:
+        folder: Where they wrote.
+        name: Of the file that was to be written, or a pattern of names.
+    """
+    for leftover in pathlib.Path(folder).glob(f".{name}.*{_PARTIAL_SUFFIX}"):
         leftover.unlink(missing_ok=True)
 
 

@@ -49,8 +49,9 @@ class Config:
     """Everything that a run follows; `model_dir/config.json` holds it.
 
     A later start in the same `model_dir` may change only the fields that don't decide
-    the result. Learning rates are those of whole global batches; lengths are in steps,
-    one step being one global batch.
+    the result; the size of a decoded cache, but not whether there is one. Learning
+    rates are those of whole global batches; lengths are in steps, one step being one
+    global batch.
     """
 
     recipe: str
@@ -85,7 +86,7 @@ class Config:
     num_parallel_calls: int = _free(0)
     on_bad_record: str = _free("fail")
     record_log: str = _free("")
-    decoded_cache_mb: int = _free(0)
+    decoded_cache_mb: int = field(default=0, metadata={"decides_by": bool})
 
     @property
     def steps_per_epoch(self) -> float:
@@ -294,13 +295,15 @@ def check_ranks(config: Config, num_ranks: int) -> None:
 
 def differences(old: Config, new: Config) -> list[str]:
     """Returns what decides the result and differs, as `name=old, now new`."""
-    return [
-        f"{one.name}={_short(getattr(old, one.name))},"
-        f" now {_short(getattr(new, one.name))}"
-        for one in dataclasses.fields(Config)
-        if one.metadata.get("decides_the_result", True)
-        and getattr(old, one.name) != getattr(new, one.name)
-    ]
+    different = []
+    for one in dataclasses.fields(Config):
+        before, now = getattr(old, one.name), getattr(new, one.name)
+        decisive = one.metadata.get("decides_by", lambda value: value)
+        if one.metadata.get("decides_the_result", True) and (
+            decisive(before) != decisive(now)
+        ):
+            different.append(f"{one.name}={_short(before)}, now {_short(now)}")
+    return different
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ import os
 import resource
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -345,11 +346,14 @@ class Guard:
     def _leave(self) -> None:
         """Ends this guard after its rank.
 
-        MPI libraries remove their shared memory only if the rank was let come to that.
+        MPI libraries remove their shared memory only if the rank was let come to that,
+        as Python does its temporary files.
         """
         for path in self._shared_memory:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        if self._args.temporary_folder:
+            shutil.rmtree(self._args.temporary_folder, ignore_errors=True)
         sys.exit(0)
 
     def _kill_own_rank(self) -> None:
@@ -366,6 +370,7 @@ def main() -> None:
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--stall_seconds", type=float, required=True)
     parser.add_argument("--model_dir")
+    parser.add_argument("--temporary_folder")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # A connection a rank.
     # What ends the job is its rank's to hear; the guard goes when its rank goes.

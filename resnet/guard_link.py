@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from resnet import temporary_folder
 from resnet.guard_channel import TOKEN_VARIABLE
 from resnet.placement import Place
 
@@ -52,6 +53,7 @@ class GuardLink:
                 f"--pid={os.getpid()}",
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
+                f"--temporary_folder={temporary_folder.path()}",
             ],
             env={**os.environ, TOKEN_VARIABLE: token},
             stdin=subprocess.PIPE,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import logging
 
 from data_prep.errors import EXIT_CODE, UserError
-from resnet import cpu_features, distributed, placement
+from resnet import cpu_features, distributed, placement, temporary_folder
 from resnet.distributed import Communicator
 from resnet.placement import Place, Threads
 from resnet.stop_signals import REQUEUE_EXIT_CODE, Preempted
@@ -163,11 +163,15 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
 def start_tensorflow(communicator: Communicator) -> None:
     """Imports TensorFlow and starts Horovod; says what has no effect in this build.
 
+    This process's temporary files, such as those of TensorFlow's AutoGraph, are in a
+    folder of its own from then on.
+
     While it is imported, TensorFlow 2.21 prints the same notes twice on each rank,
     whatever TF_CPP_MIN_LOG_LEVEL says; only warnings and errors are let through, and
     not that there is no GPU.
     """
     allow_open_files()
+    temporary_folder.make()
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as notes:

@@ -5,6 +5,7 @@ mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --mod
 
 import atexit
 import dataclasses
+import functools
 import pathlib
 import sys
 import tempfile
@@ -12,6 +13,11 @@ from collections.abc import Sequence
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from resnet.stop_signals import Preempted, StopSignals
+
+if __name__ == "__main__":  # Before the other imports, which take half a second.
+    SIGNALS = StopSignals()
 
 from absl import flags
 
@@ -31,7 +37,6 @@ from resnet.data import record_sets
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
 from resnet.run_lock import Locked, RunLock
-from resnet.stop_signals import StopSignals
 
 FLAGS = flags.FLAGS
 
@@ -115,12 +120,16 @@ flags.DEFINE_integer(
 )
 
 
-def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
+def main(
+    argv: Sequence[str],
+    place: Place,
+    communicator: Communicator,
+    signals: StopSignals,
+) -> None:
     """Trains as the flags say."""
     with communicator.together():
         parse_flags(argv)
         shared_flags.check()
-    signals = StopSignals()
     communicator.start_guard(place, FLAGS.stall_seconds, FLAGS.model_dir)
     for what, value in installation.describe().items():
         communicator.require_same(what, value)
@@ -165,6 +174,8 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         FLAGS.kmp_blocktime,
     )
 
+    if any(communicator.gather(bool(signals.seen))):
+        raise Preempted("stopped before the training began")
     program.start_tensorflow(communicator)  # Now that its environment is settled.
     from resnet import precision, train
     from resnet.data import record_files, share
@@ -330,10 +341,14 @@ def join_old_run(config: Config) -> Config:
     return config
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    program.run(main)
+def run(signals: StopSignals | None = None) -> None:
+    """Runs the program and exits.
+
+    Args:
+        signals: What may ask it to leave; None: those that come from now on.
+    """
+    program.run(functools.partial(main, signals=signals or StopSignals()))
 
 
 if __name__ == "__main__":
-    run()
+    run(SIGNALS)

@@ -10,9 +10,13 @@ from pathlib import Path
 
 from absl import logging
 
+from data_prep import atomic_files
 from data_prep.errors import UserError
+from resnet import config, metrics_file
 
 FILE = "lock"
+# What else is written in the folder, such as an evaluation's results, isn't the job's.
+_FILES_OF_A_JOB = (config.FILE, metrics_file.FILE, "diverged-step-*.json")
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -29,7 +33,9 @@ class RunLock:
     """
 
     def __init__(self, model_dir: Path) -> None:
-        """Takes the lock.
+        """Takes the lock, and removes what a job that was killed has half written.
+
+        Where there are no locks nothing is removed: another job may be writing it.
 
         Raises:
             Locked: If another job holds it, naming that.
@@ -37,6 +43,9 @@ class RunLock:
         """
         self._path = model_dir / FILE
         self._descriptor = _lock(self._path)
+        if self._descriptor is not None:
+            for name in _FILES_OF_A_JOB:
+                atomic_files.remove_leftovers(model_dir, name)
 
     def release(self) -> None:
         """Lets go of it, and removes its file."""

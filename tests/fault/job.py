@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 START_SECONDS = 120.0  # To wait for what a healthy job does soon.
 STEP = re.compile(r"^step (\d+)/", re.M)
 _MARK = "RESNET_TEST_JOB"
+_HYDRAS_FILE = re.compile(rb"/tmp/hydra_hwloc_xmlfile_\w{6}")
 
 
 class Job:
@@ -41,9 +43,17 @@ class Job:
         self.harmed_at = time.monotonic()
         self.ended_after = 0.0
         self._shared_memory = set(os.listdir("/dev/shm"))
+        self._temporary = Path(tempfile.mkdtemp(prefix="job-"))
+        self._hydras_files: set[Path] = set()
+        self._of_earlier_jobs = _unfinished_files(arguments)
         self.process = subprocess.Popen(
             [*launcher, sys.executable, str(REPOSITORY / program), *arguments],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), _MARK: self._mark},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "TMPDIR": str(self._temporary),
+                _MARK: self._mark,
+            },
             stdout=subprocess.DEVNULL,
             stderr=self._output,
             start_new_session=True,
@@ -60,6 +70,9 @@ class Job:
                 continue
         self.process.wait()
         self._output.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        for file in self._hydras_files:
+            file.unlink(missing_ok=True)
 
     @property
     def output(self) -> str:
@@ -79,6 +92,7 @@ class Job:
             assert self.process.poll() is None, f"ended early: {self.output}"
             assert time.monotonic() < deadline, f"never came: {self.output}"
             time.sleep(seconds)
+        self._hydras_files = self._hydras_files or self._find_hydras_files()
 
     def wait_for_step(self, step: int) -> None:
         """Waits until so many steps are done."""
@@ -118,15 +132,43 @@ class Job:
         self.ended_after = time.monotonic() - self.harmed_at
         return code
 
-    def leftovers(self, within_seconds: float = 5.0) -> list[str]:
-        """Returns what the job has left running or in shared memory."""
+    def leftovers(
+        self, within_seconds: float = 5.0, hydra_is_cut_off: bool = False
+    ) -> list[str]:
+        """Returns what the job has left running, in shared memory or on disk.
+
+        What a killed job has not finished in its model_dir is there until the next one
+        trains, which leaves it if it is still there then.
+
+        Args:
+            within_seconds: How long it may take to go.
+            hydra_is_cut_off: Whether Hydra's proxies couldn't end as they should, as
+                after MPI_Abort or a death on one of several hosts: each then leaves a
+                file of its own, which ranks can't know of (BUILD_NOTES.md).
+        """
         deadline = time.monotonic() + within_seconds
+        on_disk = set() if hydra_is_cut_off else self._hydras_files
+        if "Training for" in self.output:
+            on_disk = on_disk | self._of_earlier_jobs
         while True:
             left = [f"process {pid}" for pid in self._processes()]
             left += sorted(_unused_shared_memory() - self._shared_memory)
+            left += sorted(map(str, self._temporary.rglob("*")))
+            left += sorted(str(path) for path in on_disk if path.exists())
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.05)
+
+    def _find_hydras_files(self) -> set[Path]:
+        """Returns the files whose names Hydra's processes have in their memory."""
+        found = set()
+        for pid in self._processes(lambda facts: b"/hydra_pmi_proxy\0" in facts):
+            try:
+                heap = _heap(pid)
+            except OSError:
+                continue
+            found |= {Path(os.fsdecode(name)) for name in _HYDRAS_FILE.findall(heap)}
+        return found
 
     def _processes(
         self, is_one: Callable[[bytes], bool] = lambda facts: True
@@ -144,6 +186,23 @@ class Job:
             if mark in facts and is_one(facts + b"\0" + command):
                 found.append(int(entry.name))
         return found
+
+
+def _unfinished_files(arguments: Sequence[str]) -> set[Path]:
+    """Returns what killed jobs have left in the model_dir that the arguments name."""
+    names = [one.partition("=")[2] for one in arguments if "--model_dir=" in one]
+    return set(Path(names[-1]).rglob(".*")) if names else set()
+
+
+def _heap(pid: int) -> bytes:
+    """Returns what a process of this user has in its heap."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        if line.endswith("[heap]"):
+            begin, end = (int(one, 16) for one in line.split()[0].split("-"))
+            with open(f"/proc/{pid}/mem", "rb") as memory:
+                memory.seek(begin)
+                return memory.read(end - begin)
+    return b""
 
 
 def _unused_shared_memory() -> set[str]:

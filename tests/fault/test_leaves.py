@@ -4,9 +4,11 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from resnet import checkpoints
 from resnet.checkpoint_folders import saved_steps
 from resnet.stop_signals import REQUEUE_EXIT_CODE
 
@@ -53,6 +55,24 @@ def test_all_ranks_leave_at_the_same_step_which_is_saved(
     assert f"Current step {step}." in again.output
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)]
+)
+def test_a_signal_while_the_ranks_connect_is_heeded(start, model_dir, outcome, number):
+    job = start(EVERY)
+    for rank in range(job.num_ranks):
+        maps = Path(f"/proc/{job.pid(rank)}/maps")
+        job.wait_until(lambda maps=maps: "/libmpi." in maps.read_text())
+    job.signal_mpirun(number)
+    code = job.end(60)
+    outcome(f"{number.name} to mpirun while the ranks connect", job, code)
+    assert code == REQUEUE_EXIT_CODE, job.output
+    assert "stopped before the training began" in job.output
+    assert "Traceback" not in job.output
+    assert saved_steps(model_dir) == []
+    assert job.leftovers() == []
+
+
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_is_heeded(start, model_dir, outcome):
     job = start(EVERY)
@@ -61,6 +81,42 @@ def test_a_signal_before_the_first_step_is_heeded(start, model_dir, outcome):
     code = job.end(60)
     outcome("SIGTERM to mpirun before the first step", job, code)
     assert code == REQUEUE_EXIT_CODE, job.output
+    assert "Traceback" not in job.output
+    assert job.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [
+        (signal.SIGTERM, 2),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_that_is_being_written_is_written_to_its_end(
+    start, model_dir, outcome, number, times
+):
+    job = start()
+    folder = model_dir / "checkpoints"
+    unfinished: list[Path] = []
+
+    def is_being_written() -> list[Path]:
+        unfinished[:] = folder.glob(".step-*.unfinished")
+        return unfinished
+
+    job.wait_until(is_being_written, 0.0005)
+    for _ in range(times):
+        job.signal_mpirun(number)
+        time.sleep(0.01)
+    code = job.end(GRACE_SECONDS)
+    outcome(f"{number.name} during a save{', twice' * (times > 1)}", job, code)
+    assert code == REQUEUE_EXIT_CODE, job.output
+    written = int(unfinished[0].name.split("-")[1].split(".")[0])
+    assert written in saved_steps(model_dir)
+    for step in saved_steps(model_dir):
+        assert checkpoints.load(model_dir, step).step == step  # Checksums and all.
+    assert not list(folder.glob(".*"))
     assert "Traceback" not in job.output
     assert job.leftovers() == []
 

@@ -39,7 +39,7 @@ def test_a_rank_that_is_killed_on_the_other_host_is_named(
     outcome("two hosts: kill -9 of rank 1", job, code)
     assert code != 0
     assert re.search(r"error: rank 1 on \S+ has died while", job.output)
-    assert job.leftovers() == []
+    assert job.leftovers(hydra_is_cut_off=True) == []
 
 
 def test_a_cable_that_is_pulled_for_five_seconds_costs_only_time(
@@ -70,7 +70,8 @@ def test_a_host_that_is_cut_off_ends_the_job_after_the_set_time(
     outcome(f"two hosts: link down for ever (stall_seconds {STALL_SECONDS})", job, code)
     assert code != 0
     assert re.search(r"error: rank 1 on \S+ has not been heard of for", job.output)
-    assert job.leftovers(within_seconds=STALL_SECONDS + 15) == []
+    seconds = STALL_SECONDS + 15
+    assert job.leftovers(seconds, hydra_is_cut_off=True) == []
     hosts.plug_cable("rf1")
     newest = max(saved_steps(model_dir), default=0)
     again = start_on_hosts()
@@ -103,4 +104,4 @@ def test_the_supervisor_goes_on_without_a_host_that_is_gone(
         outcome("supervisor: host gone, goes on with the other", job, 0)
         job.signal_mpirun(signal.SIGTERM)
         assert job.end(60) == REQUEUE_EXIT_CODE, job.output
-        assert job.leftovers() == []
+        assert job.leftovers(hydra_is_cut_off=True) == []

@@ -27,3 +27,10 @@ def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path):
         (tmp_path / name).touch()
     atomic_files.remove_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".hidden", "x.partial"]
+
+
+def test_leftovers_of_one_name_are_removed_alone(tmp_path):
+    for name in (".x.01234567.partial", ".y.01234567.partial"):
+        (tmp_path / name).touch()
+    atomic_files.remove_leftovers(tmp_path, "x")
+    assert os.listdir(tmp_path) == [".y.01234567.partial"]

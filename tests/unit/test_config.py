@@ -301,7 +301,6 @@ def test_what_does_not_decide_the_result_may_change():
         num_parallel_calls=9,
         on_bad_record="skip",
         record_log="log",
-        decoded_cache_mb=9,
     )
     assert configs.differences(resolve(), changed) == []
 
@@ -317,6 +316,13 @@ def test_which_records_a_rank_reads_and_how_they_are_cropped_decide_the_result()
         "eval_crop=crop_then_resize, now resize_then_crop",
         "shard_by=example, now file",
     ]
+
+
+def test_with_or_without_a_decoded_cache_decides_the_result_and_its_size_does_not():
+    without, small, large = (resolve(decoded_cache_mb=size) for size in (0, 5, 9))
+    assert configs.differences(without, small) == ["decoded_cache_mb=0, now 5"]
+    assert configs.differences(small, without) == ["decoded_cache_mb=5, now 0"]
+    assert configs.differences(small, large) == []
 
 
 def test_a_batch_larger_than_the_data_set_is_refused():

@@ -17,7 +17,8 @@ import pytest
 from resnet import failure_file, guard_channel, guard_link, process_facts
 
 RANK = """
-import mmap, os, sys
+import mmap, os, sys, tempfile
+from resnet import temporary_folder
 from resnet.guard_link import GuardLink
 from resnet.placement import Place
 rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
@@ -26,6 +27,8 @@ with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
     mapped = mmap.mmap(file.fileno(), 4096)
 link = GuardLink(Place(rank, 2, rank, 2), "secret", float(stall_seconds), model_dir)
+temporary_folder.make()
+tempfile.mkstemp()
 listens = "node0", ["127.0.0.1"], int(port)
 print(link.port if rank == 0 else link.connect(*listens), flush=True)
 for line in sys.stdin:
@@ -42,6 +45,8 @@ class Rank:
         self, rank: int, stderr: Path, stall_seconds: float, port: str, model_dir: Path
     ) -> None:
         self.memory = Path("/dev/shm") / f"resnet-test-{uuid.uuid4().hex}"
+        self.temporary = stderr.with_name(f"temporary files of {rank}")
+        self.temporary.mkdir()
         with stderr.open("ab") as file:
             self.process = subprocess.Popen(
                 [
@@ -52,6 +57,7 @@ class Rank:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
             )
         self.stderr = stderr
         self.said = self.process.stdout.readline().strip()
@@ -123,8 +129,10 @@ def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_dies_takes_the_other_with_it_and_is_named(ranks, tmp_path, killed):
     pair = ranks()
+    assert [len(os.listdir(one.temporary)) for one in pair] == [1, 1]
     pair[killed].process.kill()
     assert_all_gone(pair)
+    assert not any(os.listdir(one.temporary) for one in pair)
     sentence = rf"error: rank {killed} on \S+ has died while computing step 7: it was"
     assert len(re.findall(sentence, said(tmp_path))) == 1
     assert said(tmp_path).count("error:") == 1
@@ -178,6 +186,7 @@ def test_a_rank_killed_in_the_middle_of_a_proper_end_leaves_nothing(ranks, tmp_p
         one.process.kill()
     assert_all_gone(pair)
     assert not any(one.memory.exists() for one in pair)
+    assert not any(os.listdir(one.temporary) for one in pair)
     assert said(tmp_path) == ""
 
 

@@ -68,6 +68,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.run_lock",
     "resnet.stalls",
     "resnet.stop_signals",
+    "resnet.temporary_folder",
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
 FLAG_READERS = MAINS | {"resnet.shared_flags", "data_prep.errors"}

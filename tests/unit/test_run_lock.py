@@ -43,6 +43,27 @@ def test_the_lock_of_a_dead_job_is_not_in_the_way(tmp_path, holder):
     RunLock(tmp_path).release()
 
 
+def test_what_a_killed_job_has_half_written_goes_and_nothing_else(tmp_path):
+    half_written = (
+        ".config.json.01234567.partial",
+        ".metrics.jsonl.01234567.partial",
+        ".diverged-step-00000007.json.01234567.partial",
+    )
+    others = [".eval.json.01234567.partial", "config.json", "metrics.jsonl"]
+    for name in (*half_written, *others):
+        (tmp_path / name).touch()
+    RunLock(tmp_path).release()
+    assert sorted(os.listdir(tmp_path)) == others
+
+
+def test_nothing_is_removed_from_a_folder_that_another_job_holds(tmp_path, holder):
+    half_written = tmp_path / ".config.json.01234567.partial"
+    half_written.touch()
+    with pytest.raises(UserError):
+        RunLock(tmp_path)
+    assert half_written.exists()
+
+
 def test_nothing_is_left_of_a_lock_that_is_released(tmp_path):
     lock = RunLock(tmp_path)
     assert str(os.getpid()) in (tmp_path / FILE).read_text()

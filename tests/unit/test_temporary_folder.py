@@ -1,0 +1,69 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+USE = """
+import os, sys, tempfile
+from resnet import temporary_folder
+temporary_folder.make()
+os.chdir("/")  # A relative $TMPDIR is one of the start.
+with tempfile.NamedTemporaryFile(delete=False) as file:
+    print(file.name, os.environ["TMPDIR"], sep="\\n", flush=True)
+"""
+
+
+def use(tmpdir: str, cwd: Path, end: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", USE + end],
+        env={**os.environ, "TMPDIR": tmpdir, "PYTHONPATH": str(REPOSITORY)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(75)", "raise IndexError"])
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_temporary_files_go_with_the_process(tmp_path, end, is_relative):
+    parent = tmp_path / "temporary"
+    parent.mkdir()
+    job = use("temporary" if is_relative else str(parent), tmp_path, end)
+    file, folder = map(Path, job.stdout.splitlines())
+    assert file.parent == folder
+    assert folder.parent == parent
+    assert os.listdir(parent) == []
+
+
+def test_two_processes_have_two_folders(tmp_path):
+    folders = {use(str(tmp_path), tmp_path, "").stdout.split()[1] for _ in range(2)}
+    assert len(folders) == 2
+
+
+def test_a_folder_that_is_not_there_is_replaced_as_python_does(tmp_path):
+    job = use(str(tmp_path / "missing"), tmp_path, "")
+    file = Path(job.stdout.split()[0])
+    assert file.parent.name.startswith("resnet-cpu-")
+    assert not file.parent.exists()
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_folder_at_all_is_a_sentence(tmp_path):
+    refused = """
+import tempfile
+from data_prep.errors import UserError
+tempfile._candidate_tempdir_list = lambda: ["/proc"]
+from resnet import temporary_folder
+try:
+    temporary_folder.make()
+except UserError as error:
+    print(error)
+"""
+    job = subprocess.run(
+        [sys.executable, "-c", refused], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert job.stdout.startswith("a folder for temporary files must be there: ")
+    assert job.stdout.endswith("Name one by TMPDIR.\n")
