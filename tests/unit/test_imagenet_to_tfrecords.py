@@ -161,7 +161,7 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
         "def wait(plan):\n"
         "    check(plan)\n"
         "    pathlib.Path(__file__).with_name('waits').touch()\n"
-        "    while not (plan.root / 'manifest.json').exists():\n"
+        "    while not pathlib.Path(__file__).with_name('first ended').exists():\n"
         "        time.sleep(0.01)\n"
         "conversion_folder.check_space = wait\n"
         "if __name__ == '__main__':\n"
@@ -177,6 +177,7 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
         assert second.poll() is None
         time.sleep(0.01)
     assert convert(raw, records).returncode == 0
+    (tmp_path / "first ended").touch()
     finished = content(records)
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 2
