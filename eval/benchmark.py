@@ -28,8 +28,12 @@ from data_prep.errors import UserError, parse_flags
 from eval import benchmark_process, peer_pairs, rank_layouts
 from eval.benchmark_report import Report
 from eval.benchmark_settings import Settings
-from resnet import config as configs
-from resnet import placement, program, shared_flags  # noqa: F401 - defines flags.
+from resnet import (
+    placement,
+    program,
+    setting_bounds,
+    shared_flags,  # noqa: F401 - defines flags.
+)
 from resnet.data import record_sets
 from resnet.distributed import Communicator
 from resnet.placement import Place
@@ -45,7 +49,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     text = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     number = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
     fact = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
-    text("model", Settings.model, f"Network: {', '.join(configs.MODELS)}.")
+    text("model", Settings.model, f"Network: {', '.join(setting_bounds.MODELS)}.")
     text("precision", Settings.precision, "float32, bf16, or auto: the faster one.")
     number(
         "batch_size",

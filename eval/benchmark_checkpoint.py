@@ -33,6 +33,7 @@ def main() -> None:
     import tensorflow as tf
 
     from resnet import checkpoints
+    from resnet.optim.optimizers import StepSettings
     from resnet.saving import Saving
     from resnet.train_state import TrainState
 
@@ -41,12 +42,14 @@ def main() -> None:
         recipe = recipes.TPU_90EP_24K
         classes = tuple(f"class{number}" for number in range(1000))
         config = configs.resolve(
-            recipe, {"model_dir": folder}, recipe.num_train_examples or 1, classes
+            recipe, {"model_dir": folder}, recipe.num_train_examples, classes
         )
         state = TrainState(config)
         saving = Saving(config, state, communicator)
         zeros = [tf.zeros_like(one) for one in state.trainable_variables]
-        move = tf.function(lambda: state.optimizer.apply(zeros, tf.constant(0.0)))
+        zero = tf.constant(0.0)
+        unmoved = StepSettings(zero, zero, zero, 0.0)
+        move = tf.function(lambda: state.optimizer.apply(zeros, unmoved))
 
         def timed_move() -> float:
             began = time.monotonic()
@@ -59,7 +62,7 @@ def main() -> None:
             usual = timed_move()
             all_threads, this_thread = time.process_time(), time.thread_time()
             began = time.monotonic()
-            saving.save()
+            saving.save({})
             stops.append(time.monotonic() - began)
             this_thread = time.thread_time() - this_thread
             if number % 2:

@@ -8,7 +8,7 @@ from data_prep.manifest import Manifest
 from resnet import config as configs
 from resnet import recipes, shared_flags
 from resnet.config import Config
-from resnet.recipes import Recipe
+from resnet.recipe import Recipe
 
 MANY_STEPS = 1_000_000
 _BOUNDS = {  # What `config` does not look at.
@@ -95,7 +95,7 @@ class Settings:
         """
         small = self.model == "resnet9"  # Made for CIFAR-10.
         image_size = self.image_size or (32 if small else 224)
-        num_examples = recipes.IMAGENET_TRAIN_EXAMPLES
+        num_examples = recipes.IMAGENET
         class_names = tuple(str(label) for label in range(10 if small else 1000))
         if data is not None:
             num_examples = data.splits["train"].num_examples

@@ -1,12 +1,14 @@
-"""Draws the learning curves of a training run into a picture.
+"""Draws the learning curves of a training run, or of several, into a picture.
 
 python eval/learning_curve.py --model_dir=MODEL
+python eval/learning_curve.py --model_dir=MODEL,OTHER --picture=both.png
 """
 
 import io
 import pathlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -24,27 +26,59 @@ from resnet.metrics_file import Line, read
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("picture", None, "File to write; else learning_curve.png in it.")
 
+# How each kind of evaluation is drawn, and what its label adds.
+EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", average")}
 BLUE, ORANGE, GREY = "#2a6fb0", "#d1662a", "#666666"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has written.
+
+    Attributes:
+        config: Its settings.
+        lines: Of `metrics.jsonl`, at least one of kind "train".
+    """
+
+    config: Config
+    lines: Sequence[Line]
+
+    def column(self, kind: str, name: str) -> list[float]:
+        """Returns a number of each line of a kind."""
+        return [line[name] for line in self.lines if line["kind"] == kind]
 
 
 def main() -> None:
     """Draws what the flags say."""
     if not FLAGS.model_dir:
         raise UserError("--model_dir is required and must name a folder.")
-    model_dir = pathlib.Path(FLAGS.model_dir)
-    config = configs.load(FLAGS.model_dir)
+    runs = [load(pathlib.Path(folder)) for folder in FLAGS.model_dir.split(",")]
+    first = pathlib.Path(FLAGS.model_dir.split(",")[0])
+    picture = pathlib.Path(FLAGS.picture or first / "learning_curve.png")
+    if len(runs) == 1:
+        draw(runs[0].lines, runs[0].config, picture)
+    else:
+        draw_together(runs, picture)
+    print(picture)
+
+
+def load(model_dir: pathlib.Path) -> Run:
+    """Returns the run in a folder.
+
+    Raises:
+        UserError: If there is none, or it has written nothing yet.
+    """
     metrics = model_dir / METRICS_FILE
     lines = read(metrics) if metrics.exists() else []
     if not any(line["kind"] == "train" for line in lines):
         raise UserError(f"expected lines of training in {metrics}; there are none yet")
-    picture = pathlib.Path(FLAGS.picture or model_dir / "learning_curve.png")
-    draw(lines, config, picture)
-    print(picture)
+    return Run(configs.load(str(model_dir)), lines)
 
 
 def draw(lines: Sequence[Line], config: Config, picture: pathlib.Path) -> None:
@@ -80,17 +114,59 @@ def draw(lines: Sequence[Line], config: Config, picture: pathlib.Path) -> None:
     rate.set_title("Learning rate", loc="left")
     rate.set_ylim(bottom=0)
 
-    for axes in (losses, accuracy, rate):
-        axes.set_xlabel("epoch")
-        axes.set_xlim(0, max(epochs) * 1.02)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
         f"{config.model} at {config.image_size} px, recipe {config.recipe},"
         f" batch {config.global_batch_size:,}, {config.train_steps:,} steps",
         x=0.01,
         ha="left",
     )
+    _finish(figure, picture, max(epochs))
+
+
+def draw_together(runs: Sequence[Run], picture: pathlib.Path) -> None:
+    """Writes a picture of the loss, accuracy and learning rate of several runs.
+
+    Args:
+        runs: Each gets a colour, and the name of its recipe.
+        picture: The file; its suffix says the format.
+    """
+    figure, (losses, accuracy, rate) = plt.subplots(1, 3, figsize=(12, 3.9))
+    last_epoch = 0.0
+    for number, run in enumerate(runs):
+        color = f"C{number}"
+        epochs = run.column("train", "epoch")
+        last_epoch = max(last_epoch, *epochs)
+        losses.plot(epochs, run.column("train", "loss"), color=color, linewidth=1)
+        rate.plot(epochs, run.column("train", "learning_rate"), color=color)
+        for kind, style, whose in (
+            ("eval", "o-", ""),
+            ("eval_ema", "s--", ", average"),
+        ):
+            percents = [100 * value for value in run.column(kind, "top1")]
+            if percents:
+                accuracy.plot(
+                    run.column(kind, "epoch"),
+                    percents,
+                    style,
+                    color=color,
+                    markersize=4,
+                    label=f"{run.config.recipe}{whose}: {percents[-1]:.2f} %",
+                )
+    losses.set_title("Training loss", loc="left")
+    accuracy.set_title("Validation top-1, %", loc="left")
+    accuracy.legend(frameon=False, loc="lower right", fontsize=9)
+    rate.set_title("Learning rate", loc="left")
+    rate.set_yscale("symlog", linthresh=1e-2)
+    _finish(figure, picture, last_epoch)
+
+
+def _finish(figure: Figure, picture: pathlib.Path, last_epoch: float) -> None:
+    """Gives all axes their scale of epochs, and writes the file."""
+    for axes in figure.axes:
+        axes.set_xlabel("epoch")
+        axes.set_xlim(0, last_epoch * 1.02)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     drawn = io.BytesIO()
     try:

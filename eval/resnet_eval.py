@@ -4,39 +4,63 @@ python eval/resnet_eval.py --eval_batch_size 200 --data_dir=RECORDS --model_dir=
 """
 
 import dataclasses
-import datetime
-import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from absl import flags, logging
+from absl import flags
 
-from data_prep import atomic_files
 from data_prep.errors import UserError, parse_flags
 from data_prep.manifest import RecordSet
+from eval import checkpoint_choice
+from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import config as configs
-from resnet import program, shared_flags
+from resnet import program, setting_bounds, shared_flags
+from resnet.checkpoint_watch import CheckpointWatch
 from resnet.config import Config
 from resnet.data import record_sets
 from resnet.distributed import Communicator
 from resnet.placement import Place
-
-if TYPE_CHECKING:
-    from resnet.evaluate import Evaluator, Result
+from resnet.stop_signals import StopSignals
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
-    "checkpoints", "latest", "Which: latest, best, all, or steps: 100,200."
+    "checkpoints",
+    "latest",
+    "Which: latest, best, all, phases (those that end one), or steps: 100,200.",
+)
+flags.DEFINE_enum(
+    "weights",
+    None,
+    ("raw", "ema", "both"),
+    "The weights, their moving average, or both; unset: both, if the run has one.",
+)
+flags.DEFINE_enum(
+    "combine",
+    "none",
+    ("none", "weights", "predictions"),
+    "Evaluate the mean of the checkpoints' weights, or of their predictions, instead"
+    " of each.",
+)
+flags.DEFINE_enum(
+    "views",
+    "center",
+    setting_bounds.VIEWS,
+    "Of each picture, whose predictions are averaged: its center, that and its mirror"
+    " image, corners and center, or these and their mirror images.",
+)
+flags.DEFINE_bool(
+    "watch", False, "Evaluate each checkpoint as it appears, up to the run's last."
+)
+flags.DEFINE_float(
+    "watch_minutes", 60.0, "How long to wait for each; then the exit code is 1."
 )
 flags.DEFINE_string("json_file", None, "File that the results are written to as JSON.")
-
-REPORTS = 10  # Lines of progress in one evaluation.
 
 
 def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
@@ -44,27 +68,45 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     with communicator.together():
         parse_flags(argv)
         shared_flags.check()
-        config = configs.load(FLAGS.model_dir) if communicator.rank == 0 else None
-        requested = parse_checkpoints(FLAGS.checkpoints)
-        check_json_file(FLAGS.json_file)
+        requested = checkpoint_choice.parse(FLAGS.checkpoints)
+        check_own_flags()
+    model_dir = pathlib.Path(FLAGS.model_dir)
+    signals = StopSignals() if FLAGS.watch else None
     communicator.start_guard(place, FLAGS.stall_seconds)
-    config = communicator.broadcast(config)
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "validation", place, communicator
     )
-    split = record_set.manifest.splits["validation"]
+    watch = None
+    if signals is not None:
+        watch = CheckpointWatch(model_dir, FLAGS.watch_minutes, communicator, signals)
+        watch.next_step()  # A run that saved nothing may still change its settings.
+    config, steps = None, []
+    with communicator.together():
+        if communicator.rank == 0:
+            config = configs.load(FLAGS.model_dir)
+            if watch is None:
+                steps = checkpoint_choice.choose(requested, model_dir)
+                check_combination(steps)
+    config, steps = communicator.broadcast((config, steps))
     with communicator.together():
         check_classes(record_set, config)
+        weights = weights_to_evaluate(config)
     communicator.require_same(
         "validation data and run",
         repr((dataclasses.replace(record_set.manifest, source={}), config)),
     )
-    shards = record_sets.check_split(record_set, split, config.shard_by, communicator)
-    config = dataclasses.replace(
-        config,
-        eval_batch_size=FLAGS.eval_batch_size,
-        on_bad_record=FLAGS.on_bad_record,
-    )
+    config = with_flags(config)
+    with communicator.together():
+        splits = splits_to_read(config, record_set)
+    shards = {
+        name: record_sets.check_split(
+            record_set,
+            record_set.manifest.splits[name],
+            config.shard_by,
+            communicator,
+        )
+        for name in splits
+    }
     threads = program.settle_placement(
         place,
         communicator,
@@ -74,48 +116,150 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     )
 
     program.start_tensorflow(communicator)  # Now that its environment is settled.
-    from resnet import checkpoint_folders, checkpoints, precision
+    from eval.checkpoint_evaluation import CheckpointEvaluation
+    from resnet import precision
     from resnet.data import record_files, share
     from resnet.evaluate import Evaluator
+    from resnet.recalibration import Recalibration
     from resnet.train_state import TrainState
 
-    model_dir = pathlib.Path(FLAGS.model_dir)
     with communicator.together():
-        steps = []
-        if communicator.rank == 0:
-            saved = checkpoint_folders.saved_steps(model_dir)
-            best = checkpoint_folders.best_step(model_dir)
-            steps = choose_steps(requested, saved, best, model_dir)
-        records = record_files.open_split(record_set, "validation")
-    steps = communicator.broadcast(steps)
+        shares = {
+            name: share.share_of(
+                record_files.open_split(record_set, name), of_ranks, communicator.rank
+            )
+            for name, of_ranks in shards.items()
+        }
     precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     state = TrainState(config)
+    num_parallel_calls = FLAGS.num_parallel_calls or len(threads.cpus)
     evaluator = Evaluator(
         state.model,
-        share.share_of(records, shards, communicator.rank),
+        shares["validation"],
         config,
         communicator,
-        FLAGS.num_parallel_calls or len(threads.cpus),
+        num_parallel_calls,
+        FLAGS.views,
+        signals,
     )
-    results = []
-    for step in steps:
-        communicator.doing(f"reading the checkpoint of step {step}", is_timed=False)
-        with communicator.together():
-            if communicator.rank == 0:
-                newest = (
-                    checkpoints.load_newest(model_dir)
-                    if requested == "latest"
-                    else None
-                )
-                state.assign(newest or checkpoints.load(model_dir, step))
-        state.step = communicator.broadcast(state.step)
-        communicator.broadcast_variables(list(state.tensors().values()))
-        result = evaluate_checkpoint(evaluator, state.decayed_variables, state.step)
-        results.append({"global_step": state.step, **result.as_dict()})
-    if FLAGS.json_file and communicator.rank == 0:
-        contents = {"model_dir": str(model_dir), "results": results, **results[-1]}
-        text = json.dumps(contents, indent=2) + "\n"
-        atomic_files.atomic_write_bytes(FLAGS.json_file, text.encode())
+    recalibration = None
+    if config.recalibration_batches:
+        recalibration = Recalibration(
+            state.model, shares["train"], config, communicator, num_parallel_calls
+        )
+    report = EvaluationReport(
+        settings_for_json(config),
+        FLAGS.json_file if communicator.rank == 0 else None,
+    )
+    evaluation = CheckpointEvaluation(
+        model_dir, state, evaluator, recalibration, weights, report, communicator
+    )
+    if watch is not None:
+        evaluation.all_that_come(watch)
+    elif FLAGS.combine == "weights":
+        evaluation.mean_weights_of(steps)
+    elif FLAGS.combine == "predictions":
+        evaluation.mean_predictions_of(steps)
+    elif requested == "latest":
+        evaluation.newest()
+    else:
+        evaluation.each_of(steps)
+
+
+def check_own_flags() -> None:
+    """Refuses flags that can't be, or not together.
+
+    Raises:
+        UserError: With a sentence for the first such flag.
+    """
+    check_json_file(FLAGS.json_file)
+    if problems := setting_bounds.problems_of_given(
+        {"recalibration_batches": FLAGS.recalibration_batches}
+    ):
+        raise UserError(problems[0])
+    if not FLAGS.watch:
+        return
+    if not FLAGS.watch_minutes > 0:
+        raise UserError(
+            f"--watch_minutes must be above 0; got {FLAGS.watch_minutes:g}."
+        )
+    if FLAGS.combine != "none":
+        raise UserError(
+            "--watch evaluates each checkpoint by itself, and can't combine them. Leave"
+            " out --watch or --combine."
+        )
+    if FLAGS["checkpoints"].present and FLAGS.checkpoints != "all":
+        raise UserError(
+            "--watch evaluates all checkpoints that it sees; got"
+            f" --checkpoints={FLAGS.checkpoints}. Leave out one of them."
+        )
+
+
+def check_combination(steps: Sequence[int]) -> None:
+    """Refuses to combine what is only one checkpoint.
+
+    Raises:
+        UserError: If it is.
+    """
+    if FLAGS.combine != "none" and len(steps) < 2:
+        raise UserError(
+            f"--combine={FLAGS.combine} needs several checkpoints;"
+            f" --checkpoints={FLAGS.checkpoints} is that of step {steps[0]} alone. Name"
+            " others, such as --checkpoints=all."
+        )
+
+
+def weights_to_evaluate(config: Config) -> list[str]:
+    """Returns the names of the weights to evaluate, as `weights_in_turn` has them.
+
+    Raises:
+        UserError: If the run doesn't have them.
+    """
+    if config.ema_decay:
+        return {"raw": ["raw"], "ema": ["ema"]}.get(FLAGS.weights, ["raw", "ema"])
+    if FLAGS.weights in ("ema", "both"):
+        raise UserError(
+            f"--weights={FLAGS.weights} needs a run with a moving average of its"
+            f" weights (--ema_decay); the one in {FLAGS.model_dir} has none."
+        )
+    return ["raw"]
+
+
+def with_flags(config: Config) -> Config:
+    """Returns the settings of the run, but for those that evaluation has flags for."""
+    given = {
+        name: FLAGS[name].value
+        for name in ("eval_batch_size", "on_bad_record", "recalibration_batches")
+        if FLAGS[name].value is not None
+    }
+    return dataclasses.replace(config, **given)
+
+
+def splits_to_read(config: Config, record_set: RecordSet) -> list[str]:
+    """Returns the splits of the data set that evaluation needs.
+
+    Raises:
+        UserError: If the set doesn't have them.
+    """
+    if not config.recalibration_batches:
+        return ["validation"]
+    if "train" not in record_set.manifest.splits:
+        raise UserError(
+            f"--recalibration_batches={config.recalibration_batches}, the run's own if"
+            f" it isn't given, needs training images; {record_set.records_dir} has"
+            " none. Name a --data_dir that has, or --recalibration_batches=0."
+        )
+    return ["validation", "train"]
+
+
+def settings_for_json(config: Config) -> dict[str, Any]:
+    """Returns what the file of results says of all of them."""
+    return {
+        "model_dir": FLAGS.model_dir,
+        "views": FLAGS.views,
+        "combine": FLAGS.combine,
+        "recalibration_batches": config.recalibration_batches,
+    }
 
 
 def check_classes(record_set: RecordSet, config: Config) -> None:
@@ -133,109 +277,6 @@ def check_classes(record_set: RecordSet, config: Config) -> None:
             f" {len(contents.class_names)} ({contents.class_names[0]}, ...): they must"
             " be the same"
         )
-
-
-def check_json_file(json_file: str | None) -> None:
-    """Refuses a file for the results that can't be made.
-
-    Raises:
-        UserError: If its folder is none.
-    """
-    if json_file and not pathlib.Path(json_file).resolve().parent.is_dir():
-        raise UserError(f"--json_file must lie in a folder; {json_file} doesn't.")
-
-
-def parse_checkpoints(value: str) -> str | list[int]:
-    """Returns "latest", "best", "all" or the steps that --checkpoints names.
-
-    Raises:
-        UserError: If it is none of these.
-    """
-    if value in ("latest", "best", "all"):
-        return value
-    try:
-        return sorted({int(step) for step in value.split(",")})
-    except ValueError as error:
-        raise UserError(
-            "--checkpoints must be latest, best, all, or steps such as 100,200; got"
-            f" {value!r}."
-        ) from error
-
-
-def choose_steps(
-    requested: str | list[int],
-    saved: list[int],
-    best: int | None,
-    model_dir: pathlib.Path,
-) -> list[int]:
-    """Returns the steps to evaluate.
-
-    Args:
-        requested: What `parse_checkpoints` returns.
-        saved: The steps that have a checkpoint.
-        best: The one of them that training found best, if it evaluated any.
-        model_dir: For the sentence of an error.
-
-    Raises:
-        UserError: If there is no checkpoint, or not one that was asked for.
-    """
-    if not saved:
-        raise UserError(f"expected a checkpoint in {model_dir}; there is none yet")
-    if requested == "latest":
-        return saved[-1:]
-    if requested == "all":
-        return saved
-    if requested == "best":
-        if best is None:
-            raise UserError(
-                f"expected a checkpoint in {model_dir} that training evaluated; none"
-                " of them was. Name a step."
-            )
-        return [best]
-    if missing := sorted(set(map(int, requested)) - set(saved)):
-        raise UserError(
-            f"expected a checkpoint of step {missing[0]} in {model_dir}; there are"
-            f" those of {', '.join(map(str, saved))}"
-        )
-    return [int(step) for step in requested]
-
-
-def evaluate_checkpoint(
-    evaluator: "Evaluator", decayed_variables: list, step: int
-) -> "Result":
-    """Returns the result of one checkpoint, and logs it as the published runs do."""
-    num_batches = evaluator.num_batches
-    every = max(1, num_batches // REPORTS)
-
-    def report(done: int) -> None:
-        if done % every == 0 or done == num_batches:
-            logging.info("Evaluation [%d/%d]", done, num_batches)
-
-    result = evaluator.evaluate(decayed_variables, report)
-    logging.info(
-        "Finished evaluation at %s",
-        datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S"),
-    )
-    logging.info(
-        "Saving dict for global step %d: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
-        " global_step = %d, loss = %.8g",
-        step,
-        result.top1,
-        result.top5,
-        step,
-        result.loss,
-    )
-    logging.info(
-        "Eval results: %s",
-        {
-            "Top-1 accuracy": result.top1,
-            "loss": result.loss,
-            "Top-5 accuracy": result.top5,
-            "global_step": step,
-        },
-    )
-    print(f"step {step}: {result}", flush=True)
-    return result
 
 
 def run() -> None:

@@ -14,10 +14,11 @@ import tensorflow as tf
 from resnet import native
 from resnet.config import Config
 from resnet.data import batches
+from resnet.data.input_pipeline import Batch
 from resnet.data.share import Share
 from resnet.distributed import Communicator
-from resnet.train import NUM_VOTES, make_train_step
 from resnet.train_state import TrainState, build_model
+from resnet.train_step import NUM_VOTES, Rates, TrainStep
 
 LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
 
@@ -66,14 +67,13 @@ def training_step(
         communicator: The ranks that average their gradients.
     """
     state = TrainState(config)
-    train_step = make_train_step(
-        state.model, state.optimizer, state.names, config.label_smoothing, communicator
-    )
-    learning_rate = tf.constant(LEARNING_RATE)
-    votes = tf.zeros([NUM_VOTES])
+    train_step = TrainStep(state, config.phases[0], communicator)
+    rates = Rates(LEARNING_RATE, config.phases[0].momentum)
+    nothing = tf.zeros([0])  # Of a batch: what the step doesn't use here.
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
-        return float(train_step(images, labels, learning_rate, votes)[0])
+        batch = Batch(images, labels, nothing, nothing, nothing)
+        return train_step(batch, rates, [0.0] * NUM_VOTES).own_loss
 
     return state.model, step
 

@@ -22,7 +22,7 @@ run python data_prep/digits.py --digits_dir $DIR/pictures
 run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/pictures \
   --local_scratch_dir $DIR/records
 run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
-  --model_dir=$DIR/model --steps_per_eval=22 --use_tpu=False
+  --model_dir=$DIR/model --eval_every=1epoch --use_tpu=False
 run python eval/resnet_eval.py --eval_batch_size 200 --data_dir=$DIR/records \
   --model_dir=$DIR/model --json_file=$DIR/eval.json
 run python eval/learning_curve.py --model_dir=$DIR/model

@@ -5,12 +5,13 @@ and `checkpoint.json`: the size and SHA-256 of each of them, facts about the run
 step, and a SHA-256 of itself.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ def of_step(model_dir: Path, step: int) -> Path:
     return model_dir / FOLDER / f"step-{step:08d}"
 
 
+def step_of(folder: Path) -> int | None:
+    """Returns the step of a folder that is a checkpoint by its name, or None."""
+    match = _STEP_FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
 def saved_steps(model_dir: Path) -> list[int]:
     """Returns the steps that have a checkpoint, the oldest first.
 
@@ -61,17 +68,32 @@ def saved_steps(model_dir: Path) -> list[int]:
 def best_step(model_dir: Path) -> int | None:
     """Returns the saved step with the highest top-1, of equal ones the newest.
 
-    None if no checkpoint that is there was evaluated (`eval` of its facts).
+    None if no checkpoint that is there was evaluated (`eval` of its facts, or
+    `eval_ema` for the moving average of the weights).
     """
-    found = []
-    for step in saved_steps(model_dir):
-        try:
-            evaluated = read_contents(of_step(model_dir, step))["facts"].get("eval")
-        except DamagedCheckpoint:
-            continue
-        if evaluated:
-            found.append((evaluated["top1"], step))
+    found = [
+        (evaluated["top1"], step)
+        for step, facts in _facts_of_all(model_dir)
+        for name in ("eval", "eval_ema")
+        if (evaluated := facts.get(name))
+    ]
     return max(found)[1] if found else None
+
+
+def phase_ends(model_dir: Path) -> dict[int, str]:
+    """Returns the saved steps that end a phase of the recipe, and its name."""
+    return {
+        step: facts["ends_phase"]
+        for step, facts in _facts_of_all(model_dir)
+        if facts.get("ends_phase")
+    }
+
+
+def _facts_of_all(model_dir: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields step and facts of each checkpoint, without looking at its tensors."""
+    for step in saved_steps(model_dir):
+        with contextlib.suppress(DamagedCheckpoint):
+            yield step, read_contents(of_step(model_dir, step))["facts"]
 
 
 def write_contents(folder: Path, facts: Mapping[str, Any]) -> None:

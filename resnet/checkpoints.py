@@ -80,9 +80,10 @@ def save(model_dir: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 
 def _remove_old(model_dir: Path, keep: int) -> None:
-    best = checkpoint_folders.best_step(model_dir)
+    kept = {checkpoint_folders.best_step(model_dir)}
+    kept.update(checkpoint_folders.phase_ends(model_dir))
     for old in checkpoint_folders.saved_steps(model_dir)[:-keep]:
-        if old != best:
+        if old not in kept:
             checkpoint_folders.remove(checkpoint_folders.of_step(model_dir, old))
 
 
@@ -110,6 +111,21 @@ def load(model_dir: Path, step: int) -> Checkpoint:
         raise checkpoint_folders.unreadable_now(folder, str(error)) from error
     del tensors["step"]
     return Checkpoint(step, tensors, facts)
+
+
+def load_from(folder: Path) -> Checkpoint:
+    """Returns a checkpoint by its own folder, or the newest one of a run's folder.
+
+    Raises:
+        UserError: If there is none, or none that is whole.
+    """
+    step = checkpoint_folders.step_of(folder)
+    if step is not None:
+        return load(folder.resolve().parent.parent, step)
+    newest = load_newest(folder)
+    if newest is None:
+        raise UserError(f"expected a checkpoint in {folder}; there is none")
+    return newest
 
 
 def load_newest(model_dir: Path, set_aside: bool = False) -> Checkpoint | None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,34 +9,12 @@ from typing import Any
 
 from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
-from resnet import checkpoint_interval
-from resnet.recipes import Recipe
+from resnet import phases, scaling, setting_bounds
+from resnet.phases import Phase
+from resnet.recipe import Recipe
+from resnet.schedules import Curve
 
 FILE = "config.json"
-MODELS = (
-    "resnet9",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnet200",
-)
-AUGMENTATIONS = (
-    "random_resized_crop",
-    "random_resized_crop_2018_02",
-    "random_shift",
-    "pad_crop_flip_cutout",
-    "none",
-)
-EVAL_CROPS = ("crop_then_resize", "resize_then_crop")
-SHARD_BY = ("example", "file")
-ON_BAD_RECORD = ("fail", "skip")
-PRECISIONS = ("float32", "bf16", "auto")
-MODES = ("train", "train_and_eval")
-SMALLEST_IMAGE = 32  # The stages halve it five times.
-LARGEST_IMAGE = 1024
-BASE_BATCH_SIZE = 256  # What `base_learning_rate` is for.
 
 
 def _free(default: Any) -> Any:
@@ -51,7 +28,8 @@ class Config:
     A later start in the same `model_dir` may change only the fields that don't decide
     the result; the size of a decoded cache, but not whether there is one. Learning
     rates are those of whole global batches; lengths are in steps, one step being one
-    global batch.
+    global batch. What isn't told here is told by `recipe.Recipe`, `phases.Phase` and
+    the flags.
     """
 
     recipe: str
@@ -60,26 +38,31 @@ class Config:
     class_names: tuple[str, ...]
     num_train_examples: int
     image_size: int
-    augmentation: str
     eval_crop_fraction: float
     global_batch_size: int
-    train_steps: int
-    base_learning_rate: float
-    peak_learning_rate: float
-    warmup_steps: int
-    momentum: float
-    weight_decay: float
+    phases: tuple[Phase, ...]
     batch_norm_decay: float
-    label_smoothing: float
     eval_crop: str = "crop_then_resize"
+    optimizer: str = "momentum"
+    nesterov: bool = True
+    momentum_correction: bool = False
+    trust_coefficient: float = 0.001
+    zero_last_gamma: bool = True
+    clip_norm: float = 0.0
+    ema_decay: float = 0.0
+    accumulation_steps: int = 1
     precision: str = "float32"
     seed: int = 0
     shard_by: str = "example"
+    first_phase: str = ""
+    initial_weights: str = ""
     data_dir: str = _free("")
     model_dir: str = _free("")
     mode: str = _free("train_and_eval")
     eval_batch_size: int = _free(200)
-    steps_per_eval: int = _free(0)
+    eval_every: str = _free("")
+    stop_at_top1: float = _free(0.0)
+    recalibration_batches: int = _free(0)
     log_step_count_steps: int = _free(10)
     checkpoint_every: str = _free("1 epoch")
     keep_checkpoints: int = _free(5)
@@ -87,6 +70,11 @@ class Config:
     on_bad_record: str = _free("fail")
     record_log: str = _free("")
     decoded_cache_mb: int = field(default=0, metadata={"decides_by": bool})
+
+    @property
+    def train_steps(self) -> int:
+        """Steps of the whole run."""
+        return phases.num_steps(self.phases)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -120,11 +108,23 @@ def load(model_dir: str) -> Config:
         )
     try:
         values = json.loads(path.read_text())
-        return Config(**{**values, "class_names": tuple(values["class_names"])})
+        return from_json(values)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} must be the settings of a training run; it isn't: {error}"
         ) from error
+
+
+def from_json(values: dict[str, Any]) -> Config:
+    """Returns the settings that `dataclasses.asdict` and JSON made those values of."""
+    parts = []
+    for part in values["phases"]:
+        curve = part["curve"]
+        if curve is not None:
+            curve = Curve(**{**curve, "drops": tuple(curve["drops"])})
+        parts.append(Phase(**{**part, "curve": curve}))
+    names = tuple(values["class_names"])
+    return Config(**{**values, "class_names": names, "phases": tuple(parts)})
 
 
 def resolve(
@@ -135,147 +135,50 @@ def resolve(
 ) -> Config:
     """Returns the settings of a run: the recipe's, but for those given.
 
-    What is not given and depends on the batch or the data set scales with them: the
-    peak of the learning rate with the batch, the steps with the epochs of the recipe.
-    A recipe's published number of steps holds for its own batch and data set.
-
     Args:
         recipe: Where what is not given comes from.
-        given: Fields of `Config`, and `train_epochs` and `warmup_epochs`; a value of
-            None counts as not given.
+        given: Fields of `Config`, and what `scaling.fit` takes; a value of None counts
+            as not given.
         num_train_examples: Of the data set.
         class_names: Of the data set, in the order of the labels.
 
     Raises:
-        UserError: If a setting is out of its range or contradicts another one; it names
-            every one that is.
+        UserError: If a setting is out of its range or contradicts another one.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    values = {**dataclasses.asdict(recipe), **chosen}
-    values["num_train_examples"] = num_train_examples
-    problems = _out_of_range(values)
-    try:
-        checkpoint_interval.parse(
-            chosen.get("checkpoint_every", Config.checkpoint_every)
-        )
-    except UserError as error:
-        problems.append(str(error))
-    for steps, epochs in (
-        ("train_steps", "train_epochs"),
-        ("warmup_steps", "warmup_epochs"),
-    ):
-        if steps in chosen and epochs in chosen:
-            problems.append(f"--{steps} and --{epochs} exclude each other; got both.")
-    if problems:
+    problems = setting_bounds.problems_of_given(chosen)
+    if problems := problems + scaling.problems_of_given(recipe, chosen):
         raise UserError(" ".join(problems))
-
-    batch = values["global_batch_size"]
-    if "train_steps" not in chosen:
-        published = (
-            batch == recipe.global_batch_size
-            and num_train_examples == recipe.num_train_examples
-            and "train_epochs" not in chosen
-        )
-        values["train_steps"] = (
-            recipe.published_train_steps
-            if published and recipe.published_train_steps
-            else max(1, int(values["train_epochs"] * num_train_examples / batch))
-        )
-    if "warmup_steps" not in chosen:
-        values["warmup_steps"] = int(
-            values["warmup_epochs"] * num_train_examples / batch
-        )
-    if values["warmup_steps"] >= values["train_steps"]:
-        raise UserError(
-            "the warm-up must end before the training; got"
-            f" warmup_steps={values['warmup_steps']},"
-            f" train_steps={values['train_steps']}. Shorten it with --warmup_steps, or"
-            " train longer."
-        )
-    if "peak_learning_rate" not in chosen:
-        values["peak_learning_rate"] = (
-            recipe.peak_share * values["base_learning_rate"] * batch / BASE_BATCH_SIZE
-        )
-    if "base_learning_rate" not in chosen:  # A warm-up does not fall.
-        values["base_learning_rate"] = min(
-            recipe.base_learning_rate, values["peak_learning_rate"]
-        )
+    values = {
+        one.name: getattr(recipe, one.name)
+        for one in dataclasses.fields(Config)
+        if hasattr(recipe, one.name)
+    }
     values.update(
-        recipe=recipe.name, class_names=class_names, num_classes=len(class_names)
+        (name, value)
+        for name, value in chosen.items()
+        if name in Config.__dataclass_fields__
     )
-    names = {one.name for one in dataclasses.fields(Config)}
-    return Config(**{name: value for name, value in values.items() if name in names})
-
-
-_MOST = 2**31
-# Lowest allowed, first no longer allowed.
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "image_size": (SMALLEST_IMAGE, LARGEST_IMAGE + 1),
-    "global_batch_size": (1, _MOST),
-    "eval_batch_size": (1, _MOST),
-    "train_steps": (1, _MOST),
-    "train_epochs": (1e-9, 1e6),
-    "warmup_steps": (0, _MOST),
-    "warmup_epochs": (0, 1e6),
-    "base_learning_rate": (0, math.inf),
-    "peak_learning_rate": (1e-30, math.inf),
-    "momentum": (0, 1),
-    "weight_decay": (0, math.inf),
-    "batch_norm_decay": (0, 1),
-    "label_smoothing": (0, 1),
-    "eval_crop_fraction": (1e-9, 1.000001),
-    "seed": (0, 2**63),
-    "steps_per_eval": (0, _MOST),
-    "log_step_count_steps": (1, _MOST),
-    "keep_checkpoints": (1, _MOST),
-    "num_parallel_calls": (0, 4097),
-    "decoded_cache_mb": (0, _MOST),
-}
-_NAMES: dict[str, tuple[str, ...]] = {
-    "model": MODELS,
-    "augmentation": AUGMENTATIONS,
-    "precision": PRECISIONS,
-    "mode": MODES,
-    "eval_crop": EVAL_CROPS,
-    "shard_by": SHARD_BY,
-    "on_bad_record": ON_BAD_RECORD,
-}
-# Flags keep the names that the recipe's ancestor gave them.
-_FLAG_NAMES = {
-    "global_batch_size": "train_batch_size",
-    "batch_norm_decay": "bn_momentum",
-}
-
-
-def _out_of_range(values: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each value that is not what its setting allows."""
-    problems = []
-    for name, (low, high) in _BOUNDS.items():
-        value = values.get(name)
-        if value is None or low <= value < high:  # False for NaN.
-            continue
-        limit = (
-            f"at least {low:g}"
-            if high in (math.inf, _MOST) and not value >= high
-            else f"in [{low:g}, {high:g})"
-        )
-        flag = _FLAG_NAMES.get(name, name)
-        problems.append(f"--{flag} must be {limit}; got {value}.")
-    for name, allowed in _NAMES.items():
-        value = values.get(name)
-        if value is not None and value not in allowed:
-            problems.append(
-                f"--{name} must be one of {', '.join(allowed)}; got {value}."
-            )
-    return problems
+    values.update(
+        recipe=recipe.name,
+        num_train_examples=num_train_examples,
+        class_names=class_names,
+        num_classes=len(class_names),
+        phases=scaling.fit(
+            recipe, chosen, values["global_batch_size"], num_train_examples
+        ),
+    )
+    config = Config(**values)
+    setting_bounds.check(config)
+    return config
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:
     """Refuses a global batch that the ranks can't share evenly, or without sense.
 
     Raises:
-        UserError: If they can't, with the nearest sizes that they can; or if the batch
-            is larger than the data set.
+        UserError: If they can't, with the nearest sizes that they can; if the batch is
+            larger than the data set; or if a batch that is mixed is odd.
     """
     batch = config.global_batch_size
     if batch > config.num_train_examples:
@@ -284,26 +187,71 @@ def check_ranks(config: Config, num_ranks: int) -> None:
             f" train_batch_size={batch}, {config.num_train_examples} examples. Set it,"
             " or take the --recipe of a small data set, such as imagenette."
         )
-    if batch % num_ranks:
-        below = batch - batch % num_ranks
-        sizes = f"{below} or {below + num_ranks}" if below else f"{num_ranks}"
+    parts = num_ranks * config.accumulation_steps
+    if batch % parts:
+        below = batch - batch % parts
+        sizes = f"{below} or {below + parts}" if below else f"{parts}"
+        steps = config.accumulation_steps
+        times = f" times --accumulation_steps={steps}" if steps > 1 else ""
         raise UserError(
-            "--train_batch_size must be a multiple of the number of ranks; got"
+            f"--train_batch_size must be a multiple of the number of ranks{times}; got"
             f" train_batch_size={batch}, {num_ranks} ranks. Use {sizes}."
+        )
+    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
+    if is_mixed and (batch // parts) % 2:
+        raise UserError(
+            "mixup and cutmix need an even number of examples on each rank, since they"
+            f" mix pairs; got {batch // parts}. Change --train_batch_size or"
+            " --accumulation_steps."
         )
 
 
 def differences(old: Config, new: Config) -> list[str]:
     """Returns what decides the result and differs, as `name=old, now new`."""
-    different = []
-    for one in dataclasses.fields(Config):
-        before, now = getattr(old, one.name), getattr(new, one.name)
-        decisive = one.metadata.get("decides_by", lambda value: value)
-        if one.metadata.get("decides_the_result", True) and (
-            decisive(before) != decisive(now)
-        ):
-            different.append(f"{one.name}={_short(before)}, now {_short(now)}")
-    return different
+    before, after = _deciding(old), _deciding(new)
+    return [
+        f"{name}={_short(before.get(name))}, now {_short(after.get(name))}"
+        for name in {**before, **after}
+        if _decisive(name, before.get(name)) != _decisive(name, after.get(name))
+    ]
+
+
+def _decisive(name: str, value: Any) -> Any:
+    """Returns what of a setting's value decides the result."""
+    fields = {one.name: one for one in dataclasses.fields(Config)}
+    metadata = fields[name].metadata if name in fields else {}
+    return metadata.get("decides_by", lambda whole: whole)(value)
+
+
+def refuse_other(old: Config, new: Config) -> None:
+    """Refuses to go on with a run by other settings than its own.
+
+    Raises:
+        UserError: Naming what differs.
+    """
+    if different := differences(old, new):
+        raise UserError(
+            f"{new.model_dir} holds a run with other settings"
+            f" ({'; '.join(different)}). Name another --model_dir, or the settings of"
+            " that run."
+        )
+
+
+def _deciding(config: Config) -> dict[str, Any]:
+    """Returns what decides the result, by name; that of phases behind the phase's."""
+    found = {
+        one.name: getattr(config, one.name)
+        for one in dataclasses.fields(Config)
+        if one.metadata.get("decides_the_result", True)
+    }
+    found["train_steps"] = config.train_steps
+    for phase in found.pop("phases"):
+        settings = dataclasses.asdict(phase)
+        settings.update(settings.pop("curve") or {})
+        for name, value in settings.items():
+            is_clear = len(config.phases) == 1 and name not in found
+            found[name if is_clear else f"{phase.name}: {name}"] = value
+    return found
 
 
 def _short(value: Any) -> str:

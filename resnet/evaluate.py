@@ -1,18 +1,24 @@
 """Exact evaluation: each example counts once, for any batch size and any ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from resnet import picture_views
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.damaged_records import DamagedRecords
+from resnet.data.input_pipeline import Batch
 from resnet.data.share import Share
 from resnet.distributed import Communicator
+from resnet.ensemble import Ensemble
 from resnet.optim import losses
+from resnet.stop_signals import Preempted, StopSignals
+
+Report = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -58,28 +64,37 @@ class Evaluator:
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
+        views: str = "center",
+        signals: StopSignals | None = None,
     ) -> None:
         """Divides the examples: each rank takes one run of neighbouring ones.
 
         Args:
             model: The network.
             share: This rank's share of the split.
-            config: The run's settings; its `eval_batch_size` is that of all ranks.
+            config: The run's settings; its `eval_batch_size` is that of all ranks, in
+                images that the network sees.
             communicator: The ranks.
             num_parallel_calls: Pictures that a rank decodes at the same time.
+            views: Of each picture, a name of `setting_bounds.VIEWS`.
+            signals: What may ask this rank to leave, between two batches.
         """
         self._model = model
         self._share = share
         self._config = config
         self._communicator = communicator
         self._num_parallel_calls = num_parallel_calls
+        self._views = views
+        self._signals = signals
         self._first, self._end = share.first_example, share.end_example
+        images_of_rank = -(-config.eval_batch_size // communicator.num_ranks)
         self._batch_size = min(
-            -(-config.eval_batch_size // communicator.num_ranks),
+            max(images_of_rank // picture_views.num_views(views), 1),
             max(self._end - self._first, 1),
         )
         self._damaged = DamagedRecords(share.records, config.on_bad_record)
-        self._count_batch = tf.function(self._counts)
+        self._count_batch = tf.function(self._counts_of_images)
+        self._predict_batch = tf.function(self._log_probabilities)
         self._has_evaluated = False
 
     @property
@@ -87,54 +102,99 @@ class Evaluator:
         """Batches that this rank evaluates."""
         return -(-(self._end - self._first) // self._batch_size)
 
-    def evaluate(
-        self,
-        decayed_variables: Sequence[tf.Variable],
-        report: Callable[[int], None] | None = None,
-    ) -> Result:
+    def evaluate(self, penalty: float = 0.0, report: Report | None = None) -> Result:
         """Returns the accuracy on all examples, to each rank; only sums travel.
 
         Args:
-            decayed_variables: For the weight penalty in the loss.
+            penalty: Of the weights, added to the loss.
             report: Called after each batch with the number of batches done.
 
         Raises:
+            Preempted: On all ranks, if one of them was asked to leave.
             UserError: If a record is damaged and none may be.
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
-        if self.num_batches:
-            eval_batches = batches.evaluation(
-                self._config,
-                self._share,
-                self._batch_size,
-                self._num_parallel_calls,
-                self._damaged,
+        for batch in self._batches(report):
+            sums += self._count_batch(batch.images, batch.labels, batch.is_real).numpy()
+        return self._result_of_all(sums, penalty)
+
+    def new_ensemble(self) -> Ensemble:
+        """Returns an ensemble without networks, for this rank's examples."""
+        return Ensemble(self._end - self._first, self._config.num_classes)
+
+    def add_to(
+        self, ensemble: Ensemble, penalty: float = 0.0, report: Report | None = None
+    ) -> None:
+        """Adds what the network, as it is now, says of this rank's examples.
+
+        The arguments are as for `evaluate`.
+
+        Raises:
+            UserError: If a record is damaged and none may be.
+        """
+        for number, batch in enumerate(self._batches(report)):
+            ensemble.add(
+                number * self._batch_size,
+                self._predict_batch(batch.images).numpy(),
+                batch.labels.numpy(),
+                batch.is_real.numpy(),
             )
-            for number in range(1, self.num_batches + 1):
-                self._communicator.doing(
-                    f"evaluating batch {number} of {self.num_batches}",
-                    # The first one of all makes the graph.
-                    is_timed=number > 1 or self._has_evaluated,
-                )
-                batch = next(eval_batches)
-                sums += self._count_batch(
-                    batch.images, batch.labels, batch.is_real
-                ).numpy()
-                if report:
-                    report(number)
+        ensemble.penalties.append(penalty)
+
+    def evaluate_ensemble(self, ensemble: Ensemble) -> Result:
+        """Returns the accuracy of what the networks of an ensemble say on average.
+
+        Raises:
+            RuntimeError: If not every example was counted once.
+        """
+        sums = np.zeros(4)
+        for logits, labels, is_real in ensemble.batches(self._batch_size):
+            sums += self._counts(tf.constant(logits), labels, is_real).numpy()
+        return self._result_of_all(sums, ensemble.penalty)
+
+    def _batches(self, report: Report | None) -> Iterator[Batch]:
+        """Yields this rank's batches; ends early if it is asked to leave."""
+        if not self.num_batches:
+            return
+        eval_batches = batches.evaluation(
+            self._config,
+            self._share,
+            self._batch_size,
+            self._num_parallel_calls,
+            self._damaged,
+            picture_views.num_crops(self._views),
+        )
+        for number in range(1, self.num_batches + 1):
+            if self._wants_to_leave():
+                return
+            self._communicator.doing(
+                f"evaluating batch {number} of {self.num_batches}",
+                # The first one of all makes the graph.
+                is_timed=number > 1 or self._has_evaluated,
+            )
+            yield next(eval_batches)
+            if report:
+                report(number)
         self._has_evaluated = True
+
+    def _wants_to_leave(self) -> bool:
+        return self._signals is not None and bool(self._signals.seen)
+
+    def _result_of_all(self, sums: np.ndarray, penalty: float) -> Result:
+        """Returns the result of all ranks' sums, each as `_counts` returns them."""
         self._communicator.doing("adding up the evaluation", waits_for_others=True)
         num_skipped = self._damaged.count(self._first, self._end)
         right, right_of_five, loss, count, num_skipped = self._communicator.sum(
             np.append(sums, num_skipped)
         )
         if count + num_skipped != self._share.num_examples_of_all or not count:
+            if any(self._communicator.gather(self._wants_to_leave())):
+                raise Preempted("stopped in an evaluation, as asked", "begins it anew")
             raise RuntimeError(
                 f"evaluation must count all {self._share.num_examples_of_all} examples"
                 f" once; it counted {count:.0f} and skipped {num_skipped:.0f}"
             )
-        penalty = losses.weight_penalty(decayed_variables, self._config.weight_decay)
         return Result(
             top1=float(right / count),
             top5=float(right_of_five / count),
@@ -143,24 +203,35 @@ class Evaluator:
             skipped_records=int(num_skipped),
         )
 
-    def _counts(
+    def _counts_of_images(
         self, images: tf.Tensor, labels: tf.Tensor, is_real: tf.Tensor
+    ) -> tf.Tensor:
+        logits = picture_views.predict(self._model, images, self._views)
+        return self._counts(logits, labels, is_real)
+
+    def _counts(
+        self, logits: tf.Tensor, labels: tf.Tensor, is_real: tf.Tensor
     ) -> tf.Tensor:
         """Returns the right ones, those right among five, the loss and the count.
 
         Summed over the real examples of one batch; `[4]` float64.
         """
-        logits = self._model(images, training=False)
         columns = (
             in_top(logits, labels, 1),
             in_top(logits, labels, 5),
-            losses.cross_entropy(logits, labels, self._config.label_smoothing),
+            losses.cross_entropy(
+                logits, labels, self._config.phases[-1].label_smoothing
+            ),
             tf.ones_like(labels),
         )
         real_columns = [
             tf.boolean_mask(tf.cast(one, tf.float64), is_real) for one in columns
         ]
         return tf.stack([tf.reduce_sum(one) for one in real_columns])
+
+    def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
+        logits = picture_views.predict(self._model, images, self._views)
+        return tf.nn.log_softmax(logits)
 
 
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:

@@ -1,8 +1,8 @@
 """`model_dir/metrics.jsonl`: the numbers of a run, one JSON object a line.
 
-Each has `kind` ("train" or "eval"), `step`, `epoch` and the numbers of its kind:
-`loss`, `learning_rate`, `images_per_second` and `input_wait_share`, or `top1`, `top5`,
-`loss` and `count`.
+Each has `kind`, `step`, `epoch` and the numbers of its kind: `loss`, `learning_rate`,
+`images_per_second` and `input_wait_share` of "train", and `top1`, `top5`, `loss` and
+`count` of "eval", and of "eval_ema" for the moving average of the weights.
 """
 
 import json

@@ -25,8 +25,16 @@ class MetricsLog:
     TensorBoard the rest anew: its own files can't forget.
     """
 
-    def __init__(self, model_dir: Path, start_step: int, rank: int) -> None:
+    def __init__(
+        self, model_dir: Path, start_step: int, rank: int, was_evaluated: bool = True
+    ) -> None:
         """Goes on with the file of a run, or begins one.
+
+        Args:
+            model_dir: Of the run.
+            start_step: Steps done.
+            rank: Of this process.
+            was_evaluated: Whether the state after those steps won't be evaluated again.
 
         Raises:
             UserError: If it can't be read or written.
@@ -36,7 +44,7 @@ class MetricsLog:
             return
         path = model_dir / metrics_file.FILE
         try:
-            kept = _drop_lines_after(path, start_step)
+            kept = _drop_lines_after(path, start_step, was_evaluated)
             self._file = AppendFile(path)
         except OSError as error:
             raise UserError(
@@ -44,12 +52,8 @@ class MetricsLog:
                 f" {os.strerror(error.errno or 0)}. Make room, or see to its rights."
             ) from error
         shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
-        self._summaries = {
-            kind: tf.summary.create_file_writer(
-                str(model_dir / TENSORBOARD_FOLDER / kind)
-            )
-            for kind in ("train", "eval")
-        }
+        self._folder = model_dir / TENSORBOARD_FOLDER
+        self._summaries: dict[str, tf.summary.SummaryWriter] = {}
         for line in kept:
             self._summarize(line)
         self._flush()
@@ -57,7 +61,7 @@ class MetricsLog:
     def write(
         self, kind: str, step: int, epoch: float, numbers: Mapping[str, float]
     ) -> None:
-        """Appends the numbers of one kind, "train" or "eval", at one step."""
+        """Appends the numbers of one kind, as `metrics_file` knows it, at one step."""
         if not self._is_writer:
             return
         line = metrics_file.make_line(kind, step, epoch, numbers)
@@ -74,13 +78,19 @@ class MetricsLog:
             self._file.sync()
 
     def _summarize(self, line: metrics_file.Line) -> None:
-        with (
-            contextlib.suppress(tf.errors.OpError),  # A full disk.
-            self._summaries[line["kind"]].as_default(line["step"]),
-        ):
-            for name, value in line.items():
-                if name not in _NO_CURVES:
-                    tf.summary.scalar(name, value)
+        kind = line["kind"]
+        with contextlib.suppress(tf.errors.OpError):  # A full disk.
+            if kind not in self._summaries:
+                self._summaries[kind] = tf.summary.create_file_writer(
+                    str(self._folder / kind)
+                )
+            with self._summaries[kind].as_default(line["step"]):
+                self._write_scalars(line)
+
+    def _write_scalars(self, line: metrics_file.Line) -> None:
+        for name, value in line.items():
+            if name not in _NO_CURVES:
+                tf.summary.scalar(name, value)
 
     def _flush(self) -> None:
         """Writes what TensorBoard reads; on a full disk it does without."""
@@ -97,8 +107,10 @@ class MetricsLog:
                     summary.close()
 
 
-def _drop_lines_after(path: Path, step: int) -> list[metrics_file.Line]:
-    """Rewrites the file without the lines after a step; returns those it has now."""
+def _drop_lines_after(
+    path: Path, step: int, was_evaluated: bool
+) -> list[metrics_file.Line]:
+    """Rewrites the file without what the run will write again; returns its lines."""
     lines: list[metrics_file.Line] = []
     num_unreadable = 0
     if path.exists():
@@ -107,7 +119,12 @@ def _drop_lines_after(path: Path, step: int) -> list[metrics_file.Line]:
         logging.warning(
             "%d line(s) of %s can't be read, and are left out", num_unreadable, path
         )
-    kept = [one for one in lines if one["step"] <= step]
+    kept = [
+        one
+        for one in lines
+        if one["step"] < step
+        or (one["step"] == step and (was_evaluated or one["kind"] == "train"))
+    ]
     text = "".join(metrics_file.encode(one) for one in kept)
     atomic_write_bytes(path, text.encode())
     return kept

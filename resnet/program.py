@@ -57,8 +57,7 @@ def run(main: Main) -> None:
         _leave_together(communicator, f"error: {error}", 1)
     except Preempted as stop:
         sentence = (
-            f"{stop}. The same command goes on from there (exit code"
-            f" {REQUEUE_EXIT_CODE})."
+            f"{stop}. The same command {stop.then} (exit code {REQUEUE_EXIT_CODE})."
         )
         _leave_together(communicator, sentence, REQUEUE_EXIT_CODE)
     except UserError as error:

@@ -25,11 +25,15 @@ from data_prep import manifest
 from data_prep.errors import UserError, parse_flags
 from resnet import (
     checkpoint_folders,
+    explain,
     failure_file,
     installation,
     program,
+    recipe_file,
     recipes,
+    scaling,
     shared_flags,
+    train_flags,
 )
 from resnet import config as configs
 from resnet.config import Config
@@ -39,85 +43,6 @@ from resnet.placement import Place
 from resnet.run_lock import Locked, RunLock
 
 FLAGS = flags.FLAGS
-
-flags.DEFINE_string(
-    "recipe",
-    recipes.TPU_90EP_24K.name,
-    f"Where unset flags come from: {', '.join(recipes.RECIPES)}.",
-)
-flags.DEFINE_string("model", None, f"Network: {', '.join(configs.MODELS)}.")
-flags.DEFINE_integer(
-    "resnet_depth", None, "Another way to say --model: 50 is resnet50."
-)
-flags.DEFINE_string("mode", Config.mode, f"{' or '.join(configs.MODES)}.")
-flags.DEFINE_integer("train_batch_size", None, "Images in one step, over all ranks.")
-flags.DEFINE_integer("train_steps", None, "Steps to train.")
-flags.DEFINE_float("train_epochs", None, "Epochs to train, instead of --train_steps.")
-flags.DEFINE_float(
-    "base_learning_rate", None, "Learning rate for a batch of 256, and of step 0."
-)
-flags.DEFINE_float(
-    "peak_learning_rate", None, "After the warm-up; unset, it scales with the batch."
-)
-flags.DEFINE_integer("warmup_steps", None, "Length of the warm-up in steps.")
-flags.DEFINE_float("warmup_epochs", None, "The same in epochs.")
-flags.DEFINE_float("momentum", None, "Of the velocity (Nesterov).")
-flags.DEFINE_float("weight_decay", None, "On all but batch normalization.")
-flags.DEFINE_float("bn_momentum", None, "Decay of batch normalization's averages.")
-flags.DEFINE_float("label_smoothing", None, "Share spread evenly over all classes.")
-flags.DEFINE_integer("image_size", None, "Side of the images in pixels.")
-flags.DEFINE_string("augmentation", None, f"{', '.join(configs.AUGMENTATIONS)}.")
-flags.DEFINE_string(
-    "eval_crop",
-    None,
-    f"How evaluation takes the middle: {' or '.join(configs.EVAL_CROPS)}.",
-)
-flags.DEFINE_string(
-    "precision",
-    Config.precision,
-    "float32, bf16, or auto: the faster one, by measurement.",
-)
-flags.DEFINE_integer(
-    "seed", Config.seed, "Of weights, order of the examples and augmentation."
-)
-flags.DEFINE_integer(
-    "steps_per_eval",
-    Config.steps_per_eval,
-    "Evaluate every so many steps; 0: only at the end.",
-)
-flags.DEFINE_integer(
-    "log_step_count_steps",
-    Config.log_step_count_steps,
-    "Steps from one log line to the next.",
-)
-flags.DEFINE_string(
-    "checkpoint_every",
-    Config.checkpoint_every,
-    "From one checkpoint to the next: 500 steps, 2 epochs or 10 minutes.",
-)
-flags.DEFINE_integer(
-    "keep_checkpoints",
-    Config.keep_checkpoints,
-    "Newest checkpoints that are kept, beside the best.",
-)
-flags.DEFINE_string(
-    "shard_by",
-    Config.shard_by,
-    "example: each rank reads from all record files; file: from those on its node.",
-)
-flags.DEFINE_bool(
-    "require_mixed", True, "Refuse classes that aren't mixed over the record files."
-)
-flags.DEFINE_string(
-    "record_log",
-    Config.record_log,
-    "Folder for a log of the records that each rank read.",
-)
-flags.DEFINE_integer(
-    "decoded_cache_mb",
-    Config.decoded_cache_mb,
-    "Memory of each rank for decoded pictures, in 10**6 bytes.",
-)
 
 
 def main(
@@ -129,6 +54,9 @@ def main(
     """Trains as the flags say."""
     with communicator.together():
         parse_flags(argv)
+        if FLAGS.list_recipes or FLAGS.explain:
+            tell(communicator)
+            return
         shared_flags.check()
     communicator.start_guard(place, FLAGS.stall_seconds, FLAGS.model_dir)
     for what, value in installation.describe().items():
@@ -215,6 +143,32 @@ def main(
         raise
 
 
+def tell(communicator: Communicator) -> None:
+    """Has rank 0 print the recipes, or what the run would do.
+
+    Raises:
+        UserError: If the run's settings are wrong.
+    """
+    if FLAGS.list_recipes:
+        print(explain.list_recipes(list(recipes.RECIPES.values())))
+        return
+    recipe = recipe_file.get(FLAGS.recipe)
+    num_examples = recipe.num_train_examples
+    if FLAGS.data_dir:
+        contents = manifest.load(FLAGS.data_dir, "train").manifest
+        num_examples = contents.splits["train"].num_examples
+    given = train_flags.given_settings()
+    config = configs.resolve(recipe, given, num_examples, class_names=("of the data",))
+    num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
+    configs.check_ranks(config, num_ranks)
+    changes = scaling.notes(recipe, given, config.global_batch_size, num_examples)
+    print(explain.explain(recipe, config, num_ranks, changes))
+    if FLAGS.explain_plot and communicator.rank == 0:
+        from resnet import explain_plot  # Takes a second to import.
+
+        explain_plot.draw(config, pathlib.Path(FLAGS.explain_plot))
+
+
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
     """Returns the splits of the data set that the run needs."""
     if config.mode == "train_and_eval" and "validation" in contents.splits:
@@ -228,64 +182,12 @@ def resolve_config(contents: manifest.Manifest) -> Config:
     Raises:
         UserError: If they are wrong.
     """
-    given = {
-        "model": model_name(),
-        "global_batch_size": FLAGS.train_batch_size,
-        "batch_norm_decay": FLAGS.bn_momentum,
-        "precision": {"bfloat16": "bf16"}.get(FLAGS.precision, FLAGS.precision),
-    }
-    for name in (
-        "train_steps",
-        "train_epochs",
-        "base_learning_rate",
-        "peak_learning_rate",
-        "warmup_steps",
-        "warmup_epochs",
-        "momentum",
-        "weight_decay",
-        "label_smoothing",
-        "image_size",
-        "augmentation",
-        "seed",
-        "data_dir",
-        "model_dir",
-        "mode",
-        "eval_batch_size",
-        "steps_per_eval",
-        "log_step_count_steps",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "num_parallel_calls",
-        "eval_crop",
-        "shard_by",
-        "on_bad_record",
-        "record_log",
-        "decoded_cache_mb",
-    ):
-        given[name] = FLAGS[name].value
     return configs.resolve(
-        recipes.get(FLAGS.recipe),
-        given,
+        recipe_file.get(FLAGS.recipe),
+        train_flags.given_settings(),
         contents.splits["train"].num_examples,
         contents.class_names,
     )
-
-
-def model_name() -> str | None:
-    """Returns the network that --model or --resnet_depth name, if either does.
-
-    Raises:
-        UserError: If they name two.
-    """
-    if FLAGS.resnet_depth is None:
-        return FLAGS.model
-    name = f"resnet{FLAGS.resnet_depth}"
-    if FLAGS.model not in (None, name):
-        raise UserError(
-            f"--model={FLAGS.model} and --resnet_depth={FLAGS.resnet_depth} name two"
-            " networks. Leave one out."
-        )
-    return name
 
 
 def make_model_dir(model_dir: str) -> None:
@@ -332,12 +234,7 @@ def join_old_run(config: Config) -> Config:
     old = configs.load(config.model_dir)
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=old.precision)
-    if different := configs.differences(old, config):
-        raise UserError(
-            f"{config.model_dir} holds a run with other settings"
-            f" ({'; '.join(different)}). Name another --model_dir, or the settings of"
-            " that run."
-        )
+    configs.refuse_other(old, config)
     return config
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resnet import checkpoint_interval
+from resnet import installation, intervals, phases
 from resnet.checkpoint_writer import CheckpointWriter
 from resnet.config import Config
 from resnet.distributed import AgreedFailure, Communicator
@@ -34,9 +34,10 @@ class Saving:
         self._config = config
         self._state = state
         self._communicator = communicator
-        self._interval = checkpoint_interval.parse(config.checkpoint_every)
+        self._interval = intervals.parse(config.checkpoint_every, "--checkpoint_every")
         self._saved_step = state.step
         self._saved_at = time.monotonic()
+        self._installation = installation.describe()
         self._writer = CheckpointWriter(Path(config.model_dir), config.keep_checkpoints)
 
     @property
@@ -52,31 +53,40 @@ class Saving:
     def is_due(self) -> bool:
         """Whether the settings ask for one after the step just done."""
         config, step = self._config, self._state.step
-        return step == config.train_steps or self._interval.ends_at(
+        is_end = phases.ended_by(config.phases, step) is not None
+        return is_end or self._interval.ends_at(
             step, config.num_train_examples, config.global_batch_size
         )
 
-    def save(self, evaluated: Mapping[str, float] | None = None) -> None:
+    def save(self, evaluated: Mapping[str, Mapping[str, float]]) -> None:
         """Has the state written in the background, if it isn't already.
 
         Args:
-            evaluated: The result of evaluating this very state, if it was.
+            evaluated: What evaluating this very state found, if it was, by the name of
+                the checkpoint's fact.
 
         Raises:
             AgreedFailure: If the ranks' weights are no numbers, or not the same.
         """
-        if self._saved_step == self._state.step and evaluated is None:
+        if self._saved_step == self._state.step and not evaluated:
             return
         self._communicator.doing(
             f"saving step {self._state.step}", waits_for_others=True
         )
         check_weights(self._state, self._communicator)
-        facts: dict[str, Any] = {"config": dataclasses.asdict(self._config)}
-        if evaluated is not None:
-            facts["eval"] = dict(evaluated)
+        facts: dict[str, Any] = {
+            "config": dataclasses.asdict(self._config),
+            "installation": self._installation,
+        }
+        facts.update(evaluated)
+        ended = phases.ended_by(self._config.phases, self._state.step)
+        if ended is not None:
+            facts["ends_phase"] = ended.name
         snapshot = take_snapshot(self._state, facts, self._communicator)
         if snapshot is not None:
             self._writer.submit(snapshot)
+            if ended is not None:  # Kept: a later one must not take its place.
+                self._writer.close()
         self._saved_step, self._saved_at = self._state.step, time.monotonic()
 
     def finish(self) -> None:

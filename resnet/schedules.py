@@ -1,31 +1,65 @@
-"""Settings that change with the step: each a pure function of the step."""
+"""Learning rates that change with the step: each a pure function of the step."""
+
+import math
+from dataclasses import dataclass
+
+DECAYS = ("polynomial", "cosine", "steps", "none")
 
 
-def gradual_warmup_then_dec(
-    step: int,
-    base_learning_rate: float,
-    warmup_steps: int,
-    peak_learning_rate: float,
-    train_steps: int,
-) -> float:
-    """Returns the learning rate of one step.
+@dataclass(frozen=True)
+class Curve:
+    """A learning rate from a step on, which is its step 0.
 
-    The rate rises in a straight line from `base_learning_rate` at step 0 to
-    `peak_learning_rate` at `warmup_steps`, then falls in a straight line to 0 at
-    `train_steps`; past the end it stays 0.
+    First a straight line from `start` at step 0 to `peak` at `warmup_steps`. From there
+    on the decay, a function of the share x of the way from `decay_start` to
+    `decay_end`, from 0 to 1, where it stays:
 
-    Args:
-        step: Global step, from 0; one step is one global batch.
-        base_learning_rate: Rate of step 0.
-        warmup_steps: Length of the warm-up in steps; 0 for none.
-        peak_learning_rate: Rate after the warm-up, already scaled to the batch.
-        train_steps: Length of the training in steps, more than `warmup_steps`.
+    - "polynomial": end + (peak - end) * (1 - x) ** power. With `decay_start` at the end
+      of the warm-up it is TensorFlow's polynomial_decay, and with 0 Caffe's `poly` and
+      `poly_cyc`, whose rate drops where the warm-up ends.
+    - "cosine": end + (peak - end) * (1 + cos(pi * x)) / 2.
+    - "steps": peak, times `drop_factor` from each of the `drops` on.
+    - "none": peak.
 
-    Source: "ResNet-50 on 256 Xeon nodes with TensorFlow and Horovod" (SURFsara, Intel,
-    Dell, 2018), the function of this name; its decay is a polynomial of power 1.
+    Attributes:
+        start: Rate of step 0.
+        peak: Rate that the warm-up leads to and the decay begins from.
+        warmup_steps: Length of the warm-up; 0 for none.
+        decay: A name of `DECAYS`.
+        decay_start: Where the decay is counted from, not after `warmup_steps`.
+        decay_end: Where it ends, after `decay_start`.
+        power: Of "polynomial".
+        end: Rate at `decay_end` and after it.
+        drops: Steps of "steps", ascending.
+        drop_factor: Of each of them.
     """
-    if step < warmup_steps:
-        rise = peak_learning_rate - base_learning_rate
-        return base_learning_rate + rise * step / warmup_steps
-    left = max(train_steps - step, 0)
-    return peak_learning_rate * left / (train_steps - warmup_steps)
+
+    start: float
+    peak: float
+    warmup_steps: int = 0
+    decay: str = "polynomial"
+    decay_start: int = 0
+    decay_end: int = 0
+    power: float = 1.0
+    end: float = 0.0
+    drops: tuple[int, ...] = ()
+    drop_factor: float = 0.1
+
+
+def learning_rate(curve: Curve, step: int) -> float:
+    """Returns the learning rate of one step of a curve, from 0."""
+    if step < curve.warmup_steps:
+        rise = curve.peak - curve.start
+        return curve.start + rise * step / curve.warmup_steps
+    if curve.decay == "steps":
+        return curve.peak * curve.drop_factor ** sum(
+            step >= drop for drop in curve.drops
+        )
+    if curve.decay == "none":
+        return curve.peak
+    left = max(curve.decay_end - step, 0) / (curve.decay_end - curve.decay_start)
+    if curve.decay == "cosine":
+        share = (1 - math.cos(math.pi * left)) / 2
+    else:
+        share = left**curve.power
+    return curve.end + (curve.peak - curve.end) * share

@@ -3,7 +3,8 @@
 from absl import flags
 
 from data_prep.errors import UserError
-from resnet.config import ON_BAD_RECORD, Config
+from resnet.config import Config
+from resnet.setting_bounds import ON_BAD_RECORD
 
 FLAGS = flags.FLAGS
 
@@ -20,6 +21,12 @@ flags.DEFINE_integer(
     "eval_batch_size",
     Config.eval_batch_size,
     "Images in one step of evaluation, over all ranks.",
+)
+flags.DEFINE_integer(
+    "recalibration_batches",
+    None,
+    "Before evaluating, take batch normalization's statistics from so many batches of"
+    " training images, each as large as a rank's in training; 0: from the training.",
 )
 flags.DEFINE_integer(
     "num_intra_threads", 0, "Threads that share one op; 0 takes one a core of the rank."

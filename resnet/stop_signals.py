@@ -12,7 +12,15 @@ _SAME_KEYSTROKE_SECONDS = 1.0
 
 
 class Preempted(Exception):
-    """All ranks have stopped after the same step, which is saved."""
+    """All ranks have stopped, as one of them was asked to.
+
+    Attributes:
+        then: What the same command does when it is started again.
+    """
+
+    def __init__(self, sentence: str, then: str = "goes on from there") -> None:
+        super().__init__(sentence)
+        self.then = then
 
 
 class StopSignals:

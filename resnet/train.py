@@ -4,89 +4,35 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from data_prep.atomic_files import atomic_write_bytes
-from resnet import schedules
+from resnet import intervals, phases, weights_in_turn
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.record_log import RecordLog
 from resnet.data.share import Share
 from resnet.distributed import AgreedFailure, Communicator
-from resnet.evaluate import Evaluator
+from resnet.evaluate import Evaluator, Result
 from resnet.input_wait import InputWait
 from resnet.metrics_log import MetricsLog
-from resnet.optim import losses
-from resnet.optim.optimizers import Momentum
 from resnet.progress import Progress
+from resnet.recalibration import Recalibration
 from resnet.saving import Saving
 from resnet.stop_signals import Preempted, StopSignals
-from resnet.train_state import TrainState, averaged_batch_norm, restore_newest
-
-NUM_VOTES = 2  # Whether to leave, and whether to save.
-StepFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-
-
-def make_train_step(
-    model: keras.Model,
-    optimizer: Momentum,
-    names: Sequence[str],
-    label_smoothing: float,
-    communicator: Communicator,
-    freeze_batch_norm: bool = False,
-) -> StepFunction:
-    """Returns `train_step(images, labels, learning_rate, votes)`, made into a graph.
-
-    It moves the variables by one step and returns what all ranks then know, float32:
-    the mean cross-entropy of this rank's examples, the same of the whole global batch,
-    and the mean over ranks of each of the votes, `[num_votes]` float32. These travel
-    while the gradients are computed, and cost no time of their own. Each rank must call
-    it as often as the others.
-
-    Args:
-        model: The network.
-        optimizer: Of the network's trainable variables.
-        names: Of those variables, for the exchange of their gradients.
-        label_smoothing: As `losses.cross_entropy` takes it.
-        communicator: The ranks, whose gradients are averaged.
-        freeze_batch_norm: Whether to normalize by the moving averages, which then stay.
-    """
-    gradient_names = [f"gradient/{name}" for name in names]
-
-    @tf.function
-    def train_step(
-        images: tf.Tensor, labels: tf.Tensor, learning_rate: tf.Tensor, votes: tf.Tensor
-    ) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            logits = model(images, training=not freeze_batch_norm)
-            loss = tf.reduce_mean(losses.cross_entropy(logits, labels, label_smoothing))
-        own = tf.concat([[loss], votes], axis=0)
-        (of_all,) = communicator.average([own], ["loss_and_votes"])
-        gradients = tape.gradient(loss, optimizer.variables)
-        own_loss = nan_unless_finite(loss, gradients[0])
-        gradients = communicator.average(gradients, gradient_names)
-        optimizer.apply(gradients, learning_rate)
-        loss_of_all = nan_unless_finite(of_all[0], gradients[0])
-        return tf.concat([[own_loss, loss_of_all], of_all[1:]], axis=0)
-
-    return train_step
-
-
-def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the loss; or NaN if the gradient of the first variable has one.
-
-    That gradient is the last to be computed, and what is no number anywhere reaches it.
-    The loss alone doesn't tell: TensorFlow's max pooling lets a NaN vanish.
-    """
-    is_finite = tf.math.is_finite(tf.reduce_sum(first_gradient))
-    return tf.where(is_finite, loss, np.float32(np.nan))
+from resnet.train_state import (
+    TrainState,
+    averaged_batch_norm,
+    best_top1,
+    ema_decay,
+    restore_newest,
+)
+from resnet.train_step import Rates, TrainStep
 
 
 def train(
@@ -109,28 +55,36 @@ def train(
 
     Raises:
         AgreedFailure: On all ranks, if the loss is no longer finite.
-        Preempted: On all ranks, if one of them was asked to leave.
+        Preempted: On all ranks, if one of them was asked to leave; what was done is
+            saved.
         UserError: If a record is damaged and none may be.
     """
     model_dir = Path(config.model_dir)
     state = TrainState(config)
     restore_newest(state, model_dir, communicator)
-    train_step = make_train_step(
-        state.model, state.optimizer, state.names, config.label_smoothing, communicator
-    )
     train_batches = batches.training(
         config, train_share, communicator.num_ranks, state.step, num_parallel_calls
     )
-    evaluator = None
+    evaluator, recalibration = None, None
     if eval_share is not None:
         evaluator = Evaluator(
-            state.model, eval_share, config, communicator, num_parallel_calls
+            state.model,
+            eval_share,
+            config,
+            communicator,
+            num_parallel_calls,
+            signals=signals,
         )
+        if config.recalibration_batches:
+            recalibration = Recalibration(
+                state.model, train_share, config, communicator, num_parallel_calls
+            )
     with communicator.together():
         record_log = RecordLog(
             config.record_log, state.step, communicator.rank, communicator.num_ranks
         )
-        log = MetricsLog(model_dir, state.step, communicator.rank)
+        was_evaluated = state.top1 is not None
+        log = MetricsLog(model_dir, state.step, communicator.rank, was_evaluated)
     saving = Saving(config, state, communicator)
     logging.info(
         "Training for %d steps (%.2f epochs in total). Current step %d.",
@@ -150,50 +104,72 @@ def train(
             raise Preempted(f"stopped before step {state.step + 1}")
         num_skipped = 0
         first_step = state.step
-        while state.step < config.train_steps:
-            learning_rate = schedules.gradual_warmup_then_dec(
-                state.step,
-                config.base_learning_rate,
-                config.warmup_steps,
-                config.peak_learning_rate,
-                config.train_steps,
-            )
-            communicator.doing(f"reading the batch of step {state.step + 1}")
-            with input_wait.waiting():
-                batch = next(train_batches)
-            examples = train_share.records.number_of_example[batch.examples.numpy()]
-            record_log.write(state.step, examples, batch.is_real.numpy())
-            num_skipped += int(np.count_nonzero(~batch.is_real.numpy()))
-            communicator.doing(
-                f"computing step {state.step + 1}",
-                is_timed=state.step > first_step,  # The first one makes the graph.
-                waits_for_others=True,
-            )
+        phase = phases.at(config.phases, state.step)
+        train_step = TrainStep(state, phase, communicator)
+        while True:
+            is_due = evaluation_is_due(config, state.step) and state.top1 is None
+            if evaluator and is_due:
+                save_state(saving, log, {})  # Before what takes long.
+                evaluated = {}
+                with progress.paused():
+                    for name, result in evaluate(
+                        state, evaluator, recalibration, communicator
+                    ):
+                        evaluated[name] = result.as_dict()
+                        epoch = config.epoch(state.step)
+                        log.write(name, state.step, epoch, evaluated[name])
+                        whose = " of the average" if name == "eval_ema" else ""
+                        progress.say(f"step {state.step}{whose}: {result}")
+                state.top1 = best_top1(evaluated)
+                save_state(saving, log, evaluated)
+                input_wait.paused()
+            if state.step >= config.train_steps or _is_good_enough(state):
+                break
+            if phase is not (now := phases.at(config.phases, state.step)):
+                phase, train_step = now, TrainStep(state, now, communicator)
+                first_step = state.step
+            if phases.forgets_at(config.phases, state.step):
+                state.optimizer.forget()
+            rates = rates_of(config, state.step)
+            seen = []
+            for number in range(1, config.accumulation_steps + 1):
+                communicator.doing(f"reading the batch of step {state.step + 1}")
+                with input_wait.waiting():
+                    part = next(train_batches)
+                seen.append((part.examples.numpy(), part.is_real.numpy()))
+                is_last = number == config.accumulation_steps
+                communicator.doing(
+                    f"computing step {state.step + 1}",
+                    is_timed=state.step > first_step,  # The first one makes the graph.
+                    waits_for_others=is_last,
+                )
+                if not is_last:
+                    train_step.add(part)
+            examples, is_real = map(np.concatenate, zip(*seen, strict=True))
+            examples = train_share.records.number_of_example[examples]
+            record_log.write(state.step, examples, is_real)
+            num_skipped += int(np.count_nonzero(~is_real))
             wants_to_leave = signals is not None and bool(signals.seen)
-            own_loss, loss, leave, save = train_step(
-                batch.images,
-                batch.labels,
-                tf.constant(learning_rate, tf.float32),
-                tf.constant([float(wants_to_leave), float(saving.wanted)]),
-            ).numpy()
-            state.step += 1
-            if not math.isfinite(loss):
-                stop_diverged(state.step, own_loss, examples, model_dir, communicator)
-            state.losses.append(float(loss))
+            outcome = train_step(part, rates, [wants_to_leave, saving.wanted])
+            leave, save = outcome.votes > 0
+            state.step, state.top1 = state.step + 1, None
+            if not math.isfinite(outcome.loss):
+                stop_diverged(
+                    state.step, outcome.own_loss, examples, model_dir, communicator
+                )
+            state.losses.append(float(outcome.loss))
             progress.step_done()
             input_wait.step_done()
 
             if _due(state.step, config.log_step_count_steps, config):
                 mean_loss = math.fsum(state.losses) / len(state.losses)
-                mean_loss += losses.weight_penalty(
-                    state.decayed_variables, config.weight_decay
-                )
+                mean_loss += state.weight_penalty()
                 state.losses.clear()
                 numbers = {
                     "loss": mean_loss,
-                    "learning_rate": learning_rate,
+                    "learning_rate": rates.learning_rate,
                     "images_per_second": progress.show(
-                        state.step, mean_loss, learning_rate
+                        state.step, mean_loss, rates.learning_rate
                     ),
                     "input_wait_share": input_wait.report(communicator),
                 }
@@ -202,21 +178,10 @@ def train(
                     numbers["skipped_records"] = int(total)
                     num_skipped = 0
                 log.write("train", state.step, config.epoch(state.step), numbers)
-            evaluated = None
-            if evaluator and _due(state.step, config.steps_per_eval, config):
-                with progress.paused():
-                    with averaged_batch_norm(state, communicator):
-                        result = evaluator.evaluate(state.decayed_variables)
-                    evaluated = result.as_dict()
-                    epoch = config.epoch(state.step)
-                    log.write("eval", state.step, epoch, evaluated)
-                    progress.say(f"step {state.step}: {result}")
+            if save or leave or saving.is_due:
+                save_state(saving, log, {})
                 input_wait.paused()
-            if evaluated or save or leave or saving.is_due:
-                log.sync()
-                saving.save(evaluated)
-                input_wait.paused()
-            if leave and state.step < config.train_steps:
+            if leave and (state.step < config.train_steps or evaluator):
                 saving.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         saving.finish()
@@ -225,6 +190,56 @@ def train(
         state.step,
         time.monotonic() - started,
     )
+
+
+def save_state(
+    saving: Saving, log: MetricsLog, evaluated: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Saves the state, once the lines before it can't be lost any more."""
+    log.sync()
+    saving.save(evaluated)
+
+
+def rates_of(config: Config, step: int) -> Rates:
+    """Returns what changes from step to step, of one step from 0."""
+    return Rates(
+        phases.learning_rate(config.phases, step),
+        phases.momentum(config.phases, step, config.momentum_correction),
+        ema_decay(config, step),
+    )
+
+
+def evaluation_is_due(config: Config, step: int) -> bool:
+    """Returns whether the settings ask for one after so many steps."""
+    if step == config.train_steps:
+        return True
+    if not config.eval_every or step == 0:
+        return False
+    interval = intervals.parse(config.eval_every, "--eval_every")
+    return interval.ends_at(step, config.num_train_examples, config.global_batch_size)
+
+
+def evaluate(
+    state: TrainState,
+    evaluator: Evaluator,
+    recalibration: Recalibration | None,
+    communicator: Communicator,
+) -> Iterator[tuple[str, Result]]:
+    """Yields what the weights are worth, and then their moving averages, if any.
+
+    Recalibrated, if the settings say so; each rank goes on with its own statistics.
+    """
+    chosen = weights_in_turn.all_of(state)
+    with averaged_batch_norm(state, communicator):
+        for weights in weights_in_turn.each(
+            state, chosen, recalibration, communicator.num_ranks
+        ):
+            result = evaluator.evaluate(state.weight_penalty())
+            yield weights_in_turn.FACTS[weights], result
+
+
+def _is_good_enough(state: TrainState) -> bool:
+    return 0 < state.config.stop_at_top1 <= (state.top1 or 0.0)
 
 
 def _due(step: int, every: int, config: Config) -> bool:

@@ -8,13 +8,16 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from data_prep.errors import UserError
-from resnet import checkpoint_folders, checkpoints, models
+from resnet import checkpoint_folders, checkpoints, installation, models, phases
+from resnet import config as configs
 from resnet.checkpoints import Checkpoint
 from resnet.config import Config
 from resnet.distributed import Communicator
-from resnet.optim.optimizers import Momentum
+from resnet.optim import losses
+from resnet.optim.optimizers import Lars, Momentum
 from resnet.precision import COMPUTE_DTYPES
 
 # Each rank normalizes by its own batches, so that its averages are its own as well.
@@ -29,18 +32,29 @@ class TrainState:
         model: The network.
         optimizer: With a velocity for each trainable variable.
         losses: Mean losses of the global batches since the last log line.
+        top1: The highest that evaluating this very state has found; None if it wasn't.
+        ema: Moving averages of all of the network's variables, in its order; empty if
+            the settings want none.
     """
 
     def __init__(self, config: Config) -> None:
+        self.config = config
         self.step = 0
         self.losses: list[float] = []
+        self.top1: float | None = None
         self.model = build_model(config)
-        self.optimizer = Momentum(
-            self.trainable_variables,
-            config.momentum,
-            config.weight_decay,
-            [decays(name) for name in self.names],
-        )
+        self.optimizer = self._make_optimizer()
+        self.ema: list[tf.Variable] = []
+        if config.ema_decay:
+            self.ema = [tf.Variable(one.value) for one in self.model.variables]
+
+    def _make_optimizer(self) -> Momentum:
+        config, variables = self.config, self.trainable_variables
+        if config.optimizer == "momentum":
+            decaying = [decays(name) for name in self.names]
+            return Momentum(variables, decaying, config.nesterov)
+        scaled = [decays(name) and not name.endswith("/bias") for name in self.names]
+        return Lars(variables, scaled, config.nesterov, config.trust_coefficient)
 
     @property
     def names(self) -> list[str]:
@@ -54,14 +68,28 @@ class TrainState:
 
     @property
     def batch_norm_averages(self) -> list[tf.Variable]:
-        """The moving means and variances, which each rank moves by its own batches."""
-        return [variable.value for variable in self.model.non_trainable_variables]
+        """The moving means and variances, which each rank moves by its own batches.
+
+        Their own moving averages are among them, if there are any.
+        """
+        own = [variable.value for variable in self.model.non_trainable_variables]
+        pairs = zip(self.model.variables, self.ema, strict=False)
+        return own + [average for one, average in pairs if not one.trainable]
 
     @property
     def decayed_variables(self) -> list[tf.Variable]:
-        """Those of the trainable variables that decay."""
-        pairs = zip(self.trainable_variables, self.names, strict=True)
-        return [variable for variable, name in pairs if decays(name)]
+        """Those of the trainable variables that the optimizer decays."""
+        pairs = zip(self.optimizer.variables, self.optimizer.decays, strict=True)
+        return [variable for variable, decays in pairs if decays]
+
+    def weight_penalty(self) -> float:
+        """Returns what the weights add to the loss that is printed.
+
+        It is that of the step done last, which may have ended a phase.
+        """
+        last_step = max(self.step - 1, 0)
+        weight_decay = phases.at(self.config.phases, last_step).weight_decay
+        return losses.weight_penalty(self.decayed_variables, weight_decay)
 
     def tensors(self) -> dict[str, tf.Variable]:
         """Returns everything that all ranks have alike, by name.
@@ -72,7 +100,34 @@ class TrainState:
         return {
             **{f"model/{one.path}": one.value for one in self.model.variables},
             **{f"velocity/{name}": velocity for name, velocity in velocities},
+            **{
+                f"ema/{one.path}": average
+                for one, average in zip(self.model.variables, self.ema, strict=False)
+            },
         }
+
+    def move_ema(self, decay: tf.Tensor) -> None:
+        """Moves the averages towards the variables; to be called inside the graph.
+
+        average = decay * average + (1 - decay) * variable
+
+        Args:
+            decay: float32 scalar.
+        """
+        for variable, average in zip(self.model.variables, self.ema, strict=False):
+            average.assign_sub((1 - decay) * (average - variable.value))
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """While it lasts, the network has the moving averages for its variables."""
+        own = [variable.value.numpy() for variable in self.model.variables]
+        for variable, average in zip(self.model.variables, self.ema, strict=True):
+            variable.value.assign(average)
+        try:
+            yield
+        finally:
+            for variable, value in zip(self.model.variables, own, strict=True):
+                variable.value.assign(value)
 
     def assign(self, saved: Checkpoint) -> None:
         """Takes everything over from a checkpoint but what each rank has for itself.
@@ -97,6 +152,41 @@ class TrainState:
             variable.assign(saved.tensors[name])
         self.step = saved.step
         self.losses = list(saved.facts.get("losses", []))
+        self.top1 = best_top1(saved.facts)
+
+    def take_weights(self, saved: Checkpoint) -> None:
+        """Takes over only the network's variables, as a phase of Caffe's begins.
+
+        Raises:
+            UserError: If they are those of another network.
+        """
+        for variable in self.model.variables:
+            found = saved.tensors.get(f"model/{variable.path}")
+            if found is None or found.shape != tuple(variable.shape):
+                raise UserError(
+                    f"--initial_weights must be those of this {self.model.name}:"
+                    f" {variable.path!r} must have the shape {tuple(variable.shape)};"
+                    f" there it has {None if found is None else found.shape}"
+                )
+            variable.value.assign(found)
+        for variable, average in zip(self.model.variables, self.ema, strict=False):
+            average.assign(variable.value)
+
+
+def best_top1(facts: Mapping[str, Any]) -> float | None:
+    """Returns the highest top-1 among a checkpoint's facts; None if it has none."""
+    found = [facts[name]["top1"] for name in ("eval", "eval_ema") if name in facts]
+    return max(found, default=None)
+
+
+def ema_decay(config: Config, step: int) -> float:
+    """Returns the decay of the moving average in one step.
+
+    At first it is lower, so that the weights a run begins with are soon forgotten.
+
+    Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
+    """
+    return min(config.ema_decay, (1 + step) / (10 + step))
 
 
 def build_model(config: Config) -> keras.Model:
@@ -108,6 +198,7 @@ def build_model(config: Config) -> keras.Model:
         config.batch_norm_decay,
         COMPUTE_DTYPES[config.precision],
         config.seed,
+        config.zero_last_gamma,
     )
 
 
@@ -165,24 +256,59 @@ def restore_newest(
 ) -> None:
     """Takes over the newest whole checkpoint, if there is one, read by rank 0 for all.
 
-    All ranks then have the same weights, also of a new run. On as many ranks as it was
-    saved by, each has its own moving averages again, on others their mean.
+    All ranks then have the same weights, also of a new run, which begins as the
+    settings say. On as many ranks as it was saved by, each has its own moving averages
+    again, on others their mean.
     """
     of_ranks = None
     with communicator.together():
         if communicator.rank == 0:
             checkpoint_folders.remove_leftovers(model_dir)
             saved = checkpoints.load_newest(model_dir, set_aside=True)
-            if saved is not None:
+            if saved is None:
+                _begin(state)
+            else:
+                check_is_same_run(saved, state.config)
                 state.assign(saved)
                 of_ranks = saved.tensors.get(AVERAGES_OF_RANKS)
-    state.step, state.losses = communicator.broadcast((state.step, state.losses))
+    state.step, state.losses, state.top1 = communicator.broadcast(
+        (state.step, state.losses, state.top1)
+    )
     communicator.broadcast_variables(list(state.tensors().values()))
     if of_ranks is not None and len(of_ranks) != communicator.num_ranks:
         of_ranks = None
     own = communicator.scatter_rows(of_ranks)
     if own is not None:
         _assign_flat(state.batch_norm_averages, own)
+
+
+def check_is_same_run(saved: Checkpoint, config: Config) -> None:
+    """Refuses a checkpoint of other settings; warns if it is of other programs.
+
+    Raises:
+        UserError: Naming what differs.
+    """
+    configs.refuse_other(configs.from_json(saved.facts["config"]), config)
+    now, then = installation.describe(), saved.facts.get("installation", {})
+    changed = [name for name, value in then.items() if now.get(name) != value]
+    if changed:
+        logging.warning(
+            "the checkpoint of step %d was written with another %s: the results may"
+            " differ in their last bits from those of a run that was not interrupted",
+            saved.step,
+            ", ".join(changed),
+        )
+
+
+def _begin(state: TrainState) -> None:
+    """Begins a run where the settings say, with the weights that they name."""
+    config = state.config
+    if config.first_phase:
+        names = [phase.name for phase in config.phases]
+        firsts = phases.first_steps(config.phases)
+        state.step = firsts[names.index(config.first_phase)]
+    if config.initial_weights:
+        state.take_weights(checkpoints.load_from(Path(config.initial_weights)))
 
 
 def _flat(variables: list[tf.Variable]) -> np.ndarray:

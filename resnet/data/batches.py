@@ -22,6 +22,9 @@ def training(
 ) -> "Batches":
     """Returns this rank's part of each global batch from a step on.
 
+    Each step has `config.accumulation_steps` of them, which are equal parts of the
+    rank's examples in their order.
+
     Args:
         config: The run's settings.
         share: What this rank trains on.
@@ -30,34 +33,40 @@ def training(
         num_parallel_calls: Pictures that are decoded at the same time.
     """
     local_batch_size = config.global_batch_size // num_ranks
+    num_parts = config.accumulation_steps
     cache = DecodedCache(config.decoded_cache_mb) if config.decoded_cache_mb else None
 
-    def make_dataset(step: int, stand_ins: StandIns) -> tf.data.Dataset:
+    def make_dataset(part: int, stand_ins: StandIns) -> tf.data.Dataset:
         return input_pipeline.train_batches(
             share.records,
             config,
             share.rank,
             share.num_ranks,
             local_batch_size,
-            step,
+            part,
             num_parallel_calls,
             stand_ins,
             cache,
         )
 
-    def examples_of_batch(step: int) -> np.ndarray:
+    def examples_of_part(part: int) -> np.ndarray:
         return input_pipeline.examples_of_batch(
-            step,
+            part,
             config.seed,
             share.rank,
             share.num_ranks,
             local_batch_size,
             share.records.num_examples,
+            num_parts,
         )
 
     damaged = DamagedRecords(share.records, config.on_bad_record)
     return Batches(
-        make_dataset, examples_of_batch, damaged, start_step, config.num_classes
+        make_dataset,
+        examples_of_part,
+        damaged,
+        start_step * num_parts,
+        config.num_classes,
     )
 
 
@@ -67,6 +76,7 @@ def evaluation(
     batch_size: int,
     num_parallel_calls: int,
     damaged: DamagedRecords,
+    num_crops: int = 1,
 ) -> "Batches":
     """Returns the examples that this rank evaluates, each once.
 
@@ -76,6 +86,7 @@ def evaluation(
         batch_size: Examples of each batch of this rank.
         num_parallel_calls: Pictures that are decoded at the same time.
         damaged: The damaged records of the share, as far as they are known.
+        num_crops: As `input_pipeline.eval_batches` takes it.
     """
     first, end = share.first_example, share.end_example
 
@@ -89,6 +100,7 @@ def evaluation(
             start_batch,
             num_parallel_calls,
             stand_ins,
+            num_crops,
         )
 
     def examples_of_batch(batch: int) -> np.ndarray:

@@ -103,15 +103,39 @@ def shuffled(
 
 
 def slice_positions(
-    step: Any, global_batch_size: int, rank: int, num_ranks: int
+    step: Any, global_batch_size: int, rank: Any, num_ranks: int
 ) -> tuple[Any, int]:
     """Returns the first position of a rank's slice of a global batch, and its length.
 
     Args:
         step: Which global batch, from 0.
         global_batch_size: A multiple of `num_ranks`.
-        rank: From 0.
+        rank: From 0; a number, an array or a tensor, as `step`.
         num_ranks: Ranks that share the batch.
     """
     local_batch_size = global_batch_size // num_ranks
     return step * global_batch_size + rank * local_batch_size, local_batch_size
+
+
+def part_positions(
+    part: Any, num_parts: int, global_batch_size: int, rank: int, num_ranks: int
+) -> tuple[Any, int]:
+    """Returns the first position of a part of a rank's slice, and its length.
+
+    The slice of each step is divided into equal parts. They are counted on from step to
+    step: part p is of step p // num_parts.
+
+    Args:
+        part: Which part, from 0.
+        num_parts: Of each step.
+        global_batch_size: A multiple of `num_ranks * num_parts`.
+        rank: From 0.
+        num_ranks: Ranks that share the batch.
+    """
+    # They are the slices that so many times as many ranks would have.
+    return slice_positions(
+        part // num_parts,
+        global_batch_size,
+        rank * num_parts + part % num_parts,
+        num_ranks * num_parts,
+    )

@@ -1,15 +1,18 @@
 """The batches of a rank, as datasets that begin at any batch."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from resnet import phases
 from resnet.config import Config
-from resnet.data import example_order, preprocessing
+from resnet.data import example_order, mixing, preprocessing
 from resnet.data.damaged_records import StandIns
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.record_files import RecordFiles, read_example
+from resnet.phases import Phase
 
 PREFETCHED_BATCHES = 2
 _AUGMENTATION_STREAM = 1000  # Of `mix_seed`, beyond those of the order.
@@ -19,17 +22,21 @@ class Batch(NamedTuple):
     """Some examples.
 
     Attributes:
-        images: `[batch, image_size, image_size, 3]` float32.
+        images: `[batch, image_size, image_size, 3]` float32; five crops of each where
+            evaluation asks for them: `[batch, 5, image_size, image_size, 3]`.
         labels: `[batch]` int32, from 0 if they are what they should be.
         examples: `[batch]` int64, which were really read.
         is_real: `[batch]` bool; False where an example only fills the place of another
             one, which is damaged or isn't there.
+        label_share: `[batch]` float32, from 0 to 1; what isn't its own label's share of
+            a mixed example is that of the other example of its pair.
     """
 
     images: tf.Tensor
     labels: tf.Tensor
     examples: tf.Tensor
     is_real: tf.Tensor
+    label_share: tf.Tensor
 
 
 def train_batches(
@@ -38,35 +45,38 @@ def train_batches(
     rank: int,
     num_ranks: int,
     local_batch_size: int,
-    start_step: int,
+    start_part: int,
     num_parallel_calls: int,
     stand_ins: StandIns,
     cache: DecodedCache | None,
 ) -> tf.data.Dataset:
-    """Returns a rank's part of each global batch from `start_step` on.
+    """Returns a rank's part of each global batch, in parts, from `start_part` on.
 
-    Nothing is read to get to `start_step`.
+    A step has `config.accumulation_steps` parts, each an element: part p is of step
+    p // accumulation_steps. Each is as the phase of its step has it. Nothing is read to
+    get to `start_part`.
 
     Args:
         records: What these ranks train on.
         config: The run's settings.
         rank: From 0, of the ranks that share `records`.
         num_ranks: Ranks that share `records`.
-        local_batch_size: Examples of each rank in each step.
-        start_step: First global batch to return; the last is `config.train_steps - 1`.
+        local_batch_size: Examples of each rank in each step, all parts together.
+        start_part: First part to return; the last is that of `config.train_steps - 1`.
         num_parallel_calls: Pictures that are decoded at the same time.
         stand_ins: For damaged records.
         cache: Where decoded pictures are kept, if they are.
     """
+    num_parts = config.accumulation_steps
     num_examples = records.num_examples
     places = _Places(records)
 
-    # What needs only arithmetic is done for a whole batch at a time.
-    def examples_of_step(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        first, _ = example_order.slice_positions(
-            step, local_batch_size * num_ranks, rank, num_ranks
+    # What needs only arithmetic is done for a whole part at a time.
+    def examples_of_part(part: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        first, part_size = example_order.part_positions(
+            part, num_parts, local_batch_size * num_ranks, rank, num_ranks
         )
-        position = first + tf.range(local_batch_size, dtype=tf.int64)
+        position = first + tf.range(part_size, dtype=tf.int64)
         epoch = position // num_examples
         example = _shuffled(position % num_examples, config.seed, epoch, num_examples)
         example, is_real = stand_ins.replace(example)
@@ -74,46 +84,103 @@ def train_batches(
         seed = tf.stack([key, places.numbers(example)], axis=1)
         return example, is_real, seed, *places.of(example)
 
+    of_phases = []
+    for phase, first_step in zip(
+        config.phases, phases.first_steps(config.phases), strict=True
+    ):
+        end_part = (first_step + phase.num_steps) * num_parts
+        if start_part < end_part or phase is config.phases[-1]:
+            first_part = max(first_step * num_parts, start_part)
+            examples = tf.data.Dataset.range(first_part, end_part).map(examples_of_part)
+            of_phases.append(
+                _batches_of_phase(
+                    examples,
+                    phase,
+                    records,
+                    local_batch_size // num_parts,
+                    num_parallel_calls,
+                    cache,
+                )
+            )
+    return (
+        functools.reduce(tf.data.Dataset.concatenate, of_phases)
+        .prefetch(PREFETCHED_BATCHES)
+        .with_options(options(num_parallel_calls))
+    )
+
+
+def _batches_of_phase(
+    examples: tf.data.Dataset,
+    phase: Phase,
+    records: RecordFiles,
+    batch_size: int,
+    num_parallel_calls: int,
+    cache: DecodedCache | None,
+) -> tf.data.Dataset:
+    """Returns the `Batch`es of a phase.
+
+    Args:
+        examples: What to read: vectors of the examples' numbers, whether each is the
+            one that was asked for, their seeds (int64 `[2]`), paths and offsets.
+        phase: The phase.
+        records: What `examples` are of.
+        batch_size: Examples of each element.
+        num_parallel_calls: Pictures that are decoded at the same time.
+        cache: Where decoded pictures are kept, if they are.
+    """
+    is_mixed = bool(phase.mixup or phase.cutmix)
+
     def load(
         example: tf.Tensor,
         is_real: tf.Tensor,
         seed: tf.Tensor,
         path: tf.Tensor,
         offset: tf.Tensor,
-    ) -> Batch:
+    ) -> Batch | tuple[Batch, tf.Tensor]:
         picture, label = _load(records, cache, example, path, offset)
         image = preprocessing.train_image(
-            picture, config.image_size, config.augmentation, seed
+            picture,
+            phase.image_size,
+            phase.augmentation,
+            seed,
+            phase.smallest_crop,
+            phase.random_augment,
         )
-        return Batch(image, label, example, is_real)
+        one = Batch(image, label, example, is_real, tf.ones([]))
+        return (one, seed) if is_mixed else one
 
-    return (
-        tf.data.Dataset.range(start_step, config.train_steps)
-        .map(examples_of_step)
-        .unbatch()
+    def mix(batch: Batch, seeds: tf.Tensor) -> Batch:
+        images, label_share = mixing.mix_pairs(
+            batch.images, seeds, phase.mixup, phase.cutmix
+        )
+        return batch._replace(images=images, label_share=label_share)
+
+    batches = (
+        examples.unbatch()
         .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
-        .batch(local_batch_size, drop_remainder=True)
-        .prefetch(PREFETCHED_BATCHES)
-        .with_options(options(num_parallel_calls))
+        .batch(batch_size, drop_remainder=True)
     )
+    return batches.map(mix) if is_mixed else batches
 
 
 def examples_of_batch(
-    step: int,
+    part: int,
     seed: int,
     rank: int,
     num_ranks: int,
     local_batch_size: int,
     num_examples: int,
+    num_parts: int = 1,
 ) -> np.ndarray:
     """Returns the examples of a rank's part of a global batch, int64, none replaced.
 
-    The arguments are as for `train_batches`.
+    The arguments are as for `train_batches`; `num_parts` is `accumulation_steps`, and
+    with one part to a step `part` is the step.
     """
-    first, _ = example_order.slice_positions(
-        step, local_batch_size * num_ranks, rank, num_ranks
+    first, part_size = example_order.part_positions(
+        part, num_parts, local_batch_size * num_ranks, rank, num_ranks
     )
-    position = first + np.arange(local_batch_size)
+    position = first + np.arange(part_size)
     return example_order.shuffled(
         position % num_examples, seed, position // num_examples, num_examples
     )
@@ -128,6 +195,7 @@ def eval_batches(
     start_batch: int,
     num_parallel_calls: int,
     stand_ins: StandIns,
+    num_crops: int = 1,
 ) -> tf.data.Dataset:
     """Returns the examples from `first_example` to `end_example - 1`, each once.
 
@@ -142,6 +210,7 @@ def eval_batches(
         start_batch: First batch to return.
         num_parallel_calls: Pictures that are decoded at the same time.
         stand_ins: For damaged records.
+        num_crops: 1, the middle of each picture, or `preprocessing.five_crops`.
     """
     num_batches = -(-(end_example - first_example) // batch_size)
     places = _Places(records)
@@ -149,10 +218,13 @@ def eval_batches(
     def load(position: tf.Tensor) -> Batch:
         example, is_whole = stand_ins.replace(tf.minimum(position, end_example - 1))
         picture, label = _load(records, None, example, *places.of(example))
-        image = preprocessing.eval_image(
-            picture, config.image_size, config.eval_crop_fraction, config.eval_crop
-        )
-        return Batch(image, label, example, is_whole & (position < end_example))
+        size, fraction = config.image_size, config.eval_crop_fraction
+        if num_crops == 1:
+            image = preprocessing.eval_image(picture, size, fraction, config.eval_crop)
+        else:
+            image = preprocessing.five_crops(picture, size, fraction)
+        is_real = is_whole & (position < end_example)
+        return Batch(image, label, example, is_real, tf.ones([]))
 
     return (
         tf.data.Dataset.range(

@@ -12,33 +12,46 @@ and, where it says so, as of February 2018.
 import tensorflow as tf
 
 from resnet import native
+from resnet.data import random_augment
+from resnet.data.augmentation_seeds import HOLE, MIRROR, WINDOW, seed_for
 
 # Of ImageNet's channels, on a scale of 0 to 1.
 MEAN = (0.485, 0.456, 0.406)
 STDDEV = (0.229, 0.224, 0.225)
 
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
+SMALLEST_CROP = 0.08  # As in the TPU recipe.
 # 4 of 32 pixels, and a hole of 8: as is usual for CIFAR-10.
 SHIFT_FRACTION = 0.125
 HOLE_FRACTION = 0.25
 
 
 def train_image(
-    picture: tf.Tensor, image_size: int, augmentation: str, seed: tf.Tensor
+    picture: tf.Tensor,
+    image_size: int,
+    augmentation: str,
+    seed: tf.Tensor,
+    smallest_crop: float = SMALLEST_CROP,
+    magnitude: float = 0.0,
 ) -> tf.Tensor:
     """Returns a picture as training sees it.
 
     The augmentations:
 
-    - "random_resized_crop": 8 % to 100 % of the area, any aspect from 3/4 to 4/3,
-      mirrored half of the time. If ten tries find no such part, the central square.
+    - "random_resized_crop": `smallest_crop` to 100 % of the area, any aspect from 3/4
+      to 4/3, mirrored half of the time. If ten tries find no such part, the central
+      square.
     - "random_resized_crop_2018_02": the same with one try, as in February 2018; without
       success the picture is resized to its shorter side and the middle is cut out.
+    - "random_crop": the shorter side becomes `image_size / 0.875`, then a square is cut
+      out anywhere, mirrored half of the time.
     - "random_shift": by up to an eighth of the side, zeros moving in.
     - "pad_crop_flip_cutout": CIFAR-10's. As "random_shift", but mirrored at its edges
       where it would be empty, mirrored as a whole half of the time, and with a square
       hole of a quarter of the side.
     - "none".
+
+    RandAugment comes after them, but before the hole.
 
     Args:
         picture: JPEG or decoded.
@@ -46,24 +59,19 @@ def train_image(
         augmentation: One of those above.
         seed: int64 `[2]`, the first not negative; the result depends on it and on the
             picture alone.
+        smallest_crop: Share of the area, from above 0 to 1.
+        magnitude: Of RandAugment, up to 10; 0 for none.
 
-    Source of the last but one: davidcpage/cifar10-fast, core.py (Crop, FlipLR, Cutout).
+    Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
+    Cutout). Of "random_crop": the last phase of sara-nl/caffe's solvers, Codreanu et
+    al. 2017, arXiv:1711.04291.
     """
-    if augmentation.startswith("random_resized_crop"):
-        mirror = tf.random.stateless_uniform([], _other_seed(seed, 1)) < 0.5
-        if augmentation == "random_resized_crop_2018_02":
-            return _random_part_2018_02(picture, image_size, seed, mirror)
-        return _resize(_random_part(picture, seed), (image_size, image_size), mirror)
-    image = _resize(_whole(picture), (image_size, image_size), tf.constant(False))
-    shift = round(image_size * SHIFT_FRACTION)
-    if augmentation == "random_shift":
-        image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]])
-        return tf.image.stateless_random_crop(image, (image_size, image_size, 3), seed)
+    image = _seen(picture, image_size, augmentation, seed, smallest_crop)
+    if magnitude:
+        image = _random_augmented(image, magnitude, seed)
     if augmentation == "pad_crop_flip_cutout":
-        image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]], "REFLECT")
-        image = tf.image.stateless_random_crop(image, (image_size, image_size, 3), seed)
-        image = tf.image.stateless_random_flip_left_right(image, _other_seed(seed, 1))
-        return _cut_out(image, round(image_size * HOLE_FRACTION), _other_seed(seed, 2))
+        hole = round(image_size * HOLE_FRACTION)
+        return _cut_out(image, hole, seed_for(seed, HOLE))
     return image
 
 
@@ -85,6 +93,38 @@ def eval_image(
         )
     part = _central_part(picture, _shape(picture), crop_fraction)
     return _resize(part, (image_size, image_size), tf.constant(False))
+
+
+def five_crops(picture: tf.Tensor, image_size: int, crop_fraction: float) -> tf.Tensor:
+    """Returns the corners and the middle of a picture whose shorter side is resized.
+
+    Top left, top right, bottom left, bottom right and middle, normalized:
+    `[5, image_size, image_size, 3]` float32.
+
+    Args:
+        picture: JPEG or decoded.
+        image_size: Side of the results in pixels.
+        crop_fraction: The shorter side becomes `image_size / crop_fraction`.
+
+    Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional
+    Neural Networks", section 4.1, who took the corners of the middle square.
+    """
+    shorter_side = round(image_size / crop_fraction)
+    image = _scale(_whole(picture), shorter_side, tf.constant(False))
+    height, width, _ = tf.unstack(tf.shape(image))
+    bottom, right = height - image_size, width - image_size
+    begins = (
+        (0, 0),
+        (0, right),
+        (bottom, 0),
+        (bottom, right),
+        (_middle(height, image_size), _middle(width, image_size)),
+    )
+    crops = [
+        tf.slice(image, (top, left, 0), (image_size, image_size, 3))
+        for top, left in begins
+    ]
+    return tf.ensure_shape(tf.stack(crops), (5, image_size, image_size, 3))
 
 
 def resize_with_stock_ops(
@@ -126,15 +166,58 @@ def _on_bytes(values: tuple[float, ...]) -> list[float]:
     return [255 * value for value in values]
 
 
-def _other_seed(seed: tf.Tensor, use: int) -> tf.Tensor:
-    """Returns a seed for another use; those of two uses never meet."""
-    return seed - tf.constant([use << 32, 0], tf.int64)
+def _seen(
+    picture: tf.Tensor,
+    image_size: int,
+    augmentation: str,
+    seed: tf.Tensor,
+    smallest_crop: float,
+) -> tf.Tensor:
+    """Returns what `train_image` does before RandAugment; its arguments."""
+    size = image_size, image_size
+    window = seed_for(seed, WINDOW)
+    mirror = tf.random.stateless_uniform([], seed_for(seed, MIRROR)) < 0.5
+    if augmentation == "random_resized_crop":
+        return _resize(_random_part(picture, window, smallest_crop), size, mirror)
+    if augmentation == "random_resized_crop_2018_02":
+        return _random_part_2018_02(picture, image_size, window, mirror, smallest_crop)
+    if augmentation == "random_crop":
+        shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
+        image = _scale(_whole(picture), shorter_side, mirror)
+        return tf.image.stateless_random_crop(image, (*size, 3), window)
+    image = _resize(_whole(picture), size, tf.constant(False))
+    if augmentation == "none":
+        return image
+    shift = round(image_size * SHIFT_FRACTION)
+    mode = "REFLECT" if augmentation == "pad_crop_flip_cutout" else "CONSTANT"
+    image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]], mode)
+    image = tf.image.stateless_random_crop(image, (*size, 3), window)
+    if augmentation == "pad_crop_flip_cutout":
+        return tf.cond(mirror, lambda: tf.reverse(image, [1]), lambda: image)
+    return image
 
 
-def _random_part(picture: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def _random_augmented(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns a normalized image after RandAugment, which works on bytes."""
+    side = image.shape[0]
+    # Channels beside columns: long rows are computed far faster than short ones.
+    mean, stddev = (tf.constant(_on_bytes(one) * side) for one in (MEAN, STDDEV))
+    values = tf.reshape(image, [side, side * 3]) * stddev + mean
+    # Halves are frequent: they are all rounded down, not as errors of 1e-5 decide.
+    values = tf.cast(tf.clip_by_value(values + 0.499, 0, 255), tf.uint8)
+    values = random_augment.augment(
+        tf.reshape(values, [side, side, 3]), magnitude, seed
+    )
+    values = tf.cast(tf.reshape(values, [side, side * 3]), tf.float32)
+    return tf.reshape((values - mean) / stddev, [side, side, 3])
+
+
+def _random_part(
+    picture: tf.Tensor, seed: tf.Tensor, smallest_crop: float
+) -> tf.Tensor:
     """Returns a random part of the picture, decoded; uint8."""
     shape = _shape(picture)
-    begin, size = _random_window(shape, seed, max_attempts=10)
+    begin, size = _random_window(shape, seed, 10, smallest_crop)
     return tf.cond(
         tf.reduce_all(size == shape[:2]),  # Nothing found.
         lambda: _central_part(picture, shape, FALLBACK_CROP_FRACTION),
@@ -143,11 +226,15 @@ def _random_part(picture: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _random_part_2018_02(
-    picture: tf.Tensor, image_size: int, seed: tf.Tensor, mirror: tf.Tensor
+    picture: tf.Tensor,
+    image_size: int,
+    seed: tf.Tensor,
+    mirror: tf.Tensor,
+    smallest_crop: float,
 ) -> tf.Tensor:
     """Returns a random part of the picture, resized and normalized."""
     shape = _shape(picture)
-    begin, size = _random_window(shape, seed, max_attempts=1)
+    begin, size = _random_window(shape, seed, 1, smallest_crop)
 
     def middle() -> tf.Tensor:
         image = _scale_and_crop(_whole(picture), image_size, image_size)
@@ -166,7 +253,7 @@ def _random_part_2018_02(
 
 
 def _random_window(
-    shape: tf.Tensor, seed: tf.Tensor, max_attempts: int
+    shape: tf.Tensor, seed: tf.Tensor, max_attempts: int, smallest_crop: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns top and left, and height and width: the whole if nothing is found."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -175,7 +262,7 @@ def _random_window(
         seed,
         min_object_covered=0.1,
         aspect_ratio_range=(3 / 4, 4 / 3),
-        area_range=(0.08, 1.0),
+        area_range=(smallest_crop, 1.0),
         max_attempts=max_attempts,
         use_image_if_no_bounding_boxes=True,
     )
@@ -194,16 +281,22 @@ def _central_part(
 
 def _scale_and_crop(image: tf.Tensor, shorter_side: int, image_size: int) -> tf.Tensor:
     """Returns the middle of the image, its shorter side resized; normalized."""
+    image = _scale(image, shorter_side, tf.constant(False))
+    height, width, _ = tf.unstack(tf.shape(image))
+    top, left = _middle(height, image_size), _middle(width, image_size)
+    image = tf.slice(image, (top, left, 0), (image_size, image_size, 3))
+    return tf.ensure_shape(image, (image_size, image_size, 3))
+
+
+def _scale(image: tf.Tensor, shorter_side: int, mirror: tf.Tensor) -> tf.Tensor:
+    """Returns the image, its shorter side resized, mirrored if `mirror`; normalized."""
     shape = tf.shape(image)
     height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
     shorter = tf.minimum(height, width)
     # Rounded down, as the source does.
     new_height = tf.cast(height / shorter * shorter_side, tf.int32)
     new_width = tf.cast(width / shorter * shorter_side, tf.int32)
-    image = _resize(image, (new_height, new_width), tf.constant(False))
-    top, left = _middle(new_height, image_size), _middle(new_width, image_size)
-    image = tf.slice(image, (top, left, 0), (image_size, image_size, 3))
-    return tf.ensure_shape(image, (image_size, image_size, 3))
+    return _resize(image, (new_height, new_width), mirror)
 
 
 def _middle(length: tf.Tensor, part: tf.Tensor | int) -> tf.Tensor:

@@ -171,6 +171,27 @@ class MaxPool(Layer):
         return tf.nn.max_pool2d(images, self.window, self.stride, "SAME")
 
 
+class MaxOfAll(Layer):
+    """The maximum over all places; the batch must tell its height and width."""
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, 1, 1, channels]`."""
+        size = images.shape[1:3]
+        return tf.nn.max_pool2d(images, size, size, "VALID")
+
+
+class AvgPool(Layer):
+    """The mean of each two times two places; at an odd side's end, of those there are.
+
+    TensorFlow's own op is fast in both number formats, its gradient too, and rounds
+    only the means.
+    """
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, ceil(height / 2), ceil(width / 2), channels]`."""
+        return tf.nn.avg_pool2d(images, 2, 2, "SAME")
+
+
 class Sum(Layer):
     """The sum of two equally shaped inputs."""
 

@@ -3,6 +3,11 @@
 Source: He et al. 2015, arXiv:1512.03385, as in the TPU recipe (tensorflow/tpu,
 models/official/resnet/resnet_model.py): a projection in the first block of every stage,
 the first one included; the last normalization of a block starts at 0.
+
+ResNet-D has three 3x3 convolutions for the first 7x7, and its projections of stride 2
+average four places rather than leave out three of them. Source: He et al. 2018,
+arXiv:1812.01187, figures 2c and 2d, as the TPU recipe's use_resnetd_stem and
+resnetd_shortcut; here the projections of blocks without a bottleneck do so too.
 """
 
 import random
@@ -35,23 +40,28 @@ def build(
     batch_norm_decay: float,
     compute_dtype: str,
     seed: int,
+    zero_last_gamma: bool = True,
+    is_resnet_d: bool = False,
 ) -> keras.Model:
     """Returns the network: float32 images in, float32 logits out.
 
     Args:
         depth: A key of `DEPTHS`.
         num_classes: Length of the logits.
-        image_size: Side of the images in pixels.
+        image_size: Side in pixels of the images that the layers' shapes are told for.
         batch_norm_decay: Of the moving averages.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Of the initial weights.
+        zero_last_gamma: Whether the last normalization of a block starts at 0.
+        is_resnet_d: Whether it is a ResNet-D.
     """
     blocks, is_bottleneck = DEPTHS[depth]
     generator = random.Random(seed)
-    parts = _Parts(batch_norm_decay, iter(lambda: generator.getrandbits(31), None))
+    seeds = iter(lambda: generator.getrandbits(31), None)
+    parts = _Parts(batch_norm_decay, zero_last_gamma, is_resnet_d, seeds)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
-    x = parts.conv(x, 64, 7, 2, "stem")
+    x = parts.stem(x)
     x = layers.MaxPool(3, 2, name="stem_pool")(x)
     copies = [x, x]  # For the convolutions of the next block and for its shortcut.
     for stage, (num_blocks, filters) in enumerate(
@@ -71,14 +81,24 @@ def build(
             )
     seed = next(parts.seeds)
     logits = layers.Classifier(num_classes, seed, name="classifier")(copies)
-    return keras.Model(inputs, logits, name=f"resnet{depth}")
+    return keras.Model(
+        inputs, logits, name=f"resnet{depth}{'d' if is_resnet_d else ''}"
+    )
 
 
 class _Parts:
     """The pieces of a ResNet, each variable's seed drawn in turn."""
 
-    def __init__(self, batch_norm_decay: float, seeds: Iterator[int]) -> None:
+    def __init__(
+        self,
+        batch_norm_decay: float,
+        zero_last_gamma: bool,
+        is_resnet_d: bool,
+        seeds: Iterator[int],
+    ) -> None:
         self.batch_norm_decay = batch_norm_decay
+        self.zero_last_gamma = zero_last_gamma
+        self.is_resnet_d = is_resnet_d
         self.seeds = seeds
 
     def conv(
@@ -101,6 +121,14 @@ class _Parts:
             relu=relu,
         )(x)
 
+    def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns 64 channels, made of the images at half their size."""
+        if not self.is_resnet_d:
+            return self.conv(x, 64, 7, 2, "stem")
+        x = self.conv(x, 32, 3, 2, "stem_1")
+        x = self.conv(x, 32, 3, 1, "stem_2")
+        return self.conv(x, 64, 3, 1, "stem_3")
+
     def last(
         self,
         x: keras.KerasTensor,
@@ -118,7 +146,7 @@ class _Parts:
             self.batch_norm_decay,
             next(self.seeds),
             name,
-            zero_gamma=True,
+            zero_gamma=self.zero_last_gamma,
             num_copies=num_copies,
         )(x, residual)
 
@@ -132,6 +160,9 @@ class _Parts:
     ) -> keras.KerasTensor:
         if not is_first:
             return x
+        if self.is_resnet_d and stride == 2:
+            x = layers.AvgPool(name=f"{name}_shortcut_pool")(x)
+            stride = 1
         return self.conv(x, filters, 1, stride, f"{name}_shortcut", relu=False)
 
     def basic(

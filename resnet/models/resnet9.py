@@ -28,7 +28,7 @@ def build(
 
     Args:
         num_classes: Length of the logits.
-        image_size: Side of the images in pixels.
+        image_size: Side in pixels of the images that the layers' shapes are told for.
         batch_norm_decay: Of the moving averages.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Of the initial weights.
@@ -54,8 +54,7 @@ def build(
     x = conv(x, 512, "layer3")
     x = layers.MaxPool(2, 2, name="layer3_pool")(x)
     x = residual(x, 512, "layer3_residual")
-    side = x.shape[1]
-    x = layers.MaxPool(side, side, name="pool")(x)
+    x = layers.MaxOfAll(name="pool")(x)
     own_seed = generator.getrandbits(31)
     logits = layers.ScaledLinear(num_classes, LOGIT_SCALE, own_seed, "classifier")(x)
     return keras.Model(inputs, logits, name="resnet9")

@@ -65,7 +65,7 @@ absl::Status CheckOutput(const ConvShape& shape, const TensorShape& output) {
 }
 
 // Where Winograd's algorithm takes less time than a plain product: enough channels for
-// its transforms to be a small part (measured from 64 on, as the networks have).
+// its transforms to be a small part (measured from 32 on, as the networks have).
 bool WinogradIsFaster(const ConvShape& shape) {
   return shape.kernel_size == 3 && shape.stride == 1 && shape.in_channels >= 32 &&
          shape.out_channels >= 32;

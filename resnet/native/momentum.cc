@@ -1,4 +1,4 @@
-// Moves all variables of a network by one step of Nesterov's momentum.
+// Moves all variables of a network by one step with momentum, Nesterov's or plain.
 //
 // The twin in TensorFlow's own ops is optimizers.Momentum.apply_with_stock_ops. Weight
 // decay is part of the same pass: the memory is read and written once.
@@ -35,13 +35,23 @@ constexpr int64_t kPiece = 1 << 16;  // Elements of one task.
 #pragma GCC push_options
 #pragma GCC optimize("-ffp-contract=off")
 
-FOR_EACH_CPU void Move(const float* gradient, int64_t size, float learning_rate,
-                       float momentum, float weight_decay, float* __restrict__ variable,
-                       float* __restrict__ velocity) {
+FOR_EACH_CPU void MoveNesterov(const float* gradient, int64_t size, float learning_rate,
+                               float momentum, float lookahead, float weight_decay,
+                               float* __restrict__ variable,
+                               float* __restrict__ velocity) {
   for (int64_t i = 0; i < size; ++i) {
     const float step = gradient[i] + weight_decay * variable[i];
     velocity[i] = momentum * velocity[i] + step;
-    variable[i] -= learning_rate * (step + momentum * velocity[i]);
+    variable[i] -= learning_rate * (step + lookahead * velocity[i]);
+  }
+}
+
+FOR_EACH_CPU void MovePlain(const float* gradient, int64_t size, float learning_rate,
+                            float momentum, float weight_decay,
+                            float* __restrict__ variable, float* __restrict__ velocity) {
+  for (int64_t i = 0; i < size; ++i) {
+    velocity[i] = momentum * velocity[i] + (gradient[i] + weight_decay * variable[i]);
+    variable[i] -= learning_rate * velocity[i];
   }
 }
 
@@ -72,7 +82,7 @@ absl::Status Own(OpKernelContext* context, Var* variable) {
 class MomentumOp : public OpKernel {
  public:
   explicit MomentumOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("momentum", &momentum_));
+    OP_REQUIRES_OK(context, context->GetAttr("nesterov", &nesterov_));
     OP_REQUIRES_OK(context, context->GetAttr("weight_decays", &weight_decays_));
   }
 
@@ -84,7 +94,10 @@ class MomentumOp : public OpKernel {
     OP_REQUIRES(context,
                 static_cast<int>(weight_decays_.size()) == variables.size(),
                 absl::InvalidArgumentError("one weight decay a variable is expected"));
-    const float learning_rate = context->input(3 * variables.size()).scalar<float>()();
+    const int first_scalar = 3 * variables.size();
+    const float learning_rate = context->input(first_scalar).scalar<float>()();
+    const float momentum = context->input(first_scalar + 1).scalar<float>()();
+    const float lookahead = context->input(first_scalar + 2).scalar<float>()();
 
     std::vector<tensorflow::core::RefCountPtr<Var>> held;
     std::vector<Piece> pieces;
@@ -115,13 +128,18 @@ class MomentumOp : public OpKernel {
     }
     OpContext(context).Run(pieces.size(), [&](int64_t task) {
       const Piece& piece = pieces[task];
-      Move(piece.gradient, piece.size, learning_rate, momentum_, piece.weight_decay,
-           piece.variable, piece.velocity);
+      if (nesterov_) {
+        MoveNesterov(piece.gradient, piece.size, learning_rate, momentum, lookahead,
+                     piece.weight_decay, piece.variable, piece.velocity);
+      } else {
+        MovePlain(piece.gradient, piece.size, learning_rate, momentum,
+                  piece.weight_decay, piece.variable, piece.velocity);
+      }
     });
   }
 
  private:
-  float momentum_;
+  bool nesterov_;
   std::vector<float> weight_decays_;
 };
 
@@ -130,8 +148,10 @@ REGISTER_OP("ResnetMomentum")
     .Input("velocities: num_variables * resource")
     .Input("gradients: num_variables * float")
     .Input("learning_rate: float")
+    .Input("momentum: float")
+    .Input("lookahead: float")
     .Attr("num_variables: int >= 1")
-    .Attr("momentum: float")
+    .Attr("nesterov: bool")
     .Attr("weight_decays: list(float)")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);

@@ -19,11 +19,10 @@ def main() -> None:
     communicator = distributed.connect(place)
     program.settle_placement(place, communicator, 1, 1, 1)
     program.start_tensorflow(communicator)
-    import tensorflow as tf
-
-    from resnet import train, train_state
+    from resnet import train_state
     from resnet.data import batches, record_files
     from resnet.data.share import share_of
+    from resnet.train_step import NUM_VOTES, Rates, TrainStep
 
     records = record_files.open_split(manifest.load(records_dir, "train"), "train")
     given = {
@@ -44,20 +43,14 @@ def main() -> None:
         for variable in state.trainable_variables:
             variable.assign(variable + 1)
     communicator.broadcast_variables(list(state.tensors().values()))
-    train_step = train.make_train_step(
-        state.model,
-        state.optimizer,
-        state.names,
-        config.label_smoothing,
-        communicator,
-        freeze_batch_norm=freeze == "True",
+    train_step = TrainStep(
+        state, config.phases[0], communicator, freeze_batch_norm=freeze == "True"
     )
     all_shards = [tuple(range(len(records.paths)))] * place.num_ranks
     share = share_of(records, all_shards, place.rank)
     train_batches = batches.training(config, share, place.num_ranks, 0, 1)
     for _ in range(int(num_steps)):
-        batch = next(train_batches)
-        train_step(batch.images, batch.labels, tf.constant(0.02), tf.zeros([2]))
+        train_step(next(train_batches), Rates(0.02, 0.9), [0.0] * NUM_VOTES)
 
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])

@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import pathlib
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from resnet.data.damaged_records import DamagedRecords, StandIns
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
 from resnet.data.share import Share
+from tests.unit.changed_settings import changed
 
 NUM_EXAMPLES = 13
 NUM_CLASSES = 4
@@ -51,14 +51,14 @@ def train(
     **changes,
 ) -> list[Batch]:
     """Returns a rank's batches, of arrays."""
-    config = dataclasses.replace(config, **changes)
+    config = changed(config, **changes)
     share = Share(records, rank, num_ranks, records.num_examples)
     found = batches.training(config, share, num_ranks, start_step, 2)
     return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
 
 
 def evaluate(records: RecordFiles, config: Config, **changes) -> list[Batch]:
-    config = dataclasses.replace(config, **changes)
+    config = changed(config, **changes)
     share = Share(records, 0, 1, records.num_examples)
     damaged = DamagedRecords(records, config.on_bad_record)
     found = batches.evaluation(config, share, 4, 2, damaged)
@@ -229,7 +229,7 @@ def test_too_many_damaged_records_end_a_run(records, config, put_record):
 def test_an_error_that_no_record_explains_is_passed_on(records):
     def fail(step: tf.Tensor) -> Batch:
         with tf.control_dependencies([tf.debugging.assert_less(step, tf.int64.min)]):
-            return Batch(tf.zeros([1]), tf.zeros([1], tf.int32), step, step)
+            return Batch(tf.zeros([1]), tf.zeros([1], tf.int32), step, step, step)
 
     def make_dataset(step: int, stand_ins: StandIns) -> tf.data.Dataset:
         return tf.data.Dataset.range(step, 3).map(fail)

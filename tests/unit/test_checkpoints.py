@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from data_prep.errors import UserError
 from resnet import checkpoint_folders, checkpoints
-from resnet.checkpoint_folders import best_step, saved_steps
+from resnet.checkpoint_folders import best_step, phase_ends, saved_steps
 from resnet.checkpoints import Checkpoint
 from resnet.train_state import TrainState
 
@@ -333,6 +333,71 @@ def test_the_best_one_stays_beside_the_newest(tmp_path):
         save(tmp_path, step, keep=2, **facts)
     assert best_step(tmp_path) == 3
     assert saved_steps(tmp_path) == [3, 5, 6]
+
+
+def test_the_average_of_the_weights_can_be_the_best(tmp_path):
+    save(tmp_path, 1, eval={"top1": 0.5}, eval_ema={"top1": 0.25})
+    save(tmp_path, 2, eval={"top1": 0.125}, eval_ema={"top1": 0.75})
+    save(tmp_path, 3, eval={"top1": 0.625}, eval_ema={"top1": 0.625})
+    assert best_step(tmp_path) == 2
+
+
+def test_the_ends_of_phases_stay_beside_the_newest_and_the_best(tmp_path):
+    save(tmp_path, 1, keep=1, eval={"top1": 0.75})
+    save(tmp_path, 2, keep=1, ends_phase="init")
+    save(tmp_path, 3, keep=1, eval={"top1": 0.5})
+    save(tmp_path, 4, keep=1, ends_phase="collapse")
+    save(tmp_path, 5, keep=1)
+    assert saved_steps(tmp_path) == [1, 2, 4, 5]
+    assert phase_ends(tmp_path) == {2: "init", 4: "collapse"}
+
+
+def test_without_phases_none_ends(tmp_path):
+    assert phase_ends(tmp_path) == {}
+    save(tmp_path, 1)
+    assert phase_ends(tmp_path) == {}
+
+
+def test_what_is_damaged_is_neither_best_nor_the_end_of_a_phase(tmp_path):
+    folder = save(tmp_path, 1, ends_phase="init", eval={"top1": 0.75})
+    save(tmp_path, 2, eval={"top1": 0.5})
+    (folder / CONTENTS).write_bytes(b"")
+    assert best_step(tmp_path) == 2
+    assert phase_ends(tmp_path) == {}
+
+
+def test_a_checkpoint_is_loaded_by_its_own_folder_and_the_newest_by_the_runs(
+    tmp_path, monkeypatch
+):
+    folder = save(tmp_path, 1)
+    save(tmp_path, 2)
+    assert checkpoints.load_from(folder).step == 1
+    assert checkpoints.load_from(tmp_path).step == 2
+    monkeypatch.chdir(folder.parent)
+    assert checkpoints.load_from(pathlib.Path("step-00000001")).step == 1
+
+
+def test_a_folder_without_a_checkpoint_is_refused_with_its_path(tmp_path):
+    with pytest.raises(UserError) as caught:
+        checkpoints.load_from(tmp_path)
+    assert str(caught.value) == f"expected a checkpoint in {tmp_path}; there is none"
+    save(tmp_path, 1)
+    with pytest.raises(UserError, match=r"of step 2 in .*; there are: 1$"):
+        checkpoints.load_from(checkpoint_folders.of_step(tmp_path, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("step-00000003", 3),
+        ("step-123456789", 123_456_789),
+        ("step-3", None),
+        (".step-00000003.unfinished", None),
+        ("damaged-step-00000003", None),
+    ],
+)
+def test_a_step_is_told_by_the_name_of_a_folder(name, step):
+    assert checkpoint_folders.step_of(pathlib.Path("model", name)) == step
 
 
 def test_without_an_evaluation_none_is_best(tmp_path):

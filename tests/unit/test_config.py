@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import math
 
 import pytest
 from hypothesis import given
@@ -9,29 +8,15 @@ from hypothesis import strategies as st
 from data_prep.errors import UserError
 from resnet import config as configs
 from resnet import recipes
+from resnet.recipe import Rates, Recipe, RecipePhase
 
 TPU = recipes.TPU_90EP_24K
-SMALL = dataclasses.replace(
-    recipes.DIGITS,
-    name="small",
-    global_batch_size=64,
-    train_epochs=12,
-    warmup_epochs=1,
-    base_learning_rate=0.01,
-    peak_share=40.0,
-)
 NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
 
 
 def resolve(recipe=TPU, num_train_examples=NUM_IMAGENET, **given) -> configs.Config:
     return configs.resolve(recipe, given, num_train_examples, CLASSES)
-
-
-def refusal(**given) -> str:
-    with pytest.raises(UserError) as caught:
-        resolve(**given)
-    return str(caught.value)
 
 
 def test_the_24k_recipe_on_imagenet_is_the_published_run():
@@ -41,19 +26,21 @@ def test_the_24k_recipe_on_imagenet_is_the_published_run():
     assert config.image_size == 224
     assert config.global_batch_size == 24_576
     assert config.train_steps == 4680
-    assert config.warmup_steps == 260
-    assert config.base_learning_rate == 0.1
-    assert config.peak_learning_rate == pytest.approx(4.8, rel=1e-14)
-    assert config.momentum == 0.9
-    assert config.weight_decay == 5e-5
     assert config.batch_norm_decay == 0.95
-    assert config.label_smoothing == 0.0
-    assert config.augmentation == "random_resized_crop"
     assert config.eval_crop_fraction == 0.875
     assert config.eval_crop == "crop_then_resize"
     assert config.num_classes == 3
     assert config.class_names == CLASSES
     assert config.num_train_examples == NUM_IMAGENET
+    (phase,) = config.phases
+    assert phase.num_steps == 4680
+    assert phase.momentum == 0.9
+    assert phase.weight_decay == 5e-5
+    assert phase.label_smoothing == 0.0
+    assert phase.augmentation == "random_resized_crop"
+    assert phase.curve.warmup_steps == 260
+    assert phase.curve.start == 0.1
+    assert phase.curve.peak == 4.8
 
 
 def test_the_epochs_of_the_published_run_are_a_little_less_than_90():
@@ -63,68 +50,71 @@ def test_the_epochs_of_the_published_run_are_a_little_less_than_90():
     assert config.epoch(0) == 0
 
 
-def test_another_batch_scales_rate_and_steps():
-    config = resolve(global_batch_size=8192)
-    assert config.train_steps == 14_075  # 90 * 1,281,167 / 8192 = 14,075.3
-    assert config.warmup_steps == 781  # 5 * 1,281,167 / 8192 = 781.96
-    assert config.peak_learning_rate == pytest.approx(1.6)  # 0.5 * 0.1 * 32
-    assert config.base_learning_rate == 0.1
+def test_a_run_is_as_long_as_its_phases():
+    assert resolve(recipes.COLLAPSE_72EP_4K).train_steps == 22_610
+    assert resolve(recipes.DIGITS, 1437).train_steps == 269  # 12 * 1437 / 64 = 269.4
 
 
-def test_another_data_set_has_its_own_number_of_steps():
-    config = resolve(num_train_examples=1_000_000)
-    assert config.train_steps == 3662  # 90 * 1,000,000 / 24,576 = 3662.1
-    assert config.warmup_steps == 203  # 203.5
-    assert config.peak_learning_rate == pytest.approx(4.8)
-
-
-def test_at_a_small_batch_the_warm_up_does_not_fall():
-    config = resolve(global_batch_size=64)
-    assert config.peak_learning_rate == pytest.approx(0.0125)  # 0.5 * 0.1 / 4
-    assert config.base_learning_rate == config.peak_learning_rate
-
-
-def test_a_small_recipe_keeps_its_rates_and_scales_its_steps():
-    config = resolve(SMALL, num_train_examples=1437)
-    assert config.train_steps == 269  # 12 * 1437 / 64 = 269.4
-    assert config.warmup_steps == 22  # 22.45
-    assert config.base_learning_rate == 0.01
-    assert config.peak_learning_rate == pytest.approx(0.1)
+OF_RUN = {
+    "model": "resnet18",
+    "global_batch_size": 10,
+    "batch_norm_decay": 0.0,
+    "optimizer": "lars",
+    "clip_norm": 2.0,
+    "ema_decay": 0.5,
+    "accumulation_steps": 5,
+    "eval_crop_fraction": 1.0,
+    "eval_crop": "resize_then_crop",
+    "precision": "auto",
+    "seed": 2**63 - 1,
+    "mode": "train",
+    "eval_batch_size": 1,
+    "eval_every": "2",
+    "stop_at_top1": 0.75,
+    "recalibration_batches": 3,
+    "log_step_count_steps": 1,
+    "checkpoint_every": "4",
+    "keep_checkpoints": 1,
+    "num_parallel_calls": 3,
+    "shard_by": "file",
+    "on_bad_record": "skip",
+    "record_log": "log",
+    "decoded_cache_mb": 5,
+    "first_phase": "train",
+    "initial_weights": "other",
+    "model_dir": "model",
+    "data_dir": "data",
+}
+OF_PHASE = {
+    "momentum": 0.5,
+    "weight_decay": 0.0,
+    "label_smoothing": 0.25,
+    "augmentation": "none",
+    "smallest_crop": 0.5,
+    "random_augment": 9.0,
+    "mixup": 0.25,
+    "cutmix": 1.0,
+}
 
 
 def test_given_values_win():
-    given = {
-        "model": "resnet18",
-        "image_size": 32,
-        "global_batch_size": 10,
-        "train_steps": 7,
-        "warmup_steps": 3,
-        "base_learning_rate": 0.25,
-        "peak_learning_rate": 0.125,
-        "momentum": 0.5,
-        "weight_decay": 0.0,
-        "batch_norm_decay": 0.0,
-        "label_smoothing": 0.25,
-        "augmentation": "none",
-        "eval_crop_fraction": 1.0,
-        "precision": "auto",
-        "seed": 2**63 - 1,
-        "mode": "train",
-        "eval_batch_size": 1,
-        "steps_per_eval": 2,
-        "log_step_count_steps": 1,
-        "checkpoint_every": "4",
-        "keep_checkpoints": 1,
-        "num_parallel_calls": 3,
-        "eval_crop": "resize_then_crop",
-        "shard_by": "file",
-        "on_bad_record": "skip",
-        "record_log": "log",
-        "decoded_cache_mb": 5,
-    }
-    config = resolve(**given)
-    for name, value in given.items():
-        assert getattr(config, name) == value
+    config = resolve(
+        **OF_RUN,
+        **OF_PHASE,
+        image_size=32,
+        train_steps=7,
+        warmup_steps=3,
+        base_learning_rate=0.25,
+        peak_learning_rate=0.125,
+    )
+    assert {name: getattr(config, name) for name in OF_RUN} == OF_RUN
+    (phase,) = config.phases
+    assert {name: getattr(phase, name) for name in OF_PHASE} == OF_PHASE
+    assert config.image_size == phase.image_size == 32
+    assert config.train_steps == phase.num_steps == 7
+    assert phase.curve.warmup_steps == 3
+    assert phase.curve.decay_end == 7
+    assert (phase.curve.start, phase.curve.peak) == (0.25, 0.125)
 
 
 def test_none_counts_as_not_given():
@@ -132,119 +122,11 @@ def test_none_counts_as_not_given():
     assert resolve(**dict.fromkeys(names)) == resolve()
 
 
-def test_a_given_base_rate_is_kept_and_scaled_to_the_peak():
-    config = resolve(global_batch_size=64, base_learning_rate=0.2)
-    assert config.base_learning_rate == 0.2
-    assert config.peak_learning_rate == pytest.approx(0.025)  # 0.5 * 0.2 / 4
-
-
-def test_epochs_given_become_steps():
-    config = resolve(SMALL, 1000, train_epochs=2.5, warmup_epochs=0.5)
-    assert config.train_steps == 39  # 2.5 * 1000 / 64 = 39.06
-    assert config.warmup_steps == 7  # 7.8
-
-
-def test_epochs_given_win_over_the_published_steps():
-    config = resolve(train_epochs=90.0)
-    assert config.train_steps == 4691  # 90 * 1,281,167 / 24,576 = 4691.77
-
-
-def test_whole_epochs_of_whole_batches_have_whole_steps():
-    # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
-    config = resolve(SMALL, 29, global_batch_size=100, train_epochs=100.0)
-    assert config.train_steps == 29
-
-
-def test_training_is_at_least_one_step():
-    config = resolve(SMALL, 5, train_epochs=0.1, warmup_steps=0)
-    assert config.train_steps == 1
-
-
-@pytest.mark.parametrize("what", ["train", "warmup"])
-def test_steps_and_epochs_exclude_each_other(what):
-    sentence = refusal(**{f"{what}_steps": 300, f"{what}_epochs": 1.0})
-    assert f"--{what}_steps and --{what}_epochs exclude each other" in sentence
-
-
-NUMBERS = {
-    # Field: (flag, refused values besides NaN and infinity).
-    "image_size": ("image_size", [31, 0, -1, 1025]),
-    "global_batch_size": ("train_batch_size", [0, -1]),
-    "eval_batch_size": ("eval_batch_size", [0, -5]),
-    "train_steps": ("train_steps", [0, -1]),
-    "train_epochs": ("train_epochs", [0.0, -1.0]),
-    "warmup_steps": ("warmup_steps", [-1]),
-    "warmup_epochs": ("warmup_epochs", [-0.5]),
-    "base_learning_rate": ("base_learning_rate", [-0.1]),
-    "peak_learning_rate": ("peak_learning_rate", [0.0, -0.1]),
-    "momentum": ("momentum", [-0.1, 1.0]),
-    "weight_decay": ("weight_decay", [-1e-9]),
-    "batch_norm_decay": ("bn_momentum", [-0.1, 1.0]),
-    "label_smoothing": ("label_smoothing", [-0.1, 1.0]),
-    "eval_crop_fraction": ("eval_crop_fraction", [0.0, -1.0, 1.01]),
-    "seed": ("seed", [-1, 2**63]),
-    "steps_per_eval": ("steps_per_eval", [-1]),
-    "log_step_count_steps": ("log_step_count_steps", [0, -1]),
-    "keep_checkpoints": ("keep_checkpoints", [0, -1]),
-    "num_parallel_calls": ("num_parallel_calls", [-1, 4097]),
-    "decoded_cache_mb": ("decoded_cache_mb", [-1]),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (name, value)
-        for name, (_, values) in NUMBERS.items()
-        for value in [*values, math.nan, math.inf, -math.inf]
-    ],
-)
-def test_a_number_out_of_its_range_is_refused_by_its_flag(name, value):
-    sentence = refusal(**{name: value})
-    assert sentence.startswith(f"--{NUMBERS[name][0]} must be ")
-    assert sentence.endswith(f"got {value}.")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "model",
-        "augmentation",
-        "precision",
-        "mode",
-        "eval_crop",
-        "shard_by",
-        "on_bad_record",
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_known_ones(name):
-    sentence = refusal(**{name: "mean"})
-    assert sentence.startswith(f"--{name} must be one of ")
-    assert sentence.endswith("got mean.")
-    for known in configs._NAMES[name]:
-        assert known in sentence
-
-
-def test_an_interval_that_is_none_is_refused_by_its_flag():
-    sentence = refusal(checkpoint_every="daily")
-    assert sentence.startswith("--checkpoint_every must be ")
-
-
-def test_all_problems_are_named_at_once():
-    sentence = refusal(
-        global_batch_size=0,
-        momentum=math.nan,
-        model="vgg",
-        train_steps=1,
-        train_epochs=1.0,
-    )
-    for part in ("--train_batch_size", "--momentum", "--model", "exclude each other"):
-        assert part in sentence
-
-
-def test_a_warm_up_as_long_as_the_training_is_refused():
-    assert "the warm-up must end before" in refusal(train_steps=260)
-    assert resolve(train_steps=261).warmup_steps == 260
+def test_what_a_setting_contradicts_is_refused_with_what_is_out_of_range():
+    with pytest.raises(UserError) as caught:
+        resolve(momentum=1.0, train_steps=300, train_epochs=1.0)
+    assert "--momentum must be in [0, 1); got 1.0." in str(caught.value)
+    assert "--train_steps and --train_epochs exclude each other" in str(caught.value)
 
 
 def config_with(**changes) -> configs.Config:
@@ -277,15 +159,70 @@ def test_the_suggested_batches_are_those_next_to_the_one_given():
         configs.check_ranks(config_with(global_batch_size=3), 4)
 
 
+def test_ranks_share_the_parts_that_a_step_is_accumulated_over():
+    config = config_with(global_batch_size=24, accumulation_steps=3)
+    configs.check_ranks(config, 4)
+    with pytest.raises(UserError) as caught:
+        configs.check_ranks(config, 5)
+    assert str(caught.value) == (
+        "--train_batch_size must be a multiple of the number of ranks times"
+        " --accumulation_steps=3; got train_batch_size=24, 5 ranks. Use 15 or 30."
+    )
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_examples_that_are_mixed_come_in_pairs(name):
+    mixed = resolve(global_batch_size=24, accumulation_steps=2, **{name: 0.2})
+    configs.check_ranks(mixed, 3)  # 4 on each rank in each part.
+    with pytest.raises(UserError, match=r"even number of examples on each rank.* 3\."):
+        configs.check_ranks(mixed, 4)
+    plain = resolve(global_batch_size=24, accumulation_steps=2)
+    configs.check_ranks(plain, 4)
+
+
 def test_equal_settings_do_not_differ():
     assert configs.differences(resolve(), resolve()) == []
 
 
 def test_what_decides_the_result_differs_by_name():
     assert configs.differences(resolve(), resolve(seed=1, weight_decay=0.5)) == [
-        "weight_decay=5e-05, now 0.5",
         "seed=0, now 1",
+        "weight_decay=5e-05, now 0.5",
     ]
+
+
+def test_another_length_differs_in_all_that_it_changes():
+    assert configs.differences(resolve(), resolve(train_steps=5000)) == [
+        "train_steps=4680, now 5000",
+        "num_steps=4680, now 5000",
+        "decay_end=4680, now 5000",
+    ]
+
+
+def test_phases_differ_by_their_names():
+    recipe = recipes.COLLAPSE_72EP_4K
+    *others, last = recipe.phases
+    milder = dataclasses.replace(last, weight_decay=1e-4)
+    now = dataclasses.replace(recipe, phases=(*others, milder))
+    assert configs.differences(resolve(recipe), resolve(now)) == [
+        "collapse: weight_decay=0.0002, now 0.0001"
+    ]
+    fewer = dataclasses.replace(recipe, phases=tuple(others))
+    found = configs.differences(resolve(recipe), resolve(fewer))
+    assert found[0] == "train_steps=22610, now 21050"
+    assert "collapse: num_steps=1560, now None" in found
+
+
+def test_the_size_of_images_differs_for_training_and_for_evaluation():
+    assert configs.differences(resolve(), resolve(image_size=128)) == [
+        "image_size=224, now 128",
+        "train: image_size=224, now 128",
+    ]
+    (part,) = TPU.phases
+    part = dataclasses.replace(part, image_size=224)
+    other = dataclasses.replace(TPU, image_size=256, phases=(part,))
+    found = configs.differences(resolve(), resolve(other))
+    assert found == ["image_size=224, now 256"]
 
 
 def test_what_does_not_decide_the_result_may_change():
@@ -294,7 +231,9 @@ def test_what_does_not_decide_the_result_may_change():
         model_dir="other",
         mode="train",
         eval_batch_size=7,
-        steps_per_eval=3,
+        eval_every="3",
+        stop_at_top1=0.5,
+        recalibration_batches=7,
         log_step_count_steps=1,
         checkpoint_every="2",
         keep_checkpoints=1,
@@ -305,16 +244,25 @@ def test_what_does_not_decide_the_result_may_change():
     assert configs.differences(resolve(), changed) == []
 
 
-def test_which_records_a_rank_reads_and_how_they_are_cropped_decide_the_result():
+def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
     changed = resolve(
         augmentation="pad_crop_flip_cutout",
         eval_crop="resize_then_crop",
         shard_by="file",
+        accumulation_steps=2,
+        ema_decay=0.5,
+        first_phase="train",
+        initial_weights="other",
+        model_dir="model",
     )
     assert configs.differences(resolve(), changed) == [
-        "augmentation=random_resized_crop, now pad_crop_flip_cutout",
         "eval_crop=crop_then_resize, now resize_then_crop",
+        "ema_decay=0.0, now 0.5",
+        "accumulation_steps=1, now 2",
         "shard_by=example, now file",
+        "first_phase=, now train",
+        "initial_weights=, now other",
+        "augmentation=random_resized_crop, now pad_crop_flip_cutout",
     ]
 
 
@@ -327,11 +275,25 @@ def test_with_or_without_a_decoded_cache_decides_the_result_and_its_size_does_no
 
 def test_a_batch_larger_than_the_data_set_is_refused():
     with pytest.raises(UserError, match=r"train_batch_size=24576, 1000 examples"):
-        configs.check_ranks(resolve(num_train_examples=1000, train_steps=9999), 1)
+        configs.check_ranks(resolve(num_train_examples=1000, warmup_steps=0), 1)
 
 
 def test_a_config_is_read_back_as_it_was_written(tmp_path):
     config = resolve(model_dir=str(tmp_path / "a" / "model"), seed=2**63 - 1)
+    configs.save(config)
+    assert configs.load(config.model_dir) == config
+
+
+def test_phases_are_read_back_as_they_were_written(tmp_path):
+    rates = Rates(1.0, decay="steps", drop_epochs=(1.0, 2.0))
+    recipe = Recipe(
+        *("mine", "here", "resnet18", 32, 4, 40),
+        phases=(RecipePhase(3, rates, "first"), RecipePhase(1, name="second")),
+    )
+    config = resolve(recipe, 40, model_dir=str(tmp_path))
+    first, second = config.phases
+    assert first.curve.drops == (10, 20)
+    assert second.curve is None
     configs.save(config)
     assert configs.load(config.model_dir) == config
 
@@ -353,8 +315,16 @@ def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):
         lambda text: json.dumps({**json.loads(text), "unknown": 1}),
         lambda text: text.replace('"seed"', '"sead"'),
         lambda text: text.replace("tpu", "\udcff"),
+        lambda text: json.dumps({**json.loads(text), "phases": 3}),
+        lambda text: json.dumps({**json.loads(text), "phases": [{}]}),
+        lambda text: json.dumps({**json.loads(text), "phases": ["train"]}),
+        lambda text: text.replace('"drops": []', '"drops": 3'),
+        lambda text: text.replace('"momentum": 0.9', '"impulse": 0.9'),
     ],
-    ids=["empty", "cut", "list", "number", "nothing", "more", "renamed", "no UTF-8"],
+    ids=[
+        *("empty", "cut", "list", "number", "nothing", "more", "renamed", "no UTF-8"),
+        *("no phases", "empty phase", "phase by name", "no drops", "renamed in phase"),
+    ],
 )
 def test_a_damaged_config_is_refused(tmp_path, damage):
     config = resolve(model_dir=str(tmp_path))

@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import pathlib
 import shutil
@@ -15,6 +14,7 @@ from resnet.data.damaged_records import StandIns
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
+from tests.unit.changed_settings import changed
 
 NUM_PICTURES = 9
 SIDE = 300  # 270,000 bytes: three pictures are less than a megabyte, four more.
@@ -93,7 +93,7 @@ def test_what_is_in_the_cache_is_not_read_again(folder, config, expected, tmp_pa
     shutil.copytree(folder, tmp_path / "own")
     dataset = train_batches(
         open_train(tmp_path / "own"),
-        dataclasses.replace(config, train_steps=1000),
+        changed(config, train_steps=1000),
         DecodedCache(100),
     )
     batches = dataset.as_numpy_iterator()

@@ -173,7 +173,7 @@ def test_each_example_counts_once_for_any_batch_size(
     ours = evaluator(ALONE, eval_batch_size=batch_size)
     assert ours.num_batches == num_batches
     reported: list[int] = []
-    result = ours.evaluate([], reported.append)
+    result = ours.evaluate(report=reported.append)
     assert reported == list(range(1, num_batches + 1))
     assert result.count == NUM_EXAMPLES
     assert result.top1 == top1 / NUM_EXAMPLES
@@ -185,25 +185,24 @@ def test_each_example_counts_once_for_any_batch_size(
 
 def test_evaluating_again_gives_the_same_and_sees_new_weights(model, evaluator):
     ours = evaluator(ALONE)
-    first = ours.evaluate([])
-    assert ours.evaluate([]) == first
+    first = ours.evaluate()
+    assert ours.evaluate() == first
     before = [one.numpy() for one in model.variables]
     for variable in model.variables:
         variable.assign(tf.zeros_like(variable.value))
-    zero = ours.evaluate([])
+    zero = ours.evaluate()
     for variable, value in zip(model.variables, before, strict=True):
         variable.assign(value)
     # All classes equal: those of the first class are right. Labels 0 are examples 0, 8.
     assert zero.top1 == 2 / NUM_EXAMPLES
     assert zero.loss == pytest.approx(np.log(NUM_CLASSES), rel=1e-6)
-    assert ours.evaluate([]) == first
+    assert ours.evaluate() == first
 
 
 def test_the_weight_penalty_is_in_the_loss(evaluator):
     ours = evaluator(ALONE)
-    plain = ours.evaluate([])
-    penalized = ours.evaluate([tf.Variable([2.0, 4.0])])
-    # 0.5 * (4 + 16) / 2.
+    plain = ours.evaluate()
+    penalized = ours.evaluate(5.0)
     assert penalized.loss - plain.loss == pytest.approx(5.0, rel=1e-6)
     assert penalized.top1 == plain.top1
 
@@ -228,7 +227,7 @@ def test_the_ranks_together_count_each_example_once(evaluator, expected, num_ran
     total = np.zeros(5)
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks)
-        evaluator(communicator, eval_batch_size=4).evaluate([])
+        evaluator(communicator, eval_batch_size=4).evaluate()
         total += communicator.values
     assert total[:2].tolist() == list(expected[:2])
     assert total[2] == pytest.approx(expected[2], rel=1e-5)
@@ -244,7 +243,7 @@ def test_nodes_with_files_of_their_own_together_count_each_example_once(
     for rank in range(4):
         communicator = OneOfRanks(rank, 4)
         share = share_of(records, shards_of_ranks, rank)
-        Evaluator(model, share, config, communicator, 2).evaluate([])
+        Evaluator(model, share, config, communicator, 2).evaluate()
         total += communicator.values
     assert total[:2].tolist() == list(expected[:2])
     assert total[2] == pytest.approx(expected[2], rel=1e-5)
@@ -260,7 +259,7 @@ def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
     with pytest.raises(
         RuntimeError, match="all 11 examples once; it counted 10 and skipped 0"
     ):
-        ours.evaluate([])
+        ours.evaluate()
 
 
 @pytest.fixture
@@ -276,7 +275,7 @@ def test_damaged_examples_do_not_count_where_they_are_skipped(
     ours = evaluator(ALONE, two_damaged, on_bad_record="skip")
     kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
     for _ in range(2):
-        result = ours.evaluate([])
+        result = ours.evaluate()
         assert result.count == 9
         assert result.top1 == rights.top1[kept].sum() / 9
         assert result.top5 == rights.top5[kept].sum() / 9
@@ -289,7 +288,7 @@ def test_damaged_examples_of_all_ranks_are_left_out_once(
     total = np.zeros(5)
     for rank in range(3):
         communicator = OneOfRanks(rank, 3)
-        evaluator(communicator, two_damaged, on_bad_record="skip").evaluate([])
+        evaluator(communicator, two_damaged, on_bad_record="skip").evaluate()
         total += communicator.values
     kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
     assert total[0] == rights.top1[kept].sum()
@@ -300,7 +299,7 @@ def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
     evaluator, two_damaged
 ):
     with pytest.raises(UserError, match=f"byte 5 of {two_damaged.paths[2]} is damaged"):
-        evaluator(ALONE, two_damaged).evaluate([])
+        evaluator(ALONE, two_damaged).evaluate()
 
 
 def test_a_result_reads_as_percents_and_as_numbers():

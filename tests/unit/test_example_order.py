@@ -179,6 +179,28 @@ def test_the_slices_of_all_ranks_join_to_the_global_batch(
     assert joined == list(range(step * batch, (step + 1) * batch))
 
 
+@given(
+    part_size=st.integers(1, 20),
+    num_parts=st.integers(1, 12),
+    num_ranks=st.integers(1, 20),
+    step=st.integers(0, 10**9),
+)
+def test_the_parts_of_a_step_join_to_the_slice_of_the_rank(
+    part_size, num_parts, num_ranks, step
+):
+    batch = part_size * num_parts * num_ranks
+    for rank in {0, num_ranks // 2, num_ranks - 1}:
+        joined = []
+        for part in range(step * num_parts, (step + 1) * num_parts):
+            first, length = example_order.part_positions(
+                part, num_parts, batch, rank, num_ranks
+            )
+            assert length == part_size
+            joined += range(first, first + length)
+        first, length = example_order.slice_positions(step, batch, rank, num_ranks)
+        assert joined == list(range(first, first + length))
+
+
 def global_batches(
     steps: range, num_ranks: int, batch: int, num_examples: int, seed: int
 ) -> np.ndarray:

@@ -15,6 +15,7 @@ from resnet.data import example_order, input_pipeline, record_files
 from resnet.data.damaged_records import StandIns
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
+from tests.unit.changed_settings import changed
 
 NUM_EXAMPLES = 13
 NUM_CLASSES = 4
@@ -49,7 +50,7 @@ def train(
     **changes,
 ) -> list[Batch]:
     """Returns a rank's batches, of arrays."""
-    config = dataclasses.replace(config, **changes)
+    config = changed(config, **changes)
     dataset = input_pipeline.train_batches(
         records,
         config,
@@ -77,7 +78,7 @@ def evaluate(
     """Returns the batches of evaluation, of arrays."""
     dataset = input_pipeline.eval_batches(
         records,
-        dataclasses.replace(config, **changes),
+        changed(config, **changes),
         first,
         end,
         batch_size,
@@ -126,6 +127,7 @@ def test_the_batches_are_those_of_the_order(records, config, numbers_in):
         assert batch.labels.dtype == np.int32
         assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
         assert batch.is_real.tolist() == [True] * 6
+        assert batch.label_share.tolist() == [1] * 6
 
 
 @pytest.mark.parametrize(("num_ranks", "start_step"), [(1, 5), (2, 0), (6, 12)])

@@ -137,7 +137,7 @@ def test_a_training_says_that_it_waits_for_its_input(
     ) -> Iterator[Batch]:
         numbers = tf.range(config.global_batch_size)
         images = tf.ones((config.global_batch_size, 32, 32, 3))
-        batch = Batch(images, numbers % 4, numbers, numbers >= 0)
+        batch = Batch(images, numbers % 4, numbers, numbers >= 0, tf.ones([4]))
         for _ in range(config.train_steps):
             if slow:
                 time.sleep(1.0)

@@ -19,6 +19,7 @@ TRAIN_FLAGS = [
     "2",
 ]
 CLOSING_FLAGS = ["--use_tpu=False", "--kmp_blocktime", "1"]
+NAMES = ("train_256_nodes_24k", "train_64_nodes_collapse", "eval_one_node")
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.slurm")])
 # As it might be called on a cluster: with a space in it.
 CLONE = "a clone"
@@ -39,7 +40,7 @@ def site(tmp_path):
     return tmp_path
 
 
-def run_script(site, name, **changes):
+def run_script(site, name, *arguments, **changes):
     environment = {
         "PATH": os.defpath,
         "REPOSITORY": str(site / CLONE),
@@ -48,7 +49,7 @@ def run_script(site, name, **changes):
     }
     environment |= {key: str(value) for key, value in changes.items()}
     return subprocess.run(
-        ["bash", str(LAUNCH / name)],
+        ["bash", str(LAUNCH / name), *arguments],
         env={key: value for key, value in environment.items() if value != "None"},
         capture_output=True,
         text=True,
@@ -79,6 +80,33 @@ def test_training_runs_the_published_command(site, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["sh", "slurm"])
+def test_the_collapse_recipe_runs_on_its_128_ranks(site, suffix):
+    result = run_script(site, f"train_64_nodes_collapse.{suffix}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[1:] == [
+        "mpirun",
+        "-np",
+        "128",
+        "-ppn",
+        "2",
+        "python",
+        f"{site}/{CLONE}/resnet/resnet_main.py",
+        "--recipe=collapse_72ep_4k",
+        *TRAIN_FLAGS[4:],
+        f"--data_dir={site}/records",
+        f"--model_dir={site}/out put/model_collapse_72ep",
+    ]
+
+
+def test_a_phase_of_the_collapse_recipe_can_be_started_by_hand(site):
+    flags = ("--first_phase=collapse", "--initial_weights=some where")
+    script = "train_64_nodes_collapse"
+    for suffix in ("sh", "slurm"):
+        result = run_script(site, f"{script}.{suffix}", *flags, MODEL_DIR="mine")
+        assert result.stdout.splitlines()[-3:] == ["--model_dir=mine", *flags]
+
+
+@pytest.mark.parametrize("suffix", ["sh", "slurm"])
 def test_evaluation_runs_the_published_command(site, suffix):
     result = run_script(site, f"eval_one_node.{suffix}")
     assert result.returncode == 0, result.stderr
@@ -98,7 +126,7 @@ def test_evaluation_runs_the_published_command(site, suffix):
     ]
 
 
-@pytest.mark.parametrize("name", ["train_256_nodes_24k", "eval_one_node"])
+@pytest.mark.parametrize("name", NAMES)
 def test_slurm_finds_the_clone_where_sbatch_was_called(site, name):
     changes = {"REPOSITORY": None, "SLURM_SUBMIT_DIR": site / CLONE}
     result = run_script(site, f"{name}.slurm", **changes)
@@ -113,7 +141,7 @@ def test_a_host_file_is_handed_to_mpirun(site):
     assert result.stdout.splitlines()[1:6] == ["mpirun", "-f", str(hosts), "-np", "512"]
 
 
-@pytest.mark.parametrize("name", ["train_256_nodes_24k.sh", "eval_one_node.sh"])
+@pytest.mark.parametrize("name", [f"{name}.sh" for name in NAMES])
 @pytest.mark.parametrize("setting", ["DATA_DIR", "OUTPUT_DIR", "VENV"])
 def test_a_missing_folder_is_named_before_anything_runs(site, name, setting):
     result = run_script(site, name, **{setting: site / "nowhere"})
@@ -130,12 +158,17 @@ def test_a_missing_host_file_is_named(site):
     assert "HOSTFILE" in result.stderr
 
 
-def test_slurm_asks_for_the_nodes_and_ranks_of_the_command():
-    text = (LAUNCH / "train_256_nodes_24k.slurm").read_text()
+@pytest.mark.parametrize(
+    ("name", "ranks"), list(zip(NAMES, (512, 128, 1), strict=True))
+)
+def test_slurm_asks_for_the_nodes_and_ranks_of_the_command(name, ranks):
+    text = (LAUNCH / f"{name}.slurm").read_text()
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, flags=re.MULTILINE))
-    assert int(options["nodes"]) * int(options["ntasks-per-node"]) == 512
-    assert options["ntasks-per-node"] == "2"
-    assert options["cpus-per-task"] == "24"
+    ranks_of_node, cores = (
+        int(options[name]) for name in ("ntasks-per-node", "cpus-per-task")
+    )
+    assert int(options["nodes"]) * ranks_of_node == ranks
+    assert ranks_of_node * cores == 48
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

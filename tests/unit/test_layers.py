@@ -226,6 +226,47 @@ def test_max_pooling_takes_every_second_window_of_three(size):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("size", [(4, 4), (5, 6), (7, 3), (1, 1)])
+def test_average_pooling_takes_the_mean_of_the_places_that_there_are(size, dtype):
+    images = tf.cast(normal(2, *size, 3), dtype)
+    height, width = (-(-side // 2) for side in size)
+    weights = tf.cast(normal(2, height, width, 3, seed=1), dtype)
+    layer = layers.AvgPool(name="pool")
+
+    @tf.function
+    def pooled_and_gradient() -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            pooled = layer(images)
+        return pooled, tape.gradient(pooled, images, weights)
+
+    ours, gradient = pooled_and_gradient()
+    assert ours.dtype == gradient.dtype == dtype
+    images, weights = (tf.cast(one, tf.float64).numpy() for one in (images, weights))
+    expected = np.empty((2, height, width, 3))
+    expected_gradient = np.empty((2, *size, 3))
+    for y in range(height):
+        for x in range(width):
+            places = np.s_[:, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2]
+            window = images[places]
+            expected[:, y, x] = window.mean((1, 2))
+            num_places = window[0, ..., 0].size
+            expected_gradient[places] = weights[:, y, x][:, None, None] / num_places
+    # Sums of four: bfloat16 rounds the mean to 8 bits, or each sum where oneDNN is off.
+    close = CLOSE if dtype == tf.float32 else {"rtol": 2**-8, "atol": 2**-7}
+    np.testing.assert_allclose(tf.cast(ours, tf.float64), expected, **close)
+    # A half and a quarter are exact.
+    np.testing.assert_array_equal(tf.cast(gradient, tf.float64), expected_gradient)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (4, 4), (5, 3)])
+def test_the_pool_of_all_places_takes_their_maximum(size):
+    images = normal(2, *size, 3)
+    ours = layers.MaxOfAll(name="pool")(tf.constant(images))
+    np.testing.assert_array_equal(ours, images.max((1, 2), keepdims=True))
+
+
 def test_the_classifier_is_a_mean_and_a_matrix():
     layer = layers.Classifier(4, seed=2, name="classifier")
     images = normal(3, 2, 5, 6)

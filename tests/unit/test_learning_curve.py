@@ -38,7 +38,6 @@ def config(tmp_path) -> configs.Config:
             "model_dir": str(tmp_path / "model"),
             "mode": "train",
             "eval_batch_size": 8,
-            "steps_per_eval": 0,
             "log_step_count_steps": 10,
             "checkpoint_every": "1 epoch",
             "keep_checkpoints": 5,
@@ -103,6 +102,7 @@ def test_without_metrics_it_says_so(config):
 
 
 def test_without_a_run_it_says_so(tmp_path):
+    (tmp_path / metrics_file.FILE).write_text(metrics_file.encode(TRAIN[0]))
     assert_refused(run(f"--model_dir={tmp_path}"), "config.json")
     assert_refused(run(), "--model_dir is required")
 

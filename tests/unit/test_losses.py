@@ -54,6 +54,60 @@ def test_smoothing_spreads_over_all_classes_the_right_one_included():
     np.testing.assert_allclose(ours, [expected], rtol=1e-6)
 
 
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    num_pairs=st.integers(1, 4),
+    num_classes=st.integers(1, 12),
+)
+def test_the_cross_entropy_of_mixed_pairs_is_that_of_their_mixed_labels(
+    label_smoothing, seed, num_pairs, num_classes
+):
+    generator = np.random.default_rng(seed)
+    batch = 2 * num_pairs
+    logits = generator.normal(0, 3, (batch, num_classes)).astype(np.float32)
+    labels = generator.integers(0, num_classes, batch).astype(np.int32)
+    share = generator.uniform(0, 1, batch).astype(np.float32)
+    ours = losses.mixed_cross_entropy(
+        tf.constant(logits), tf.constant(labels), tf.constant(share), label_smoothing
+    )
+    assert ours.dtype == tf.float32
+    of_partner = labels.reshape(-1, 2)[:, ::-1].reshape(-1)
+    expected = share * slow_cross_entropy(logits, labels, label_smoothing)
+    expected += (1 - share) * slow_cross_entropy(logits, of_partner, label_smoothing)
+    # float32's 6e-8 of the largest term.
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=3e-6)
+
+
+def test_a_mixed_example_has_its_partners_label_for_the_rest():
+    # Two classes, logits 0 and ln 3: probabilities 1/4 and 3/4.
+    logits = tf.constant([[0.0, np.log(3.0)]] * 4, tf.float32)
+    ours = losses.mixed_cross_entropy(
+        logits, tf.constant([1, 0, 1, 1]), tf.constant([0.9, 0.9, 0.3, 0.3]), 0.0
+    )
+    unlikely, likely = -np.log(0.25), -np.log(0.75)
+    expected = [
+        0.9 * likely + 0.1 * unlikely,
+        0.9 * unlikely + 0.1 * likely,
+        likely,
+        likely,
+    ]
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_examples_that_are_wholly_their_own_cost_what_they_cost_unmixed(
+    label_smoothing,
+):
+    logits = tf.constant(np.random.default_rng(0).normal(size=(6, 5)), tf.float32)
+    labels = tf.constant([0, 1, 2, 3, 4, 0])
+    np.testing.assert_array_equal(
+        losses.mixed_cross_entropy(logits, labels, tf.ones([6]), label_smoothing),
+        losses.cross_entropy(logits, labels, label_smoothing),
+    )
+
+
 def test_the_penalty_is_half_the_sum_of_the_squares():
     variables = [tf.Variable([1.0, -2.0]), tf.Variable([[3.0]])]
     # 0.01 * (1 + 4 + 9) / 2.

@@ -59,6 +59,24 @@ def test_going_back_drops_the_lines_after_the_step(tmp_path):
     assert steps_in(tmp_path) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("was_evaluated", "kinds"),
+    [(True, ["train", "eval", "eval_ema"]), (False, ["train"])],
+)
+def test_an_evaluation_that_will_be_done_again_is_dropped(
+    tmp_path, was_evaluated, kinds
+):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("eval", 1, 0.1, EVAL)
+    for kind in ("train", "eval", "eval_ema"):
+        log.write(kind, 2, 0.2, TRAIN)
+    log.close()
+    MetricsLog(tmp_path, 2, rank=0, was_evaluated=was_evaluated).close()
+    found = metrics_file.read(tmp_path / metrics_file.FILE)
+    kept = [(line["kind"], line["step"]) for line in found]
+    assert kept == [("eval", 1), *((kind, 2) for kind in kinds)]
+
+
 def test_going_on_keeps_all_lines(tmp_path):
     write_steps(tmp_path, 0, [1, 2])
     write_steps(tmp_path, 2, [3])
@@ -180,6 +198,19 @@ def test_tensorboard_can_read_the_numbers(tmp_path):
         ("loss", 20): 1.5,
         ("count", 20): 50_000,
     }
+
+
+def test_the_average_of_the_weights_has_curves_of_its_own(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("eval", 20, 0.5, EVAL)
+    log.write("eval_ema", 20, 0.5, {**EVAL, "top1": 0.625})
+    log.close()
+    assert steps_in(tmp_path) == [20, 20]
+    top1s = {
+        kind: events(tmp_path / "tensorboard" / kind)["top1", 20]
+        for kind in ("eval", "eval_ema")
+    }
+    assert top1s == {"eval": 0.5, "eval_ema": 0.625}
 
 
 def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import models
+from resnet import models, setting_bounds
+from resnet.models import flops
 from resnet.train_state import decays
 
-DEPTHS = (18, 34, 50, 101, 152, 200)
 BLOCKS = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
@@ -19,6 +19,11 @@ BLOCKS = {
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
+NAMES = [f"resnet{depth}{ending}" for ending in ("", "d") for depth in BLOCKS]
+
+
+def depth_of(name: str) -> int:
+    return int(name.removeprefix("resnet").removesuffix("d"))
 
 
 @functools.cache
@@ -28,9 +33,12 @@ def build(depth: int, seed: int = 0) -> keras.Model:
 
 
 @functools.cache
-def variables(depth: int) -> tuple[tuple[str, int, bool, bool], ...]:
+def variables(name: str) -> tuple[tuple[str, int, bool, bool], ...]:
     """Path, size, trainable and all ones, of each variable of a 1000-class network."""
-    model = models.build(f"resnet{depth}", image_size=32)
+    with pytest.MonkeyPatch.context() as patch:
+        # Nobody asks for the kernels, whose random numbers are most of the time.
+        patch.setattr(keras.initializers, "VarianceScaling", lambda **_: "zeros")
+        model = models.build(name, image_size=32)
     found = tuple(
         (one.path, int(np.prod(one.shape)), one.trainable, bool(np.all(one == 1)))
         for one in model.variables
@@ -39,21 +47,30 @@ def variables(depth: int) -> tuple[tuple[str, int, bool, bool], ...]:
 
 
 @pytest.mark.parametrize(
-    ("depth", "convolutions", "trainable", "norm", "total", "decayed"),
+    ("name", "convolutions", "trainable", "norm", "total", "decayed"),
     [
         # Worked out from the papers' tables of layers, apart from this code.
-        (18, 21, 11_693_736, 9_728, 11_703_464, 11_684_008),
-        (34, 37, 21_801_896, 17_152, 21_819_048, 21_784_744),
-        (50, 53, 25_557_032, 53_120, 25_610_152, 25_503_912),
-        (101, 104, 44_549_160, 105_344, 44_654_504, 44_443_816),
-        (152, 155, 60_192_808, 151_424, 60_344_232, 60_041_384),
-        (200, 203, 64_673_832, 176_000, 64_849_832, 64_497_832),
+        ("resnet18", 21, 11_693_736, 9_728, 11_703_464, 11_684_008),
+        ("resnet34", 37, 21_801_896, 17_152, 21_819_048, 21_784_744),
+        ("resnet50", 53, 25_557_032, 53_120, 25_610_152, 25_503_912),
+        ("resnet101", 104, 44_549_160, 105_344, 44_654_504, 44_443_816),
+        ("resnet152", 155, 60_192_808, 151_424, 60_344_232, 60_041_384),
+        ("resnet200", 203, 64_673_832, 176_000, 64_849_832, 64_497_832),
+        # ResNet-D: for 7 * 7 * 3 * 64 = 9,408 weights of the stem it has
+        # 9 * (3 * 32 + 32 * 32 + 32 * 64) = 28,512, and two normalizations of 32 more,
+        # each of scale and shift: 128 numbers, and as many averages.
+        ("resnet18d", 23, 11_712_968, 9_856, 11_722_824, 11_703_112),
+        ("resnet34d", 39, 21_821_128, 17_280, 21_838_408, 21_803_848),
+        ("resnet50d", 55, 25_576_264, 53_248, 25_629_512, 25_523_016),
+        ("resnet101d", 106, 44_568_392, 105_472, 44_673_864, 44_462_920),
+        ("resnet152d", 157, 60_212_040, 151_552, 60_363_592, 60_060_488),
+        ("resnet200d", 205, 64_693_064, 176_128, 64_869_192, 64_516_936),
     ],
 )
-def test_each_depth_has_the_known_number_of_parameters(
-    depth, convolutions, trainable, norm, total, decayed
+def test_each_network_has_the_known_number_of_parameters(
+    name, convolutions, trainable, norm, total, decayed
 ):
-    found = variables(depth)
+    found = variables(name)
 
     def count(is_counted) -> int:
         return sum(size for path, size, *_ in found if is_counted(path))
@@ -72,8 +89,9 @@ def test_each_depth_has_the_known_number_of_parameters(
     )
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_only_the_last_normalization_of_each_block_starts_at_zero(depth):
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_last_normalization_of_each_block_starts_at_zero(name):
+    depth = depth_of(name)
     last = 2 if depth < 50 else 3
     blocks = [
         f"stage{stage}_block{block}"
@@ -81,7 +99,7 @@ def test_only_the_last_normalization_of_each_block_starts_at_zero(depth):
         for block in range(1, num_blocks + 1)
     ]
     gammas = {
-        path: all_ones for path, *_, all_ones in variables(depth) if "gamma" in path
+        path: all_ones for path, *_, all_ones in variables(name) if "gamma" in path
     }
     zeros = [path for path, all_ones in gammas.items() if not all_ones]
     assert sorted(zeros) == sorted(f"{one}_{last}/gamma" for one in blocks)
@@ -94,9 +112,17 @@ def test_those_that_do_not_start_at_one_start_at_zero():
             assert not variable.numpy().any()
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_the_first_block_of_every_stage_has_a_projection_and_no_other(depth):
-    shortcuts = [path for path, *_ in variables(depth) if "shortcut/kernel" in path]
+@pytest.mark.parametrize("name", ["resnet18", "resnet50d"])
+def test_without_zero_last_gamma_every_normalization_starts_at_one(name):
+    model = models.build(name, num_classes=3, image_size=32, zero_last_gamma=False)
+    for variable in model.variables:
+        if variable.path.endswith("/gamma"):
+            assert np.all(variable == 1), variable.path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_block_of_every_stage_has_a_projection_and_no_other(name):
+    shortcuts = [path for path, *_ in variables(name) if "shortcut/kernel" in path]
     assert sorted(shortcuts) == [
         f"stage{stage}_block1_shortcut/kernel" for stage in (1, 2, 3, 4)
     ]
@@ -109,7 +135,7 @@ def test_resnet50_of_ten_classes_has_the_known_number_of_parameters():
 
 
 def test_names_of_variables_differ():
-    names = [path for path, *_ in variables(200)]
+    names = [path for path, *_ in variables("resnet200d")]
     assert len(set(names)) == len(names)
 
 
@@ -133,38 +159,60 @@ def test_the_stride_of_a_bottleneck_is_in_its_3x3():
     ]
 
 
-def reference(model: keras.Model, depth: int, images: np.ndarray) -> np.ndarray:
-    """The network of the paper, as plain operations on the model's variables."""
-    values = {one.path: one.numpy() for one in model.variables}
+def reference(
+    values: dict[str, tf.Tensor], name: str, images: tf.Tensor, training: bool
+) -> tf.Tensor:
+    """The network of the paper, as plain operations in float64."""
+    depth, is_resnet_d = depth_of(name), name.endswith("d")
 
     def conv(x, name, stride):
         kernel = values[f"{name}/kernel"]
         before = (kernel.shape[0] - 1) // 2
         padding = [before, kernel.shape[0] - 1 - before]
-        padding = [[0, 0], padding, padding, [0, 0]]
-        return tf.nn.conv2d(x, kernel, stride, padding)
-
-    def norm(x, name):
-        names = ("moving_mean", "moving_variance", "beta", "gamma")
-        return tf.nn.batch_normalization(
-            x, *(values[f"{name}/{one}"] for one in names), 1e-5
+        x = tf.nn.conv2d(x, kernel, stride, [[0, 0], padding, padding, [0, 0]])
+        mean, variance = (
+            tf.nn.moments(x, [0, 1, 2])
+            if training
+            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
         )
+        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
+        return (x - mean) * scale + values[f"{name}/beta"]
 
-    x = tf.nn.relu(norm(conv(images, "stem", 2), "stem"))
+    def shortcut(x, name, stride):
+        if is_resnet_d and stride == 2:
+            batch, height, width, channels = x.shape  # Even sides.
+            windows = [batch, height // 2, 2, width // 2, 2, channels]
+            x, stride = tf.reduce_mean(tf.reshape(x, windows), [2, 4]), 1
+        return conv(x, f"{name}_shortcut", stride)
+
+    x = tf.cast(images, tf.float64)
+    stem = (
+        [("stem_1", 2), ("stem_2", 1), ("stem_3", 1)] if is_resnet_d else [("stem", 2)]
+    )
+    for part, stride in stem:
+        x = tf.nn.relu(conv(x, part, stride))
     x = tf.nn.max_pool2d(x, 3, 2, "SAME")
     for stage, num_blocks in enumerate(BLOCKS[depth], start=1):
         for block in range(1, num_blocks + 1):
-            name = f"stage{stage}_block{block}"
+            block_name = f"stage{stage}_block{block}"
             stride = 2 if stage > 1 and block == 1 else 1
-            shortcut = x
-            if block == 1:
-                shortcut = norm(conv(x, f"{name}_shortcut", stride), f"{name}_shortcut")
+            residual = shortcut(x, block_name, stride) if block == 1 else x
             strides = (stride, 1) if depth < 50 else (1, stride, 1)
             for part, part_stride in enumerate(strides, start=1):
-                x = norm(conv(x, f"{name}_{part}", part_stride), f"{name}_{part}")
-                x = tf.nn.relu(x + shortcut if part == len(strides) else x)
+                x = conv(x, f"{block_name}_{part}", part_stride)
+                x = tf.nn.relu(x + residual if part == len(strides) else x)
     x = tf.reduce_mean(x, [1, 2])
-    return (x @ values["classifier/kernel"] + values["classifier/bias"]).numpy()
+    return tf.matmul(x, values["classifier/kernel"]) + values["classifier/bias"]
+
+
+def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
+    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
+
+
+def relative_difference(ours, expected) -> float:
+    """The norm of the difference as a share of that of what is expected."""
+    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
+    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
 
 
 def shake(model: keras.Model) -> None:
@@ -178,33 +226,73 @@ def shake(model: keras.Model) -> None:
             one.assign(generator.normal(0, 0.1, one.shape))
 
 
-@pytest.mark.parametrize("depth", [18, 50])
-def test_the_network_is_that_of_the_paper(depth):
-    model = models.build(f"resnet{depth}", num_classes=7, image_size=32)
+def pictures(count: int, side: int) -> np.ndarray:
+    generator = np.random.default_rng(1)
+    return generator.normal(size=(count, side, side, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18d", "resnet50d"])
+def test_the_network_is_that_of_the_paper(name):
+    model = models.build(name, num_classes=7, image_size=32)
     shake(model)
-    images = np.random.default_rng(1).normal(size=(2, 32, 32, 3)).astype(np.float32)
-    expected = reference(model, depth, images)
-    ours = model(images, training=False).numpy()
-    assert ours.dtype == np.float32
-    # 50 layers of float32 sums in another order.
-    np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-3 * expected.std())
+    images = pictures(2, 32)
+    expected = reference(values_of(model), name, images, training=False)
+    ours = model(images, training=False)
+    assert ours.dtype == tf.float32
+    # Some 5e-7: 50 layers of float32 sums.
+    assert relative_difference(ours, expected) < 1e-5
 
 
-def test_bfloat16_keeps_float32_variables_and_comes_near_float32():
-    exact = models.build("resnet18", 7, 32, seed=3)
-    short = models.build("resnet18", 7, 32, compute_dtype="bfloat16", seed=3)
+@pytest.mark.parametrize("name", ["resnet18d", "resnet50d"])
+def test_training_has_the_gradients_of_the_paper(name):
+    model = models.build(name, num_classes=7, image_size=64)
+    shake(model)
+    images, labels = pictures(4, 64), tf.constant([3, 1, 6, 0])
+    values = values_of(model)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        logits = reference(values, name, images, training=True)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    expected = tape.gradient(loss, values)
+    variables = {one.path: one.value for one in model.trainable_variables}
+    with tf.GradientTape() as tape:
+        ours = model(images, training=True)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, ours)
+    # Some 6e-5: the last stage normalizes by 16 places.
+    assert relative_difference(ours, logits) < 1e-3
+    for path, gradient in tape.gradient(loss, variables).items():
+        # Some 0.03 at most, of places that float32 puts on the other side of a ReLU's
+        # corner; a part that is left out or counted twice is far more.
+        assert relative_difference(gradient, expected[path]) < 0.1, path
+
+
+def test_the_operations_of_resnet50d_are_those_of_the_paper():
+    model = models.build("resnet50d")
+    # ResNet-50's multiplications and additions, but for another stem at 112 x 112
+    # places: 28,512 weights rather than 9,408. The paper says 4.3 G.
+    multiply_adds = 4_089_184_256 + 112**2 * (28_512 - 9_408)
+    assert multiply_adds == 4_328_824_832
+    assert flops.of_forward_pass(model) == 2 * multiply_adds
+    # Nobody needs the gradient of the images: of the first 3 * 3 * 3 * 32 weights.
+    first = 112**2 * 864
+    assert flops.of_training_step(model) == 2 * (3 * multiply_adds - first)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18d"])
+def test_bfloat16_keeps_float32_variables_and_comes_near_float32(name):
+    exact = models.build(name, 7, 32, seed=3)
+    short = models.build(name, 7, 32, compute_dtype="bfloat16", seed=3)
     for one, other in zip(exact.variables, short.variables, strict=True):
         assert other.dtype == "float32"
         np.testing.assert_array_equal(one.numpy(), other.numpy())
-    images = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
-    expected = exact(images, training=True).numpy()
-    ours = short(images, training=True).numpy()
-    assert ours.dtype == np.float32
+    images = pictures(4, 32)
+    expected = exact(images, training=True)
+    ours = short(images, training=True)
+    assert ours.dtype == tf.float32
     inner = keras.Model(short.input, short.get_layer("stage4_block2_2").output)
     assert inner(images).dtype == tf.bfloat16
     # Each of some 20 layers rounds to 8 bits, by up to 0.2 %.
-    error = np.linalg.norm(ours - expected) / np.linalg.norm(expected)
-    assert 0 < error < 0.05
+    assert 0 < relative_difference(ours, expected) < 0.05
 
 
 def test_the_same_seed_gives_the_same_weights():
@@ -237,5 +325,10 @@ def test_the_largest_seed_that_the_settings_allow_can_be_used():
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match=r"resnet18, .*, resnet200; got 'resnet19'"):
+    expected = r"resnet18, .*, resnet200, resnet18d, .*, resnet200d; got 'resnet19'"
+    with pytest.raises(UserError, match=expected):
         models.build("resnet19")
+
+
+def test_the_settings_allow_each_network_and_no_other():
+    assert list(setting_bounds.MODELS) == ["resnet9", *NAMES]

@@ -1,17 +1,17 @@
 """The library of compiled ops, and whole batches with it and without."""
 
-import dataclasses
 import logging
 
 import numpy as np
 import pytest
 
 from data_prep import manifest
-from resnet import config as configs
-from resnet import native
+from resnet import native, setting_bounds
+from resnet.config import Config
 from resnet.data import input_pipeline, record_files
 from resnet.data.damaged_records import StandIns
 from resnet.data.record_files import RecordFiles
+from tests.unit.changed_settings import changed
 
 # Of normalized values: about 20 operations in another order, each of a number up to
 # 255 * 1.5 that is rounded to 2**-24 of it, and a deviation of 57: 20 * 2.3e-5 / 57.
@@ -44,14 +44,14 @@ def records(numbered_set) -> RecordFiles:
     return record_files.open_split(manifest.load(str(numbered_set), "train"), "train")
 
 
-def train_batches(records: RecordFiles, config: configs.Config) -> list:
+def train_batches(records: RecordFiles, config: Config) -> list:
     none = StandIns.of(set(), records.num_examples)
     return list(
         input_pipeline.train_batches(records, config, 0, 1, 6, 0, 2, none, None)
     )
 
 
-def eval_batches(records: RecordFiles, config: configs.Config) -> list:
+def eval_batches(records: RecordFiles, config: Config) -> list:
     none = StandIns.of(set(), records.num_examples)
     return list(input_pipeline.eval_batches(records, config, 0, 13, 6, 0, 2, none))
 
@@ -59,15 +59,15 @@ def eval_batches(records: RecordFiles, config: configs.Config) -> list:
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        *((train_batches, "augmentation", one) for one in configs.AUGMENTATIONS),
-        *((eval_batches, "eval_crop", one) for one in configs.EVAL_CROPS),
+        *((train_batches, "augmentation", one) for one in setting_bounds.AUGMENTATIONS),
+        *((eval_batches, "eval_crop", one) for one in setting_bounds.EVAL_CROPS),
     ],
 )
 def test_batches_with_and_without_the_library_agree(
     records, make_config, monkeypatch, make, name, value
 ):
     config = make_config(train_steps=5, eval_crop_fraction=0.8)
-    config = dataclasses.replace(config, **{name: value})
+    config = changed(config, **{name: value})
     ours = make(records, config)
     monkeypatch.setattr(native, "ops", lambda: None)
     theirs = make(records, config)

@@ -2,36 +2,47 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.optim.optimizers import Momentum
+from resnet.optim.optimizers import Lars, Momentum, StepSettings
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
+def settings(
+    rate: float, momentum: float, weight_decay: float, lookahead: float | None = None
+) -> StepSettings:
+    lookahead = momentum if lookahead is None else lookahead
+    return StepSettings(*map(tf.constant, (rate, momentum, lookahead)), weight_decay)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_several_steps_are_those_of_the_formula(in_graph, way):
+def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
     generator = np.random.default_rng(0)
-    momentum, weight_decay = 0.9, 0.05
+    weight_decay, lookahead = 0.05, 0.9
     decays = [True, False, True]
     shapes = [(2, 3), (70_000,), ()]  # More than a task of the compiled op.
     weights = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
     variables = [tf.Variable(one) for one in weights]
     weights = [one.astype(np.float64) for one in weights]
     velocities = [np.zeros(shape) for shape in shapes]
-    optimizer = Momentum(variables, momentum, weight_decay, decays)
+    optimizer = Momentum(variables, decays, nesterov)
     apply = getattr(optimizer, way)
     apply = tf.function(apply) if in_graph else apply
-    for learning_rate in (0.1, 0.2, 0.05, 0.0, 1.0):
+    for learning_rate, momentum in (
+        *((0.1, 0.9), (0.2, 0.45), (0.05, 0.9), (0.0, 0.9), (1.0, 0.5)),
+    ):
         gradients = [generator.normal(size=one).astype(np.float32) for one in shapes]
         apply(
             [tf.constant(one) for one in gradients],
-            tf.constant(learning_rate, tf.float32),
+            settings(learning_rate, momentum, weight_decay, lookahead),
         )
         for i, gradient in enumerate(gradients):
             total = gradient + (weight_decay * weights[i] if decays[i] else 0)
             velocities[i] = momentum * velocities[i] + total
-            weights[i] = weights[i] - learning_rate * (total + momentum * velocities[i])
+            direction = total + lookahead * velocities[i] if nesterov else velocities[i]
+            weights[i] = weights[i] - learning_rate * direction
         for ours, expected in zip(variables, weights, strict=True):
             np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
         for ours, expected in zip(optimizer.velocities, velocities, strict=True):
@@ -40,8 +51,8 @@ def test_several_steps_are_those_of_the_formula(in_graph, way):
 
 def test_two_steps_by_hand():
     variable = tf.Variable([1.0])
-    optimizer = Momentum([variable], 0.5, 0.25, [True])
-    rate = tf.constant(0.5)
+    optimizer = Momentum([variable], [True])
+    rate = settings(0.5, 0.5, 0.25)
     optimizer.apply([tf.constant([1.0])], rate)
     # Gradient 1 + 0.25 * 1 = 1.25; velocity 1.25; 1 - 0.5 * (1.25 + 0.625).
     assert variable.numpy() == [0.0625]
@@ -54,8 +65,8 @@ def test_two_steps_by_hand():
 
 def test_weight_decay_acts_only_where_it_is_meant_to():
     variables = [tf.Variable([2.0]), tf.Variable([2.0])]
-    optimizer = Momentum(variables, 0.9, 0.1, [True, False])
-    optimizer.apply([tf.zeros([1])] * 2, tf.constant(1.0))
+    optimizer = Momentum(variables, [True, False])
+    optimizer.apply([tf.zeros([1])] * 2, settings(1.0, 0.9, 0.1))
     # 2 - (0.2 + 0.9 * 0.2).
     assert variables[0].numpy() == pytest.approx(1.62, rel=1e-6)
     assert variables[1].numpy() == 2.0
@@ -63,33 +74,33 @@ def test_weight_decay_acts_only_where_it_is_meant_to():
 
 def test_without_momentum_it_is_plain_gradient_descent():
     variable = tf.Variable([1.0, 2.0])
-    optimizer = Momentum([variable], 0.0, 0.0, [True])
+    optimizer = Momentum([variable], [True])
     for _ in range(3):
-        optimizer.apply([tf.constant([0.5, -0.5])], tf.constant(0.5))
+        optimizer.apply([tf.constant([0.5, -0.5])], settings(0.5, 0.0, 0.0))
     assert variable.numpy().tolist() == [0.25, 2.75]
 
 
 def test_velocities_start_at_zero_in_the_shape_of_their_variables():
     variables = [tf.Variable(tf.ones([2, 3])), tf.Variable(1.0)]
-    optimizer = Momentum(variables, 0.9, 0.0, [False, False])
+    optimizer = Momentum(variables, [False, False])
     assert [one.shape for one in optimizer.velocities] == [(2, 3), ()]
     assert not any(one.numpy().any() for one in optimizer.velocities)
 
 
 def test_a_gradient_too_few_is_refused():
-    optimizer = Momentum([tf.Variable(1.0), tf.Variable(1.0)], 0.9, 0.0, [True, True])
+    optimizer = Momentum([tf.Variable(1.0), tf.Variable(1.0)], [True, True])
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-        optimizer.apply([tf.constant(1.0)], tf.constant(0.1))
+        optimizer.apply([tf.constant(1.0)], settings(0.1, 0.9, 0.0))
 
 
 def test_a_value_read_before_the_step_stays_as_it_was():
     variable = tf.Variable(tf.ones([3]))
-    optimizer = Momentum([variable], 0.9, 0.0, [True])
+    optimizer = Momentum([variable], [True])
 
     @tf.function
     def step() -> tf.Tensor:
         before = variable.read_value()
-        optimizer.apply([tf.ones([3])], tf.constant(1.0))
+        optimizer.apply([tf.ones([3])], settings(1.0, 0.9, 0.0))
         return before
 
     np.testing.assert_array_equal(step(), np.ones(3))
@@ -99,9 +110,9 @@ def test_a_value_read_before_the_step_stays_as_it_was():
 
 def test_a_gradient_of_another_shape_is_refused():
     variable = tf.Variable(tf.ones([3]))
-    optimizer = Momentum([variable], 0.9, 0.0, [True])
+    optimizer = Momentum([variable], [True])
     with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
-        optimizer.apply([tf.ones([4])], tf.constant(1.0))
+        optimizer.apply([tf.ones([4])], settings(1.0, 0.9, 0.0))
 
 
 def test_a_step_has_the_same_bits_on_any_processor():
@@ -110,12 +121,68 @@ def test_a_step_has_the_same_bits_on_any_processor():
     generator = np.random.default_rng(0)
     value, velocity, gradient = generator.normal(size=(3, 5001)).astype(np.float32)
     variable = tf.Variable(value)
-    optimizer = Momentum([variable], 0.9, 0.01, [True])
+    optimizer = Momentum([variable], [True])
     optimizer.velocities[0].assign(velocity)
-    tf.function(optimizer.apply)([tf.constant(gradient)], tf.constant(0.1))
+    tf.function(optimizer.apply)([tf.constant(gradient)], settings(0.1, 0.9, 0.01))
     momentum, decay, rate = np.float32(0.9), np.float32(0.01), np.float32(0.1)
     step = gradient + decay * value
     velocity = momentum * velocity + step
     expected = value - rate * (step + momentum * velocity)
     np.testing.assert_array_equal(optimizer.velocities[0].numpy(), velocity)
     np.testing.assert_array_equal(variable.numpy(), expected)
+
+
+def slow_lars(weights, velocity, gradient, rates, momentum, weight_decay, eta):
+    """The paper's algorithm 1, whose velocity has the learning rate in it."""
+    weights, velocity = weights.astype(np.float64), velocity.astype(np.float64)
+    for rate in rates:
+        norm, of_gradient = np.linalg.norm(weights), np.linalg.norm(gradient)
+        trust = eta * norm / (of_gradient + weight_decay * norm)
+        step = trust * rate * (gradient + weight_decay * weights)
+        velocity = momentum * velocity + step
+        weights = weights - velocity
+    return weights
+
+
+def test_lars_is_that_of_the_paper():
+    generator = np.random.default_rng(1)
+    value, gradient = generator.normal(size=(2, 5, 7)).astype(np.float32)
+    variable = tf.Variable(value)
+    optimizer = Lars([variable], [True], trust_coefficient=0.02)
+    rates = (0.0, 2.0, 4.0, 1.0)
+    before = None
+    for rate in rates:
+        momentum = 0.9 * before / rate if rate and before is not None else 0.9
+        tf.function(optimizer.apply)(
+            [tf.constant(gradient)], settings(rate, momentum, 0.01)
+        )
+        before = rate
+    expected = slow_lars(value, np.zeros((5, 7)), gradient, rates, 0.9, 0.01, 0.02)
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
+
+
+def test_lars_moves_what_does_not_decay_as_momentum_does():
+    values = [tf.Variable([3.0, 4.0]) for _ in range(2)]
+    for variable, kind in zip(values, (Lars, Momentum), strict=True):
+        kind([variable], [False], False).apply(
+            [tf.constant([0.5, 0.25])], settings(0.5, 0.9, 0.1)
+        )
+    # 3 - 0.5 * 0.5, 4 - 0.5 * 0.25: neither scaled nor decayed.
+    assert [one.numpy().tolist() for one in values] == [[2.75, 3.875]] * 2
+
+
+@pytest.mark.parametrize(("weight", "gradient"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_lars_does_not_scale_where_a_norm_is_zero(weight, gradient):
+    variable = tf.Variable([weight])
+    Lars([variable], [True]).apply([tf.constant([gradient])], settings(0.5, 0.9, 0.5))
+    # Trust 1: the gradient and half of the weight, times a rate of a half.
+    assert variable.numpy() == [weight - 0.5 * (gradient + 0.5 * weight)]
+
+
+def test_forgetting_sets_the_velocities_to_zero():
+    variable = tf.Variable([1.0])
+    optimizer = Momentum([variable], [True])
+    optimizer.apply([tf.constant([1.0])], settings(0.5, 0.9, 0.0))
+    assert optimizer.velocities[0].numpy() == [1.0]
+    optimizer.forget()
+    assert optimizer.velocities[0].numpy() == [0.0]

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from resnet import config as configs
 from resnet.data import preprocessing
+from resnet.setting_bounds import AUGMENTATIONS, EVAL_CROPS
 from tests.unit.seen_pictures import (
     assert_shows,
     decoded,
@@ -97,7 +97,7 @@ def test_training_without_augmentation_sees_the_whole_picture():
     assert_shows(image, top=0, left=0, side=40)
 
 
-RANDOM = [one for one in configs.AUGMENTATIONS if one != "none"]
+RANDOM = [one for one in AUGMENTATIONS if one != "none"]
 
 
 @pytest.mark.parametrize("augmentation", RANDOM)
@@ -119,7 +119,7 @@ def test_the_seed_and_the_picture_alone_decide(augmentation):
     assert sum(np.array_equal(first, other) for other in others) <= 1
 
 
-@pytest.mark.parametrize("augmentation", configs.AUGMENTATIONS)
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 def test_a_dataset_sees_what_eager_calls_see(augmentation):
     encoded = [jpeg(gradient(40 + i, 50)) for i in range(4)]
     numbers = tf.constant([[i, 3 * i] for i in range(4)], tf.int64)
@@ -143,7 +143,7 @@ def test_a_dataset_evaluates_as_eager_calls_do():
         np.testing.assert_allclose(image, eager, atol=1e-5)
 
 
-@pytest.mark.parametrize("augmentation", configs.AUGMENTATIONS)
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 def test_grey_pictures_become_three_equal_channels(augmentation):
     y, x = np.mgrid[:40, :40]
     encoded = jpeg(2 * x + 3 * y)
@@ -353,7 +353,7 @@ COLOURS = [
 ]
 
 
-@pytest.mark.parametrize("augmentation", configs.AUGMENTATIONS)
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 def test_training_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(augmentation):
     for height, width in ((40, 60), (33, 47), (90, 20), (1, 40)):
         picture = jpeg(noise(height, width), subsampling=0)
@@ -366,7 +366,7 @@ def test_training_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(augmentatio
             np.testing.assert_array_equal(ours, other)
 
 
-@pytest.mark.parametrize("crop", configs.EVAL_CROPS)
+@pytest.mark.parametrize("crop", EVAL_CROPS)
 def test_evaluation_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(crop):
     for height, width in ((40, 60), (33, 47), (90, 20), (1, 40)):
         picture = jpeg(noise(height, width), subsampling=0)

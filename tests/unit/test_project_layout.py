@@ -56,11 +56,16 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
 WITHOUT_TENSORFLOW = {
     "resnet.placement",
     "resnet.config",
+    "resnet.phases",
+    "resnet.recipe",
+    "resnet.recipe_file",
     "resnet.recipes",
+    "resnet.scaling",
     "resnet.schedules",
+    "resnet.setting_bounds",
     "resnet.data.example_order",
     "resnet.checkpoint_folders",
-    "resnet.checkpoint_interval",
+    "resnet.intervals",
     "resnet.failure_file",
     "resnet.guard",
     "resnet.process_facts",
@@ -71,7 +76,11 @@ WITHOUT_TENSORFLOW = {
     "resnet.temporary_folder",
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
-FLAG_READERS = MAINS | {"resnet.shared_flags", "data_prep.errors"}
+FLAG_READERS = MAINS | {
+    "resnet.shared_flags",
+    "resnet.train_flags",
+    "data_prep.errors",
+}
 
 
 def module_name(path: Path) -> str:

@@ -3,67 +3,243 @@ import dataclasses
 import pytest
 
 from data_prep.errors import UserError
-from resnet import config, recipes
+from resnet import config as configs
+from resnet import recipes, setting_bounds
+from resnet.config import Config
+
+CLASSES = ("a", "b")
 
 
-def test_the_24k_recipe_has_the_published_numbers():
-    recipe = recipes.get("tpu_90ep_24k")
-    numbers = dataclasses.asdict(recipe)
-    del numbers["source"]
-    assert numbers == {
-        "name": "tpu_90ep_24k",
-        "model": "resnet50",
-        "image_size": 224,
-        "global_batch_size": 24_576,
-        "train_epochs": 90,
-        "warmup_epochs": 5,
-        "base_learning_rate": 0.1,
-        "peak_share": 0.5,
-        "momentum": 0.9,
-        "weight_decay": 5e-5,
-        "batch_norm_decay": 0.95,
-        "label_smoothing": 0.0,
-        "augmentation": "random_resized_crop",
-        "eval_crop_fraction": 0.875,
-        "eval_crop": "crop_then_resize",
-        "published_train_steps": 4680,
-        "num_train_examples": 1_281_167,
-    }
+def run_of(name: str) -> Config:
+    """Returns the run that a recipe is published for."""
+    recipe = recipes.get(name)
+    return configs.resolve(recipe, {}, recipe.num_train_examples, CLASSES)
 
 
-def test_each_recipe_is_found_by_its_name():
+def test_the_names_are_those_of_the_documents():
+    assert list(recipes.RECIPES) == [
+        "tpu_90ep_24k",
+        "tpu_90ep_8k",
+        "collapse_72ep_4k",
+        "collapse_94ep_14k",
+        "lars_40ep_4k",
+        "lars_42ep_8k",
+        "lars_45ep_13k",
+        "lars_56ep_32k",
+        "goyal_90ep_8k",
+        "imagenette",
+        "imagenette_collapse",
+        "cifar10",
+        "digits",
+    ]
+
+
+def test_each_recipe_is_found_by_its_name_and_says_where_it_comes_from():
     for name, recipe in recipes.RECIPES.items():
         assert recipe.name == name
         assert recipes.get(name) is recipe
-        assert recipe.source
+        assert recipe.source.strip()
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match="digits, imagenette, tpu_90ep_24k; got 'x'"):
+    with pytest.raises(UserError) as caught:
         recipes.get("x")
-
-
-@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
-def test_each_recipe_resolves_without_flags(name):
-    recipe = recipes.get(name)
-    resolved = config.resolve(
-        recipe,
-        {
-            "precision": "float32",
-            "seed": 0,
-            "data_dir": "d",
-            "model_dir": "m",
-            "mode": "train",
-            "eval_batch_size": 8,
-            "steps_per_eval": 0,
-            "log_step_count_steps": 10,
-            "checkpoint_every": "1 epoch",
-            "keep_checkpoints": 5,
-            "num_parallel_calls": 0,
-        },
-        num_train_examples=50_000,
-        class_names=("a", "b"),
+    assert str(caught.value) == (
+        "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
+        " goyal_90ep_8k, imagenette, imagenette_collapse, lars_40ep_4k, lars_42ep_8k,"
+        " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file;"
+        " got 'x'"
     )
-    assert resolved.recipe == name
-    assert resolved.model == recipe.model
-    assert resolved.train_steps > resolved.warmup_steps
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_each_recipe_resolves_without_flags(name):
+    config = run_of(name)
+    recipe = recipes.get(name)
+    assert config.recipe == name
+    assert config.model == recipe.model
+    assert config.global_batch_size == recipe.global_batch_size
+    assert len(config.phases) == len(recipe.phases)
+    assert config.first_phase == config.initial_weights == ""
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_each_recipe_names_what_the_program_has(name):
+    recipe = recipes.get(name)
+    assert recipe.model in setting_bounds.MODELS
+    assert recipe.optimizer in setting_bounds.OPTIMIZERS
+    assert recipe.eval_crop in setting_bounds.EVAL_CROPS
+    for part in recipe.phases:
+        assert part.augmentation in setting_bounds.AUGMENTATIONS
+
+
+# Name: batch, and for each phase steps, warm-up steps and weight decay.
+PUBLISHED = {
+    "tpu_90ep_24k": (24_576, [(4680, 260, 5e-5)]),
+    "tpu_90ep_8k": (8192, [(14_075, 782, 5e-5)]),  # 5 epochs: 781.96.
+    "collapse_72ep_4k": (
+        4096,
+        [
+            (7800, 1560, 5e-5),
+            (3750, 0, 5e-5),
+            (4750, 1000, 5e-5),
+            (4750, 1000, 5e-5),
+            (1560, 0, 2e-4),
+        ],
+    ),
+    "collapse_94ep_14k": (14_336, [(7638, 446, 5e-5), (402, 0, 1e-4)]),
+    # Epochs times 1,281,167 images, divided by the batch.
+    "lars_40ep_4k": (4096, [(13_137, 1564, 2e-4)]),  # 42: 13,136.97; 5: 1563.92.
+    "lars_42ep_8k": (8192, [(6881, 782, 2e-4)]),  # 44: 6881.27; 5: 781.96.
+    "lars_45ep_13k": (13_056, [(4710, 883, 2.5e-5)]),  # 48: 4710.17; 9: 883.16.
+    "lars_56ep_32k": (32_768, [(2268, 626, 2.5e-5)]),  # 58: 2267.68; 16: 625.57.
+    "goyal_90ep_8k": (8192, [(14_075, 782, 1e-4)]),  # 90: 14,075.32.
+    "imagenette": (64, [(2367, 148, 5e-5)]),  # 16 * 9469 / 64 = 2367.25; 147.95.
+    # The five phases in 16 epochs: 2367.25 steps instead of 22,610. Their ends are
+    # 816.7, 1209.3, 1706.6, 2203.9; warm-ups 163.3, 0, 104.7, 104.7, 0.
+    "imagenette_collapse": (
+        64,
+        [
+            (817, 163, 5e-5),
+            (392, 0, 5e-5),
+            (498, 105, 5e-5),
+            (497, 105, 5e-5),
+            (163, 0, 2e-4),
+        ],
+    ),
+    "cifar10": (512, [(2344, 488, 5e-4)]),  # 24 * 50,000 / 512 = 2343.75; 488.28.
+    "digits": (64, [(269, 22, 5e-5)]),  # 12 * 1437 / 64 = 269.44; 22.45.
+}
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_a_recipe_has_the_published_steps_and_weight_decay(name):
+    config = run_of(name)
+    batch, expected = PUBLISHED[name]
+    assert config.global_batch_size == batch
+    assert [
+        (phase.num_steps, phase.curve.warmup_steps, phase.weight_decay)
+        for phase in config.phases
+    ] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "train_steps", "epochs"),
+    [
+        ("tpu_90ep_24k", 4680, 89.774),
+        ("tpu_90ep_8k", 14_075, 89.998),
+        ("collapse_72ep_4k", 22_610, 72.286),
+        ("collapse_94ep_14k", 8040, 89.966),
+    ],
+)
+def test_the_published_runs_have_the_published_lengths(name, train_steps, epochs):
+    config = run_of(name)
+    assert config.train_steps == train_steps
+    assert config.epoch(train_steps) == pytest.approx(epochs, abs=5e-4)
+
+
+def test_the_24k_recipe_has_the_published_numbers():
+    config = run_of("tpu_90ep_24k")
+    assert config.model == "resnet50"
+    assert config.num_train_examples == 1_281_167
+    assert config.image_size == 224
+    assert config.batch_norm_decay == 0.95
+    assert config.eval_crop_fraction == 0.875
+    assert config.eval_crop == "crop_then_resize"
+    assert config.optimizer == "momentum"
+    assert config.nesterov
+    assert not config.momentum_correction
+    assert config.zero_last_gamma
+    assert config.clip_norm == config.ema_decay == 0
+    (phase,) = config.phases
+    assert phase.momentum == 0.9
+    assert phase.label_smoothing == 0
+    assert phase.image_size == 224
+    assert phase.augmentation == "random_resized_crop"
+    assert phase.smallest_crop == 0.08
+    assert phase.random_augment == phase.mixup == phase.cutmix == 0
+
+
+@pytest.mark.parametrize("name", ["collapse_72ep_4k", "collapse_94ep_14k"])
+def test_the_runs_of_caffe_are_those_of_caffe(name):
+    config = run_of(name)
+    assert config.model == "resnet50"
+    assert config.batch_norm_decay == 0.95
+    assert config.eval_crop == "resize_then_crop"
+    assert config.optimizer == "momentum"
+    assert not config.nesterov
+    assert config.momentum_correction
+    assert not config.zero_last_gamma
+    for phase in config.phases:
+        assert phase.fresh_momentum  # A solver is begun with the weights only.
+        assert phase.momentum == 0.9
+        assert phase.label_smoothing == 0
+    augmentations = [phase.augmentation for phase in config.phases]
+    *whole, last = augmentations
+    assert set(whole) == {"random_resized_crop"}
+    assert last == "random_crop"
+
+
+def test_the_phases_have_the_names_of_their_solvers():
+    found = [phase.name for phase in run_of("collapse_72ep_4k").phases]
+    assert found == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
+    found = [phase.name for phase in run_of("collapse_94ep_14k").phases]
+    assert found == ["linear", "collapse"]
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum"),
+    [
+        ("lars_40ep_4k", 0.9),
+        ("lars_42ep_8k", 0.9),
+        ("lars_45ep_13k", 0.9),
+        ("lars_56ep_32k", 0.94),
+    ],
+)
+def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
+    recipe, config = recipes.get(name), run_of(name)
+    assert recipe.scaling == "none"
+    assert config.optimizer == "lars"
+    assert config.trust_coefficient == 0.001
+    assert not config.nesterov
+    assert config.momentum_correction
+    assert config.batch_norm_decay == 0.9
+    (phase,) = config.phases
+    assert phase.momentum == momentum
+    assert phase.label_smoothing == 0.1
+    assert phase.curve.power == 2
+    assert phase.curve.end == 1e-4
+
+
+def test_goyals_run_has_their_numbers():
+    config = run_of("goyal_90ep_8k")
+    (phase,) = config.phases
+    assert phase.momentum == 0.9
+    assert phase.curve.drops == (4692, 9384, 12_511)  # 30, 60 and 80 epochs.
+    assert phase.curve.drop_factor == 0.1
+    assert config.batch_norm_decay == 0.9
+    assert config.nesterov
+    assert config.momentum_correction
+
+
+def test_the_small_recipes_are_for_small_pictures():
+    found = {
+        name: (recipes.get(name).model, recipes.get(name).image_size)
+        for name in ("imagenette", "cifar10", "digits")
+    }
+    assert found == {
+        "imagenette": ("resnet50", 128),
+        "cifar10": ("resnet9", 32),
+        "digits": ("resnet18", 32),
+    }
+    assert recipes.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
+    # A mirrored digit is another sign.
+    assert recipes.DIGITS.phases[0].augmentation == "random_shift"
+    for recipe in (recipes.IMAGENETTE, recipes.DIGITS):
+        assert recipe.phases[0].label_smoothing == 0.1
+        assert recipe.phases[0].momentum == 0.9
+
+
+def test_a_recipe_is_only_read():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipes.DIGITS.model = "resnet34"  # type: ignore[misc]

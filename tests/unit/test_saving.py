@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet import train
+from resnet.data.input_pipeline import Batch
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
 from resnet.saving import check_weights
 from resnet.train_state import TrainState, take_snapshot
+from resnet.train_step import NUM_VOTES, Rates, TrainStep
 
 
 class Ranks(Communicator):
@@ -81,13 +82,13 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
 
 def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     alone = Communicator(Place())
-    train_step = train.make_train_step(
-        state.model, state.optimizer, state.names, 0.0, alone
-    )
+    train_step = TrainStep(state, state.config.phases[0], alone)
+    nothing = tf.zeros([2])  # Of a batch: what the step doesn't use here.
 
     def do_step() -> None:
         images, labels = tf.random.normal([2, 32, 32, 3]), tf.constant([0, 1])
-        train_step(images, labels, tf.constant(0.1), tf.zeros([2]))
+        batch = Batch(images, labels, nothing, nothing, nothing)
+        train_step(batch, Rates(0.1, 0.9), [0.0] * NUM_VOTES)
 
     do_step()
     state.losses = [1.0, 2.0]

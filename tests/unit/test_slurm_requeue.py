@@ -1,4 +1,4 @@
-"""The batch file of the published run goes on after its time is up."""
+"""The batch files of the published runs go on after their time is up."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch"
-SCRIPT = LAUNCH / "train_256_nodes_24k.slurm"
+SCRIPTS = sorted(LAUNCH.glob("train_*.slurm"))
 # As Hydra does, it tells by its exit code how the ranks have ended.
 WAITING_MPIRUN = """
 trap 'echo "USR1 came"; kill $sleep; exit 75' USR1
@@ -20,8 +20,8 @@ wait
 """
 
 
-@pytest.fixture
-def start(tmp_path):
+@pytest.fixture(params=SCRIPTS, ids=lambda path: path.name)
+def start(tmp_path, request):
     """A function that starts the batch file with an mpirun and a scontrol of shell."""
     for folder in ("records", "out", "clone/.venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
@@ -43,7 +43,7 @@ def start(tmp_path):
         }
         started.append(
             subprocess.Popen(
-                ["bash", str(SCRIPT)],
+                ["bash", str(request.param)],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -114,5 +114,6 @@ def test_batch_files_may_be_queued_again_and_keep_their_log(path):
     assert {"requeue", "open-mode=append"} <= set(options)
 
 
-def test_the_shell_is_told_before_the_time_is_up():
-    assert "\n#SBATCH --signal=B:USR1@120\n" in SCRIPT.read_text()
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_the_shell_is_told_before_the_time_is_up(path):
+    assert "\n#SBATCH --signal=B:USR1@120\n" in path.read_text()

@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import json
 import math
@@ -9,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from data_prep import manifest
-from resnet import checkpoints, metrics_file, metrics_log, saving, train, train_state
+from resnet import checkpoints, metrics_file, metrics_log, saving, train
 from resnet import config as configs
 from resnet.checkpoint_folders import saved_steps
 from resnet.config import Config
@@ -21,6 +19,7 @@ from resnet.data import input_pipeline, record_files
 from resnet.data.record_files import RecordFiles
 from resnet.data.share import Share
 from resnet.distributed import AgreedFailure, Communicator
+from resnet.evaluate import Result
 from resnet.placement import Place
 from resnet.stop_signals import Preempted
 from resnet.train_state import TrainState
@@ -28,26 +27,24 @@ from resnet.train_state import TrainState
 ALONE = Communicator(Place())
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")
-VOTES = tf.constant([1.0, 0.0])
+SETTINGS = {
+    "seed": 3,
+    "eval_batch_size": 5,
+    "log_step_count_steps": 1,
+    "global_batch_size": 6,
+    "base_learning_rate": 0.01,
+    "peak_learning_rate": 0.05,
+    "train_steps": 6,
+    "warmup_steps": 2,
+    "weight_decay": 0.01,
+    "batch_norm_decay": 0.9,
+    "label_smoothing": 0.0,
+}
 
 
 @pytest.fixture(scope="module")
 def config(make_config) -> Config:
-    return make_config(
-        NUM_EXAMPLES,
-        CLASSES,
-        seed=3,
-        eval_batch_size=5,
-        log_step_count_steps=1,
-        global_batch_size=6,
-        base_learning_rate=0.01,
-        peak_learning_rate=0.05,
-        train_steps=6,
-        warmup_steps=2,
-        weight_decay=0.01,
-        batch_norm_decay=0.9,
-        label_smoothing=0.0,
-    )
+    return make_config(NUM_EXAMPLES, CLASSES, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +65,7 @@ def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
 
 
 @pytest.fixture(scope="module")
-def run(config, records) -> Callable[..., None]:
+def run(make_config, records) -> Callable[..., None]:
     """A function that trains in a folder."""
 
     def run(
@@ -77,7 +74,10 @@ def run(config, records) -> Callable[..., None]:
         signals: Any = None,
         **changes: Any,
     ) -> None:
-        own = dataclasses.replace(config, model_dir=str(model_dir), **changes)
+        own = make_config(
+            *(NUM_EXAMPLES, CLASSES),
+            **{**SETTINGS, "model_dir": str(model_dir), **changes},
+        )
         share = share or Share(records, 0, 1, NUM_EXAMPLES)
         configs.save(own)
         eval_share = share if own.mode == "train_and_eval" else None
@@ -99,11 +99,6 @@ def assert_same_weights(model_dir, other_model_dir, step: int) -> None:
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-def batch() -> tuple[tf.Tensor, tf.Tensor]:
-    images = np.random.default_rng(1).normal(size=(6, 32, 32, 3))
-    return tf.constant(images, tf.float32), tf.constant([0, 1, 2, 0, 1, 2])
-
-
 def values_of(variables) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
@@ -112,7 +107,7 @@ def values_of(variables) -> list[np.ndarray]:
 def whole(run, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of 6 steps without interruption."""
     model_dir = tmp_path_factory.mktemp("whole")
-    run(model_dir, checkpoint_every="3", steps_per_eval=4, mode="train_and_eval")
+    run(model_dir, checkpoint_every="3", eval_every="4", mode="train_and_eval")
     return model_dir
 
 
@@ -134,23 +129,23 @@ def test_each_step_is_logged_with_its_rate(whole):
 
 
 def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
-    make, made = train.make_train_step, []
+    make, made = train.TrainStep, []
 
     def remember(*arguments: Any) -> Any:
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(train, "make_train_step", remember)
-    run(tmp_path, steps_per_eval=2, mode="train_and_eval")
+    monkeypatch.setattr(train, "TrainStep", remember)
+    run(tmp_path, eval_every="2", mode="train_and_eval")
     (step,) = made
-    assert step.experimental_get_tracing_count() == 1
+    assert step._step.experimental_get_tracing_count() == 1
 
 
 def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(metrics_log.AppendFile, "sync", lambda file: seen.append(0))
     monkeypatch.setattr(saving.CheckpointWriter, "submit", lambda *_: seen.append(1))
-    run(tmp_path, checkpoint_every="1", train_steps=2)
+    run(tmp_path, checkpoint_every="1", train_steps=2, warmup_steps=0)
     assert seen == [0, 1, 0, 1]
 
 
@@ -160,6 +155,130 @@ def test_evaluations_are_logged_when_they_are_due_and_at_the_end(whole):
     assert [line["count"] for line in found] == [NUM_EXAMPLES] * 2
     assert all(0 <= line["top1"] <= line["top5"] <= 1 for line in found)
     assert found[-1]["top5"] == 1  # There are but three classes.
+
+
+@pytest.mark.parametrize(
+    ("eval_every", "steps"),
+    [
+        ("", [6]),
+        ("4", [4, 6]),
+        ("2steps", [2, 4, 6]),
+        ("1epoch", [2, 4, 6]),  # Two steps of 6 examples are an epoch of 12.
+        ("0.5 epochs", [1, 2, 3, 4, 5, 6]),
+        ("100 epochs", [6]),
+    ],
+)
+def test_evaluations_are_due_as_the_settings_say_and_at_the_end(
+    make_config, eval_every, steps
+):
+    settings = {**SETTINGS, "eval_every": eval_every}
+    config = make_config(NUM_EXAMPLES, CLASSES, **settings)
+    found = [step for step in range(7) if train.evaluation_is_due(config, step)]
+    assert found == steps
+
+
+def test_a_step_has_the_rates_of_its_phase(make_config):
+    corrected = {**SETTINGS, "momentum_correction": True, "ema_decay": 0.999}
+    config = make_config(NUM_EXAMPLES, CLASSES, **corrected)
+    # Rates of 0.01 and 0.03, before 0.9 * 0.01 / 0.03; and 2 / 11 of the average.
+    assert train.rates_of(config, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
+    assert train.rates_of(config, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
+    plain = make_config(NUM_EXAMPLES, CLASSES, **SETTINGS)
+    assert train.rates_of(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
+
+
+@pytest.fixture(scope="module")
+def averaged(run, tmp_path_factory) -> pathlib.Path:
+    """The folder of a run with a moving average of the weights, evaluated twice."""
+    model_dir = tmp_path_factory.mktemp("averaged")
+    run(
+        model_dir,
+        model="resnet9",
+        ema_decay=0.5,
+        eval_every="4",
+        mode="train_and_eval",
+    )
+    return model_dir
+
+
+def test_the_average_of_the_weights_is_evaluated_too(averaged):
+    own, of_average = lines(averaged, "eval"), lines(averaged, "eval_ema")
+    assert [line["step"] for line in own] == [4, 6]
+    assert [line["step"] for line in of_average] == [4, 6]
+    for one, other in zip(own, of_average, strict=True):
+        assert one["count"] == other["count"] == NUM_EXAMPLES
+        assert one["loss"] != other["loss"]
+    facts = checkpoints.load(averaged, 6).facts
+    for name, line in (("eval", own[-1]), ("eval_ema", of_average[-1])):
+        assert facts[name]["top1"] == pytest.approx(line["top1"], rel=1e-6)
+        assert facts[name]["loss"] == pytest.approx(line["loss"], rel=1e-6)
+
+
+def test_evaluating_an_average_changes_nothing_about_the_training(
+    run, averaged, tmp_path
+):
+    run(tmp_path, model="resnet9", ema_decay=0.5)
+    names = checkpoints.load(tmp_path, 6).tensors
+    assert "ema/classifier/kernel" in names
+    assert_same_weights(tmp_path, averaged, 6)
+
+
+class Top1s:
+    """In the place of an evaluator: finds what it is told to, time after time."""
+
+    def __init__(self, *found: float) -> None:
+        self.left = list(found)
+
+    def __call__(self, *arguments: Any, **facts: Any) -> "Top1s":
+        return self
+
+    def evaluate(self, penalty: float) -> Result:
+        return Result(top1=self.left.pop(0), top5=1.0, loss=penalty, count=12)
+
+
+def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
+    run, tmp_path, monkeypatch
+):
+    def run_with(*found: float, **changes: Any) -> list[int]:
+        evaluator = Top1s(*found)
+        monkeypatch.setattr(train, "Evaluator", evaluator)
+        facts = {"model": "resnet9", "mode": "train_and_eval", "eval_every": "1"}
+        run(tmp_path, **facts, **changes)
+        assert evaluator.left == []
+        return [line["step"] for line in lines(tmp_path, "eval")]
+
+    assert run_with(0.25, 0.75, stop_at_top1=0.5) == [1, 2]
+    assert saved_steps(tmp_path)[-1] == 2
+    assert run_with(stop_at_top1=0.5) == [1, 2]
+    # A higher aim goes on; one that isn't reached ends with the steps.
+    assert run_with(0.75, 0.9, stop_at_top1=0.875) == [1, 2, 3, 4]
+    assert run_with(0.5, 0.25, stop_at_top1=0.9375) == [1, 2, 3, 4, 5, 6]
+
+
+class Fails(Top1s):
+    """An evaluator that is interrupted."""
+
+    def evaluate(self, penalty: float) -> Result:
+        raise KeyboardInterrupt
+
+
+def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
+    run, tmp_path, monkeypatch
+):
+    facts = {"model": "resnet9", "mode": "train_and_eval", "eval_every": "2"}
+    monkeypatch.setattr(train, "Evaluator", Fails())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, **facts)
+    assert saved_steps(tmp_path) == [2]
+    monkeypatch.setattr(train, "Evaluator", Top1s(0.25, 0.5, 0.75))
+    run(tmp_path, **facts)
+    found = metrics_file.read(tmp_path / metrics_file.FILE)
+    assert [(line["kind"], line["step"]) for line in found] == [
+        *(("train", 1), ("train", 2), ("eval", 2)),
+        *(("train", 3), ("train", 4), ("eval", 4)),
+        *(("train", 5), ("train", 6), ("eval", 6)),
+    ]
+    assert checkpoints.load(tmp_path, 2).facts["eval"]["top1"] == 0.25
 
 
 def test_the_first_loss_is_near_that_of_guessing(config, whole):
@@ -223,113 +342,6 @@ def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(run, tmp_p
     for step in saved_steps(tmp_path):
         for name, value in checkpoints.load(tmp_path, step).tensors.items():
             assert np.isfinite(value).all(), f"{name} of step {step}"
-
-
-def test_one_step_is_that_of_the_formula(config):
-    state = TrainState(config)
-    variables = state.trainable_variables
-    images, labels = batch()
-    before = values_of(variables)
-    averages = values_of(state.batch_norm_averages)
-    with tf.GradientTape() as tape:
-        logits = state.model(images, training=True)
-        loss = tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        )
-    gradients = tape.gradient(loss, variables)
-    for variable, value in zip(state.batch_norm_averages, averages, strict=True):
-        variable.assign(value)
-
-    step = train.make_train_step(state.model, state.optimizer, state.names, 0.0, ALONE)
-    ours, of_all, *votes = step(images, labels, tf.constant(0.1), VOTES)
-    # The same sums in another order, and 20 layers of them: a thousandth of the
-    # largest change of each variable.
-    assert float(ours) == pytest.approx(float(loss), rel=1e-5)
-    assert float(of_all) == float(ours)
-    assert [float(vote) for vote in votes] == [1.0, 0.0]
-    for name, variable, old, gradient in zip(
-        state.names, variables, before, gradients, strict=True
-    ):
-        total = gradient.numpy()
-        if name.rpartition("/")[2] not in ("gamma", "beta"):
-            total = total + 0.01 * old
-        change = 0.1 * (1 + 0.9) * total  # The velocity is the gradient at first.
-        np.testing.assert_allclose(
-            variable.numpy() - old,
-            -change,
-            rtol=1e-3,
-            atol=1e-3 * abs(change).max() + 1e-7,
-            err_msg=name,
-        )
-    moved = values_of(state.batch_norm_averages)
-    assert all(
-        not np.array_equal(new, old) for new, old in zip(moved, averages, strict=True)
-    )
-
-
-@pytest.mark.parametrize("model", ["resnet9", "resnet18"])
-def test_one_pixel_that_is_no_number_makes_the_loss_none(make_config, model):
-    state = TrainState(make_config(model=model))
-    images = batch()[0].numpy()
-    images[2, 5, 7, 1] = np.nan
-    step = train.make_train_step(state.model, state.optimizer, state.names, 0.0, ALONE)
-    own, of_all, *_ = step(images, batch()[1], tf.constant(0.1), VOTES)
-    assert np.isnan(own)
-    assert np.isnan(of_all)
-
-
-def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(config):
-    state = TrainState(config)
-    before = values_of(state.trainable_variables)
-    averages = values_of(state.batch_norm_averages)
-    step = train.make_train_step(
-        state.model,
-        state.optimizer,
-        state.names,
-        0.0,
-        ALONE,
-        freeze_batch_norm=True,
-    )
-    images, labels = batch()
-    step(images, labels, tf.constant(0.1), VOTES)
-    for new, old in zip(values_of(state.batch_norm_averages), averages, strict=True):
-        np.testing.assert_array_equal(new, old)
-    weights = dict(zip(state.names, values_of(state.trainable_variables), strict=True))
-    old_weights = dict(zip(state.names, before, strict=True))
-    for name in ("stem/kernel", "classifier/kernel", "classifier/bias"):
-        assert not np.array_equal(weights[name], old_weights[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "decays"),
-    [
-        ("stem/kernel", True),
-        ("classifier/kernel", True),
-        ("classifier/bias", True),
-        ("stem/gamma", False),
-        ("stage1_block1_2/beta", False),
-    ],
-)
-def test_all_decay_but_normalization(name, decays):
-    assert train_state.decays(name) is decays
-
-
-def test_the_decayed_variables_are_those_that_the_optimizer_decays(config):
-    state = TrainState(config)
-    pairs = zip(state.optimizer.variables, state.optimizer.decays, strict=True)
-    expected = [variable.name for variable, decays in pairs if decays]
-    assert [variable.name for variable in state.decayed_variables] == expected
-    # 21 kernels, the classifier's and its bias.
-    assert len(expected) == 23
-
-
-def test_a_new_run_begins_at_step_zero(config, tmp_path):
-    state = TrainState(config)
-    before = values_of(state.tensors().values())
-    train_state.restore_newest(state, tmp_path, ALONE)
-    assert state.step == 0
-    for new, old in zip(values_of(state.tensors().values()), before, strict=True):
-        np.testing.assert_array_equal(new, old)
 
 
 @pytest.mark.parametrize(

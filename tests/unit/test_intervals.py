@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet.checkpoint_interval import CheckpointInterval, parse
+from resnet import intervals
+from resnet.intervals import Interval
 
 
 @pytest.mark.parametrize(
@@ -21,19 +22,42 @@ from resnet.checkpoint_interval import CheckpointInterval, parse
     ],
 )
 def test_a_length_has_one_of_three_units(text, length, unit):
-    assert parse(text) == CheckpointInterval(Fraction(length), unit)
+    assert intervals.parse(text, "--every") == Interval(Fraction(length), unit)
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "2.5", "2.5 steps", "daily", "1 hour", "0 epochs", "nan"]
 )
 def test_anything_else_is_refused_with_examples(text):
-    with pytest.raises(UserError, match="such as 500steps, 2epochs or 10minutes; got"):
-        parse(text)
+    with pytest.raises(UserError) as caught:
+        intervals.parse(text, "--every")
+    assert str(caught.value) == (
+        "--every must be a number of steps, epochs or minutes, such as 500steps,"
+        f" 2epochs or 10minutes; got {text!r}."
+    )
+
+
+@pytest.mark.parametrize("text", ["10 minutes", "daily", "0"])
+def test_where_minutes_make_no_sense_they_are_refused_too(text):
+    with pytest.raises(UserError) as caught:
+        intervals.parse(text, "--every", intervals.UNITS_OF_STEPS)
+    assert str(caught.value) == (
+        "--every must be a number of steps or epochs, such as 500steps or 2epochs; got"
+        f" {text!r}."
+    )
+
+
+def test_where_minutes_make_no_sense_steps_and_epochs_still_do():
+    steps, epochs = (
+        intervals.parse(text, "--every", intervals.UNITS_OF_STEPS)
+        for text in ("500", "2epochs")
+    )
+    assert steps == Interval(Fraction(500), "step")
+    assert epochs == Interval(Fraction(2), "epoch")
 
 
 def ends(text: str, num_steps: int, examples: int, batch_size: int) -> list[int]:
-    interval = parse(text)
+    interval = intervals.parse(text, "--every")
     steps = range(1, num_steps + 1)
     return [step for step in steps if interval.ends_at(step, examples, batch_size)]
 
@@ -60,5 +84,5 @@ def test_as_many_epochs_end_as_are_done(epochs, examples, batch_size):
 
 
 def test_only_minutes_are_a_time():
-    assert parse("1.5 minutes").seconds == 90
-    assert parse("90 steps").seconds is None
+    assert intervals.parse("1.5 minutes", "--every").seconds == 90
+    assert intervals.parse("90 steps", "--every").seconds is None

@@ -1,4 +1,4 @@
-"""How often a run saves: every so many steps, epochs or minutes."""
+"""How often a run saves or evaluates: every so many steps, epochs or minutes."""
 
 import re
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from fractions import Fraction
 
 from data_prep.errors import UserError
 
+UNITS = "steps, epochs or minutes, such as 500steps, 2epochs or 10minutes"
+UNITS_OF_STEPS = "steps or epochs, such as 500steps or 2epochs"
 _FORM = re.compile(r"(\d+(?:\.\d+)?) ?(steps?|epochs?|minutes?|)")
 
 
 @dataclass(frozen=True)
-class CheckpointInterval:
+class Interval:
     """A length in one of three units.
 
     Attributes:
@@ -20,6 +22,11 @@ class CheckpointInterval:
 
     length: Fraction
     unit: str
+
+    def __str__(self) -> str:
+        if self.length == 1:
+            return self.unit
+        return f"{float(self.length):g} {self.unit}s"
 
     def ends_at(self, step: int, examples_per_epoch: int, batch_size: int) -> bool:
         """Returns whether an interval ends with the step that makes `step` steps.
@@ -44,8 +51,13 @@ class CheckpointInterval:
         return float(60 * self.length) if self.unit == "minute" else None
 
 
-def parse(text: str) -> CheckpointInterval:
-    """Returns what --checkpoint_every says: `500`, `500 steps`, `2epochs`, `10minutes`.
+def parse(text: str, flag: str, units: str = UNITS) -> Interval:
+    """Returns what a flag says: `500`, `500 steps`, `2epochs`, `10minutes`.
+
+    Args:
+        text: The flag's value.
+        flag: Its name, for the sentence of an error.
+        units: `UNITS`, or `UNITS_OF_STEPS` where minutes make no sense.
 
     Raises:
         UserError: If it says nothing of the kind.
@@ -53,9 +65,10 @@ def parse(text: str) -> CheckpointInterval:
     match = _FORM.fullmatch(text.strip())
     length = Fraction(match[1]) if match else Fraction(0)
     unit = (match[2].rstrip("s") if match else "") or "step"
-    if length <= 0 or (unit == "step" and length.denominator != 1):
-        raise UserError(
-            "--checkpoint_every must be a number of steps, epochs or minutes, such as"
-            f" 500steps, 2epochs or 10minutes; got {text!r}."
-        )
-    return CheckpointInterval(length, unit)
+    if (
+        length <= 0
+        or (unit == "step" and length.denominator != 1)
+        or (unit == "minute" and units != UNITS)
+    ):
+        raise UserError(f"{flag} must be a number of {units}; got {text!r}.")
+    return Interval(length, unit)

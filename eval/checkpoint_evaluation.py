@@ -1,0 +1,195 @@
+"""Evaluates checkpoints of a run on all ranks: each, their mean, or their ensemble."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from data_prep.errors import UserError
+from eval.evaluation_report import Evaluated, EvaluationReport
+from resnet import checkpoint_folders, checkpoints, weight_mean, weights_in_turn
+from resnet.checkpoint_folders import DamagedCheckpoint
+from resnet.checkpoint_watch import CheckpointWatch
+from resnet.checkpoints import Checkpoint
+from resnet.distributed import Communicator
+from resnet.evaluate import Evaluator
+from resnet.recalibration import Recalibration
+from resnet.train_state import TrainState, best_top1
+
+_REPORTS = 10  # Lines of progress in one evaluation.
+
+
+class CheckpointEvaluation:
+    """The network of a run, which takes one checkpoint after the other."""
+
+    def __init__(
+        self,
+        model_dir: Path,
+        state: TrainState,
+        evaluator: Evaluator,
+        recalibration: Recalibration | None,
+        weights: Sequence[str],
+        report: EvaluationReport,
+        communicator: Communicator,
+    ) -> None:
+        """Begins before the first checkpoint.
+
+        Args:
+            model_dir: Folder of the run; rank 0 reads it.
+            state: Of the run: what the evaluator's network belongs to.
+            evaluator: Evaluates it.
+            recalibration: Recalibrates it first, if it is not None.
+            weights: Names of `weights_in_turn` to evaluate.
+            report: Tells the results.
+            communicator: The ranks.
+        """
+        self._model_dir = model_dir
+        self._state = state
+        self._evaluator = evaluator
+        self._recalibration = recalibration
+        self._weights = weights
+        self._report = report
+        self._communicator = communicator
+        self._facts: dict[str, Any] = {}  # Of the checkpoint that was taken.
+
+    def newest(self) -> None:
+        """Evaluates the newest checkpoint that is whole.
+
+        Raises:
+            AgreedError: On all ranks, if there is none.
+        """
+        self._take("the newest checkpoint", self._load_newest)
+        self._evaluate([self._state.step])
+
+    def each_of(self, steps: Sequence[int]) -> None:
+        """Evaluates the checkpoints of some steps, one by one.
+
+        Raises:
+            AgreedError: On all ranks, if one isn't there or isn't whole.
+        """
+        for step in steps:
+            self._take_step(step)
+            self._evaluate([step])
+
+    def mean_weights_of(self, steps: Sequence[int]) -> None:
+        """Evaluates the network whose weights are the mean of those of some steps."""
+
+        def load() -> Checkpoint:
+            return weight_mean.mean_of_weights(
+                checkpoints.load(self._model_dir, step) for step in steps
+            )
+
+        self._take("the checkpoints", load)
+        self._evaluate(steps, "weights")
+
+    def mean_predictions_of(self, steps: Sequence[int]) -> None:
+        """Evaluates the mean of what the networks of some steps say, as probabilities.
+
+        Each is evaluated once; what they say is kept in memory.
+        """
+        ensembles = {name: self._evaluator.new_ensemble() for name in self._weights}
+        for step in steps:
+            self._take_step(step)
+            for name in self._weights_in_turn():
+                self._evaluator.add_to(
+                    ensembles[name], self._state.weight_penalty(), self._log_progress
+                )
+        for name, ensemble in ensembles.items():
+            result = self._evaluator.evaluate_ensemble(ensemble)
+            self._tell(Evaluated(steps, name, "predictions"), result)
+
+    def all_that_come(self, watch: CheckpointWatch) -> None:
+        """Evaluates each checkpoint as it appears, up to the run's last one."""
+        while (step := watch.next_step(self._has_ended)) is not None:
+            what = f"the checkpoint of step {step}"
+            if self._take(what, lambda: self._load_from(watch, step)):
+                self._evaluate([step])
+                watch.evaluated(step)
+
+    def _take_step(self, step: int) -> None:
+        self._take(
+            f"the checkpoint of step {step}",
+            lambda: checkpoints.load(self._model_dir, step),
+        )
+
+    def _take(self, what: str, load: Callable[[], Checkpoint | None]) -> bool:
+        """Gives all ranks what rank 0 loads; returns whether that is anything."""
+        state, communicator = self._state, self._communicator
+        communicator.doing(f"reading {what}", is_timed=False)
+        facts = None
+        with communicator.together():
+            if communicator.rank == 0 and (saved := load()) is not None:
+                state.assign(saved)
+                facts = dict(saved.facts)
+        state.step, facts = communicator.broadcast((state.step, facts))
+        if facts is None:
+            return False
+        self._facts = facts
+        communicator.broadcast_variables(list(state.tensors().values()))
+        return True
+
+    def _load_newest(self) -> Checkpoint:
+        newest = checkpoints.load_newest(self._model_dir)
+        if newest is None:
+            raise UserError(
+                f"expected a checkpoint in {self._model_dir}; there is none"
+            )
+        return newest
+
+    def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
+        """Returns a checkpoint, or None if the run has removed it or it is damaged."""
+        try:
+            # One of a later format is no accident: it is told.
+            checkpoint_folders.read_contents(
+                checkpoint_folders.of_step(self._model_dir, step)
+            )
+        except DamagedCheckpoint as error:
+            watch.skip(step, str(error))
+            return None
+        try:
+            return checkpoints.load(self._model_dir, step)
+        except UserError as error:
+            watch.skip(step, str(error))
+            return None
+
+    def _has_ended(self) -> bool:
+        """Returns whether the run ends with the checkpoint that was taken last.
+
+        Its facts are read again: it is saved before the run evaluates it, and once
+        more with what that has found.
+        """
+        step = self._state.step
+        if step >= self._state.config.train_steps:
+            return True
+        folder = checkpoint_folders.of_step(self._model_dir, step)
+        try:
+            facts = checkpoint_folders.read_contents(folder)["facts"]
+        except DamagedCheckpoint:
+            return False
+        stop_at_top1 = facts.get("config", {}).get("stop_at_top1", 0)
+        return 0 < stop_at_top1 <= (best_top1(facts) or 0)
+
+    def _weights_in_turn(self) -> Iterator[str]:
+        return weights_in_turn.each(
+            self._state,
+            self._weights,
+            self._recalibration,
+            self._facts.get("num_ranks", 1),
+        )
+
+    def _evaluate(self, steps: Sequence[int], combine: str = "none") -> None:
+        for name in self._weights_in_turn():
+            result = self._evaluator.evaluate(
+                self._state.weight_penalty(), self._log_progress
+            )
+            self._tell(Evaluated(steps, name, combine), result)
+
+    def _tell(self, what: Evaluated, result: Any) -> None:
+        with self._communicator.together():
+            self._report.add(what, result)
+
+    def _log_progress(self, done: int) -> None:
+        num_batches = self._evaluator.num_batches
+        if done % max(1, num_batches // _REPORTS) == 0 or done == num_batches:
+            logging.info("Evaluation [%d/%d]", done, num_batches)

@@ -1,0 +1,122 @@
+"""What evaluation tells of its results: lines as the published runs', and JSON."""
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from data_prep import atomic_files
+from data_prep.errors import UserError
+
+if TYPE_CHECKING:
+    from resnet.evaluate import Result
+
+_NAMES = {
+    ("none", "raw"): "step {}",
+    ("none", "ema"): "step {} of the average",
+    ("weights", "raw"): "mean weights of steps {}",
+    ("weights", "ema"): "mean weights of steps {} of the average",
+    ("predictions", "raw"): "mean predictions of steps {}",
+    ("predictions", "ema"): "mean predictions of steps {} of the average",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """What a result is of.
+
+    Attributes:
+        steps: Of the checkpoints, ascending.
+        weights: "raw", or "ema": their moving averages.
+        combine: How there is one result of several checkpoints: "weights",
+            "predictions", or "none".
+    """
+
+    steps: Sequence[int]
+    weights: str
+    combine: str
+
+    def __str__(self) -> str:
+        steps = ", ".join(map(str, self.steps))
+        return _NAMES[self.combine, self.weights].format(steps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON has it; the steps, if they are several."""
+        facts = {"global_step": self.steps[-1], "weights": self.weights}
+        return facts if self.combine == "none" else {**facts, "steps": [*self.steps]}
+
+
+class EvaluationReport:
+    """Tells each result when it is there."""
+
+    def __init__(self, settings: Mapping[str, Any], json_file: str | None) -> None:
+        """Begins with no results.
+
+        Args:
+            settings: What holds for all results, as JSON has it.
+            json_file: Where they are written to, if anywhere.
+        """
+        self._settings = dict(settings)
+        self._json_file = json_file
+        self._results: list[dict[str, Any]] = []
+
+    def add(self, what: Evaluated, result: "Result") -> None:
+        """Logs and prints a result, and writes all results so far.
+
+        The file's last result stands at its top as well.
+
+        Raises:
+            UserError: If the file can't be written.
+        """
+        name = f"global {what}" if str(what).startswith("step") else str(what)
+        logging.info(
+            "Finished evaluation at %s",
+            datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S"),
+        )
+        logging.info(
+            "Saving dict for %s: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
+            " global_step = %d, loss = %.8g",
+            name,
+            result.top1,
+            result.top5,
+            what.steps[-1],
+            result.loss,
+        )
+        logging.info(
+            "Eval results: %s",
+            {
+                "Top-1 accuracy": result.top1,
+                "loss": result.loss,
+                "Top-5 accuracy": result.top5,
+                "global_step": what.steps[-1],
+            },
+        )
+        print(f"{what}: {result}", flush=True)
+        self._results.append({**what.as_dict(), **result.as_dict()})
+        if self._json_file:
+            contents = {
+                **self._settings,
+                "results": self._results,
+                **self._results[-1],
+            }
+            text = json.dumps(contents, indent=2) + "\n"
+            try:
+                atomic_files.atomic_write_bytes(self._json_file, text.encode())
+            except OSError as error:
+                raise UserError(
+                    f"--json_file must be a file that can be written: {error}"
+                ) from error
+
+
+def check_json_file(json_file: str | None) -> None:
+    """Refuses a file for the results that can't be made.
+
+    Raises:
+        UserError: If its folder is none.
+    """
+    if json_file and not Path(json_file).resolve().parent.is_dir():
+        raise UserError(f"--json_file must lie in a folder; {json_file} doesn't.")

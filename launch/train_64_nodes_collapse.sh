@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The 72-epoch recipe of five phases: ResNet-50 on ImageNet, global batch 4,096 on 128
+# ranks, two on each of 64 nodes (Codreanu et al. 2017, arXiv:1711.04291). The source
+# started each phase by hand, with the weights of the one before; here one run does all
+# five, and keeps a checkpoint at each boundary. To start a phase by hand:
+#
+#   launch/train_64_nodes_collapse.sh --first_phase=collapse --initial_weights=MODEL
+#
+# For MPICH and Intel MPI, from a login node with a host file or inside an allocation.
+# For Slurm: sbatch launch/train_64_nodes_collapse.slurm
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
+
+# 32 examples a rank x 128 ranks = 4,096. Each rank has a socket of 24 cores: 22 threads
+# compute, Horovod's and the input's share the rest.
+exec mpirun ${HOSTFILE:+-f "$HOSTFILE"} -np 128 -ppn 2 \
+  python "$REPOSITORY/resnet/resnet_main.py" \
+  --recipe=collapse_72ep_4k \
+  --num_intra_threads 22 --num_inter_threads 2 \
+  --data_dir="$DATA_DIR" \
+  --model_dir="${MODEL_DIR:-$OUTPUT_DIR/model_collapse_72ep}" \
+  "$@"

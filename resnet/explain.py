@@ -1,0 +1,223 @@
+"""What a run would do, in words and numbers, before it does it. Needs no TensorFlow."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from resnet import intervals, phases
+from resnet.config import Config
+from resnet.phases import Phase
+from resnet.recipe import Recipe
+
+WIDTH = 96
+_BARS = " ▁▂▃▄▅▆▇█"
+_BAR_COLUMNS = 64
+
+
+def list_recipes(recipes: Sequence[Recipe]) -> str:
+    """Returns a table of recipes: size of the run, what is published, the source."""
+    rows: list[Sequence[str]] = [
+        ("recipe", "network", "batch", "epochs", "published"),
+        (),
+    ]
+    rows += [
+        (
+            recipe.name,
+            f"{recipe.model}, {recipe.image_size} px",
+            f"{recipe.global_batch_size:,}",
+            f"{sum(part.epochs for part in recipe.phases):.3g}",
+            recipe.published or "-",
+        )
+        for recipe in recipes
+    ]
+    return "\n".join(_columns(rows))
+
+
+def explain(
+    recipe: Recipe, config: Config, num_ranks: int, changes: Sequence[str]
+) -> str:
+    """Returns the resolved settings of a run, its phases, its rates and its files.
+
+    Args:
+        recipe: That the settings come from.
+        config: The settings.
+        num_ranks: Of the run.
+        changes: What it changes of the recipe's numbers, in sentences.
+    """
+    batch, steps = config.global_batch_size, config.train_steps
+    share = f"{num_ranks:,} rank(s) x {batch // num_ranks // config.accumulation_steps}"
+    if config.accumulation_steps > 1:
+        share += f" x {config.accumulation_steps} parts"
+    facts = [
+        ("recipe", f"{recipe.name}, from {recipe.source}"),
+        ("published", recipe.published or "nothing"),
+        ("network", f"{config.model}, evaluated at {config.image_size} px"),
+        ("examples", f"{config.num_train_examples:,}"),
+        ("global batch", f"{batch:,} = {share}"),
+        (
+            "length",
+            f"{steps:,} steps = {config.epoch(steps):.2f} epochs ="
+            f" {steps * batch / 1e6:,.2f} million images",
+        ),
+        ("optimizer", _optimizer(config)),
+        ("evaluation", _evaluations(config)),
+        ("checkpoints", _checkpoints(config)),
+    ]
+    if config.first_phase or config.initial_weights:
+        facts.append(
+            (
+                "begins",
+                f"with phase {config.first_phase or config.phases[0].name}, weights of"
+                f" {config.initial_weights or 'a new network'}",
+            )
+        )
+    lines = []
+    for name, text in facts:
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=f"{name:13}", subsequent_indent=" " * 13
+        )
+    lines += ["", *_tables(config), "", *_curves(config)]
+    for title, sentences in (
+        ("Changed from the recipe", changes),
+        ("Other than the source", recipe.deviations),
+    ):
+        if sentences:
+            lines += ["", f"{title}:"]
+        for sentence in sentences:
+            lines += textwrap.wrap(
+                sentence, WIDTH, initial_indent="- ", subsequent_indent="  "
+            )
+    return "\n".join(lines)
+
+
+def _optimizer(config: Config) -> str:
+    parts = {
+        "momentum": "momentum",
+        "lars": f"LARS, trust coefficient {config.trust_coefficient:g}, momentum",
+    }
+    text = parts[config.optimizer]
+    if config.nesterov:
+        text += ", Nesterov's"
+    if config.momentum_correction:
+        text += ", its velocity with the learning rates in it"
+    if config.clip_norm:
+        text += f", gradients clipped to a norm of {config.clip_norm:g}"
+    if config.ema_decay:
+        text += f", a moving average of the weights by {config.ema_decay:g}"
+    return text
+
+
+def _evaluations(config: Config) -> str:
+    if config.mode == "train":
+        return "none"
+    text = "after the last step"
+    if config.eval_every:
+        interval = intervals.parse(config.eval_every, "--eval_every")
+        text += f", and every {interval}"
+    if config.stop_at_top1:
+        text += f"; the run ends when top-1 has reached {100 * config.stop_at_top1:g} %"
+    return text
+
+
+def _checkpoints(config: Config) -> str:
+    every = intervals.parse(config.checkpoint_every, "--checkpoint_every")
+    text = f"every {every}; kept are the newest {config.keep_checkpoints}, the best"
+    if len(config.phases) == 1:
+        return f"{text}, and the last"
+    ends = [
+        f"{first + phase.num_steps:,} ({phase.name})"
+        for first, phase in zip(
+            phases.first_steps(config.phases), config.phases, strict=True
+        )
+    ]
+    return f"{text}, and those at the ends of phases: {', '.join(ends)}"
+
+
+def _tables(config: Config) -> list[str]:
+    """Returns a line a phase: when it is and at which rates; then what else it is."""
+    when: list[Sequence[str]] = [("phase", "steps", "epochs", "images", "rates"), ()]
+    what: list[Sequence[str]] = [("phase", "momentum", "decay", "pictures"), ()]
+    for first, phase in zip(
+        phases.first_steps(config.phases), config.phases, strict=True
+    ):
+        last = first + phase.num_steps - 1
+        when.append(
+            (
+                phase.name,
+                f"{first:,} to {last:,}",
+                f"{config.epoch(first):.2f} to {config.epoch(last + 1):.2f}",
+                f"{phase.num_steps * config.global_batch_size / 1e6:,.2f} M",
+                _rates(config, first, phase),
+            )
+        )
+        what.append(
+            (
+                phase.name,
+                f"{phase.momentum:g}{', fresh' if phase.fresh_momentum else ''}",
+                f"{phase.weight_decay:g}",
+                _pictures(phase),
+            )
+        )
+    return [*_columns(when), "", *_columns(what)]
+
+
+def _rates(config: Config, first: int, phase: Phase) -> str:
+    """Returns a phase's learning rates: at its ends, and where a warm-up ends."""
+    steps = [first, first + phase.num_steps - 1]
+    if phase.curve is not None and phase.curve.warmup_steps:
+        after = first + phase.curve.warmup_steps
+        steps[1:1] = [after - 1, after]
+    if phase.curve is not None and phase.curve.decay == "steps":
+        steps[-1:-1] = [first + drop for drop in phase.curve.drops]
+    values = [f"{phases.learning_rate(config.phases, step):.4g}" for step in steps]
+    return " > ".join(dict.fromkeys(values))
+
+
+def _pictures(phase: Phase) -> str:
+    text = f"{phase.image_size} px, {phase.augmentation}"
+    for name, usual in (
+        ("smallest_crop", 0.08),
+        ("label_smoothing", 0.0),
+        ("random_augment", 0.0),
+        ("mixup", 0.0),
+        ("cutmix", 0.0),
+    ):
+        if (value := getattr(phase, name)) != usual:
+            text += f", {name} {value:g}"
+    return text
+
+
+def curves(config: Config) -> dict[str, Callable[[int], float]]:
+    """Returns what changes over the steps, by name, as functions of the step."""
+    return {
+        "learning rate": lambda step: phases.learning_rate(config.phases, step),
+        "weight decay": lambda step: phases.at(config.phases, step).weight_decay,
+        "momentum": lambda step: phases.at(config.phases, step).momentum,
+    }
+
+
+def _curves(config: Config) -> list[str]:
+    """Returns a line of bars for each of the curves, over the whole run."""
+    steps = config.train_steps
+    columns = min(_BAR_COLUMNS, steps)
+    lines = []
+    for name, curve in curves(config).items():
+        values = [curve(column * steps // columns) for column in range(columns)]
+        highest = max(values) or 1.0
+        bars = "".join(
+            _BARS[round(value / highest * (len(_BARS) - 1))] for value in values
+        )
+        lines.append(f"{name:15}{bars}  up to {max(values):.4g}")
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows as lines of equally wide columns; an empty row becomes dashes."""
+    filled = [row for row in rows if row]
+    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    dashes = ["-" * width for width in widths]
+    return [
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(row or dashes, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

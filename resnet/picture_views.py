@@ -1,0 +1,72 @@
+"""Several views of each picture in evaluation, and the mean of what is said of them.
+
+Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional Neural
+Networks", section 4.1: the mean of the softmax probabilities of ten crops.
+"""
+
+import math
+
+import keras
+import tensorflow as tf
+
+# Of each picture: crops that the input makes, and whether their mirror images are seen
+# as well. The names are those of `setting_bounds.VIEWS`.
+_CROPS_AND_MIRRORS = {
+    "center": (1, False),
+    "flip": (1, True),
+    "five_crops": (5, False),
+    "ten_crops": (5, True),
+}
+
+
+def num_crops(views: str) -> int:
+    """Returns how many crops of each picture the input makes."""
+    return _CROPS_AND_MIRRORS[views][0]
+
+
+def num_views(views: str) -> int:
+    """Returns how many images of each picture the network sees."""
+    crops, has_mirrors = _CROPS_AND_MIRRORS[views]
+    return 2 * crops if has_mirrors else crops
+
+
+def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
+    """Returns logits whose softmax is what the network says of each picture.
+
+    Of one view they are the network's own; of several, the logarithms of the mean
+    probabilities.
+
+    Args:
+        model: The network.
+        images: `[batch, size, size, 3]` float32, or `[batch, crops, size, size, 3]`.
+        views: A name of `setting_bounds.VIEWS`.
+
+    Returns:
+        `[batch, num_classes]` float32.
+    """
+    if views == "center":
+        return model(images, training=False)
+    crops, has_mirrors = _CROPS_AND_MIRRORS[views]
+    all_views = images if crops > 1 else images[:, tf.newaxis]
+    if has_mirrors:
+        mirrored = tf.reverse(all_views, [3])  # Left and right.
+        all_views = tf.concat([all_views, mirrored], axis=1)
+    shape = all_views.shape
+    logits = model(tf.reshape(all_views, [-1, *shape[2:]]), training=False)
+    logits = tf.reshape(logits, [-1, shape[1], logits.shape[-1]])
+    return log_mean_probabilities(logits)
+
+
+def log_mean_probabilities(logits: tf.Tensor) -> tf.Tensor:
+    """Returns the logarithms of the mean probabilities of several views.
+
+    Computed from logarithms, in which no probability is too small for a float32.
+
+    Args:
+        logits: `[batch, views, num_classes]` float32.
+
+    Returns:
+        `[batch, num_classes]` float32.
+    """
+    log_sums = tf.reduce_logsumexp(tf.nn.log_softmax(logits), axis=1)
+    return log_sums - math.log(logits.shape[1])

@@ -1,0 +1,147 @@
+"""Recipes in files of their own, as JSON.
+
+{"based_on": "imagenette", "name": "mine", "phases": [{"epochs": 16, "mixup": 0.2,
+ "rates": {"peak": 0.05, "warmup_epochs": 1, "decay": "cosine"}}]}
+
+The fields are those of `recipe.Recipe`, `recipe.RecipePhase` and `recipe.Rates`. What
+isn't there is that of the recipe it is based on; without one, what `recipe` says. The
+phases are replaced as a whole.
+"""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from data_prep.errors import UserError
+from resnet import recipes
+from resnet.recipe import Rates, Recipe, RecipePhase
+
+_Part = TypeVar("_Part", Recipe, RecipePhase, Rates)
+# How far lengths may be from the total that a file names, in epochs.
+_TOLERANCE = 1e-3
+
+
+def get(name: str) -> Recipe:
+    """Returns the recipe of that name, or of the file of that name.
+
+    Raises:
+        UserError: If there is neither, or the file isn't a recipe.
+    """
+    return read(Path(name)) if name.endswith(".json") else recipes.get(name)
+
+
+def read(path: Path) -> Recipe:
+    """Returns the recipe in a file.
+
+    Raises:
+        UserError: If it isn't one, naming the field that isn't what it must be.
+    """
+    try:
+        values = json.loads(path.read_text())
+        if not isinstance(values, dict):
+            raise UserError("it must be one object, {...}")
+        recipe = _recipe(values)
+        _check_lengths(recipe, values)
+    except OSError as error:
+        raise UserError(f"expected a recipe file: {error}") from error
+    except UserError as error:  # Itself a ValueError.
+        raise UserError(f"{path} is no recipe: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} must be JSON; it isn't: {error}") from error
+    return recipe
+
+
+def _recipe(values: dict[str, Any]) -> Recipe:
+    values = {name: one for name, one in values.items() if name != "train_epochs"}
+    base = values.pop("based_on", None)
+    if base is None:
+        return _make(Recipe, values, "the recipe")
+    if "name" not in values:
+        raise UserError('it needs a "name" of its own')
+    base = _converted(str, base, "'based_on' of the recipe")
+    old = {
+        field.name: getattr(recipes.get(base), field.name)
+        for field in dataclasses.fields(Recipe)
+    }
+    # What is said of the source is said of its own numbers.
+    old.update(source=f"{base}, changed", published="", deviations=())
+    return _make(Recipe, {**old, **values}, "the recipe")
+
+
+def _make(kind: type[_Part], values: dict[str, Any], where: str) -> _Part:
+    """Returns a value of a dataclass, each field looked at."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    if unknown := sorted(set(values) - set(fields)):
+        raise UserError(
+            f"unknown field {unknown[0]!r} of {where}; known are {', '.join(fields)}"
+        )
+    for name, field in fields.items():
+        if name not in values and field.default is dataclasses.MISSING:
+            raise UserError(f"{name!r} of {where} is missing")
+    hints = typing.get_type_hints(kind)
+    return kind(
+        **{
+            name: _converted(hints[name], value, f"{name!r} of {where}")
+            for name, value in values.items()
+        }
+    )
+
+
+def _converted(kind: Any, value: Any, where: str) -> Any:
+    """Returns a JSON value as one of a field's type."""
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        (kind,) = (one for one in typing.get_args(kind) if one is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} must be a list; got {value!r}")
+        item = typing.get_args(kind)[0]
+        return tuple(
+            _converted(item, one, f"number {number} of {where}")
+            for number, one in enumerate(value, start=1)
+        )
+    if kind in (Rates, RecipePhase):
+        if isinstance(value, kind):  # Of the recipe that it is based on.
+            return value
+        if not isinstance(value, dict):
+            raise UserError(f"{where} must be an object; got {value!r}")
+        return _make(kind, value, where)
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (
+        isinstance(value, bool) and kind is not bool
+    ):
+        words = {int: "a whole number", float: "a number", str: "text", bool: "a bool"}
+        raise UserError(f"{where} must be {words[kind]}; got {value!r}")
+    if kind is float and not math.isfinite(value):  # JSON's NaN and Infinity.
+        raise UserError(f"{where} must be a number; got {value!r}")
+    return kind(value)
+
+
+def _check_lengths(recipe: Recipe, values: dict[str, Any]) -> None:
+    if not recipe.phases:
+        raise UserError("it needs at least one phase")
+    if recipe.phases[0].rates is None:
+        raise UserError("its first phase needs rates: there are none to go on along")
+    if recipe.scaling not in ("linear", "none"):
+        raise UserError(f"scaling must be linear or none; got {recipe.scaling!r}")
+    for name in ("global_batch_size", "num_train_examples", "image_size"):
+        if getattr(recipe, name) < 1:
+            raise UserError(f"{name} must be at least 1; got {getattr(recipe, name)}")
+    for part in recipe.phases:
+        if not 0 < part.epochs < 1e6:
+            raise UserError(
+                f"the epochs of phase {part.name!r} must be more than 0; got"
+                f" {part.epochs}"
+            )
+    total = sum(part.epochs for part in recipe.phases)
+    stated = _converted(float, values.get("train_epochs", total), "'train_epochs'")
+    if abs(total - stated) > _TOLERANCE:
+        raise UserError(
+            f"its phases must add up to the train_epochs that it states, {stated:g};"
+            f" they are {total:g} epochs long"
+        )

@@ -1,0 +1,176 @@
+"""Evaluating a run of two phases with moving averages and recalibrated statistics."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet import checkpoints
+
+pytestmark = pytest.mark.multiprocess
+
+# One epoch of the 24 pictures each: 4 steps.
+RECIPE = {
+    "based_on": "digits",
+    "name": "two_phases",
+    "image_size": 32,
+    "global_batch_size": 6,
+    "num_train_examples": 24,
+    "phases": [
+        {"name": "one", "epochs": 1, "rates": {"peak": 0.05}},
+        {"name": "two", "epochs": 1, "rates": {"peak": 0.02}},
+    ],
+}
+# Sums of float32 in another order.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def train(run_ranks, records, tmp_path_factory):
+    """Returns a function that trains on 2 ranks and returns the folder of the run."""
+
+    def train(*flags: str) -> Path:
+        folder = tmp_path_factory.mktemp("run")
+        (folder / "recipe.json").write_text(json.dumps(RECIPE))
+        job = run_ranks(
+            2,
+            "resnet/resnet_main.py",
+            f"--recipe={folder / 'recipe.json'}",
+            "--ema_decay=0.9",
+            "--eval_every=2",
+            "--checkpoint_every=2",
+            "--num_intra_threads=1",
+            f"--data_dir={records}",
+            f"--model_dir={folder / 'model'}",
+            *flags,
+        )
+        assert job.returncode == 0, job.stderr
+        return folder / "model"
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def model_dir(train) -> Path:
+    return train("--recalibration_batches=5")
+
+
+@pytest.fixture
+def evaluate(run_ranks, records, tmp_path, model_dir):
+    """Returns a function that evaluates and returns the JSON of what was found."""
+
+    def evaluate(num_ranks: int, *flags: str) -> dict[str, Any]:
+        job = run_ranks(
+            num_ranks,
+            "eval/resnet_eval.py",
+            f"--data_dir={records}",
+            f"--model_dir={model_dir}",
+            f"--json_file={tmp_path / 'eval.json'}",
+            "--num_intra_threads=1",
+            *flags,
+        )
+        assert job.returncode == 0, job.stderr
+        found = json.loads((tmp_path / "eval.json").read_text())
+        assert job.stdout.count("\n") == len(found["results"])
+        return found
+
+    return evaluate
+
+
+def metrics(model_dir: Path) -> list[dict[str, Any]]:
+    lines = (model_dir / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def evaluations(model_dir: Path) -> dict[tuple[int, str], dict[str, Any]]:
+    """What the training itself found, by step and weights."""
+    names = {"eval": "raw", "eval_ema": "ema"}
+    return {
+        (line["step"], names[line["kind"]]): line
+        for line in metrics(model_dir)
+        if line["kind"] in names
+    }
+
+
+def assert_same(result: dict[str, Any], line: dict[str, Any]) -> None:
+    assert result["count"] == line["count"] == 11
+    assert result["top1"] == pytest.approx(line["top1"], abs=1e-6)
+    assert result["top5"] == pytest.approx(line["top5"], abs=1e-6)
+    assert result["loss"] == pytest.approx(line["loss"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("num_ranks", "batch_size"), [(1, 200), (3, 4)])
+def test_evaluation_finds_what_the_recalibrated_training_found(
+    evaluate, model_dir, num_ranks, batch_size
+):
+    found = evaluate(
+        num_ranks, "--checkpoints=phases", f"--eval_batch_size={batch_size}"
+    )
+    assert found["recalibration_batches"] == 5
+    seen = [(one["global_step"], one["weights"]) for one in found["results"]]
+    assert seen == [(4, "raw"), (4, "ema"), (8, "raw"), (8, "ema")]
+    expected = evaluations(model_dir)
+    for result, key in zip(found["results"], seen, strict=True):
+        assert_same(result, expected[key])
+
+
+def test_recalibration_changes_what_is_found_but_not_the_training(train, model_dir):
+    plain = train()
+    found, recalibrated = evaluations(plain), evaluations(model_dir)
+    assert list(found) == list(recalibrated)
+    assert all(found[key]["loss"] != recalibrated[key]["loss"] for key in found)
+    for step in (4, 8):
+        ours = checkpoints.load(model_dir, step).tensors
+        expected = checkpoints.load(plain, step).tensors
+        assert ours.keys() == expected.keys()
+        for name, value in ours.items():
+            np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    losses = [line["loss"] for line in metrics(plain) if line["kind"] == "train"]
+    again = [line["loss"] for line in metrics(model_dir) if line["kind"] == "train"]
+    assert losses == again
+
+
+def test_weights_of_checkpoints_are_averaged(evaluate, model_dir):
+    flags = ("--combine=weights", "--checkpoints=4,8", "--weights=raw")
+    alone, together = evaluate(1, *flags), evaluate(2, *flags)
+    for found in (alone, together):
+        assert found["steps"] == [4, 8]
+        assert found["combine"] == "weights"
+        assert len(found["results"]) == 1
+    assert_same(together, alone)
+    own = [evaluations(model_dir)[step, "raw"]["loss"] for step in (4, 8)]
+    assert min(abs(alone["loss"] - one) for one in own) > 100 * TOLERANCE
+
+
+def test_predictions_of_checkpoints_are_averaged(evaluate, model_dir):
+    flags = ("--combine=predictions", "--checkpoints=phases")
+    alone, together = evaluate(1, *flags), evaluate(2, *flags, "--eval_batch_size=7")
+    of_each = evaluations(model_dir)
+    assert [one["weights"] for one in alone["results"]] == ["raw", "ema"]
+    for one, other in zip(alone["results"], together["results"], strict=True):
+        assert one["steps"] == [4, 8]
+        assert_same(other, one)
+        # The logarithm is concave: the cross-entropy of the mean probabilities is at
+        # most the mean of the networks'.
+        losses = [of_each[step, one["weights"]]["loss"] for step in (4, 8)]
+        assert one["loss"] < np.mean(losses)
+
+
+def test_the_lines_name_what_was_evaluated(run_ranks, records, model_dir):
+    job = run_ranks(
+        2,
+        "eval/resnet_eval.py",
+        f"--data_dir={records}",
+        f"--model_dir={model_dir}",
+        "--recalibration_batches=0",
+        "--views=ten_crops",
+    )
+    assert job.returncode == 0, job.stderr
+    lines = job.stdout.splitlines()
+    assert re.match(r"step 8: top-1 .* on 11 images$", lines[0])
+    assert re.match(r"step 8 of the average: top-1 .* on 11 images$", lines[1])
+    assert "Saving dict for global step 8: Top-1 accuracy = " in job.stderr
+    assert "Saving dict for global step 8 of the average: Top-1" in job.stderr

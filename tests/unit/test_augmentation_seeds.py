@@ -1,0 +1,33 @@
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resnet.data import augmentation_seeds
+from resnet.data.augmentation_seeds import seed_for
+
+USES = [
+    value for name, value in vars(augmentation_seeds).items() if isinstance(value, int)
+]
+
+keys = st.integers(0, 2**32 - 1)
+numbers = st.integers(0, 2**40)
+
+
+def test_no_two_uses_have_the_same_number():
+    assert len(USES) == len(set(USES)) == 6
+
+
+@given(keys, keys, numbers, numbers, st.sampled_from(USES), st.sampled_from(USES))
+def test_seeds_meet_only_for_the_same_example_and_use(
+    key, other_key, number, other_number, use, other_use
+):
+    ours = seed_for(tf.constant([key, number], tf.int64), use)
+    others = seed_for(tf.constant([other_key, other_number], tf.int64), other_use)
+    is_same = (key, number, use) == (other_key, other_number, other_use)
+    assert (ours.numpy().tolist() == others.numpy().tolist()) == is_same
+
+
+def test_where_a_picture_is_cut_takes_the_seed_itself():
+    seed = tf.constant([5, 7], tf.int64)
+    assert seed_for(seed, augmentation_seeds.WINDOW).numpy().tolist() == [5, 7]
+    assert seed_for(seed, augmentation_seeds.MIRROR).numpy().tolist() == [5 - 2**32, 7]

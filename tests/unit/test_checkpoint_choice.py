@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+
+from data_prep.errors import UserError
+from eval import checkpoint_choice
+from resnet import checkpoint_folders
+
+
+@pytest.fixture
+def model_dir(tmp_path) -> Path:
+    """A run of two phases, which kept four checkpoints."""
+    facts = {
+        10: {"eval": {"top1": 0.5}},
+        20: {"eval": {"top1": 0.4}, "ends_phase": "warm"},
+        30: {"eval": {"top1": 0.3}, "eval_ema": {"top1": 0.6}},
+        40: {"ends_phase": "cold"},
+    }
+    for step, one in facts.items():
+        folder = checkpoint_folders.of_step(tmp_path, step)
+        folder.mkdir(parents=True)
+        checkpoint_folders.write_contents(folder, one)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("value", "steps"),
+    [
+        ("latest", [40]),
+        ("best", [30]),
+        ("all", [10, 20, 30, 40]),
+        ("phases", [20, 40]),
+        ("30,10,30", [10, 30]),
+        ("20", [20]),
+    ],
+)
+def test_the_names_and_numbers_are_steps(model_dir, value, steps):
+    requested = checkpoint_choice.parse(value)
+    assert checkpoint_choice.choose(requested, model_dir) == steps
+
+
+@pytest.mark.parametrize("value", ["newest", "", "10,", "1.5"])
+def test_what_is_no_choice_is_refused(value):
+    with pytest.raises(UserError, match="latest, best, all, phases, or steps such as"):
+        checkpoint_choice.parse(value)
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are(model_dir):
+    with pytest.raises(UserError, match=r"of step 15 .* those of 10, 20, 30, 40"):
+        checkpoint_choice.choose([10, 15], model_dir)
+
+
+@pytest.mark.parametrize(
+    ("requested", "words"),
+    [("best", "that training evaluated"), ("phases", "that ends a phase")],
+)
+def test_a_choice_that_finds_none_is_refused(tmp_path, requested, words):
+    folder = checkpoint_folders.of_step(tmp_path, 10)
+    folder.mkdir(parents=True)
+    checkpoint_folders.write_contents(folder, {})
+    with pytest.raises(UserError, match=words):
+        checkpoint_choice.choose(requested, tmp_path)
+
+
+@pytest.mark.parametrize("requested", ["latest", "best", "all", "phases", [10]])
+def test_a_run_without_checkpoints_is_refused(tmp_path, requested):
+    with pytest.raises(UserError, match="there is none yet"):
+        checkpoint_choice.choose(requested, tmp_path)

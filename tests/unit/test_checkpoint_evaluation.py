@@ -1,0 +1,246 @@
+"""Which checkpoints are taken, and what becomes of those that can't be read."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from eval.checkpoint_evaluation import CheckpointEvaluation
+from eval.evaluation_report import Evaluated
+from resnet import checkpoint_folders, checkpoints, models, train_state
+from resnet.checkpoint_watch import CheckpointWatch
+from resnet.distributed import AgreedFailure, Communicator
+from resnet.evaluate import Result
+from resnet.models import layers
+from resnet.placement import Place
+from resnet.train_state import TrainState
+
+ALONE = Communicator(Place())
+
+
+class Evaluator:
+    """Finds the first weight of the network, as the loss."""
+
+    num_batches = 1
+
+    def __init__(self, state: TrainState) -> None:
+        self._state = state
+
+    def loss(self) -> float:
+        return float(self._state.trainable_variables[0].numpy().ravel()[0])
+
+    def evaluate(self, penalty: float, report: Any) -> Result:
+        return Result(0.0, 0.0, self.loss(), 1)
+
+    def new_ensemble(self) -> list[float]:
+        return []
+
+    def add_to(self, ensemble: list[float], penalty: float, report: Any) -> None:
+        ensemble.append(self.loss())
+
+    def evaluate_ensemble(self, ensemble: list[float]) -> Result:
+        return Result(0.0, 0.0, sum(ensemble), 1)
+
+
+class Report:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, float]] = []
+
+    def add(self, what: Evaluated, result: Result) -> None:
+        self.told.append((str(what), result.loss))
+
+
+@pytest.fixture(scope="module")
+def state(make_config) -> TrainState:
+    """Of a run of 100 steps, whose network is one convolution and a classifier."""
+    inputs = keras.Input((32, 32, 3))
+    x = layers.ConvNorm(2, 1, 8, 0.9, 0, "one")(inputs)
+    network = keras.Model(inputs, layers.Classifier(3, 0, "classifier")(x))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "build", lambda *_: network)
+        return TrainState(make_config(ema_decay=0.9, train_steps=100))
+
+
+@pytest.fixture
+def model_dir(tmp_path, state) -> Path:
+    """Checkpoints of steps 10, 20 and 40, whose weights are their steps.
+
+    Their moving averages are a thousand more.
+    """
+    for step in (10, 20, 40):
+        save(tmp_path, state, step)
+    return tmp_path
+
+
+def save(model_dir: Path, state: TrainState, step: int, **facts: Any) -> Path:
+    for variable in state.model.variables:
+        variable.assign(tf.fill(variable.shape, float(step)))
+    for average in state.ema:
+        average.assign(tf.fill(average.shape, 1000.0 + step))
+    state.step = step
+    snapshot = train_state.take_snapshot(state, facts, ALONE)
+    return checkpoints.save(model_dir, snapshot, keep=10)
+
+
+class Signals:
+    seen = ""
+
+
+def evaluation_of(
+    model_dir: Path, state: TrainState, weights: tuple[str, ...] = ("raw",)
+) -> tuple[CheckpointEvaluation, Report]:
+    report = Report()
+    evaluation = CheckpointEvaluation(
+        model_dir, state, Evaluator(state), None, weights, report, ALONE
+    )
+    return evaluation, report
+
+
+def watch_of(model_dir: Path) -> CheckpointWatch:
+    return CheckpointWatch(model_dir, 0.002, ALONE, Signals(), 0.01)
+
+
+def test_each_is_evaluated_with_both_weights(model_dir, state):
+    evaluation, report = evaluation_of(model_dir, state, ("raw", "ema"))
+    evaluation.each_of([10, 40])
+    assert report.told == [
+        ("step 10", 10),
+        ("step 10 of the average", 1010),
+        ("step 40", 40),
+        ("step 40 of the average", 1040),
+    ]
+
+
+def test_the_newest_is_the_newest_that_is_whole(model_dir, state):
+    damage(model_dir, 40)
+    evaluation, report = evaluation_of(model_dir, state)
+    evaluation.newest()
+    assert report.told == [("step 20", 20)]
+
+
+def test_the_mean_of_the_weights_is_one_network(model_dir, state):
+    evaluation, report = evaluation_of(model_dir, state, ("raw", "ema"))
+    evaluation.mean_weights_of([10, 20, 40])
+    assert report.told == [
+        ("mean weights of steps 10, 20, 40", np.float32(70 / 3)),
+        ("mean weights of steps 10, 20, 40 of the average", np.float32(3070 / 3)),
+    ]
+
+
+def test_an_ensemble_hears_each_network_once(model_dir, state):
+    evaluation, report = evaluation_of(model_dir, state, ("raw", "ema"))
+    evaluation.mean_predictions_of([10, 40])
+    assert report.told == [
+        ("mean predictions of steps 10, 40", 50),
+        ("mean predictions of steps 10, 40 of the average", 2050),
+    ]
+
+
+def damage(model_dir: Path, step: int) -> None:
+    (path,) = checkpoint_folders.of_step(model_dir, step).glob("state.data*")
+    content = bytearray(path.read_bytes())
+    content[50] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_one_ends_an_evaluation_that_asked_for_it(model_dir, state):
+    damage(model_dir, 20)
+    evaluation, report = evaluation_of(model_dir, state)
+    with pytest.raises(UserError, match="step-00000020 can't be read"):
+        evaluation.each_of([10, 20, 40])
+    assert report.told == [("step 10", 10)]
+
+
+def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
+    model_dir, state, monkeypatch, caplog
+):
+    save(model_dir, state, 100)
+    damage(model_dir, 20)
+    load = checkpoints.load
+
+    def remove_first(folder: Path, step: int) -> Any:
+        if step == 40:
+            checkpoint_folders.remove(checkpoint_folders.of_step(folder, step))
+        return load(folder, step)
+
+    monkeypatch.setattr(checkpoints, "load", remove_first)
+    evaluation, report = evaluation_of(model_dir, state)
+    evaluation.all_that_come(watch_of(model_dir))
+    assert report.told == [("step 10", 10), ("step 100", 100)]
+    assert "Skipping the checkpoint of step 20: the checkpoint " in caplog.text
+    assert "Skipping the checkpoint of step 40: the run has removed it" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["eval", "eval_ema"])
+def test_a_watch_ends_with_a_run_that_is_good_enough(model_dir, state, name):
+    settings = {"stop_at_top1": 0.75}
+    found = {name: {"top1": 0.75}}
+    save(model_dir, state, 50, config=settings, **found)
+    evaluation, report = evaluation_of(model_dir, state)
+    evaluation.all_that_come(watch_of(model_dir))
+    assert report.told[-1] == ("step 50", 50)
+
+
+def test_a_watch_sees_that_its_last_one_was_found_good_enough_later(
+    model_dir, state, monkeypatch
+):
+    settings = {"stop_at_top1": 0.75}
+    save(model_dir, state, 50, config=settings)
+    evaluation, report = evaluation_of(model_dir, state)
+    add = report.add
+
+    def add_and_save_again(what: Evaluated, result: Result) -> None:
+        add(what, result)
+        if what.steps[-1] == 50:
+            save(model_dir, state, 50, config=settings, eval={"top1": 0.8})
+
+    monkeypatch.setattr(report, "add", add_and_save_again)
+    evaluation.all_that_come(watch_of(model_dir))
+    assert [loss for _, loss in report.told] == [10, 20, 40, 50]
+
+
+def test_one_that_is_written_again_while_it_is_read_is_read_again(
+    model_dir, state, monkeypatch, caplog
+):
+    save(model_dir, state, 100)
+    load, loaded = checkpoints.load, []
+
+    def write_again_meanwhile(folder: Path, step: int) -> Any:
+        loaded.append(step)
+        if loaded == [10, 20]:
+            save(model_dir, state, 20)
+            raise UserError("expected a checkpoint of step 20")
+        return load(folder, step)
+
+    monkeypatch.setattr(checkpoints, "load", write_again_meanwhile)
+    evaluation, report = evaluation_of(model_dir, state)
+    evaluation.all_that_come(watch_of(model_dir))
+    assert loaded == [10, 20, 20, 40, 100]
+    assert [loss for _, loss in report.told] == [10, 20, 40, 100]
+    assert "Skipping" not in caplog.text
+
+
+def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
+    good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at_top1": 0.5}}
+    save(model_dir, state, 15, **good_enough)
+    evaluation, report = evaluation_of(model_dir, state)
+    with pytest.raises(AgreedFailure, match="no new checkpoint has come"):
+        evaluation.all_that_come(watch_of(model_dir))
+    assert [loss for _, loss in report.told] == [10, 15, 20, 40]
+
+
+def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
+    model_dir, state, monkeypatch
+):
+    monkeypatch.setattr(checkpoint_folders, "FORMAT", 2)
+    save(model_dir, state, 50)
+    monkeypatch.undo()
+    evaluation, _ = evaluation_of(model_dir, state)
+    with pytest.raises(UserError, match="has the format 2"):
+        evaluation.all_that_come(watch_of(model_dir))

@@ -1,0 +1,159 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from resnet import checkpoint_folders
+from resnet.checkpoint_watch import CheckpointWatch
+from resnet.distributed import AgreedFailure, Communicator
+from resnet.placement import Place
+from resnet.stop_signals import Preempted
+
+
+class Signals:
+    """Stands for `StopSignals`."""
+
+    seen = ""
+
+
+def make(model_dir: Path, step: int) -> Path:
+    folder = checkpoint_folders.of_step(model_dir, step)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def has_ended() -> bool:
+    return True
+
+
+def watch_of(model_dir: Path, minutes: float = 1.0, **more) -> CheckpointWatch:
+    signals = more.pop("signals", Signals())
+    communicator = more.pop("communicator", Communicator(Place()))
+    return CheckpointWatch(model_dir, minutes, communicator, signals, 0.01)
+
+
+def test_those_that_are_there_come_oldest_first_each_once(tmp_path):
+    for step in (30, 10, 20):
+        make(tmp_path, step)
+    watch = watch_of(tmp_path)
+    found = []
+    while (step := watch.next_step(has_ended)) is not None:
+        found.append(step)
+        watch.evaluated(step)
+    assert found == [10, 20, 30]
+
+
+def test_the_same_one_comes_again_until_it_is_dealt_with(tmp_path):
+    make(tmp_path, 10)
+    watch = watch_of(tmp_path)
+    assert watch.next_step() == 10
+    assert watch.next_step() == 10
+    watch.evaluated(10)
+    assert watch.next_step(has_ended) is None
+
+
+def test_it_waits_for_the_next_one_and_says_so_once(tmp_path, capsys):
+    model_dir = tmp_path / "not yet"
+    watch = watch_of(model_dir)
+    started = time.monotonic()
+    writer = threading.Timer(0.2, make, (model_dir, 10))
+    writer.start()
+    assert watch.next_step() == 10
+    assert time.monotonic() - started >= 0.2
+    writer.join()
+    expected = f"waiting for a checkpoint in {model_dir}, up to 1 minutes\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_an_unfinished_or_removed_one_is_none(tmp_path):
+    for name in (".step-00000010.unfinished", "damaged-step-00000020"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert watch_of(tmp_path).next_step(has_ended) is None
+
+
+def test_when_none_comes_for_long_it_is_a_failure(tmp_path):
+    watch = watch_of(tmp_path, minutes=0.002)
+    with pytest.raises(AgreedFailure, match=r"for 0.002 minutes.*--watch_minutes"):
+        watch.next_step()
+
+
+def test_the_time_is_that_of_waiting_alone(tmp_path):
+    watch = watch_of(tmp_path, minutes=0.02)  # 1.2 s.
+    make(tmp_path, 10)
+    assert watch.next_step() == 10
+    time.sleep(1.3)  # Evaluating.
+    watch.evaluated(10)
+    writer = threading.Timer(0.05, make, (tmp_path, 20))
+    writer.start()
+    assert watch.next_step() == 20
+    writer.join()
+
+
+def test_one_that_is_damaged_is_skipped_until_it_is_written_again(tmp_path, caplog):
+    folder = make(tmp_path, 10)
+    watch = watch_of(tmp_path)
+    assert watch.next_step() == 10
+    watch.skip(10, "state.index has 3 bytes")
+    assert "step 10: state.index has 3 bytes" in caplog.text
+    assert watch.next_step(has_ended) is None
+    folder.rmdir()
+    os.utime(make(tmp_path, 10), ns=(5, 5))
+    assert watch.next_step() == 10
+
+
+def test_one_that_the_run_removed_is_skipped_with_a_note(tmp_path, caplog):
+    folder = make(tmp_path, 10)
+    make(tmp_path, 20)
+    watch = watch_of(tmp_path)
+    assert watch.next_step() == 10
+    folder.rmdir()
+    watch.skip(10, "expected a checkpoint of step 10")
+    assert "step 10: the run has removed it" in caplog.text
+    assert watch.next_step() == 20
+
+
+def test_one_that_was_written_again_while_it_was_read_comes_again(tmp_path, caplog):
+    folder = make(tmp_path, 10)
+    watch = watch_of(tmp_path)
+    assert watch.next_step() == 10
+    folder.rmdir()
+    os.utime(make(tmp_path, 10), ns=(5, 5))
+    watch.skip(10, "state.index is gone")
+    assert "state.index" not in caplog.text
+    assert watch.next_step() == 10
+
+
+def test_the_end_of_the_run_is_asked_for_until_it_has_come(tmp_path):
+    make(tmp_path, 10)
+    answers = iter([False, False, True])
+    watch = watch_of(tmp_path)
+    assert watch.next_step(has_ended=None) == 10
+    watch.evaluated(10)
+    assert watch.next_step(lambda: next(answers)) is None
+    assert list(answers) == []
+
+
+def test_whoever_is_asked_to_leave_takes_all_along(tmp_path):
+    signals = Signals()
+    watch = watch_of(tmp_path, signals=signals)
+    timer = threading.Timer(0.1, setattr, (signals, "seen", "SIGTERM"))
+    timer.start()
+    with pytest.raises(Preempted, match="stopped watching") as stop:
+        watch.next_step()
+    timer.join()
+    assert stop.value.then == "evaluates the checkpoints that are there"
+
+
+def test_other_ranks_follow_rank_0(tmp_path):
+    class SecondOfTwo(Communicator):
+        """Hears of a checkpoint that only rank 0 sees."""
+
+        def gather(self, value):
+            assert value[0] is None  # It hasn't looked.
+            return [(40, False, False, False), value]
+
+    make(tmp_path, 10)
+    communicator = SecondOfTwo(Place(rank=1, num_ranks=2))
+    assert watch_of(tmp_path, communicator=communicator).next_step() == 40

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+from absl import logging
+
+from data_prep.errors import UserError
+from eval.evaluation_report import Evaluated, EvaluationReport, check_json_file
+from resnet.evaluate import Result
+
+RESULT = Result(top1=0.5, top5=0.75, loss=1.25, count=8)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (Evaluated([60], "raw", "none"), "step 60"),
+        (Evaluated([60], "ema", "none"), "step 60 of the average"),
+        (Evaluated([20, 60], "raw", "weights"), "mean weights of steps 20, 60"),
+        (
+            Evaluated([20, 60], "ema", "predictions"),
+            "mean predictions of steps 20, 60 of the average",
+        ),
+    ],
+)
+def test_a_line_names_what_was_evaluated(tmp_path, capsys, what, words):
+    EvaluationReport({}, None).add(what, RESULT)
+    expected = f"{words}: top-1 50.00 %, top-5 75.00 %, loss 1.2500 on 8 images\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_the_log_lines_are_the_published_runs(caplog):
+    logging.set_verbosity(logging.INFO)
+    caplog.set_level("INFO")
+    EvaluationReport({}, None).add(Evaluated([60], "raw", "none"), RESULT)
+    assert (
+        "Saving dict for global step 60: Top-1 accuracy = 0.5, Top-5 accuracy = 0.75,"
+        " global_step = 60, loss = 1.25"
+    ) in caplog.text
+    assert (
+        "Eval results: {'Top-1 accuracy': 0.5, 'loss': 1.25, 'Top-5 accuracy': 0.75,"
+        " 'global_step': 60}"
+    ) in caplog.text
+
+
+def test_the_file_has_all_results_so_far_and_the_last_at_its_top(tmp_path):
+    path = tmp_path / "eval.json"
+    report = EvaluationReport({"views": "flip"}, str(path))
+    numbers = RESULT.as_dict()
+    report.add(Evaluated([20], "raw", "none"), RESULT)
+    first = {"global_step": 20, "weights": "raw", **numbers}
+    assert json.loads(path.read_text()) == {
+        "views": "flip",
+        "results": [first],
+        **first,
+    }
+    report.add(Evaluated([20, 60], "ema", "weights"), RESULT)
+    second = {"global_step": 60, "weights": "ema", "steps": [20, 60], **numbers}
+    assert json.loads(path.read_text()) == {
+        "views": "flip",
+        "results": [first, second],
+        **second,
+    }
+    assert [one.name for one in tmp_path.iterdir()] == ["eval.json"]
+
+
+def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path):
+    folder = tmp_path / "there"
+    folder.mkdir()
+    check_json_file(str(folder / "eval.json"))
+    report = EvaluationReport({}, str(folder / "eval.json"))
+    folder.rmdir()
+    with pytest.raises(UserError, match="--json_file must be a file"):
+        report.add(Evaluated([20], "raw", "none"), RESULT)
+    with pytest.raises(UserError, match="--json_file must lie in a folder"):
+        check_json_file(str(folder / "eval.json"))

@@ -1,0 +1,180 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from data_prep.errors import UserError
+from resnet import config as configs
+from resnet import explain, explain_plot, recipes, scaling
+
+PROGRAM = Path(explain.__file__).with_name("resnet_main.py")
+COLLAPSE = recipes.COLLAPSE_72EP_4K
+
+
+def resolve(recipe=COLLAPSE, **given) -> configs.Config:
+    return configs.resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
+
+
+def told(recipe=COLLAPSE, num_ranks=128, **given) -> str:
+    config = resolve(recipe, **given)
+    changes = scaling.notes(
+        recipe, given, config.global_batch_size, config.num_train_examples
+    )
+    return explain.explain(recipe, config, num_ranks, changes)
+
+
+def row(text: str, name: str) -> list[str]:
+    """Returns the cells of the lines that begin with a name."""
+    return [line for line in text.splitlines() if line.split()[:1] == [name]]
+
+
+def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
+    text = told()
+    when, what = row(text, "cyc2")
+    # 11,550 steps before; 4096 / 1,281,167 of an epoch each; 4750 x 4096 images.
+    assert "  11,550 to 16,299  " in when
+    assert "36.93 to 52.11" in when
+    assert "19.46 M" in when
+    assert when.endswith("0.255 > 0.7635 > 0.5738 > 0.1028")
+    assert "0.9, fresh" in what
+    assert what.endswith("224 px, random_resized_crop")
+    collapse = row(text, "collapse")[1]
+    assert "0.0002" in collapse
+    assert collapse.endswith("224 px, random_crop")
+
+
+def test_the_whole_run_is_told():
+    text = " ".join(told().split())
+    assert "22,610 steps = 72.29 epochs = 92.61 million images" in text
+    assert "global batch 4,096 = 128 rank(s) x 32" in text
+    assert "top-1 76.278 %" in text
+    assert "its velocity with the learning rates in it" in text
+    assert "7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)" in text
+    assert "Changed from the recipe" not in text
+    for deviation in COLLAPSE.deviations:
+        assert " ".join(deviation.split()) in text
+
+
+def test_what_is_changed_is_told():
+    text = " ".join(told(num_ranks=2, global_batch_size=2048, momentum=0.8).split())
+    assert "Changed from the recipe:" in text
+    assert "a global batch of 2,048 instead of 4,096" in text
+    assert "the learning rates are multiplied by 0.5" in text
+    assert "momentum = 0.8, given" in text
+
+
+def test_steps_that_drop_are_told_one_by_one():
+    (when, _) = row(told(recipes.GOYAL_90EP_8K, 256), "train")
+    assert when.endswith("0.1 > 3.196 > 3.2 > 0.32 > 0.032 > 0.0032")
+
+
+def test_parts_evaluations_and_averages_are_told():
+    text = told(
+        recipes.IMAGENETTE,
+        2,
+        accumulation_steps=4,
+        eval_every="2 epochs",
+        stop_at_top1=0.9,
+        ema_decay=0.99,
+        clip_norm=1.0,
+        mixup=0.2,
+        first_phase="train",
+        initial_weights="other",
+    )
+    text = " ".join(text.split())
+    assert "global batch 64 = 2 rank(s) x 8 x 4 parts" in text
+    assert "and every 2 epochs; the run ends when top-1 has reached 90 %" in text
+    assert "a moving average of the weights by 0.99" in text
+    assert "gradients clipped to a norm of 1" in text
+    assert "mixup 0.2" in text
+    assert "begins with phase train, weights of other" in text
+
+
+def test_bars_follow_the_curve():
+    (bars,) = [line for line in told().splitlines() if line.startswith("weight decay")]
+    # 5e-5 is a quarter of 2e-4: two of eight; the collapse is the last 6.9 %.
+    assert bars == f"weight decay   {'▂' * 60}{'█' * 4}  up to 0.0002"
+
+
+def test_all_recipes_are_listed_with_what_is_published():
+    lines = explain.list_recipes(list(recipes.RECIPES.values())).splitlines()
+    assert len(lines) == len(recipes.RECIPES) + 2
+    (line,) = [line for line in lines if line.startswith("lars_42ep_8k")]
+    assert "8,192" in line
+    assert "75.9 %" in line
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_rates_are_drawn(tmp_path, suffix):
+    picture = tmp_path / f"plan.{suffix}"
+    explain_plot.draw(resolve(), picture)
+    if suffix == "png":
+        with Image.open(picture) as image:
+            assert image.size == (990, 660)
+    else:
+        assert "collapse" in picture.read_text()
+
+
+def test_a_picture_that_cannot_be_is_refused(tmp_path):
+    for picture in (tmp_path / "plan.doc", tmp_path / "nowhere" / "plan.png"):
+        with pytest.raises(UserError, match="--explain_plot must be a file"):
+            explain_plot.draw(resolve(), picture)
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *flags],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_program_explains_without_data_and_tensorflow(tmp_path):
+    plot = tmp_path / "plan.png"
+    done = run(
+        "--explain", "--recipe=lars_40ep_4k", "--num_ranks=64", f"--explain_plot={plot}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "13,137 steps = 42.00 epochs" in done.stdout
+    assert plot.exists()
+    assert done.stderr == ""
+    code = (
+        f"import sys; sys.path[:0] = [{str(PROGRAM.parents[1])!r}]\n"
+        "sys.argv = ['x', '--explain']\n"
+        "from resnet import resnet_main\n"
+        "try: resnet_main.run()\n"
+        "except SystemExit: pass\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_program_lists_the_recipes():
+    done = run("--list_recipes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("recipe ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--recipe=nothing",), "expected a recipe among"),
+        (("--recipe=nothing.json",), "expected a recipe file"),
+        (("--num_ranks=7",), "must be a multiple of the number of ranks"),
+        (("--ema_decay=1",), "--ema_decay must be in [0, 1); got 1.0"),
+        (("--accumulation_steps=7",), "times --accumulation_steps=7"),
+        (("--recipe=imagenette", "--mixup=0.2", "--num_ranks=64"), "even number"),
+        (("--recipe=digits", "--weight_decay=-1"), "--weight_decay must be at least 0"),
+        (("--eval_every=10 minutes",), "--eval_every must be a number of steps or"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_in_one_sentence(flags, sentence):
+    done = run("--explain", *flags)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

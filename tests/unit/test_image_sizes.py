@@ -1,0 +1,98 @@
+"""A network takes images of other sizes than that it was built for."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import models
+
+# Both kinds of blocks, both stems and all pools.
+NAMES = ("resnet9", "resnet18", "resnet50d")
+BUILT_FOR = 64
+
+
+@functools.cache
+def build(name: str, image_size: int) -> keras.Model:
+    """Returns one whose weights don't depend on the size, and are not the first ones.
+
+    Its moving averages move when it is called in training.
+    """
+    model = models.build(name, 5, image_size, seed=3)
+    generator = np.random.default_rng(5)
+    for one in model.trainable_variables:
+        if one.path.endswith("/gamma"):
+            one.assign(generator.uniform(0.5, 1.0, one.shape))
+        elif one.path.endswith(("/beta", "/bias")):
+            one.assign(generator.normal(0, 0.1, one.shape))
+    return model
+
+
+def start_averages(model: keras.Model) -> None:
+    generator = np.random.default_rng(6)
+    for one in model.non_trainable_variables:
+        one.assign(generator.uniform(0.5, 1.0, one.shape))
+
+
+def pictures(side: int) -> tf.Tensor:
+    generator = np.random.default_rng(1)
+    return tf.constant(generator.normal(size=(2, side, side, 3)), tf.float32)
+
+
+@pytest.mark.parametrize("side", [48, 96])
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_is_that_of_a_network_built_for_the_size(name, side):
+    logits = []
+    for image_size in (BUILT_FOR, side):
+        model = build(name, image_size)
+        start_averages(model)
+        logits.append(model(pictures(side), training=False))
+    np.testing.assert_array_equal(*logits)
+
+
+@pytest.mark.parametrize("side", [48, 96])
+@pytest.mark.parametrize("name", NAMES)
+def test_training_is_that_of_a_network_built_for_the_size(name, side):
+    found = []
+    for image_size in (BUILT_FOR, side):
+        model = build(name, image_size)
+        start_averages(model)
+        variables = [one.value for one in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            logits = model(pictures(side), training=True)
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits([3, 1], logits)
+        averages = [one.numpy() for one in model.non_trainable_variables]
+        found.append([logits, *tape.gradient(loss, variables), *averages])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("side", [48, 64])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_knows_the_shapes_of_all_images(name, side):
+    model = build(name, BUILT_FOR)
+
+    @tf.function
+    def gradients(images: tf.Tensor) -> list[tf.Tensor]:
+        variables = [one.value for one in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(images, training=True))
+        return tape.gradient(loss, variables)
+
+    batch = tf.TensorSpec([2, side, side, 3], tf.float32)
+    graph = gradients.get_concrete_function(batch).graph
+    shapes = {
+        tuple(output.shape)
+        for operation in graph.get_operations()
+        for output in operation.outputs
+        if output.shape.rank == 4
+    }
+    assert (2, side, side, 3) in shapes
+    assert not [shape for shape in shapes if None in shape]
+
+
+def test_images_without_three_channels_are_refused():
+    with pytest.raises(ValueError, match=r"found shape=\(1, 48, 48, 4\)"):
+        build("resnet9", BUILT_FOR)(tf.zeros([1, 48, 48, 4]))

@@ -1,0 +1,228 @@
+"""Batches over the phases of a run, and in the parts of accumulated gradients."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep import manifest
+from data_prep.tfrecord_format import frame_record
+from resnet import phases
+from resnet.config import Config
+from resnet.data import (
+    batches,
+    example_order,
+    input_pipeline,
+    mixing,
+    random_augment,
+    record_files,
+)
+from resnet.data.input_pipeline import Batch
+from resnet.data.record_files import RecordFiles
+from resnet.data.share import Share
+from resnet.phases import Phase
+from tests.unit.seen_pictures import pixels
+
+NUM_EXAMPLES = 13
+BATCH = 12
+PHASES = (
+    Phase("first", 2, None, image_size=48, smallest_crop=0.5),
+    Phase("plain", 1, None, image_size=32, augmentation="none"),
+    Phase("mixed", 3, None, image_size=32, mixup=0.3, cutmix=1.0),
+    Phase("last", 2, None, image_size=40, augmentation="random_crop"),
+)
+NUM_STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def records(numbered_set) -> RecordFiles:
+    return record_files.open_split(manifest.load(str(numbered_set), "train"), "train")
+
+
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    config = make_config(NUM_EXAMPLES, "abcd", seed=3, global_batch_size=BATCH)
+    return dataclasses.replace(config, phases=PHASES, on_bad_record="skip")
+
+
+def train(
+    records: RecordFiles,
+    config: Config,
+    rank: int = 0,
+    num_ranks: int = 1,
+    start_step: int = 0,
+    num_parts: int = 1,
+) -> list[list[Batch]]:
+    """Returns a rank's parts of each step, of arrays."""
+    config = dataclasses.replace(config, accumulation_steps=num_parts)
+    share = Share(records, rank, num_ranks, records.num_examples)
+    found = [
+        Batch(*(tensor.numpy() for tensor in batch))
+        for batch in batches.training(config, share, num_ranks, start_step, 2)
+    ]
+    assert len(found) % num_parts == 0
+    return [found[i : i + num_parts] for i in range(0, len(found), num_parts)]
+
+
+def join(parts: list[Batch]) -> Batch:
+    return Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
+def assert_equal(one: Batch, other: Batch) -> None:
+    for values, expected in zip(one, other, strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+@pytest.fixture(scope="module")
+def whole(records, config) -> list[Batch]:
+    """The global batch of each step."""
+    return [join(parts) for parts in train(records, config)]
+
+
+def test_each_step_is_as_its_phase_has_it(records, config, whole):
+    assert len(whole) == NUM_STEPS
+    for step, batch in enumerate(whole):
+        phase = phases.at(PHASES, step)
+        assert batch.images.shape == (BATCH, *[phase.image_size] * 2, 3)
+        assert batch.label_share.dtype == np.float32
+        # The same step of a run that has this phase alone.
+        alone = (dataclasses.replace(phase, num_steps=NUM_STEPS),)
+        same = dataclasses.replace(config, phases=alone)
+        ((expected,), *_) = train(records, same, start_step=step)
+        assert_equal(batch, expected)
+
+
+def test_the_order_goes_on_from_phase_to_phase(config, whole):
+    for step, batch in enumerate(whole):
+        expected = input_pipeline.examples_of_batch(
+            step, config.seed, 0, 1, BATCH, NUM_EXAMPLES
+        )
+        np.testing.assert_array_equal(batch.examples, expected)
+    everything = np.concatenate([batch.examples for batch in whole])
+    for epoch in np.split(everything[: 7 * NUM_EXAMPLES], 7):
+        assert sorted(epoch) == list(range(NUM_EXAMPLES))
+
+
+def test_only_the_phases_that_say_so_are_mixed(whole):
+    for step, batch in enumerate(whole):
+        is_mixed = phases.at(PHASES, step).name == "mixed"
+        assert bool((batch.label_share < 1).any()) == is_mixed
+        np.testing.assert_array_equal(batch.label_share[::2], batch.label_share[1::2])
+
+
+def seeds_of(config: Config, step: int, examples: np.ndarray) -> np.ndarray:
+    """The seeds of a step's examples, of the whole global batch."""
+    epoch = np.arange(step * BATCH, (step + 1) * BATCH) // NUM_EXAMPLES
+    stream = input_pipeline._AUGMENTATION_STREAM
+    return np.stack([example_order.mix_seed(config.seed, stream, epoch), examples], 1)
+
+
+def test_a_batch_is_mixed_by_the_seeds_of_its_examples(records, config, whole):
+    plain = dataclasses.replace(PHASES[2], num_steps=5, mixup=0.0, cutmix=0.0)
+    unmixed = train(records, dataclasses.replace(config, phases=(plain,)), start_step=3)
+    for step, (batch,) in zip((3, 4), unmixed, strict=True):
+        seeds = tf.constant(seeds_of(config, step, batch.examples))
+        images, label_share = mixing.mix_pairs(batch.images, seeds, 0.3, 1.0)
+        # Only fused multiplications may round otherwise.
+        np.testing.assert_allclose(whole[step].images, images, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(
+            whole[step].label_share, label_share, rtol=0, atol=1e-6
+        )
+
+
+def test_random_augment_takes_the_seeds_of_the_examples(records, config):
+    without, phase = (
+        Phase("one", 4, None, image_size=32, random_augment=one) for one in (0.0, 9.0)
+    )
+    (((plain,),), ((ours,),)) = (
+        train(records, dataclasses.replace(config, phases=(one,)), start_step=3)
+        for one in (without, phase)
+    )
+    seeds = tf.constant(seeds_of(config, 3, plain.examples))
+    for number in range(BATCH):
+        # Rounded; halves down.
+        values = np.clip(pixels(plain.images[number]) + 0.499, 0, 255).astype(np.uint8)
+        expected = random_augment.augment(tf.constant(values), 9.0, seeds[number])
+        errors = abs(pixels(ours.images[number]) - expected.numpy())
+        # Fused multiplications may round otherwise.
+        assert np.mean(errors > 0.01) < 0.01
+
+
+@pytest.mark.parametrize("start_step", [1, 2, 4, 7])
+def test_starting_at_a_step_is_the_same_as_running_there(
+    records, config, whole, start_step
+):
+    ours = train(records, config, start_step=start_step)
+    assert len(ours) == NUM_STEPS - start_step
+    for parts, expected in zip(ours, whole[start_step:], strict=True):
+        assert_equal(join(parts), expected)
+
+
+def test_nothing_is_left_after_the_last_phase(records, config):
+    assert train(records, config, start_step=NUM_STEPS, num_parts=2) == []
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_parts", "start_step"),
+    [(1, 6, 1), (2, 1, 0), (2, 3, 2), (3, 2, 4)],
+)
+def test_the_parts_of_all_ranks_join_to_the_global_batch(
+    records, config, whole, num_ranks, num_parts, start_step
+):
+    ranks = [
+        train(records, config, rank, num_ranks, start_step, num_parts)
+        for rank in range(num_ranks)
+    ]
+    size = BATCH // num_ranks // num_parts
+    assert all(len(part.labels) == size for part in ranks[-1][0])
+    for parts, expected in zip(
+        zip(*ranks, strict=True), whole[start_step:], strict=True
+    ):
+        assert_equal(join([part for rank in parts for part in rank]), expected)
+
+
+def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, config):
+    # --shard_by=file: this node has the shards 1 and 2, of 8 examples, for 2 of 4
+    # ranks; another one has the rest.
+    mine = records.only_files([1, 2])
+    num_parts = 3
+    small = dataclasses.replace(config, global_batch_size=24, accumulation_steps=3)
+    found = []
+    for rank in range(2):
+        share = Share(mine, rank, 2, NUM_EXAMPLES)
+        parts = batches.training(small, share, 4, 0, 2)
+        found.append([Batch(*(one.numpy() for one in part)) for part in parts])
+    assert all(len(part.labels) == 2 for part in found[0])
+    examples = np.array(
+        [[part.examples for part in of_rank] for of_rank in found]
+    ).reshape(2, NUM_STEPS, num_parts * 2)
+    # 12 examples in each step: positions 0 to 5 are rank 0's, 6 to 11 rank 1's.
+    in_order = examples.transpose(1, 0, 2).reshape(-1)
+    for epoch in np.split(in_order, 12):
+        assert sorted(epoch) == list(range(8))
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_a_damaged_record_is_skipped_in_whatever_phase_it_is_met(
+    records, config, put_record, num_parts
+):
+    damaged = records
+    for number in (2, 9):
+        damaged = put_record(damaged, number, frame_record(b"\xff" * 20))
+    whole = [join(parts) for parts in train(damaged, config, num_parts=num_parts)]
+    assert len(whole) == NUM_STEPS
+    stand_ins = {2: 3, 9: 10}
+    for step, batch in enumerate(whole):
+        wanted = input_pipeline.examples_of_batch(
+            step, config.seed, 0, 1, BATCH, NUM_EXAMPLES
+        ).tolist()
+        expected = [stand_ins.get(one, one) for one in wanted]
+        assert batch.examples.tolist() == expected
+        assert batch.is_real.tolist() == [one not in stand_ins for one in wanted]
+        assert batch.labels.tolist() == [one % 4 for one in expected]
+        assert batch.images.shape[1] == phases.at(PHASES, step).image_size
+    # Begun here, the damage is first met in a later phase.
+    ours = train(damaged, config, start_step=5, num_parts=num_parts)
+    for parts, expected in zip(ours, whole[5:], strict=True):
+        assert_equal(join(parts), expected)

@@ -1,0 +1,214 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet.data import mixing
+
+SIDE = 16
+KINDS = [(0.2, 0.0), (0.0, 1.0), (0.4, 0.7)]  # The alphas of mixup and CutMix.
+
+
+def seeds_of(num_examples: int, key: int = 5) -> np.ndarray:
+    return np.stack([np.full(num_examples, key), np.arange(num_examples)], 1)
+
+
+def images_of(num_examples: int) -> np.ndarray:
+    generator = np.random.default_rng(num_examples)
+    return generator.normal(size=(num_examples, SIDE, SIDE, 3)).astype(np.float32)
+
+
+def mix(
+    images: np.ndarray, seeds: np.ndarray, mixup: float, cutmix: float
+) -> tuple[np.ndarray, np.ndarray]:
+    mix_pairs = mixing.mix_pairs
+    if len(images) > 50:  # Eagerly a pair takes milliseconds.
+        mix_pairs = tf.function(mix_pairs)
+    mixed, label_share = mix_pairs(
+        tf.constant(images), tf.constant(seeds, tf.int64), mixup, cutmix
+    )
+    return mixed.numpy(), label_share.numpy()
+
+
+def test_mixup_takes_a_share_of_each_and_the_rest_of_its_partner():
+    images = images_of(40)
+    mixed, label_share = mix(images, seeds_of(40), 0.8, 0.0)
+    assert mixed.dtype == label_share.dtype == np.float32
+    assert len(set(label_share.tolist())) == 20
+    for first in range(0, 40, 2):
+        own, partner = images[first], images[first + 1]
+        share = label_share[first]
+        assert label_share[first + 1] == share
+        for image, expected in (
+            (mixed[first], share * own + (1 - share) * partner),
+            (mixed[first + 1], share * partner + (1 - share) * own),
+        ):
+            # float32's 6e-8 of numbers up to 5.
+            np.testing.assert_allclose(image, expected, rtol=0, atol=2e-6)
+
+
+def boxes_in(mixed: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """Returns top, left, height and width of each box of zeros in pictures of ones."""
+    found = []
+    for image in mixed:
+        is_box = image[..., 0] == 0
+        rows, columns = is_box.any(1).nonzero()[0], is_box.any(0).nonzero()[0]
+        assert is_box.sum() == len(rows) * len(columns)
+        if not len(rows):
+            found.append((0, 0, 0, 0))
+            continue
+        assert np.ptp(rows) + 1 == len(rows)
+        assert np.ptp(columns) + 1 == len(columns)
+        found.append((rows[0], columns[0], len(rows), len(columns)))
+    return found
+
+
+def test_cutmix_replaces_a_box_by_the_same_of_the_partner():
+    images = images_of(40)
+    mixed, label_share = mix(images, seeds_of(40), 0.0, 1.0)
+    marks = np.ones_like(images)
+    marks[1::2] = 0
+    marked, same_share = mix(marks, seeds_of(40), 0.0, 1.0)
+    np.testing.assert_array_equal(label_share, same_share)
+    np.testing.assert_array_equal(marked[1::2], 1 - marked[::2])
+    boxes = boxes_in(marked[::2])
+    assert len(set(boxes)) > 15
+    for pair, (top, left, height, width) in enumerate(boxes):
+        first, second = images[2 * pair], images[2 * pair + 1]
+        box = slice(top, top + height), slice(left, left + width)
+        expected = np.array([first, second])
+        expected[0][box], expected[1][box] = second[box], first[box]
+        np.testing.assert_array_equal(mixed[2 * pair : 2 * pair + 2], expected)
+        share = 1 - height * width / SIDE**2
+        np.testing.assert_allclose(
+            label_share[2 * pair : 2 * pair + 2], share, rtol=0, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.75, 0.999, 1.0])
+def test_the_middle_of_the_box_is_anywhere_and_what_is_outside_is_cut_off(
+    monkeypatch, share
+):
+    monkeypatch.setattr(mixing, "_beta", lambda *_: tf.constant(share))
+    side = int(math.sqrt(np.float32(1 - share)) * SIDE)  # 16, 13, 8, 0 and 0.
+    begins = [middle - side // 2 for middle in range(SIDE)]
+    edges = {
+        (max(begin, 0), min(begin + side, SIDE) - max(begin, 0)) for begin in begins
+    }
+    marks = np.ones((1600, SIDE, SIDE, 3), np.float32)
+    marks[1::2] = 0
+    mixed, label_share = mix(marks, seeds_of(1600), 0.0, 1.0)
+    boxes = boxes_in(mixed[::2])
+    np.testing.assert_allclose(
+        label_share[::2],
+        [1 - height * width / SIDE**2 for *_, height, width in boxes],
+        atol=1e-6,
+    )
+    if side == 0:
+        assert set(boxes) == {(0, 0, 0, 0)}
+        return
+    # Of 16 places one is missing with 16 * (15 / 16)**800 = 6e-22.
+    assert {(top, height) for top, _, height, _ in boxes} == edges
+    assert {(left, width) for _, left, _, width in boxes} == edges
+    tops, lefts = np.transpose(boxes)[:2]
+    # Standard deviation 1 / sqrt(800) = 0.035, and five of them.
+    assert abs(np.corrcoef(tops, lefts)[0, 1]) < 0.18
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 4.0])
+def test_lambda_is_drawn_from_the_beta_distribution(alpha):
+    # Of pairs of zeros and ones, the second of a mixed pair is lambda itself.
+    num_pairs = 2000
+    images = np.zeros((2 * num_pairs, 1, 1, 3), np.float32)
+    images[1::2] = 1
+    mixed, _ = mix(images, seeds_of(2 * num_pairs), alpha, 0.0)
+    found = mixed[1::2, 0, 0, 0].astype(np.float64)
+    expected = np.random.default_rng(0).beta(alpha, alpha, 200_000)
+    # Kolmogorov and Smirnov: the shares of 2000 differ by more than 0.051 with 1e-4.
+    for bound in np.linspace(0.001, 0.999, 101):
+        assert np.mean(found < bound) == pytest.approx(
+            np.mean(expected < bound), abs=0.051
+        )
+    # The variance is 1 / (4 (2 alpha + 1)).
+    assert found.mean() == pytest.approx(0.5, abs=0.05)
+    assert found.var() == pytest.approx(1 / (8 * alpha + 4), rel=0.1)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e6])
+def test_lambda_is_a_number_for_any_alpha(alpha):
+    _, label_share = mix(np.zeros((200, 1, 1, 3), np.float32), seeds_of(200), alpha, 0)
+    assert np.isfinite(label_share).all()
+    if alpha > 1:
+        np.testing.assert_allclose(label_share, 0.5, atol=0.01)
+    else:  # Either 0 or 1, but for few.
+        assert np.mean(np.abs(label_share - 0.5) > 0.49) > 0.95
+        assert 60 < label_share.sum() < 140
+
+
+def test_a_pair_takes_mixup_or_cutmix_half_of_the_time():
+    marks = np.ones((800, SIDE, SIDE, 3), np.float32)
+    marks[1::2] = 0
+    mixed, label_share = mix(marks, seeds_of(800), 1.0, 1.0)
+    np.testing.assert_allclose(mixed.mean((1, 2, 3))[::2], label_share[::2], atol=1e-5)
+    is_box = np.array([set(np.unique(one)) <= {0, 1} for one in mixed[::2]])
+    assert all(len(np.unique(one)) == 1 for one in mixed[::2][~is_box])
+    # 400 fair coins: standard deviation 10, and five of them.
+    assert 150 < is_box.sum() < 250
+    # Whether it is a box tells nothing of its size: means of 200, each of deviation
+    # 0.29 / sqrt(200) = 0.02. A box of half the area loses a sixth at the edges.
+    sizes = 1 - label_share[::2]
+    assert 0.2 < sizes[is_box].mean() < sizes[~is_box].mean() + 0.14
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), KINDS)
+def test_the_seed_of_the_first_of_a_pair_alone_decides(mixup, cutmix):
+    images = images_of(12)
+    seeds = seeds_of(12)
+    mixed, label_share = mix(images, seeds, mixup, cutmix)
+    others = seeds.copy()
+    others[1::2] = 77
+    tf.random.set_seed(99)
+    for again in (
+        mix(images, seeds, mixup, cutmix),
+        mix(images, others, mixup, cutmix),
+    ):
+        np.testing.assert_array_equal(again[0], mixed)
+        np.testing.assert_array_equal(again[1], label_share)
+    assert len(set(label_share.tolist())) == 6
+    _, other_share = mix(images, seeds_of(12, key=6), mixup, cutmix)
+    assert other_share.tolist() != label_share.tolist()
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), KINDS)
+@settings(deadline=None, max_examples=15)
+@given(
+    sizes=st.lists(st.integers(1, 4).map(lambda pairs: 2 * pairs), max_size=5),
+    key=st.integers(0, 2**32 - 1),
+)
+def test_the_parts_of_a_batch_are_mixed_as_the_whole(mixup, cutmix, sizes, key):
+    sizes = [2, *sizes]
+    images, seeds = images_of(sum(sizes)), seeds_of(sum(sizes), key)
+    whole = mix(images, seeds, mixup, cutmix)
+    ends = np.cumsum(sizes)[:-1]
+    parts = [
+        mix(*part, mixup, cutmix)
+        for part in zip(np.split(images, ends), np.split(seeds, ends), strict=True)
+    ]
+    for expected, found in zip(whole, zip(*parts, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), KINDS)
+def test_a_dataset_sees_what_eager_calls_see(mixup, cutmix):
+    images, seeds = images_of(8), seeds_of(8)
+    expected = mix(images, seeds, mixup, cutmix)
+    dataset = tf.data.Dataset.from_tensors((images, seeds)).map(
+        lambda images, seeds: mixing.mix_pairs(images, seeds, mixup, cutmix)
+    )
+    (found,) = dataset.as_numpy_iterator()
+    for ours, theirs in zip(found, expected, strict=True):
+        # The same operations; only fused multiplications may round otherwise.
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)

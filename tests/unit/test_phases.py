@@ -1,0 +1,167 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resnet import phases
+from resnet.phases import Phase
+from resnet.schedules import Curve
+
+
+def falling(peak: float, decay_end: int) -> Curve:
+    """From the peak to zero in a straight line."""
+    return Curve(start=0.0, peak=peak, decay_end=decay_end)
+
+
+# Steps 0 to 2, 3 and 4 to 7; the second goes on along the rates of the first.
+FIRST = Phase("first", 3, falling(8.0, 4), fresh_momentum=True)
+SECOND = Phase("second", 1, None)
+THIRD = Phase("third", 4, falling(1.0, 4), fresh_momentum=True, momentum=0.5)
+THREE = (FIRST, SECOND, THIRD)
+
+
+def test_a_run_is_as_long_as_its_phases():
+    assert phases.num_steps(THREE) == 8
+    assert phases.num_steps([FIRST]) == 3
+
+
+def test_each_phase_begins_where_the_one_before_ends():
+    assert phases.first_steps(THREE) == [0, 3, 4]
+    assert phases.first_steps([FIRST]) == [0]
+
+
+def test_a_step_is_of_one_phase_and_past_the_end_of_the_last():
+    found = [phases.index_of(THREE, step) for step in range(10)]
+    assert found == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]
+    assert phases.at(THREE, 2) is FIRST
+    assert phases.at(THREE, 3) is SECOND
+    assert phases.at(THREE, 9) is THIRD
+
+
+def test_a_phase_is_ended_by_as_many_steps_as_are_before_its_end():
+    found = [phases.ended_by(THREE, step) for step in range(10)]
+    before_the_end = [None, None, None, FIRST, SECOND, None, None, None]
+    assert found == [*before_the_end, THIRD, None]
+
+
+def test_velocities_are_forgotten_before_a_fresh_phase_only():
+    found = [step for step in range(10) if phases.forgets_at(THREE, step)]
+    assert found == [0, 4]
+    stale = [dataclasses.replace(one, fresh_momentum=False) for one in THREE]
+    assert not any(phases.forgets_at(stale, step) for step in range(10))
+
+
+def test_rates_are_counted_from_the_first_step_of_their_phase():
+    found = [phases.learning_rate(THREE, step) for step in range(9)]
+    # 8 * (4 - step) / 4 over the first two phases; then (8 - step) / 4.
+    assert found == [8.0, 6.0, 4.0, 2.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.data())
+def test_the_phases_split_the_steps_without_gaps(lengths, data):
+    parts = [Phase(str(i), n, falling(1.0, n)) for i, n in enumerate(lengths)]
+    step = data.draw(st.integers(0, sum(lengths) - 1))
+    index = phases.index_of(parts, step)
+    assert sum(lengths[:index]) <= step < sum(lengths[: index + 1])
+    ends = [n for n in range(1, sum(lengths) + 1) if phases.ended_by(parts, n)]
+    assert ends == [sum(lengths[:end]) for end in range(1, len(lengths) + 1)]
+
+
+def test_without_correction_the_momentum_is_that_of_the_phase():
+    found = [phases.momentum(THREE, step, corrected=False) for step in range(8)]
+    assert found == [0.9] * 4 + [0.5] * 4
+
+
+def test_corrected_momentum_makes_up_for_the_change_of_the_rate():
+    found = [phases.momentum(THREE, step, corrected=True) for step in range(8)]
+    # The phase's, times the rate before by the rate now; but where nothing came before.
+    expected = [0.9, 0.9 * 8 / 6, 0.9 * 6 / 4, 0.9 * 4 / 2]
+    expected += [0.5, 0.5 * 1 / 0.75, 0.5 * 0.75 / 0.5, 0.5 * 0.5 / 0.25]
+    assert found == pytest.approx(expected, rel=1e-14)
+
+
+def test_corrected_momentum_goes_on_over_the_beginning_of_a_phase_that_is_not_fresh():
+    parts = (FIRST, SECOND, dataclasses.replace(THIRD, fresh_momentum=False))
+    # From a rate of 2 to one of 1, with the new phase's momentum.
+    assert phases.momentum(parts, 4, corrected=True) == pytest.approx(0.5 * 2 / 1)
+
+
+def test_behind_a_rate_of_zero_nothing_is_left_to_correct():
+    warming = (Phase("train", 3, Curve(0.0, 2.0, warmup_steps=2, decay="none")),)
+    found = [phases.momentum(warming, step, corrected=True) for step in range(3)]
+    # Rates 0, 1 and 2: the first step's gradient moves nothing, in Caffe neither.
+    assert found == [0.9, 0.0, 0.45]
+
+
+WEIGHT_DECAY = 0.01
+
+
+def weights_of_caffe(
+    parts: tuple[Phase, ...], gradients: np.ndarray, start: np.ndarray
+) -> list[np.ndarray]:
+    """Caffe's SGDSolver, one after the other for each phase that is a run of its own.
+
+    history = rate * (gradient + decay * weights) + momentum * history
+    weights = weights - history
+    """
+    weights, found = start, []
+    for step, gradient in enumerate(gradients):
+        phase = phases.at(parts, step)
+        if phase.fresh_momentum and step in phases.first_steps(parts):
+            history = np.zeros_like(start)
+        rate = phases.learning_rate(parts, step)
+        history = rate * (gradient + WEIGHT_DECAY * weights) + phase.momentum * history
+        weights = weights - history
+        found.append(weights)
+    return found
+
+
+def our_weights(
+    parts: tuple[Phase, ...],
+    gradients: np.ndarray,
+    start: np.ndarray,
+    corrected: bool = True,
+) -> list[np.ndarray]:
+    """Those of `optimizers.Momentum`, whose velocity has no learning rate in it."""
+    weights, found = start, []
+    velocity = np.zeros_like(start)
+    for step, gradient in enumerate(gradients):
+        if phases.forgets_at(parts, step):
+            velocity = np.zeros_like(start)
+        momentum = phases.momentum(parts, step, corrected)
+        velocity = momentum * velocity + gradient + WEIGHT_DECAY * weights
+        weights = weights - phases.learning_rate(parts, step) * velocity
+        found.append(weights)
+    return found
+
+
+# Rates of 0, 0.2 and 0.4 and then, where Caffe's is counted from the start, a drop.
+WARMING = Curve(0.0, 0.6, warmup_steps=3, decay_start=0, decay_end=8, power=2.0)
+TENTHS = Curve(0.3, 0.3, decay="steps", drops=(2, 3), drop_factor=0.1)
+CAFFE_RUNS = (
+    Phase("warming", 6, WARMING, fresh_momentum=True),
+    Phase("on", 1, None),
+    Phase("tenths", 5, TENTHS, fresh_momentum=True, momentum=0.8),
+)
+
+
+@pytest.fixture(scope="module")
+def gradients() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(12, 5))
+
+
+def test_corrected_momentum_is_that_of_caffe(gradients):
+    start = np.arange(5.0)
+    ours = our_weights(CAFFE_RUNS, gradients, start)
+    expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
+    # The same sums in another order, of float64.
+    np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_comparison_would_see_momentum_that_is_not_corrected(gradients):
+    start = np.arange(5.0)
+    plain = our_weights(CAFFE_RUNS, gradients, start, corrected=False)
+    expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
+    assert np.abs(plain[-1] - expected[-1]).max() > 0.01

@@ -1,0 +1,94 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnet import picture_views, setting_bounds
+
+NUM_CLASSES = 7
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    """A matrix on all pixels, so that a mirror image is another one."""
+    inputs = keras.Input((4, 5, 3))
+    logits = keras.layers.Dense(NUM_CLASSES)(keras.layers.Flatten()(inputs))
+    made = keras.Model(inputs, logits)
+    generator = np.random.default_rng(3)
+    for variable in made.variables:
+        variable.assign(generator.normal(size=variable.shape))
+    return made
+
+
+def logits_of(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """The network in NumPy, of images of any leading shape."""
+    kernel, bias = (one.numpy().astype(np.float64) for one in model.variables)
+    return images.reshape(*images.shape[:-3], -1) @ kernel + bias
+
+
+def test_every_name_is_known():
+    assert {one: picture_views.num_views(one) for one in setting_bounds.VIEWS} == {
+        "center": 1,
+        "flip": 2,
+        "five_crops": 5,
+        "ten_crops": 10,
+    }
+
+
+def test_the_center_is_what_the_network_says_to_the_bit(model):
+    images = tf.random.stateless_normal([3, 4, 5, 3], (1, 2))
+    ours = picture_views.predict(model, images, "center")
+    np.testing.assert_array_equal(ours, model(images, training=False))
+
+
+@pytest.mark.parametrize("views", ["flip", "five_crops", "ten_crops"])
+def test_several_views_are_the_mean_of_their_probabilities(model, views):
+    crops = picture_views.num_crops(views)
+    images = np.random.default_rng(1).normal(size=(3, crops, 4, 5, 3))
+    given = images[:, 0] if views == "flip" else images
+    ours = picture_views.predict(model, tf.constant(given, tf.float32), views)
+    seen = images
+    if views != "five_crops":
+        seen = np.concatenate([images, images[:, :, :, ::-1]], axis=1)
+    assert seen.shape[1] == picture_views.num_views(views)
+    expected = softmax(logits_of(model, seen)).mean(1)
+    # Logits of up to some 20 in float32, whose rounding is a factor of the result.
+    np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
+    np.testing.assert_allclose(tf.nn.softmax(ours), expected, rtol=1e-4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), views=st.integers(1, 4))
+def test_the_order_of_the_views_does_not_matter(data, views):
+    value = st.floats(-30, 30, width=32)
+    logits = np.array(
+        [[data.draw(value) for _ in range(3)] for _ in range(views)], np.float32
+    )
+    order = data.draw(st.permutations(range(views)))
+    ours, expected = (
+        picture_views.log_mean_probabilities(tf.constant(one[np.newaxis])).numpy()
+        for one in (logits, logits[order])
+    )
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(ours[0]), softmax(logits.astype(float)).mean(0), rtol=1e-4
+    )
+
+
+def test_probabilities_too_small_for_a_float32_keep_their_logarithm():
+    logits = tf.constant([[[0.0, 300.0], [0.0, 400.0]]])
+    ours = picture_views.log_mean_probabilities(logits).numpy()
+    # Half of exp(-300), and nearly 1.
+    np.testing.assert_allclose(ours, [[-300 - np.log(2), 0]], rtol=1e-6, atol=1e-6)
+
+
+def test_a_view_that_is_no_number_makes_the_mean_none():
+    logits = tf.constant([[[0.0, 1.0], [np.nan, 1.0]]])
+    assert np.isnan(picture_views.log_mean_probabilities(logits)).all()

@@ -1,0 +1,198 @@
+"""RandAugment against Pillow, whose operations it is made of."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+
+from resnet.data import preprocessing, random_augment
+from tests.unit.seen_pictures import jpeg, noise, pixels, seed
+
+GREY = (128, 128, 128)
+AFFINE = Image.Transform.AFFINE
+
+
+def moved(image: Image.Image, *matrix: float) -> Image.Image:
+    return image.transform(image.size, AFFINE, matrix, Image.NEAREST, fillcolor=GREY)
+
+
+def shift(image: Image.Image, strength: float) -> int:
+    return int(150 / 331 * image.width * strength)
+
+
+# What each operation does at a strength from -1 to 1, by Pillow and the papers' ranges.
+BY_PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "_identity": lambda image, s: image,
+    "_auto_contrast": lambda image, s: ImageOps.autocontrast(image),
+    "_equalize": lambda image, s: ImageOps.equalize(image),
+    "_rotate": lambda image, s: image.rotate(-30 * s, Image.NEAREST, fillcolor=GREY),
+    "_solarize": lambda image, s: ImageOps.solarize(image, 256 - 256 * abs(s)),
+    "_color": lambda image, s: ImageEnhance.Color(image).enhance(1 + 0.9 * s),
+    "_posterize": lambda image, s: ImageOps.posterize(image, 8 - round(4 * abs(s))),
+    "_contrast": lambda image, s: ImageEnhance.Contrast(image).enhance(1 + 0.9 * s),
+    "_brightness": lambda image, s: ImageEnhance.Brightness(image).enhance(1 + 0.9 * s),
+    "_sharpness": lambda image, s: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * s),
+    "_shear_x": lambda image, s: moved(image, 1, 0.3 * s, 0, 0, 1, 0),
+    "_shear_y": lambda image, s: moved(image, 1, 0, 0, 0.3 * s, 1, 0),
+    "_shift_x": lambda image, s: moved(image, 1, 0, shift(image, s), 0, 1, 0),
+    "_shift_y": lambda image, s: moved(image, 1, 0, 0, 0, 1, shift(image, s)),
+}
+MOVING = ("_rotate", "_shear_x", "_shear_y", "_shift_x", "_shift_y")
+NAMES = [one.__name__ for one in random_augment.OPERATIONS]
+
+
+def test_the_operations_are_those_of_the_source():
+    assert sorted(NAMES) == sorted(BY_PILLOW)
+    assert len(NAMES) == 14
+
+
+def some_image(kind: str, side: int) -> np.ndarray:
+    if kind == "noise":
+        return noise(side, side)
+    if kind == "one colour":
+        return np.full((side, side, 3), (0, 130, 255), np.uint8)
+    coarse = Image.fromarray(noise(5, 5)).resize((side, side), Image.BICUBIC)
+    smooth = np.asarray(coarse)
+    if kind == "pale":  # Stretched and equalized by much; one channel is empty.
+        smooth = smooth // 8 + np.array([100, 3, 0])
+        smooth[..., 2] = 7
+    return smooth.astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None, max_examples=25)
+@given(
+    kind=st.sampled_from(["noise", "smooth", "pale", "one colour"]),
+    side=st.integers(32, 49),
+    # Such that hardly a place lies halfway between two pixels.
+    strength=st.integers(-20, 20).map(lambda number: 0.997 * number / 20),
+)
+def test_an_operation_does_what_pillows_does(name, kind, side, strength):
+    image = some_image(kind, side)
+    operation = random_augment.OPERATIONS[NAMES.index(name)]
+    ours = operation(tf.constant(image), tf.constant(strength))
+    assert ours.dtype == tf.uint8
+    assert ours.shape == image.shape
+    expected = np.asarray(BY_PILLOW[name](Image.fromarray(image), strength))
+    errors = abs(ours.numpy().astype(int) - expected)
+    if name in MOVING:
+        # Pillow rounds slopes to 1 / 65,536: a row that comes to lie halfway between
+        # two others, or two such rows, may be either. A tenth of a pixel is a tenth of
+        # all places.
+        assert np.count_nonzero(errors.any(-1)) <= 2 * side
+    else:
+        # Fractions may be rounded down to either side of a whole number.
+        assert errors.max() <= 1
+        assert np.count_nonzero(errors) <= 0.03 * errors.size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_strength_only_contrast_is_changed(name):
+    image = some_image("pale", 32)
+    operation = random_augment.OPERATIONS[NAMES.index(name)]
+    ours = operation(tf.constant(image), tf.constant(0.0)).numpy()
+    has_no_strength = name in ("_auto_contrast", "_equalize")
+    assert np.array_equal(ours, image) != has_no_strength
+
+
+def seeds(number: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(number).map(
+        lambda i: tf.stack([tf.constant(2**32 - 1, tf.int64), i])
+    )
+
+
+def test_each_pair_of_operations_is_drawn_and_each_direction(monkeypatch):
+    found_strengths = []
+
+    def augmented(operations) -> np.ndarray:
+        monkeypatch.setattr(random_augment, "OPERATIONS", operations)
+        start = tf.zeros([1, 1, 3], tf.uint8)
+        images = seeds(4000).map(lambda one: random_augment.augment(start, 7.0, one))
+        return np.array([int(image[0, 0, 0]) for image in images])
+
+    # The image becomes 14 * first + second.
+    pairs = augmented(
+        [
+            lambda image, strength, number=number: image * 14 + number
+            for number in range(14)
+        ]
+    )
+    counts = np.bincount(pairs, minlength=196)
+    # 4000 / 196 = 20.4 with a deviation of 4.5, and four and five of them.
+    assert counts.min() > 2
+    assert counts.max() < 43
+
+    def sign(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+        found_strengths.append(strength)
+        return image * 2 + tf.cast(strength > 0, tf.uint8)
+
+    directions = np.bincount(augmented([sign] * 14), minlength=4)
+    # 1000 each with a deviation of 27, and five of them.
+    assert directions.sum() == 4000
+    assert abs(directions - 1000).max() < 137
+
+
+@pytest.mark.parametrize("magnitude", [0.5, 7.0, 10.0])
+def test_an_operation_has_a_tenth_of_the_magnitude_as_its_strength(
+    monkeypatch, magnitude
+):
+    found = []
+
+    def record(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+        found.append(float(strength))
+        return image
+
+    monkeypatch.setattr(random_augment, "OPERATIONS", [record] * 14)
+    for i in range(20):
+        random_augment.augment(tf.zeros([1, 1, 3], tf.uint8), magnitude, seed(1, i))
+    assert len(found) == 40
+    np.testing.assert_allclose(np.abs(found), magnitude / 10, rtol=1e-6)
+    assert {number > 0 for number in found} == {True, False}
+
+
+def test_the_seed_alone_decides_also_inside_a_dataset():
+    image = tf.constant(some_image("smooth", 32))
+
+    def augmented(one: tf.Tensor) -> tf.Tensor:
+        return random_augment.augment(image, 9.0, one)
+
+    ours = np.array(list(seeds(60).map(augmented, num_parallel_calls=3)))
+    tf.random.set_seed(99)
+    again = np.array(list(seeds(60).map(augmented, num_parallel_calls=1)))
+    np.testing.assert_array_equal(ours, again)
+    for one, theirs in zip(seeds(60).take(10), ours, strict=False):
+        # Fused multiplications may round otherwise.
+        errors = augmented(one).numpy().astype(int) - theirs
+        assert np.mean(abs(errors) > 1) < 0.01
+    # Both operations change nothing with 1 in 196.
+    assert len({one.tobytes() for one in ours}) > 50
+
+
+MAGNITUDE = 9.0
+
+
+@pytest.mark.parametrize("augmentation", ["random_resized_crop", "random_crop", "none"])
+def test_training_applies_them_to_what_it_would_see_without(augmentation):
+    picture = jpeg(some_image("smooth", 60))
+    for i in range(8):
+        plain = preprocessing.train_image(picture, 32, augmentation, seed(2, i))
+        ours = preprocessing.train_image(
+            picture, 32, augmentation, seed(2, i), magnitude=MAGNITUDE
+        )
+        # Rounded; halves down.
+        values = np.clip(pixels(plain) + 0.499, 0, 255).astype(np.uint8)
+        expected = random_augment.augment(tf.constant(values), MAGNITUDE, seed(2, i))
+        np.testing.assert_allclose(pixels(ours), expected, rtol=0, atol=1e-3)
+
+
+def test_the_hole_is_cut_after_them():
+    picture = jpeg(noise(32, 32))
+    for i in range(20):
+        image = preprocessing.train_image(
+            picture, 32, "pad_crop_flip_cutout", seed(2, i), magnitude=10.0
+        ).numpy()
+        assert np.all(image == 0, axis=-1).sum() == 64

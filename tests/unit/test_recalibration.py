@@ -1,0 +1,248 @@
+"""The statistics of batch normalization over some batches, against NumPy."""
+
+import dataclasses
+import io
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from data_prep import manifest
+from resnet.config import Config
+from resnet.data import batches, record_files
+from resnet.data.record_files import RecordFiles
+from resnet.data.share import Share
+from resnet.distributed import Communicator
+from resnet.models import layers
+from resnet.placement import Place
+from resnet.recalibration import Recalibration
+
+ALONE = Communicator(Place())
+NUM_EXAMPLES = 12
+DECAY = 0.75
+EPSILON = 1e-5  # Of batch normalization.
+# Convolutions in float32, whose channels NumPy's float64 has without rounding.
+TOLERANCE = 2e-4
+
+
+class Statistics(NamedTuple):
+    means: list[np.ndarray]
+    variances: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    """Two phases of 6 and 4 steps, on 12 examples in batches of 6."""
+    config = make_config(
+        NUM_EXAMPLES,
+        global_batch_size=6,
+        train_steps=10,
+        batch_norm_decay=DECAY,
+        recalibration_batches=3,
+    )
+    (phase,) = config.phases
+    first = dataclasses.replace(
+        phase, name="first", num_steps=6, augmentation="random_shift"
+    )
+    second = dataclasses.replace(phase, name="second", num_steps=4, augmentation="none")
+    return dataclasses.replace(config, phases=(first, second))
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
+    generator = np.random.default_rng(0)
+    pictures = []
+    for _ in range(NUM_EXAMPLES):
+        file = io.BytesIO()
+        pixels = generator.integers(0, 256, (32, 32, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(file, "JPEG")
+        pictures.append(file.getvalue())
+    folder = tmp_path_factory.mktemp("records")
+    labels = [index % 3 for index in range(NUM_EXAMPLES)]
+    write_tiny_set(folder, pictures, labels, "abc", [5, 7])
+    return record_files.open_split(manifest.load(str(folder), "train"), "train")
+
+
+@pytest.fixture
+def model() -> keras.Model:
+    """Two normalized convolutions of one pixel, then a classifier."""
+    inputs = keras.Input((32, 32, 3))
+    x = layers.ConvNorm(4, 1, 1, DECAY, 1, "one")(inputs)
+    x = layers.ConvNorm(5, 1, 2, DECAY, 2, "two", relu=False)(x)
+    made = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(x))
+    generator = np.random.default_rng(3)
+    for variable in made.variables:
+        variable.assign(generator.uniform(0.5, 1.5, variable.shape))
+    return made
+
+
+def averages(model: keras.Model) -> Statistics:
+    found = {one.path: one.numpy() for one in model.non_trainable_variables}
+    names = ("one", "two")
+    return Statistics(
+        [found[f"{name}/moving_mean"] for name in names],
+        [found[f"{name}/moving_variance"] for name in names],
+    )
+
+
+def by_hand(model: keras.Model, seen: list[np.ndarray]) -> Statistics:
+    """What the definition says, of the images of each batch."""
+    own = {one.path: one.numpy().astype(np.float64) for one in model.variables}
+    found: list[list[np.ndarray]] = [[], []]  # Of each layer, a row for each batch.
+    for images in seen:
+        x = images.astype(np.float64)
+        for layer, name in enumerate(("one", "two")):
+            x = x[:, :: layer + 1, :: layer + 1] @ own[f"{name}/kernel"][0, 0]
+            mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+            count = x.size // x.shape[-1]
+            found[layer].append(np.stack([mean, variance * count / (count - 1)]))
+            x = (x - mean) / np.sqrt(variance + EPSILON)
+            x = np.maximum(x * own[f"{name}/gamma"] + own[f"{name}/beta"], 0)
+    means, variances = [], []
+    for rows in found:
+        mean, variance = np.mean(rows, axis=0)
+        square = np.mean([row[1] + row[0] ** 2 for row in rows], axis=0)
+        assert (square - mean**2 > variance).all()  # Or the tests couldn't tell.
+        means.append(mean)
+        variances.append(square - mean**2)
+    return Statistics(means, variances)
+
+
+def images_of(
+    config: Config, records: RecordFiles, phase: str, batch_size: int
+) -> list[np.ndarray]:
+    """The first three batches that a run of that phase alone sees on one rank."""
+    (chosen,) = (one for one in config.phases if one.name == phase)
+    config = dataclasses.replace(config, phases=(chosen,), global_batch_size=batch_size)
+    share = Share(records, 0, 1, NUM_EXAMPLES)
+    found = batches.training(config, share, 1, 0, 2)
+    return [next(found).images.numpy() for _ in range(3)]
+
+
+def recalibrate(
+    model: keras.Model,
+    records: RecordFiles,
+    config: Config,
+    step: int = 10,
+    num_ranks: int = 2,
+) -> Statistics:
+    share = Share(records, 0, 1, NUM_EXAMPLES)
+    Recalibration(model, share, config, ALONE, 2).apply(step, num_ranks)
+    return averages(model)
+
+
+def assert_close(ours: Statistics, expected: Statistics) -> None:
+    for kind, values in expected._asdict().items():
+        for layer, (one, other) in enumerate(
+            zip(getattr(ours, kind), values, strict=True)
+        ):
+            np.testing.assert_allclose(
+                one, other, rtol=TOLERANCE, atol=TOLERANCE, err_msg=f"{kind} {layer}"
+            )
+
+
+@pytest.mark.parametrize(
+    ("step", "phase"), [(1, "first"), (6, "first"), (7, "second"), (10, "second")]
+)
+def test_they_are_those_of_the_training_images_of_the_last_steps_phase(
+    model, records, config, step, phase
+):
+    # Batches of 3: of 6, on the 2 ranks that the run had.
+    expected = by_hand(model, images_of(config, records, phase, 3))
+    assert_close(recalibrate(model, records, config, step), expected)
+
+
+@pytest.mark.parametrize(("num_ranks", "accumulation_steps"), [(1, 1), (3, 1), (1, 2)])
+def test_a_batch_is_what_a_rank_normalizes_together(
+    model, records, config, num_ranks, accumulation_steps
+):
+    changed = dataclasses.replace(config, accumulation_steps=accumulation_steps)
+    batch_size = 6 // num_ranks // accumulation_steps
+    expected = by_hand(model, images_of(config, records, "second", batch_size))
+    assert_close(recalibrate(model, records, changed, 10, num_ranks), expected)
+
+
+def test_the_batch_size_of_evaluation_and_the_averages_before_dont_matter(
+    model, records, config
+):
+    expected = recalibrate(model, records, config)
+    for variable in model.non_trainable_variables:
+        variable.assign(variable + 7)
+    ours = recalibrate(model, records, dataclasses.replace(config, eval_batch_size=1))
+    for one, other in zip(
+        (*ours[0], *ours[1]), (*expected[0], *expected[1]), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+class OneOfRanks:
+    """A communicator that keeps what this rank adds to the sum of all."""
+
+    def __init__(self, rank: int, num_ranks: int) -> None:
+        self.rank = rank
+        self.num_ranks = num_ranks
+
+    def doing(self, what: str, **facts: bool) -> None:
+        """Tells nobody."""
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        self.values = values
+        return values
+
+
+@pytest.mark.parametrize("num_ranks", [2, 5])
+def test_the_ranks_share_the_batches_and_find_the_same(
+    model, records, config, num_ranks
+):
+    alone = OneOfRanks(0, 1)
+    Recalibration(model, Share(records, 0, 1, NUM_EXAMPLES), config, alone, 2).apply(
+        10, 2
+    )
+    total = 0.0
+    for rank in range(num_ranks):
+        communicator = OneOfRanks(rank, num_ranks)
+        share = Share(records, rank, num_ranks, NUM_EXAMPLES)
+        Recalibration(model, share, config, communicator, 2).apply(10, 2)
+        total = total + communicator.values
+    # The same numbers in another order, in float64.
+    np.testing.assert_allclose(total, alone.values, rtol=1e-12)
+
+
+def test_the_weights_stay(model, records, config):
+    before = [one.numpy() for one in model.trainable_variables]
+    recalibrate(model, records, config)
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_network_without_normalization_reads_nothing(records, config, monkeypatch):
+    monkeypatch.setattr(batches, "training", None)
+    inputs = keras.Input((32, 32, 3))
+    model = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(inputs))
+    share = Share(records, 0, 1, NUM_EXAMPLES)
+    Recalibration(model, share, config, ALONE, 2).apply(10, 2)
+
+
+def test_the_graph_is_made_once(model, records, config):
+    share = Share(records, 0, 1, NUM_EXAMPLES)
+    recalibration = Recalibration(model, share, config, ALONE, 2)
+    for step in (2, 9, 10):
+        recalibration.apply(step, 2)
+    assert recalibration._statistics.experimental_get_tracing_count() == 1
+
+
+def test_equal_images_have_no_negative_variance(model, records, config, monkeypatch):
+    image = tf.fill([3, 32, 32, 3], 1000.0)
+
+    class Equal:
+        images = image
+
+    monkeypatch.setattr(batches, "training", lambda *_: iter([Equal] * 3))
+    ours = recalibrate(model, records, config)
+    for variance in ours.variances:
+        assert (variance >= 0).all()
+        # Of means around 3,000, to the rounding of float32.
+        assert (variance < 10).all()

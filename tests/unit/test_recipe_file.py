@@ -1,0 +1,456 @@
+import json
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from data_prep.errors import UserError
+from resnet import config as configs
+from resnet import recipe_file, recipes
+from resnet.recipe import Rates, Recipe, RecipePhase
+
+SMALL = {
+    "name": "small",
+    "source": "a test",
+    "model": "resnet18",
+    "image_size": 32,
+    "global_batch_size": 4,
+    "num_train_examples": 40,
+    "phases": [{"epochs": 3, "rates": {"peak": 0.5}}],
+}
+WHOLE = {
+    "name": "whole",
+    "source": "a test",
+    "model": "resnet18",
+    "image_size": 64,
+    "global_batch_size": 8,
+    "num_train_examples": 80,
+    "train_epochs": 5.5,
+    "phases": [
+        {
+            "name": "first",
+            "epochs": 3,
+            "rates": {
+                "peak": 0.5,
+                "start": 0.25,
+                "start_scales": False,
+                "warmup_epochs": 1,
+                "decay": "steps",
+                "decays_from_start": True,
+                "decay_epochs": 3,
+                "power": 2,
+                "end": 0.125,
+                "drop_epochs": [1, 2.5],
+                "drop_factor": 0.5,
+            },
+            "fresh_momentum": True,
+            "momentum": 0.8,
+            "weight_decay": 1e-3,
+            "label_smoothing": 0.1,
+            "image_size": 32,
+            "augmentation": "random_crop",
+            "smallest_crop": 0.25,
+            "random_augment": 9,
+            "mixup": 0.2,
+            "cutmix": 1,
+        },
+        {"name": "second", "epochs": 2.5, "rates": None, "image_size": None},
+    ],
+    "batch_norm_decay": 0.9,
+    "eval_crop_fraction": 1,
+    "eval_crop": "resize_then_crop",
+    "optimizer": "lars",
+    "nesterov": False,
+    "momentum_correction": True,
+    "trust_coefficient": 0.01,
+    "zero_last_gamma": False,
+    "clip_norm": 1,
+    "ema_decay": 0.999,
+    "scaling": "none",
+    "published": "nothing",
+    "deviations": ["one", "two"],
+}
+
+
+@pytest.fixture
+def write(tmp_path) -> Callable[..., pathlib.Path]:
+    """A function that writes a file: text, or what becomes JSON."""
+
+    def write(contents: object) -> pathlib.Path:
+        text = contents if isinstance(contents, str) else json.dumps(contents)
+        path = tmp_path / "mine.json"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def refusal(write) -> Callable[..., str]:
+    """A function that returns what is said of a file, behind the file's name."""
+
+    def refusal(contents: object) -> str:
+        path = write(contents)
+        with pytest.raises(UserError) as caught:
+            recipe_file.read(path)
+        sentence = str(caught.value)
+        assert sentence.startswith(f"{path} is no recipe: ")
+        return sentence.removeprefix(f"{path} is no recipe: ")
+
+    return refusal
+
+
+def with_phase(**changes: object) -> dict[str, object]:
+    """Returns the contents of a file whose only phase is another."""
+    return {**SMALL, "phases": [{**SMALL["phases"][0], **changes}]}  # type: ignore[index]
+
+
+def with_rates(**changes: object) -> dict[str, object]:
+    return with_phase(rates={"peak": 0.5, **changes})
+
+
+def test_every_field_can_be_written(write):
+    assert recipe_file.read(write(WHOLE)) == Recipe(
+        name="whole",
+        source="a test",
+        model="resnet18",
+        image_size=64,
+        global_batch_size=8,
+        num_train_examples=80,
+        phases=(
+            RecipePhase(
+                epochs=3.0,
+                rates=Rates(
+                    peak=0.5,
+                    start=0.25,
+                    start_scales=False,
+                    warmup_epochs=1.0,
+                    decay="steps",
+                    decays_from_start=True,
+                    decay_epochs=3.0,
+                    power=2.0,
+                    end=0.125,
+                    drop_epochs=(1.0, 2.5),
+                    drop_factor=0.5,
+                ),
+                name="first",
+                fresh_momentum=True,
+                momentum=0.8,
+                weight_decay=1e-3,
+                label_smoothing=0.1,
+                image_size=32,
+                augmentation="random_crop",
+                smallest_crop=0.25,
+                random_augment=9.0,
+                mixup=0.2,
+                cutmix=1.0,
+            ),
+            RecipePhase(epochs=2.5, name="second"),
+        ),
+        batch_norm_decay=0.9,
+        eval_crop_fraction=1.0,
+        eval_crop="resize_then_crop",
+        optimizer="lars",
+        nesterov=False,
+        momentum_correction=True,
+        trust_coefficient=0.01,
+        zero_last_gamma=False,
+        clip_norm=1.0,
+        ema_decay=0.999,
+        scaling="none",
+        published="nothing",
+        deviations=("one", "two"),
+    )
+
+
+def test_what_is_not_written_is_as_recipes_are(write):
+    expected = Recipe(
+        *("small", "a test", "resnet18", 32, 4, 40),
+        phases=(RecipePhase(3.0, Rates(0.5)),),
+    )
+    assert recipe_file.read(write(SMALL)) == expected
+
+
+def test_a_recipe_in_a_file_resolves(write):
+    config = configs.resolve(recipe_file.read(write(WHOLE)), {}, 80, ("a", "b"))
+    assert config.recipe == "whole"
+    assert [phase.num_steps for phase in config.phases] == [30, 25]
+    first, second = config.phases
+    assert first.curve.drops == (10, 25)
+    assert second.curve is None
+    assert (first.image_size, second.image_size) == (32, 64)
+
+
+def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
+    assert recipe_file.get(str(write(SMALL))).name == "small"
+    assert recipe_file.get("digits") is recipes.DIGITS
+    with pytest.raises(UserError, match="or a recipe file; got 'mine'"):
+        recipe_file.get("mine")
+
+
+def test_a_file_may_change_a_named_recipe(write):
+    found = recipe_file.read(
+        write({"based_on": "imagenette", "name": "mine", "ema_decay": 0.99})
+    )
+    expected = {
+        **vars(recipes.IMAGENETTE),
+        "name": "mine",
+        "ema_decay": 0.99,
+        # What is said of the source is said of its own numbers.
+        "source": "imagenette, changed",
+        "published": "",
+        "deviations": (),
+    }
+    assert vars(found) == expected
+
+
+def test_a_changed_recipe_has_the_phases_of_the_file_only(write):
+    phase = {"epochs": 2, "rates": {"peak": 0.25}}
+    contents = {"based_on": "imagenette", "name": "mine", "phases": [phase]}
+    found = recipe_file.read(write(contents))
+    assert found.phases == (RecipePhase(2.0, Rates(0.25)),)  # No label smoothing.
+    assert found.image_size == 128
+
+
+def test_a_changed_recipe_may_have_a_source_of_its_own(write):
+    contents = {"based_on": "digits", "name": "mine", "source": "the office"}
+    assert recipe_file.read(write(contents)).source == "the office"
+
+
+def test_a_changed_recipe_needs_a_name_of_its_own(refusal):
+    assert refusal({"based_on": "digits"}) == 'it needs a "name" of its own'
+
+
+def test_an_unknown_base_is_refused_with_the_known_ones(refusal):
+    sentence = refusal({"based_on": "imagenet", "name": "mine"})
+    assert sentence.startswith("expected a recipe among cifar10, ")
+    assert sentence.endswith("got 'imagenet'")
+
+
+@pytest.mark.parametrize("base", [["digits"], 5, {}, True])
+def test_a_base_that_is_no_name_is_refused(refusal, base):
+    sentence = refusal({"based_on": base, "name": "mine"})
+    assert sentence == f"'based_on' of the recipe must be text; got {base!r}"
+
+
+@pytest.mark.parametrize(
+    ("contents", "unknown", "where", "known"),
+    [
+        ({**SMALL, "batch": 3}, "batch", "the recipe", "global_batch_size"),
+        (
+            {"based_on": "digits", "name": "mine", "momentum": 0.8},
+            "momentum",
+            "the recipe",
+            "batch_norm_decay",
+        ),
+        (
+            with_phase(mix_up=0.2),
+            "mix_up",
+            "number 1 of 'phases' of the recipe",
+            "mixup",
+        ),
+        (
+            with_rates(warmup=1),
+            "warmup",
+            "'rates' of number 1 of 'phases' of the recipe",
+            "warmup_epochs",
+        ),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_known_ones(
+    refusal, contents, unknown, where, known
+):
+    sentence = refusal(contents)
+    begin = f"unknown field {unknown!r} of {where}; known are "
+    assert sentence.startswith(begin)
+    assert known in sentence.removeprefix(begin).split(", ")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_missing_field_is_named(refusal, name):
+    contents = {key: value for key, value in SMALL.items() if key != name}
+    assert refusal(contents) == f"{name!r} of the recipe is missing"
+
+
+def test_a_missing_field_of_a_part_is_named_with_its_place(refusal):
+    phases = [SMALL["phases"][0], {"name": "second"}]
+    assert refusal({**SMALL, "phases": phases}) == (
+        "'epochs' of number 2 of 'phases' of the recipe is missing"
+    )
+    assert refusal(with_phase(rates={"start": 0.1})) == (
+        "'peak' of 'rates' of number 1 of 'phases' of the recipe is missing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        ({**SMALL, "name": 3}, "'name' of the recipe must be text; got 3"),
+        ({**SMALL, "model": None}, "'model' of the recipe must be text; got None"),
+        (
+            {**SMALL, "image_size": 32.0},
+            "'image_size' of the recipe must be a whole number; got 32.0",
+        ),
+        (
+            {**SMALL, "image_size": True},
+            "'image_size' of the recipe must be a whole number; got True",
+        ),
+        (
+            {**SMALL, "global_batch_size": "4"},
+            "'global_batch_size' of the recipe must be a whole number; got '4'",
+        ),
+        (
+            {**SMALL, "ema_decay": False},
+            "'ema_decay' of the recipe must be a number; got False",
+        ),
+        (
+            {**SMALL, "nesterov": 1},
+            "'nesterov' of the recipe must be a bool; got 1",
+        ),
+        (
+            {**SMALL, "deviations": "none"},
+            "'deviations' of the recipe must be a list; got 'none'",
+        ),
+        (
+            {**SMALL, "deviations": ["one", 2]},
+            "number 2 of 'deviations' of the recipe must be text; got 2",
+        ),
+        (
+            {**SMALL, "phases": {"epochs": 3}},
+            "'phases' of the recipe must be a list; got {'epochs': 3}",
+        ),
+        (
+            {**SMALL, "phases": [3]},
+            "number 1 of 'phases' of the recipe must be an object; got 3",
+        ),
+        (
+            with_phase(epochs="3"),
+            "'epochs' of number 1 of 'phases' of the recipe must be a number; got '3'",
+        ),
+        (
+            with_phase(rates=0.5),
+            "'rates' of number 1 of 'phases' of the recipe must be an object; got 0.5",
+        ),
+        (
+            with_rates(start_scales="no"),
+            "'start_scales' of 'rates' of number 1 of 'phases' of the recipe must be a"
+            " bool; got 'no'",
+        ),
+        (
+            with_rates(drop_epochs=[1, None]),
+            "number 2 of 'drop_epochs' of 'rates' of number 1 of 'phases' of the recipe"
+            " must be a number; got None",
+        ),
+        ({**SMALL, "train_epochs": "3"}, "'train_epochs' must be a number; got '3'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_place(refusal, contents, sentence):
+    assert refusal(contents) == sentence
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        with_rates(peak="#"),
+        with_rates(warmup_epochs="#"),
+        with_rates(decay_epochs="#"),
+        with_rates(drop_epochs=["#"]),
+        with_phase(epochs="#"),
+        with_phase(mixup="#"),
+        {**SMALL, "clip_norm": "#"},
+        {**SMALL, "train_epochs": "#"},
+    ],
+)
+def test_a_number_that_is_none_is_refused(refusal, contents, number):
+    sentence = refusal(json.dumps(contents).replace('"#"', number))
+    assert sentence.endswith(f"must be a number; got {float(number)}")
+
+
+def test_phases_must_add_up_to_the_length_that_is_stated(refusal, write):
+    assert refusal({**SMALL, "train_epochs": 4}) == (
+        "its phases must add up to the train_epochs that it states, 4; they are 3"
+        " epochs long"
+    )
+    assert recipe_file.read(write({**SMALL, "train_epochs": 3.0005})).name == "small"
+
+
+def test_the_first_phase_needs_rates(refusal):
+    sentence = "its first phase needs rates: there are none to go on along"
+    assert refusal({**SMALL, "phases": [{"epochs": 3}]}) == sentence
+    assert refusal(with_phase(rates=None)) == sentence
+
+
+def test_there_is_at_least_one_phase(refusal):
+    assert refusal({**SMALL, "phases": []}) == "it needs at least one phase"
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1e6])
+def test_a_phase_has_a_length(refusal, epochs):
+    assert refusal(with_phase(epochs=epochs)).startswith(
+        "the epochs of phase 'train' must be more than 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["image_size", "global_batch_size", "num_train_examples"]
+)
+def test_sizes_are_at_least_one(refusal, name):
+    assert refusal({**SMALL, name: 0}) == f"{name} must be at least 1; got 0"
+
+
+def test_another_rule_for_the_rates_is_refused(refusal):
+    assert refusal({**SMALL, "scaling": "root"}) == (
+        "scaling must be linear or none; got 'root'"
+    )
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '"small"', "null"])
+def test_anything_but_an_object_is_refused(refusal, text):
+    assert refusal(text) == "it must be one object, {...}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'name': 3}", "name: small"])
+def test_a_file_that_is_no_json_is_refused(write, text):
+    path = write(text)
+    with pytest.raises(UserError) as caught:
+        recipe_file.read(path)
+    assert str(caught.value).startswith(f"{path} must be JSON; it isn't: ")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "mine.json").write_bytes(b'{"name": "\xff"}')
+    with pytest.raises(UserError, match="must be JSON; it isn't"):
+        recipe_file.read(tmp_path / "mine.json")
+
+
+def test_a_missing_file_and_a_folder_are_refused_with_their_path(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(UserError, match="expected a recipe file: ") as caught:
+            recipe_file.read(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        (
+            {**SMALL, "ema_decay": 1},
+            "ema_decay of the recipe small must be in [0, 1); got 1.0.",
+        ),
+        (with_phase(mixup=-0.5), "mixup of phase 'train' must be at least 0; got -0.5"),
+        (
+            with_rates(warmup_epochs=-1),
+            "warmup_steps of the rates of phase 'train' must be at least 0; got -10.",
+        ),
+        (
+            {**SMALL, "phases": 2 * SMALL["phases"]},
+            "the phases of a recipe must have different names; got train, train.",
+        ),
+    ],
+)
+def test_values_out_of_range_are_refused_before_a_run(write, contents, sentence):
+    recipe = recipe_file.read(write(contents))
+    with pytest.raises(UserError) as caught:
+        configs.resolve(recipe, {}, 40, ("a", "b"))
+    assert sentence in str(caught.value)

@@ -1,0 +1,102 @@
+"""What evaluation refuses, in one sentence and with exit code 2."""
+
+import dataclasses
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from resnet import checkpoint_folders
+from resnet import config as configs
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def validation_set(tmp_path_factory, write_tiny_set) -> Path:
+    """A set of validation pictures alone."""
+    folder = tmp_path_factory.mktemp("records")
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(file, "JPEG")
+    write_tiny_set(
+        folder, [file.getvalue()] * 4, [0, 1, 2, 0], "abc", [4], "validation"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory, make_config) -> Path:
+    """A run with two checkpoints, of which nothing but their names is read here."""
+    folder = tmp_path_factory.mktemp("model")
+    configs.save(dataclasses.replace(make_config(), model_dir=str(folder)))
+    for step in (10, 20):
+        checkpoint = checkpoint_folders.of_step(folder, step)
+        checkpoint.mkdir(parents=True)
+        checkpoint_folders.write_contents(checkpoint, {})
+    return folder
+
+
+def refusal(*arguments: str) -> str:
+    job = subprocess.run(
+        [sys.executable, REPOSITORY / "eval/resnet_eval.py", *arguments],
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert job.returncode == 2, job.stderr
+    assert job.stderr.startswith("error: ")
+    assert job.stderr.count("\n") == 1
+    return job.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--views=twelve"], "<center|flip|five_crops|ten_crops>"),
+        (["--weights=mean"], "<raw|ema|both>"),
+        (["--combine=votes"], "<none|weights|predictions>"),
+        (["--checkpoints=newest"], "--checkpoints must be latest, best, all, phases"),
+        (["--recalibration_batches=-1"], "--recalibration_batches must be at least 0"),
+        (["--watch", "--watch_minutes=0"], "--watch_minutes must be above 0; got 0"),
+        (["--watch", "--watch_minutes=nan"], "--watch_minutes must be above 0"),
+        (["--watch", "--combine=weights"], "--watch evaluates each checkpoint by"),
+        (["--watch", "--checkpoints=best"], "--watch evaluates all checkpoints"),
+        (["--weights=ema"], "--weights=ema needs a run with a moving average"),
+        (["--weights=both"], "--weights=both needs a run with a moving average"),
+        (["--combine=weights"], "--checkpoints=latest is that of step 20 alone"),
+        (["--combine=predictions", "--checkpoints=10"], "that of step 10 alone"),
+        (["--checkpoints=phases"], "that ends a phase of the recipe; there is none"),
+        (["--recalibration_batches=2"], "needs training images"),
+        (["--json_file=/no/such/folder/x"], "--json_file must lie in a folder"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(validation_set, model_dir, flags, words):
+    folders = (f"--data_dir={validation_set}", f"--model_dir={model_dir}")
+    assert words in refusal(*folders, *flags)
+
+
+def test_a_watch_that_sees_no_run_ends_with_a_sentence(validation_set, tmp_path):
+    job = subprocess.run(
+        [
+            sys.executable,
+            REPOSITORY / "eval/resnet_eval.py",
+            f"--data_dir={validation_set}",
+            f"--model_dir={tmp_path / 'none'}",
+            "--watch",
+            "--watch_minutes=0.01",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert job.returncode == 1
+    assert "error: no new checkpoint has come in" in job.stderr
+    assert "Traceback" not in job.stderr
+    assert job.stdout == (
+        f"waiting for a checkpoint in {tmp_path / 'none'}, up to 0.01 minutes\n"
+    )

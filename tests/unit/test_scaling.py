@@ -1,0 +1,370 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.errors import UserError
+from resnet import recipes, scaling
+from resnet.phases import Phase
+from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet.schedules import Curve
+
+TPU = recipes.TPU_90EP_24K
+COLLAPSE = recipes.COLLAPSE_72EP_4K
+NUM_IMAGENET = 1_281_167
+# 40 examples in batches of 4: 10 steps an epoch.
+TWO_PHASES = Recipe(
+    *("two", "here", "resnet18", 32, 4, 40),
+    phases=(
+        RecipePhase(4, Rates(1.0, warmup_epochs=1), "first"),
+        RecipePhase(2, name="second", weight_decay=1e-4),
+    ),
+)
+
+
+def fit(
+    recipe: Recipe = TPU,
+    batch: int | None = None,
+    num_train_examples: int | None = None,
+    **given,
+) -> tuple[Phase, ...]:
+    return scaling.fit(
+        recipe,
+        given,
+        batch or recipe.global_batch_size,
+        num_train_examples or recipe.num_train_examples,
+    )
+
+
+def curve_of(*arguments, **given) -> Curve:
+    """Returns the rates of a run of one phase."""
+    (phase,) = fit(*arguments, **given)
+    assert phase.curve is not None
+    return phase.curve
+
+
+def lengths(phases: tuple[Phase, ...]) -> list[int]:
+    return [phase.num_steps for phase in phases]
+
+
+def test_another_batch_scales_rates_and_steps():
+    (phase,) = fit(batch=8192)
+    # A third of the batch: three times the steps, a third of the rate. The start is 0.1
+    # whatever the batch.
+    assert phase.num_steps == 14_040
+    assert phase.curve == Curve(
+        start=0.1,
+        peak=pytest.approx(1.6, rel=1e-15),
+        warmup_steps=780,
+        decay_start=780,
+        decay_end=14_040,
+    )
+
+
+def test_a_start_that_scales_does_so():
+    first, _, third, *_ = fit(COLLAPSE, 8192)
+    assert (first.curve.start, first.curve.peak) == (0.1, 3.2)
+    assert (third.curve.start, third.curve.peak) == (0.51, 1.528)
+
+
+def test_phases_scale_with_the_batch():
+    found = fit(COLLAPSE, 8192)
+    assert lengths(found) == [3900, 1875, 2375, 2375, 780]
+    assert [one.curve.warmup_steps for one in found] == [780, 0, 500, 500, 0]
+    assert [one.curve.decay_end for one in found] == [9360, 3750, 3750, 3750, 780]
+
+
+def test_at_a_small_batch_the_warm_up_does_not_fall():
+    curve = curve_of(batch=64)  # 4.8 * 64 / 24,576 = 0.0125.
+    assert curve.peak == pytest.approx(0.0125, rel=1e-15)
+    assert curve.start == curve.peak
+
+
+def test_without_a_rule_another_batch_leaves_the_rates():
+    (phase,) = fit(recipes.LARS_42EP_8K, 4096)
+    assert phase.num_steps == 13_763  # 44 * 1,281,167 / 4096 = 13,762.5.
+    assert phase.curve.warmup_steps == 1564  # 1563.9.
+    assert phase.curve.peak == 17.0
+    assert phase.curve.end == 1e-4
+
+
+def test_another_data_set_has_its_own_number_of_steps():
+    (phase,) = fit(num_train_examples=1_000_000)
+    assert phase.num_steps == 3653  # 4680 / 1.281167 = 3652.9.
+    assert phase.curve.warmup_steps == 203  # 260 / 1.281167 = 202.9.
+    assert phase.curve.peak == 4.8
+
+
+def test_phases_scale_with_the_data_set():
+    # An epoch has 1437 / 64 steps, where it had 1,281,167 / 4096: times 0.0717846.
+    # Ends: 559.92, 829.11, 1170.09, 1511.06 and 1623.05.
+    found = fit(COLLAPSE, 64, 1437)
+    assert lengths(found) == [560, 269, 341, 341, 112]
+    assert found[0].curve.peak == 0.025
+    assert found[0].curve.start == 0.025  # And not 0.1.
+    assert [one.curve.warmup_steps for one in found] == [112, 0, 72, 72, 0]
+
+
+def test_a_warm_up_is_rounded_to_the_nearest_step():
+    # 5 epochs are 781.96 steps of 8192, 1563.92 of 4096 and 390.98 of 16,384.
+    assert curve_of(recipes.GOYAL_90EP_8K).warmup_steps == 782
+    assert curve_of(recipes.GOYAL_90EP_8K, 4096).warmup_steps == 1564
+    assert curve_of(recipes.GOYAL_90EP_8K, 16_384).warmup_steps == 391
+
+
+def test_drops_scale_with_the_batch():
+    # 30, 60 and 80 epochs of 312.785 steps: 9383.5, 18,767.1 and 25,022.8.
+    assert curve_of(recipes.GOYAL_90EP_8K, 4096).drops == (9384, 18_767, 25_023)
+
+
+def test_a_longer_run_of_one_phase_keeps_its_warm_up():
+    (phase,) = fit(train_steps=9360)
+    assert phase.num_steps == phase.curve.decay_end == 9360
+    assert phase.curve.warmup_steps == phase.curve.decay_start == 260
+    (phase,) = fit(train_epochs=18.0)
+    assert phase.num_steps == phase.curve.decay_end == 938  # 18 * 52.1308 = 938.4.
+    assert phase.curve.warmup_steps == 260
+
+
+def test_a_shorter_run_drops_sooner():
+    (phase,) = fit(recipes.GOYAL_90EP_8K, train_epochs=45.0)
+    assert phase.num_steps == 7038  # 45 * 156.3925 = 7037.7.
+    # 15, 30 and 40 epochs: 2345.9, 4691.8 and 6255.7.
+    assert phase.curve.drops == (2346, 4692, 6256)
+    assert phase.curve.warmup_steps == 782
+
+
+def test_a_given_warm_up_is_taken_in_steps_and_in_epochs():
+    assert curve_of(warmup_steps=10).warmup_steps == 10
+    assert curve_of(warmup_steps=10).decay_start == 10
+    assert curve_of(warmup_epochs=2.5).warmup_steps == 130  # 130.3.
+    assert curve_of(warmup_epochs=0.0).warmup_steps == 0
+
+
+def test_epochs_given_become_steps():
+    (phase,) = fit(
+        recipes.DIGITS, num_train_examples=1000, train_epochs=2.5, warmup_epochs=0.5
+    )
+    assert phase.num_steps == 39  # 2.5 * 1000 / 64 = 39.06.
+    assert phase.curve.warmup_steps == 8  # 7.8.
+
+
+def test_whole_epochs_of_whole_batches_have_whole_steps():
+    # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
+    (phase,) = fit(recipes.DIGITS, 100, 29, train_epochs=100.0)
+    assert phase.num_steps == 29
+
+
+def test_training_is_at_least_one_step():
+    (phase,) = fit(recipes.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
+    assert phase.num_steps == 1
+
+
+def test_another_length_stretches_all_phases_with_their_warm_ups():
+    found = fit(COLLAPSE, train_steps=2261)  # A tenth.
+    assert lengths(found) == [780, 375, 475, 475, 156]
+    assert [one.curve.warmup_steps for one in found] == [156, 0, 100, 100, 0]
+    assert [one.curve.decay_end for one in found] == [1872, 750, 750, 750, 156]
+    found = fit(COLLAPSE, train_epochs=7.0)
+    # 7 * 312.785 = 2189.49 steps, of 22,610: times 0.0968373. Ends: 755.3, 1118.5,
+    # 1578.4, 2038.4.
+    assert lengths(found) == [755, 363, 460, 460, 151]
+
+
+MULTI_PHASE = [COLLAPSE, recipes.COLLAPSE_94EP_14K, TWO_PHASES]
+
+
+@given(
+    recipe=st.sampled_from(MULTI_PHASE),
+    train_steps=st.integers(5, 10**5),
+    batch=st.integers(1, 10**5),
+)
+def test_stretched_phases_are_together_as_long_as_is_asked(recipe, train_steps, batch):
+    found = lengths(fit(recipe, batch, train_steps=train_steps))
+    assert sum(found) == train_steps
+    assert min(found) >= 1
+    total = sum(part.epochs for part in recipe.phases)
+    for count in range(1, len(found)):
+        share = sum(part.epochs for part in recipe.phases[:count]) / total
+        # Half a step for rounding, and one for each phase that needs one.
+        away = abs(sum(found[:count]) - share * train_steps)
+        assert away <= 0.5 + len(found)
+        if train_steps >= 1000:
+            assert away <= 0.5 + 1e-6
+
+
+def test_in_the_shortest_run_each_phase_has_one_step():
+    assert lengths(fit(COLLAPSE, train_steps=5)) == [1, 1, 1, 1, 1]
+    # Ends: 2.07, 3.07, 4.33, 5.59, which leaves the last a step, and 6.
+    assert lengths(fit(COLLAPSE, train_steps=6)) == [2, 1, 1, 1, 1]
+
+
+def test_rates_go_on_over_the_phases_that_have_none():
+    first, second = fit(TWO_PHASES)
+    assert (first.num_steps, second.num_steps) == (40, 20)
+    assert first.curve == Curve(0.0, 1.0, 10, decay_start=10, decay_end=60)
+    assert second.curve is None
+
+
+def test_a_given_warm_up_of_several_phases_is_as_long_as_it_says():
+    first, _ = fit(TWO_PHASES, warmup_epochs=2.0, train_epochs=12.0)
+    assert first.num_steps == 80
+    assert first.curve.warmup_steps == 20
+    first, _ = fit(TWO_PHASES, train_epochs=12.0)
+    assert first.curve.warmup_steps == 20  # Its own, stretched.
+
+
+def test_a_given_peak_is_taken_as_it_is():
+    curve = curve_of(batch=8192, peak_learning_rate=2.5)
+    assert (curve.start, curve.peak) == (0.1, 2.5)
+    curve = curve_of(peak_learning_rate=0.05)
+    assert (curve.start, curve.peak) == (0.05, 0.05)  # A warm-up does not fall.
+
+
+def test_a_given_start_is_kept_and_moves_the_peak_with_it():
+    curve = curve_of(batch=64, base_learning_rate=0.2)
+    assert curve.start == 0.2
+    assert curve.peak == pytest.approx(0.025, rel=1e-15)  # 4.8 * 64 / 24,576 * 2.
+    curve = curve_of(recipes.CIFAR10, base_learning_rate=0.2)  # Which starts at zero.
+    assert (curve.start, curve.peak) == (0.2, 0.4)
+
+
+def test_phases_take_what_is_given_for_all_of_them():
+    given = {"momentum": 0.8, "label_smoothing": 0.1, "mixup": 0.2, "image_size": 128}
+    for phase in fit(COLLAPSE, **given):
+        assert {name: getattr(phase, name) for name in given} == given
+
+
+def test_phases_keep_their_own_settings():
+    found = fit(COLLAPSE)
+    assert [one.weight_decay for one in found] == [5e-5] * 4 + [2e-4]
+    assert [one.name for one in found] == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
+    assert all(one.fresh_momentum for one in found)
+    assert {one.image_size for one in found} == {224}  # The recipe's.
+    small, _ = COLLAPSE.phases[:2]
+    small = dataclasses.replace(small, image_size=160)
+    recipe = dataclasses.replace(COLLAPSE, phases=(small, *COLLAPSE.phases[1:]))
+    assert [one.image_size for one in fit(recipe)] == [160, 224, 224, 224, 224]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weight_decay", 1e-4),
+        ("augmentation", "none"),
+        ("peak_learning_rate", 1.0),
+        ("base_learning_rate", 0.1),
+        ("warmup_steps", 5),
+        ("warmup_epochs", 5.0),
+    ],
+)
+def test_what_differs_among_phases_cannot_be_given(name, value):
+    assert scaling.problems_of_given(COLLAPSE, {name: value}) == [
+        f"--{name} can't be one for the whole run: it differs among the 5 phases of"
+        " collapse_72ep_4k. Change it in a recipe file that is based_on"
+        " collapse_72ep_4k."
+    ]
+
+
+def test_what_is_the_same_in_all_phases_can_be_given():
+    given = {"momentum": 0.8, "image_size": 128, "mixup": 0.2, "train_epochs": 7.0}
+    assert scaling.problems_of_given(COLLAPSE, given) == []
+    rates = {"peak_learning_rate": 1.0, "warmup_steps": 5}
+    assert scaling.problems_of_given(TWO_PHASES, rates) == []
+    assert scaling.problems_of_given(TPU, {"weight_decay": 1e-4, **rates}) == []
+
+
+@pytest.mark.parametrize("what", ["train", "warmup"])
+def test_steps_and_epochs_exclude_each_other(what):
+    given = {f"{what}_steps": 300, f"{what}_epochs": 1.0}
+    assert scaling.problems_of_given(TPU, given) == [
+        f"--{what}_steps and --{what}_epochs exclude each other; got both."
+    ]
+
+
+@pytest.mark.parametrize("train_steps", [1, 4])
+def test_fewer_steps_than_phases_are_refused(train_steps):
+    with pytest.raises(UserError) as caught:
+        fit(COLLAPSE, train_steps=train_steps)
+    assert str(caught.value) == (
+        "--train_steps must be at least 5, one for each phase of collapse_72ep_4k; got"
+        f" {train_steps}."
+    )
+
+
+def test_a_warm_up_as_long_as_the_training_is_refused():
+    with pytest.raises(UserError) as caught:
+        fit(train_steps=260)
+    assert str(caught.value) == (
+        "the warm-up must end before the training; got warmup_steps=260, 260 steps in"
+        " all of phase 'train'. Shorten it with --warmup_steps, or train longer."
+    )
+    assert curve_of(train_steps=261).warmup_steps == 260
+
+
+def test_a_warm_up_must_end_within_its_phase():
+    part = RecipePhase(2, Rates(1.0, warmup_epochs=2.0), "slow")
+    recipe = dataclasses.replace(TWO_PHASES, phases=(*TWO_PHASES.phases, part))
+    with pytest.raises(UserError, match=r"=20, 20 steps in all of phase 'slow'\."):
+        fit(recipe)
+
+
+def test_a_decay_must_end_behind_its_beginning():
+    part = RecipePhase(4, Rates(1.0, warmup_epochs=2.0, decay_epochs=2.0), "short")
+    recipe = dataclasses.replace(TWO_PHASES, phases=(part,))
+    with pytest.raises(UserError) as caught:
+        fit(recipe)
+    assert str(caught.value) == (
+        "a decay must end after the warm-up that it begins from; got the end 20 and the"
+        " beginning 20 in steps of phase 'short'"
+    )
+
+
+def notes(recipe: Recipe, batch: int, num_train_examples: int, **given) -> list[str]:
+    return scaling.notes(recipe, given, batch, num_train_examples)
+
+
+def test_of_the_published_run_there_is_nothing_to_note():
+    for recipe in recipes.RECIPES.values():
+        batch, examples = recipe.global_batch_size, recipe.num_train_examples
+        assert notes(recipe, batch, examples) == []
+    assert notes(TPU, 24_576, NUM_IMAGENET, train_steps=4680) == []
+
+
+def test_another_data_set_and_batch_are_noted():
+    assert notes(TPU, 64, 9469) == [
+        "9,469 training examples instead of 1,281,167: lengths are those of the recipe"
+        " in epochs",
+        "a global batch of 64 instead of 24,576: the steps are divided by 0.002604, the"
+        " learning rates are multiplied by 0.002604",
+    ]
+
+
+def test_rates_without_a_rule_are_noted():
+    assert notes(recipes.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
+        "a global batch of 4,096 instead of 8,192: the steps are divided by 0.5, the"
+        " learning rates stay, since the source has no rule for them"
+    ]
+
+
+def test_another_length_is_noted_with_what_it_does_to_the_warm_up():
+    assert notes(TPU, 24_576, NUM_IMAGENET, train_steps=9360) == [
+        "2 times as long as the recipe; the warm-up stays"
+    ]
+    assert notes(COLLAPSE, 4096, NUM_IMAGENET, train_steps=2261) == [
+        "0.1 times as long as the recipe, each phase and its warm-up alike"
+    ]
+    # 36 of 12 epochs, whatever the batch.
+    assert notes(recipes.DIGITS, 64, 1437, train_epochs=36.0) == [
+        "3 times as long as the recipe; the warm-up stays"
+    ]
+
+
+def test_what_is_given_is_noted():
+    given = {"weight_decay": 1e-4, "peak_learning_rate": 2.0, "seed": 3, "mixup": 0.2}
+    assert notes(TPU, 24_576, NUM_IMAGENET, **given) == [
+        "peak_learning_rate = 2.0, given",
+        "weight_decay = 0.0001, given",
+        "mixup = 0.2, given",
+    ]

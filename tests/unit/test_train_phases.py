@@ -1,0 +1,197 @@
+"""Runs of a recipe of two phases, through the whole loop."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_prep import manifest
+from resnet import checkpoint_folders, checkpoints, metrics_file, phases, train
+from resnet import config as configs
+from resnet.checkpoint_folders import of_step, saved_steps
+from resnet.data import record_files
+from resnet.data.share import Share
+from resnet.distributed import Communicator
+from resnet.placement import Place
+from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet.stop_signals import Preempted
+
+STEP = 6 / 13  # Epochs of a step of 6 examples, of 13.
+RECIPE = Recipe(
+    *("two phases", "a test", "resnet9", 32, 6, 13),
+    phases=(
+        RecipePhase(
+            name="first",
+            epochs=3 * STEP,
+            rates=Rates(0.05, start=0.02, warmup_epochs=STEP),
+            weight_decay=0.01,
+            augmentation="random_shift",
+        ),
+        RecipePhase(
+            name="second",
+            epochs=3 * STEP,
+            rates=Rates(0.03, decay="none"),
+            fresh_momentum=True,
+            momentum=0.5,
+            weight_decay=0.1,
+            label_smoothing=0.1,
+            augmentation="random_shift",
+        ),
+    ),
+    batch_norm_decay=0.9,
+    nesterov=False,
+    momentum_correction=True,
+    ema_decay=0.5,
+)
+
+
+class LeaveAfter:
+    """A signal that comes while a step is computed."""
+
+    def __init__(self, step: int) -> None:
+        self._asked, self._step = 0, step
+
+    @property
+    def seen(self) -> str:
+        self._asked += 1  # Once before the first step, and then in each.
+        return "SIGTERM" if self._asked > self._step else ""
+
+
+@pytest.fixture(scope="module")
+def run(numbered_set) -> Callable[..., None]:
+    """A function that trains in a folder, and leaves after so many steps if told to."""
+    records = record_files.open_split(
+        manifest.load(str(numbered_set), "train"), "train"
+    )
+
+    def run(
+        model_dir: pathlib.Path,
+        recipe: Recipe = RECIPE,
+        leave_after: int | None = None,
+        **given: Any,
+    ) -> None:
+        given = {
+            "mode": "train",
+            "log_step_count_steps": 1,
+            "checkpoint_every": "1000",
+            "keep_checkpoints": 1,
+            "model_dir": str(model_dir),
+            **given,
+        }
+        config = configs.resolve(recipe, given, 13, ("a", "b", "c", "d"))
+        assert [phase.num_steps for phase in config.phases] == [3, 3]
+        configs.save(config)
+        signals = None if leave_after is None else LeaveAfter(leave_after)
+        share, alone = Share(records, 0, 1, 13), Communicator(Place())
+        train.train(config, share, None, alone, 1, signals)  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory) -> pathlib.Path:
+    """The folder of a run of both phases without interruption."""
+    model_dir = tmp_path_factory.mktemp("whole")
+    run(model_dir)
+    return model_dir
+
+
+def assert_same(
+    ours: pathlib.Path, expected: pathlib.Path, step: int, kinds: tuple[str, ...]
+) -> None:
+    """Checks that two runs have saved the same bits: model/, velocity/ or ema/."""
+    found, wanted = (
+        {
+            name: value
+            for name, value in checkpoints.load(folder, step).tensors.items()
+            if name.startswith(kinds)
+        }
+        for folder in (ours, expected)
+    )
+    assert found.keys() == wanted.keys()
+    assert {name.split("/")[0] + "/" for name in found} == set(kinds)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
+    lines = metrics_file.read(model_dir / metrics_file.FILE)
+    return {line["step"]: line["learning_rate"] for line in lines}
+
+
+def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
+    assert saved_steps(whole) == [3, 6]
+    assert checkpoint_folders.phase_ends(whole) == {3: "first", 6: "second"}
+
+
+def test_each_phase_has_its_own_rates(whole):
+    # Up from 0.02 to 0.05 in one step, then down by a half each; then always 0.03.
+    expected = {1: 0.02, 2: 0.05, 3: 0.025, 4: 0.03, 5: 0.03, 6: 0.03}
+    assert rates_in(whole) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_run_that_is_left_in_any_phase_goes_on_bit_for_bit(
+    run, whole, tmp_path, step
+):
+    with pytest.raises(Preempted, match=f"stopped after step {step}"):
+        run(tmp_path, leave_after=step)
+    assert saved_steps(tmp_path)[-1] == step
+    run(tmp_path)
+    assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
+    assert checkpoint_folders.phase_ends(tmp_path) == {3: "first", 6: "second"}
+    lines, expected = (
+        [
+            (line["step"], line["loss"], line["learning_rate"])
+            for line in metrics_file.read(folder / metrics_file.FILE)
+        ]
+        for folder in (tmp_path, whole)
+    )
+    assert lines == expected
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
+    run, whole, tmp_path, fresh
+):
+    first, second = RECIPE.phases
+    second = dataclasses.replace(second, fresh_momentum=fresh)
+    recipe = dataclasses.replace(RECIPE, phases=(first, second))
+    run(
+        tmp_path,
+        recipe,
+        first_phase="second",
+        initial_weights=str(of_step(whole, 3)),
+    )
+    assert list(rates_in(tmp_path)) == [4, 5, 6]
+    assert checkpoint_folders.phase_ends(tmp_path) == {6: "second"}
+    # Velocities that aren't forgotten are nothing new where there are none yet.
+    assert_same(tmp_path, whole, 6, ("model/", "velocity/"))
+
+
+def test_a_phase_that_is_not_fresh_goes_on_with_its_velocities(run, whole, tmp_path):
+    first, second = RECIPE.phases
+    second = dataclasses.replace(second, fresh_momentum=False)
+    run(tmp_path, dataclasses.replace(RECIPE, phases=(first, second)))
+    assert_same(tmp_path, whole, 3, ("model/", "velocity/", "ema/"))
+    with pytest.raises(AssertionError):
+        assert_same(tmp_path, whole, 6, ("velocity/",))
+
+
+def test_each_phase_has_a_step_of_its_own_made_once(run, tmp_path, monkeypatch):
+    make, made = train.TrainStep, []
+
+    def remember(state: Any, phase: phases.Phase, *arguments: Any) -> Any:
+        made.append((phase, make(state, phase, *arguments)))
+        return made[-1][1]
+
+    monkeypatch.setattr(train, "TrainStep", remember)
+    run(tmp_path)
+    assert [
+        (phase.name, phase.weight_decay, phase.label_smoothing) for phase, _ in made
+    ] == [("first", 0.01, 0.0), ("second", 0.1, 0.1)]
+    counts = [step._step.experimental_get_tracing_count() for _, step in made]
+    assert counts == [1, 1]

@@ -1,0 +1,297 @@
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_prep.errors import UserError
+from resnet import checkpoints, installation, train_state
+from resnet.checkpoint_folders import of_step
+from resnet.config import Config
+from resnet.distributed import Communicator
+from resnet.phases import Phase
+from resnet.placement import Place
+from resnet.schedules import Curve
+from resnet.train_state import TrainState
+from tests.unit.changed_settings import changed
+
+ALONE = Communicator(Place())
+FALLING = Curve(start=0.0, peak=0.1, decay_end=9)
+PHASES = (
+    Phase("first", 4, FALLING, weight_decay=0.5),
+    Phase("second", 5, None, weight_decay=2.0),
+)
+
+
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    return make_config(seed=3, model="resnet9", weight_decay=0.01)
+
+
+@pytest.fixture
+def of_phases(config) -> Config:
+    return dataclasses.replace(config, phases=PHASES)
+
+
+def values_of(variables) -> list[np.ndarray]:
+    return [variable.numpy() for variable in variables]
+
+
+def assert_equal(ours: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "decays"),
+    [
+        ("stem/kernel", True),
+        ("classifier/kernel", True),
+        ("classifier/bias", True),
+        ("stem/gamma", False),
+        ("stage1_block1_2/beta", False),
+    ],
+)
+def test_all_decay_but_normalization(name, decays):
+    assert train_state.decays(name) is decays
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "others", "num_decaying"),
+    # 21 kernels, the classifier's and its bias, which LARS leaves alone.
+    [
+        ("momentum", ("/gamma", "/beta"), 23),
+        ("lars", ("/gamma", "/beta", "/bias"), 22),
+    ],
+)
+def test_the_variables_that_decay_depend_on_the_optimizer(
+    config, optimizer, others, num_decaying
+):
+    state = TrainState(changed(config, model="resnet18", optimizer=optimizer))
+    found = [one.name.removesuffix(":0") for one in state.decayed_variables]
+    assert found == [name for name in state.names if not name.endswith(others)]
+    assert len(found) == num_decaying
+
+
+def test_the_penalty_is_that_of_the_phase_of_the_last_step(of_phases):
+    state = TrainState(of_phases)
+    halves = sum(
+        float(np.square(one, dtype=np.float64).sum()) / 2
+        for one in values_of(state.decayed_variables)
+    )
+    found = {}
+    for step in (0, 1, 4, 5, 9):
+        state.step = step
+        found[step] = state.weight_penalty() / halves
+    # After 4 steps the first phase has ended, but none of the second is done.
+    expected = {0: 0.5, 1: 0.5, 4: 0.5, 5: 2.0, 9: 2.0}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("most", "step", "decay"),
+    [
+        # (1 + step) / (10 + step), up to the one that is set.
+        (0.999, 0, 0.1),
+        (0.999, 1, 2 / 11),
+        (0.999, 89, 90 / 99),
+        (0.999, 8989, 8990 / 8999),
+        (0.999, 8990, 0.999),
+        (0.999, 10**7, 0.999),
+        (0.05, 0, 0.05),
+    ],
+)
+def test_the_average_forgets_its_beginning_soon(config, most, step, decay):
+    ours = train_state.ema_decay(changed(config, ema_decay=most), step)
+    assert ours == pytest.approx(decay, rel=1e-15)
+
+
+def test_the_average_begins_with_the_weights(config):
+    state = TrainState(changed(config, ema_decay=0.5))
+    assert_equal(values_of(state.ema), values_of(state.model.variables))
+
+
+def test_averages_are_saved_beside_the_weights(config):
+    plain, averaged = TrainState(config), TrainState(changed(config, ema_decay=0.5))
+    own = [f"ema/{one.path}" for one in averaged.model.variables]
+    assert list(averaged.tensors()) == [*plain.tensors(), *own]
+    # The moving statistics have averages too, which each rank moves by its own batches.
+    num_statistics = len(plain.batch_norm_averages)
+    assert len(averaged.batch_norm_averages) == 2 * num_statistics > 0
+
+
+def test_averaged_weights_are_there_only_as_long_as_they_are_wanted(config):
+    state = TrainState(changed(config, ema_decay=0.5))
+    for average in state.ema:
+        average.assign(average + 1)
+    own, averages = values_of(state.model.variables), values_of(state.ema)
+    with state.averaged_weights():
+        assert_equal(values_of(state.model.variables), averages)
+    assert_equal(values_of(state.model.variables), own)
+    with pytest.raises(IndexError), state.averaged_weights():
+        raise IndexError
+    assert_equal(values_of(state.model.variables), own)
+
+
+@pytest.mark.parametrize(
+    ("facts", "top1"),
+    [
+        ({}, None),
+        ({"eval": {"top1": 0.0}}, 0.0),
+        ({"eval": {"top1": 0.25}}, 0.25),
+        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.5}}, 0.5),
+        ({"eval": {"top1": 0.75}, "eval_ema": {"top1": 0.5}}, 0.75),
+    ],
+)
+def test_the_best_of_both_networks_counts(facts, top1):
+    assert train_state.best_top1(facts) == top1
+
+
+def begun(config: Config, folder: pathlib.Path) -> TrainState:
+    state = TrainState(config)
+    train_state.restore_newest(state, folder, ALONE)
+    return state
+
+
+def test_a_new_run_begins_at_step_zero_as_it_was_made(config, tmp_path):
+    state = begun(config, tmp_path)
+    assert (state.step, state.losses, state.top1) == (0, [], None)
+    assert_equal(
+        values_of(state.tensors().values()),
+        values_of(TrainState(config).tensors().values()),
+    )
+
+
+@pytest.mark.parametrize(("name", "step"), [("", 0), ("first", 0), ("second", 4)])
+def test_a_new_run_begins_with_the_phase_that_is_named(of_phases, tmp_path, name, step):
+    config = dataclasses.replace(of_phases, first_phase=name)
+    assert begun(config, tmp_path).step == step
+
+
+@pytest.fixture(scope="module")
+def trained(config) -> TrainState:
+    """A state none of whose variables has the value that it starts with."""
+    state = TrainState(config)
+    generator = np.random.default_rng(0)
+    for variable in state.tensors().values():
+        variable.assign(generator.normal(size=variable.shape))
+    state.step, state.losses = 7, [1.0, 2.0]
+    return state
+
+
+@pytest.fixture(scope="module")
+def old_run(trained, tmp_path_factory) -> pathlib.Path:
+    """A folder with checkpoints of steps 7, which is that state, and 8, of zeros."""
+    folder = tmp_path_factory.mktemp("old run")
+    tensors = trained.tensors()
+    save(folder, trained.config, 7, tensors, eval={"top1": 0.5}, losses=trained.losses)
+    zeros = {name: np.zeros(one.shape, np.float32) for name, one in tensors.items()}
+    save(folder, trained.config, 8, zeros)
+    return folder
+
+
+def save(
+    folder: pathlib.Path, config: Config, step: int, tensors: Any, **facts: Any
+) -> None:
+    facts = {"config": dataclasses.asdict(config), **facts}
+    checkpoints.save(folder, checkpoints.Checkpoint(step, tensors, facts), 9)
+
+
+def test_a_run_goes_on_with_what_was_saved(config, old_run):
+    state = begun(config, old_run)
+    assert (state.step, state.losses, state.top1) == (8, [], None)
+    state.assign(checkpoints.load(old_run, 7))
+    assert (state.step, state.losses, state.top1) == (7, [1.0, 2.0], 0.5)
+
+
+@pytest.mark.parametrize("ema_decay", [0.0, 0.5])
+def test_a_new_run_can_begin_with_the_weights_of_another(
+    config, of_phases, trained, old_run, tmp_path, ema_decay
+):
+    state = begun(
+        dataclasses.replace(
+            of_phases,
+            ema_decay=ema_decay,
+            initial_weights=str(of_step(old_run, 7)),
+            first_phase="second",
+        ),
+        tmp_path,
+    )
+    # The weights and nothing else.
+    assert (state.step, state.losses, state.top1) == (4, [], None)
+    expected = values_of(trained.model.variables)
+    assert_equal(values_of(state.model.variables), expected)
+    assert not any(one.any() for one in values_of(state.optimizer.velocities))
+    assert_equal(values_of(state.ema), expected if ema_decay else [])
+
+
+def test_of_a_runs_folder_the_newest_weights_are_taken(config, old_run, tmp_path):
+    state = begun(changed(config, initial_weights=str(old_run)), tmp_path)
+    assert state.step == 0
+    assert not any(one.any() for one in values_of(state.model.variables))
+
+
+def test_a_run_that_goes_on_takes_no_weights_of_another(config, trained, tmp_path):
+    gone = changed(config, initial_weights=str(tmp_path / "gone"))
+    save(tmp_path, gone, 3, trained.tensors())
+    state = begun(gone, tmp_path)
+    assert state.step == 3
+    assert_equal(
+        values_of(state.tensors().values()), values_of(trained.tensors().values())
+    )
+
+
+def test_a_run_with_other_settings_is_not_gone_on_with(config, old_run):
+    other = changed(config, seed=4, weight_decay=0.5, model_dir="model")
+    with pytest.raises(UserError) as caught:
+        begun(other, old_run)
+    assert str(caught.value) == (
+        "model holds a run with other settings (seed=3, now 4; weight_decay=0.01, now"
+        " 0.5). Name another --model_dir, or the settings of that run."
+    )
+
+
+def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
+    config, trained, tmp_path, caplog
+):
+    now = installation.describe()
+    (name, *_) = now
+    then = {**now, name: "another"}
+    save(tmp_path / "same", config, 3, trained.tensors(), installation=now)
+    save(tmp_path / "other", config, 3, trained.tensors(), installation=then)
+    assert begun(config, tmp_path / "same").step == 3
+    assert caplog.text == ""
+    assert begun(config, tmp_path / "other").step == 3
+    assert f"of step 3 was written with another {name}: the results" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "resnet18"}, "this resnet18: 'stem/kernel' must have the shape "),
+        (
+            {"num_classes": 5},
+            "this resnet9: 'classifier/kernel' must have the shape (512, 5); there it"
+            " has (512, 3)",
+        ),
+    ],
+)
+def test_weights_of_another_network_are_refused(
+    config, old_run, tmp_path, changes, words
+):
+    other = changed(config, initial_weights=str(old_run), **changes)
+    with pytest.raises(UserError) as caught:
+        begun(other, tmp_path)
+    sentence = str(caught.value)
+    assert sentence.startswith("--initial_weights must be those of ")
+    assert words in sentence
+
+
+@pytest.mark.parametrize("name", ["", "no-run", "checkpoints/step-00000009"])
+def test_a_folder_without_weights_is_refused_with_its_path(config, tmp_path, name):
+    folder = tmp_path / "old" / name
+    wrong = changed(config, initial_weights=str(folder))
+    with pytest.raises(UserError, match="expected a checkpoint") as caught:
+        begun(wrong, tmp_path / "new")
+    assert str(tmp_path / "old") in str(caught.value)
