@@ -17,7 +17,7 @@ def describe() -> dict[str, str]:
     return {
         "version of Python": platform.python_version(),
         **{f"version of {name}": version for name, version in versions.items()},
-        "compiled ops": "there" if COMPILED_OPS.exists() else "not there",
+        "compiled ops (SHA-256)": _digest_of_file(COMPILED_OPS)[:16],
         "code of this project (SHA-256)": code_digest(Path(__file__).parents[1])[:16],
     }
 
@@ -35,6 +35,14 @@ def code_digest(root: Path) -> str:
                 digest.update(f"{file.relative_to(root)}\n".encode())
                 digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _digest_of_file(path: Path) -> str:
+    """Returns a file's SHA-256, "none" without the file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return "none"
 
 
 def _version(package: str) -> str:

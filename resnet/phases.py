@@ -96,7 +96,8 @@ def momentum(phases: Sequence[Phase], step: int, corrected: bool) -> float:
         corrected: Whether the velocity is to have the learning rates in it with which
             its gradients came, as Caffe's has: velocity = momentum * velocity + rate *
             gradient. Our velocity has none; that of the step before times this number
-            is the same. Goyal et al. 2017, arXiv:1706.02677, remark 3.
+            is the same. Goyal et al. 2017, arXiv:1706.02677, remark 3. After a rate of
+            0 nothing is left of it.
     """
     phase = at(phases, step)
     if not corrected or step == 0 or forgets_at(phases, step):

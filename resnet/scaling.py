@@ -193,7 +193,7 @@ def _curve(
     start = given.get("base_learning_rate")
     if peak is None:
         peak = rates.peak * factor
-        if start is not None and rates.start:
+        if start and rates.start:
             peak *= start / rates.start
     if start is None:  # A warm-up does not fall.
         start = min(rates.start * (factor if rates.start_scales else 1), peak)
@@ -214,7 +214,7 @@ def _curve(
         decay_start=decay_start,
         decay_end=decay_end,
         power=rates.power,
-        end=rates.end,
+        end=min(rates.end * factor, peak),
         drops=tuple(
             round(one * stretch * steps_per_epoch) for one in rates.drop_epochs
         ),

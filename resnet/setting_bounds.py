@@ -45,9 +45,10 @@ SMALLEST_IMAGE = 32  # The stages halve it five times.
 LARGEST_IMAGE = 1024
 
 _MOST = 2**31
-# Lowest allowed, first no longer allowed.
+_BELOW_ONE = math.nextafter(1, 0)
+# The lowest and the highest that is allowed.
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "image_size": (SMALLEST_IMAGE, LARGEST_IMAGE + 1),
+    "image_size": (SMALLEST_IMAGE, LARGEST_IMAGE),
     "global_batch_size": (1, _MOST),
     "eval_batch_size": (1, _MOST),
     "accumulation_steps": (1, _MOST),
@@ -57,24 +58,24 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "warmup_epochs": (0, 1e6),
     "base_learning_rate": (0, math.inf),
     "peak_learning_rate": (1e-30, math.inf),
-    "momentum": (0, 1),
+    "momentum": (0, _BELOW_ONE),
     "weight_decay": (0, math.inf),
     "trust_coefficient": (1e-30, math.inf),
     "clip_norm": (0, math.inf),
-    "ema_decay": (0, 1),
-    "batch_norm_decay": (0, 1),
-    "label_smoothing": (0, 1),
-    "smallest_crop": (1e-9, 1.000001),
-    "random_augment": (0, 10.000001),
+    "ema_decay": (0, _BELOW_ONE),
+    "batch_norm_decay": (0, _BELOW_ONE),
+    "label_smoothing": (0, _BELOW_ONE),
+    "smallest_crop": (1e-9, 1),
+    "random_augment": (0, 10),
     "mixup": (0, math.inf),
     "cutmix": (0, math.inf),
-    "eval_crop_fraction": (1e-9, 1.000001),
-    "stop_at_top1": (0, 1.000001),
+    "eval_crop_fraction": (1e-9, 1),
+    "stop_at_top1": (0, 1),
     "recalibration_batches": (0, _MOST),
-    "seed": (0, 2**63),
+    "seed": (0, 2**63 - 1),
     "log_step_count_steps": (1, _MOST),
     "keep_checkpoints": (1, _MOST),
-    "num_parallel_calls": (0, 4097),
+    "num_parallel_calls": (0, 4096),
     "decoded_cache_mb": (0, _MOST),
 }
 NAMES: dict[str, tuple[str, ...]] = {
@@ -168,9 +169,9 @@ def _problems_of_phase(phase: Phase) -> list[str]:
             f"decay of the rates of phase {phase.name!r} must be one of"
             f" {', '.join(schedules.DECAYS)}; got {curve.decay}."
         )
-    if list(curve.drops) != sorted(set(curve.drops)):
+    if list(curve.drops) != sorted(curve.drops) or min(curve.drops, default=0) < 0:
         problems.append(
-            f"drop_epochs of phase {phase.name!r} must ascend; got the steps"
+            f"drop_epochs of phase {phase.name!r} must ascend from 0 on; got the steps"
             f" {list(curve.drops)}."
         )
     return problems
@@ -190,8 +191,8 @@ def _broken_bound(name: str, value: Any) -> str:
 
 def _outside(bound: tuple[float, float], value: float) -> str:
     low, high = bound
-    if low <= value < high:  # False for NaN.
+    if low <= value <= high and value < math.inf:  # False for NaN.
         return ""
     if high in (math.inf, _MOST) and not value >= high:
         return f"at least {low:g}"
-    return f"in [{low:g}, {high:g})"
+    return f"in [{low:g}, 1)" if high == _BELOW_ONE else f"in [{low:g}, {high:g}]"

@@ -1,13 +1,17 @@
-"""Jobs that are about to be harmed, and a table of how they ended."""
+"""Jobs that are about to be harmed, and a table of how they ended.
+
+Each test of harm runs on one host and, as a slow test, on two pretended ones.
+"""
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.fault.job import Job
+from tests.fault.hosts import Hosts, NoNamespaces, two_hosts
+from tests.fault.job import MPIRUN, Job
 
 STALL_SECONDS = 5
 # A small net that trains some 10 steps a second, and saves every fifth.
@@ -35,18 +39,54 @@ def model_dir(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.fixture(
+    params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 host", "2 hosts"]
+)
+def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts | None]:
+    """Two hosts, or None for this machine as it is. Two need root."""
+    if request.param == 1:
+        yield None
+        return
+    try:
+        with two_hosts(tmp_path) as made:
+            yield made
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
-def start(records: Path, model_dir: Path) -> Iterator[StartJob]:
-    """Returns `start(*flags, num_ranks=2, fault=())`, whose jobs end with the test."""
+def mpirun(hosts: Hosts | None) -> Callable[[int], list[str]]:
+    """Returns `mpirun(num_ranks)`, the command that starts them on the test's hosts."""
+
+    def command(num_ranks: int) -> list[str]:
+        if hosts is None:
+            return [str(MPIRUN), "-np", str(num_ranks)]
+        return hosts.mpirun(MPIRUN, num_ranks)
+
+    return command
+
+
+@pytest.fixture
+def start(
+    records: Path, model_dir: Path, mpirun: Callable[[int], list[str]]
+) -> Iterator[StartJob]:
+    """Returns `start(*flags, num_ranks=2, fault=(), supervisor=())`.
+
+    Its jobs end with the test.
+    """
     started: list[Job] = []
 
     def start_job(
-        *flags: str, num_ranks: int = 2, fault: tuple[str, ...] = (), **facts: object
+        *flags: str,
+        num_ranks: int = 2,
+        fault: Sequence[str] = (),
+        supervisor: Sequence[str] = (),
     ) -> Job:
         arguments = [*fault, *FLAGS, f"--data_dir={records}"]
         arguments += [f"--model_dir={model_dir}", *flags]
         program = "tests/fault/faulty_main.py" if fault else "resnet/resnet_main.py"
-        started.append(Job(num_ranks, arguments, program, **facts))  # type: ignore[arg-type]
+        launcher = [*supervisor, *mpirun(num_ranks)]
+        started.append(Job(launcher, num_ranks, arguments, program))
         return started[-1]
 
     yield start_job
@@ -55,12 +95,17 @@ def start(records: Path, model_dir: Path) -> Iterator[StartJob]:
 
 
 @pytest.fixture
-def outcome() -> Callable[..., None]:
+def outcome(hosts: Hosts | None) -> Callable[..., None]:
     """Returns `outcome(fault, job, ...)`, which adds a line to FAULTS_TABLE, a file."""
 
     def note(fault: str, job: Job, code: int) -> None:
         if path := os.environ.get("FAULTS_TABLE"):
-            line = {"fault": fault, "seconds": job.ended_after, "exit_code": code}
+            line = {
+                "fault": fault,
+                "num_hosts": 1 if hosts is None else len(hosts.names),
+                "seconds": job.ended_after,
+                "exit_code": code,
+            }
             with open(path, "a") as file:
                 file.write(json.dumps(line) + "\n")
 

@@ -34,6 +34,14 @@ def run_out_of_memory(batch: Any) -> Any:
     return np.ones(1 << 40, np.uint8)
 
 
+def eat_memory(batch: Any) -> Any:
+    """Until the kernel kills the process, or 16 GiB are gone."""
+    eaten = []
+    while len(eaten) < 256:
+        eaten.append(np.ones(1 << 26, np.uint8))
+    raise AssertionError("nobody has stopped it")
+
+
 def exit_silently(batch: Any) -> Any:
     os._exit(0)
 
@@ -56,6 +64,7 @@ FAULTS = {
     "nan": give_nan,
     "hang": hang,
     "memory": run_out_of_memory,
+    "eat": eat_memory,
     "exit": exit_silently,
     "drift": drift,
 }

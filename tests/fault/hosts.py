@@ -35,8 +35,8 @@ class Hosts:
         self._launcher.write_text(_LAUNCHER)
         self._launcher.chmod(0o755)
 
-    def mpirun(self, mpirun: Path) -> list[str]:
-        """Returns the command that starts one rank on each host.
+    def mpirun(self, mpirun: Path, num_ranks: int) -> list[str]:
+        """Returns the command that starts ranks, the first here, the next there, ...
 
         Without UCX_TLS the ranks would find each other's memory: the hosts are one
         machine.
@@ -45,7 +45,8 @@ class Hosts:
             str(mpirun),
             *("-launcher", "ssh", "-launcher-exec", str(self._launcher)),
             *("-localhost", _MPIRUN_ADDRESS, "-genv", "UCX_TLS", "tcp,self"),
-            *("-hosts", ",".join(self.names), "-ppn", "1", "-np", "2"),
+            *("-hosts", ",".join(self.names), "-ppn", "1"),
+            *("-np", str(num_ranks)),
         ]
 
     def pull_cable(self, host: str) -> None:

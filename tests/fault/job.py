@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from resnet.stop_signals import REQUEUE_EXIT_CODE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
 START_SECONDS = 120.0  # To wait for what a healthy job does soon.
@@ -30,15 +32,14 @@ class Job:
 
     def __init__(
         self,
+        launcher: Sequence[str],
         num_ranks: int,
         arguments: Sequence[str],
         program: str = "resnet/resnet_main.py",
-        launcher: Sequence[str] | None = None,
     ) -> None:
         self._mark = uuid.uuid4().hex
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - Closed with it.
-        if launcher is None:
-            launcher = [str(MPIRUN), "-np", str(num_ranks)]
+        self._is_on_hosts = "-hosts" in launcher
         self.num_ranks = num_ranks
         self.harmed_at = time.monotonic()
         self.ended_after = 0.0
@@ -143,9 +144,11 @@ class Job:
         Args:
             within_seconds: How long it may take to go.
             hydra_is_cut_off: Whether Hydra's proxies couldn't end as they should, as
-                after MPI_Abort or a death on one of several hosts: each then leaves a
-                file of its own, which ranks can't know of (BUILD_NOTES.md).
+                after MPI_Abort: each then leaves a file of its own, which ranks can't
+                know of (BUILD_NOTES.md). So it is after a failure on several hosts.
         """
+        if self._is_on_hosts and self.process.poll() not in (0, REQUEUE_EXIT_CODE):
+            hydra_is_cut_off = True
         deadline = time.monotonic() + within_seconds
         on_disk = set() if hydra_is_cut_off else self._hydras_files
         if "Training for" in self.output:

@@ -4,6 +4,7 @@ Afterwards nothing is left, and the same command goes on from the last checkpoin
 """
 
 import json
+import os
 import re
 import signal
 import time
@@ -94,14 +95,17 @@ def test_a_rank_that_is_killed_while_gradients_are_added_up(
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_while_it_saves(start, model_dir, outcome):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
+    start, model_dir, outcome, rank
+):
     job = start()
     job.wait_for_step(3)
     folder = model_dir / "checkpoints"
     job.wait_until(lambda: list(folder.glob(".step-*.unfinished/state*")), 0.0005)
-    job.kill(0)
+    job.kill(rank)
     code = job.end(DEATH_SECONDS)
-    outcome("kill -9 of rank 0 while it saves", job, code)
+    outcome(f"kill -9 of rank {rank} while rank 0 saves", job, code)
     assert code != 0
     assert job.leftovers() == []
     assert_goes_on(start, model_dir)
@@ -206,6 +210,44 @@ def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
     assert "MemoryError" in job.output
     assert "rank 1 on" in job.output
     assert_nothing_is_left(job, model_dir, hydra_is_cut_off=True)
+
+
+@pytest.mark.slow
+def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
+    start, model_dir, outcome, little_memory
+):
+    job = start(fault=("eat", "1", "7"))
+    little_memory(job.pid(1))
+    job.wait_for_step(6)
+    job.harmed_at = time.monotonic()
+    code = job.end(DEATH_SECONDS + 10)
+    outcome("rank 1 killed by the kernel, out of memory", job, code)
+    assert code != 0
+    assert re.search(
+        r"error: rank 1 on \S+ has died while .*: the kernel of this host ran out of"
+        " memory and killed it",
+        job.output,
+    ), job.output
+    assert_nothing_is_left(job, model_dir)
+    assert_goes_on(start, model_dir)
+
+
+@pytest.fixture
+def little_memory():
+    """Returns a function that lets a process have 3 GiB. Needs root, for a cgroup."""
+    version_1 = Path("/sys/fs/cgroup/memory")
+    is_version_1 = version_1.is_dir()
+    group = (version_1 if is_version_1 else version_1.parent) / f"fault-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if is_version_1 else "memory.max"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(3 << 30))
+    except OSError as error:
+        pytest.skip(f"no memory can be limited here: {error}")
+    yield lambda pid: (group / "cgroup.procs").write_text(str(pid))
+    while (group / "cgroup.procs").read_text():
+        time.sleep(0.1)
+    group.rmdir()
 
 
 @pytest.mark.slow

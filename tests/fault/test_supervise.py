@@ -7,7 +7,6 @@ import pytest
 
 from resnet.checkpoint_folders import saved_steps
 from resnet.stop_signals import REQUEUE_EXIT_CODE
-from tests.fault.job import MPIRUN
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -15,11 +14,11 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 @pytest.fixture
 def supervise(start):
     def start_it(*flags: str, max_restarts: int = 2, **facts):
-        launcher = [
+        supervisor = [
             *(sys.executable, "launch/supervise.py", "--restart_seconds=0.1"),
-            *(f"--max_restarts={max_restarts}", "--", str(MPIRUN), "-np", "2"),
+            *(f"--max_restarts={max_restarts}", "--"),
         ]
-        return start(*flags, launcher=launcher, **facts)
+        return start(*flags, supervisor=supervisor, **facts)
 
     return start_it
 

@@ -2,50 +2,24 @@
 
 import re
 import signal
+import sys
 import time
 
 import pytest
 
 from resnet.checkpoint_folders import saved_steps
 from resnet.stop_signals import REQUEUE_EXIT_CODE
-from tests.fault.conftest import FLAGS, STALL_SECONDS
-from tests.fault.hosts import NoNamespaces, two_hosts
-from tests.fault.job import MPIRUN, Job
+from tests.fault.conftest import STALL_SECONDS
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
-
-
-@pytest.fixture
-def hosts(tmp_path):
-    try:
-        with two_hosts(tmp_path) as made:
-            yield made
-    except NoNamespaces as error:
-        pytest.skip(str(error))
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.slow,
+    pytest.mark.parametrize("hosts", [2], indirect=True),
+]
 
 
-@pytest.fixture
-def start_on_hosts(start, hosts):
-    return lambda *flags: start(*flags, launcher=hosts.mpirun(MPIRUN))
-
-
-def test_a_rank_that_is_killed_on_the_other_host_is_named(
-    start_on_hosts, model_dir, outcome
-):
-    job = start_on_hosts()
-    job.wait_for_step(5)
-    job.kill(1)
-    code = job.end(10)
-    outcome("two hosts: kill -9 of rank 1", job, code)
-    assert code != 0
-    assert re.search(r"error: rank 1 on \S+ has died while", job.output)
-    assert job.leftovers(hydra_is_cut_off=True) == []
-
-
-def test_a_cable_that_is_pulled_for_five_seconds_costs_only_time(
-    start_on_hosts, hosts, outcome
-):
-    job = start_on_hosts("--stall_seconds=60")
+def test_a_cable_that_is_pulled_for_five_seconds_costs_only_time(start, hosts, outcome):
+    job = start("--stall_seconds=60")
     job.wait_for_step(5)
     hosts.pull_cable("rf1")
     time.sleep(5)
@@ -54,54 +28,50 @@ def test_a_cable_that_is_pulled_for_five_seconds_costs_only_time(
     job.wait_for_step(step + 5)
     job.signal_mpirun(signal.SIGTERM)
     code = job.end(60)
-    outcome("two hosts: link down for 5 s", job, code)
+    outcome("link down for 5 s", job, code)
     assert code == REQUEUE_EXIT_CODE, job.output
     assert job.leftovers() == []
 
 
 def test_a_host_that_is_cut_off_ends_the_job_after_the_set_time(
-    start_on_hosts, hosts, model_dir, outcome
+    start, hosts, model_dir, outcome
 ):
-    job = start_on_hosts()
+    job = start()
     job.wait_for_step(5)
     hosts.pull_cable("rf1")
     job.harmed_at = time.monotonic()
     code = job.end(STALL_SECONDS + 15)
-    outcome(f"two hosts: link down for ever (stall_seconds {STALL_SECONDS})", job, code)
+    outcome(f"link down for ever (stall_seconds {STALL_SECONDS})", job, code)
     assert code != 0
     assert re.search(r"error: rank 1 on \S+ has not been heard of for", job.output)
     seconds = STALL_SECONDS + 15
     assert job.leftovers(seconds, hydra_is_cut_off=True) == []
     hosts.plug_cable("rf1")
     newest = max(saved_steps(model_dir), default=0)
-    again = start_on_hosts()
+    again = start()
     again.wait_for_step(newest + 1)
 
 
 def test_the_supervisor_goes_on_without_a_host_that_is_gone(
-    hosts, records, model_dir, outcome
+    start, hosts, model_dir, outcome
 ):
-    arguments = [*FLAGS, f"--data_dir={records}", f"--model_dir={model_dir}"]
-    with Job(
-        2,
-        arguments,
-        launcher=[
-            *(MPIRUN.with_name("python"), "launch/supervise.py"),
+    job = start(
+        supervisor=(
+            *(sys.executable, "launch/supervise.py"),
             *("--max_restarts=2", "--restart_seconds=0.1", "--"),
-            *hosts.mpirun(MPIRUN),
-        ],
-    ) as job:
-        job.wait_for_step(6)
-        hosts.pull_cable("rf1")
-        job.harmed_at = time.monotonic()
-        job.wait_until(lambda: "restart 1 of 2" in job.output)
-        assert "gone: rf1; left: rf0" in job.output
-        before = job.output.count("Training for")
-        job.wait_until(lambda: job.output.count("Training for") > before)
-        newest = max(saved_steps(model_dir), default=0)
-        job.wait_for_step(newest + 10)
-        job.ended_after = time.monotonic() - job.harmed_at
-        outcome("supervisor: host gone, goes on with the other", job, 0)
-        job.signal_mpirun(signal.SIGTERM)
-        assert job.end(60) == REQUEUE_EXIT_CODE, job.output
-        assert job.leftovers(hydra_is_cut_off=True) == []
+        )
+    )
+    job.wait_for_step(6)
+    hosts.pull_cable("rf1")
+    job.harmed_at = time.monotonic()
+    job.wait_until(lambda: "restart 1 of 2" in job.output)
+    assert "gone: rf1; left: rf0" in job.output
+    before = job.output.count("Training for")
+    job.wait_until(lambda: job.output.count("Training for") > before)
+    newest = max(saved_steps(model_dir), default=0)
+    job.wait_for_step(newest + 10)
+    job.ended_after = time.monotonic() - job.harmed_at
+    outcome("supervisor: host gone, goes on with the other", job, 0)
+    job.signal_mpirun(signal.SIGTERM)
+    assert job.end(60) == REQUEUE_EXIT_CODE, job.output
+    assert job.leftovers(hydra_is_cut_off=True) == []

@@ -17,12 +17,16 @@ Job = Callable[..., subprocess.CompletedProcess]
 
 @pytest.fixture(scope="session")
 def run_ranks() -> Job:
-    """Returns `run(num_ranks, program, *arguments)`; one rank runs without mpirun."""
+    """Returns `run(num_ranks, program, *arguments)`; one rank runs without mpirun.
+
+    Behind ":" in the arguments, as mpirun has it, is what further ranks run.
+    """
 
     def run(
         num_ranks: int, program: str | Path, *arguments: str, cwd: Path = REPOSITORY
     ) -> subprocess.CompletedProcess:
-        launcher = [str(MPIRUN), "-np", str(num_ranks)] if num_ranks > 1 else []
+        is_alone = num_ranks == 1 and ":" not in arguments
+        launcher = [] if is_alone else [str(MPIRUN), "-np", str(num_ranks)]
         python = [sys.executable, str(REPOSITORY / program)]
         return subprocess.run(
             [*launcher, *python, *arguments],

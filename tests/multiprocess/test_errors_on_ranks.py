@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -73,6 +74,41 @@ def test_ranks_with_different_records_are_refused(run_ranks, records, tmp_path):
     assert job.returncode == 2
     assert job.stderr.count("error:") == 1
     assert "all ranks must have the same data set and settings; rank 1" in job.stderr
+
+
+def test_ranks_with_different_flags_are_refused(run_ranks, records, tmp_path):
+    arguments = [
+        "resnet/resnet_main.py",
+        "--recipe=digits",
+        "--train_batch_size=8",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+    ]
+    other = [":", "-np", "1", sys.executable, *arguments, "--weight_decay=0.25"]
+    job = run_ranks(1, *arguments, *other)
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "all ranks must have the same data set and settings; rank 1" in job.stderr
+
+
+def test_ranks_with_different_code_are_refused(run_ranks, records, tmp_path):
+    for folder in ("resnet", "data_prep"):
+        shutil.copytree(folder, tmp_path / "copy" / folder)
+    with (tmp_path / "copy/resnet/losses.py").open("a") as file:
+        file.write("# A line that the other has not.\n")
+    flags = [
+        "--recipe=digits",
+        "--train_batch_size=8",
+        f"--data_dir={records}",
+        f"--model_dir={tmp_path / 'model'}",
+    ]
+    copy = str(tmp_path / "copy")
+    program = f"{copy}/resnet/resnet_main.py"
+    other = [":", "-np", "1", "env", f"PYTHONPATH={copy}", sys.executable, program]
+    job = run_ranks(1, "resnet/resnet_main.py", *flags, *other, *flags)
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "the same code of this project (SHA-256); rank 1" in job.stderr
 
 
 def test_a_training_that_diverges_is_one_sentence(run_ranks, records, tmp_path):

@@ -8,7 +8,7 @@ from data_prep.errors import UserError
 from resnet import recipes, scaling
 from resnet.phases import Phase
 from resnet.recipe import Rates, Recipe, RecipePhase
-from resnet.schedules import Curve
+from resnet.schedules import Curve, learning_rate
 
 TPU = recipes.TPU_90EP_24K
 COLLAPSE = recipes.COLLAPSE_72EP_4K
@@ -368,3 +368,20 @@ def test_what_is_given_is_noted():
         "weight_decay = 0.0001, given",
         "mixup = 0.2, given",
     ]
+
+
+def one_phase(rates: Rates) -> Recipe:
+    return dataclasses.replace(TWO_PHASES, phases=(RecipePhase(4, rates),))
+
+
+def test_the_rate_at_the_end_scales_with_the_others_and_is_no_more_than_the_peak():
+    recipe = one_phase(Rates(0.5, end=0.01))
+    assert curve_of(recipe, batch=8).end == 0.02
+    assert curve_of(recipe, peak_learning_rate=0.001).end == 0.001
+
+
+def test_drops_that_fall_on_one_step_count_all():
+    rates = Rates(1.0, decay="steps", drop_epochs=(0.5, 0.51), drop_factor=0.1)
+    curve = curve_of(one_phase(rates))
+    assert curve.drops == (5, 5)
+    assert learning_rate(curve, 5) == pytest.approx(0.01)
