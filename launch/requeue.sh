@@ -1,6 +1,7 @@
-# shellcheck shell=bash
+#!/usr/bin/env bash
 # Runs a training in a Slurm job and queues the job again when its time is up: the batch files
 # beside this one source it.
+set -euo pipefail
 
 # run_and_requeue COMMAND [ARGUMENT ...]: runs it to its end and exits with its code.
 # Slurm tells the batch file's shell alone (--signal=B:USR1@120) that the time is nearly up.
