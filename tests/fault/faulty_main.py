@@ -35,9 +35,9 @@ def run_out_of_memory(batch: Any) -> Any:
 
 
 def eat_memory(batch: Any) -> Any:
-    """Until the kernel kills the process, or 16 GiB are gone."""
+    """Until the kernel kills the process, or 4 GiB are gone."""
     eaten = []
-    while len(eaten) < 256:
+    while len(eaten) < 64:
         eaten.append(np.ones(1 << 26, np.uint8))
     raise AssertionError("nobody has stopped it")
 

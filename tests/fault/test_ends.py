@@ -234,14 +234,14 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
 
 @pytest.fixture
 def little_memory():
-    """Returns a function that lets a process have 3 GiB. Needs root, for a cgroup."""
+    """Returns a function that lets a process have 1.25 GiB. Needs root, for a cgroup."""
     version_1 = Path("/sys/fs/cgroup/memory")
     is_version_1 = version_1.is_dir()
     group = (version_1 if is_version_1 else version_1.parent) / f"fault-{os.getpid()}"
     limit = "memory.limit_in_bytes" if is_version_1 else "memory.max"
     try:
         group.mkdir()
-        (group / limit).write_text(str(3 << 30))
+        (group / limit).write_text(str(5 << 28))
     except OSError as error:
         pytest.skip(f"no memory can be limited here: {error}")
     yield lambda pid: (group / "cgroup.procs").write_text(str(pid))
