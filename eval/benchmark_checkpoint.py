@@ -19,7 +19,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 
 from data_prep import errors
 from resnet import config as configs
-from resnet import program, recipes
+from resnet import imagenet_recipes, program
 from resnet.distributed import Communicator
 from resnet.placement import Place
 
@@ -39,7 +39,7 @@ def main() -> None:
 
     stops, copies, threads, loads = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        recipe = recipes.TPU_90EP_24K
+        recipe = imagenet_recipes.TPU_90EP_24K
         classes = tuple(f"class{number}" for number in range(1000))
         config = configs.resolve(
             recipe, {"model_dir": folder}, recipe.num_train_examples, classes

@@ -209,12 +209,12 @@ def _seed(number: "tf.Tensor") -> "tf.Tensor":
 
 def random_order(records: "RecordFiles") -> "Batches":
     """Returns the batches that training reads, of a rank that is alone."""
-    from resnet import config, recipes
+    from resnet import config, imagenet_recipes
     from resnet.data import batches
     from resnet.data.share import share_of
 
     settings = config.resolve(
-        recipes.TPU_90EP_24K,
+        imagenet_recipes.TPU_90EP_24K,
         {
             "image_size": FLAGS.image_size,
             "global_batch_size": BATCH_SIZE,

@@ -121,13 +121,13 @@ def measure_checks(data_dir: str) -> RecordSet:
 def measure_starts(record_set: RecordSet) -> None:
     """Prints how long it takes from the checks to the first batch."""
     from resnet import config as configs
-    from resnet import recipes
+    from resnet import imagenet_recipes
     from resnet.data import batches, record_files
     from resnet.data.share import share_of
 
     split = record_set.manifest.splits["train"]
     config = configs.resolve(
-        recipes.TPU_90EP_24K,
+        imagenet_recipes.TPU_90EP_24K,
         {
             "image_size": IMAGE_SIZE,
             "global_batch_size": 256,

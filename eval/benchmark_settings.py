@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from data_prep.errors import UserError
 from data_prep.manifest import Manifest
 from resnet import config as configs
-from resnet import recipes, shared_flags
+from resnet import imagenet_recipes, recipes, shared_flags
 from resnet.config import Config
 from resnet.recipe import Recipe
 
@@ -95,7 +95,7 @@ class Settings:
         """
         small = self.model == "resnet9"  # Made for CIFAR-10.
         image_size = self.image_size or (32 if small else 224)
-        num_examples = recipes.IMAGENET
+        num_examples = imagenet_recipes.IMAGENET
         class_names = tuple(str(label) for label in range(10 if small else 1000))
         if data is not None:
             num_examples = data.splits["train"].num_examples
@@ -129,4 +129,4 @@ def recipe_of(model: str, image_size: int) -> Recipe:
     for recipe in recipes.RECIPES.values():
         if (recipe.model, recipe.image_size) == (model, image_size):
             return recipe
-    return recipes.TPU_90EP_24K
+    return imagenet_recipes.TPU_90EP_24K

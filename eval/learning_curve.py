@@ -26,6 +26,7 @@ from resnet.metrics_file import Line, read
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 FLAGS = flags.FLAGS
@@ -33,8 +34,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("picture", None, "File to write; else learning_curve.png in it.")
 
 # How each kind of evaluation is drawn, and what its label adds.
-EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", average")}
-BLUE, ORANGE, GREY = "#2a6fb0", "#d1662a", "#666666"
+EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", average of weights")}
+GREY = "#666666"
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,9 @@ def main() -> None:
     """Draws what the flags say."""
     if not FLAGS.model_dir:
         raise UserError("--model_dir is required and must name a folder.")
-    runs = [load(pathlib.Path(folder)) for folder in FLAGS.model_dir.split(",")]
-    first = pathlib.Path(FLAGS.model_dir.split(",")[0])
-    picture = pathlib.Path(FLAGS.picture or first / "learning_curve.png")
-    if len(runs) == 1:
-        draw(runs[0].lines, runs[0].config, picture)
-    else:
-        draw_together(runs, picture)
+    folders = [pathlib.Path(folder) for folder in FLAGS.model_dir.split(",")]
+    picture = pathlib.Path(FLAGS.picture or folders[0] / "learning_curve.png")
+    write(draw([load(folder) for folder in folders]), picture)
     print(picture)
 
 
@@ -81,93 +78,92 @@ def load(model_dir: pathlib.Path) -> Run:
     return Run(configs.load(str(model_dir)), lines)
 
 
-def draw(lines: Sequence[Line], config: Config, picture: pathlib.Path) -> None:
-    """Writes a picture of loss, accuracy and learning rate over the epochs.
+def draw(runs: Sequence[Run]) -> Figure:
+    """Returns a drawing of loss, accuracy and learning rate over the epochs.
 
     Args:
-        lines: Of `metrics.jsonl`, at least one of kind "train".
-        config: The run's settings.
-        picture: The file; its suffix says the format.
+        runs: One, whose settings are the title, or several, each in a colour.
     """
-    train = [line for line in lines if line["kind"] == "train"]
-    evals = [line for line in lines if line["kind"] == "eval"]
-    epochs = [line["epoch"] for line in train]
     figure, (losses, accuracy, rate) = plt.subplots(1, 3, figsize=(12, 3.6))
-
-    losses.plot(epochs, [line["loss"] for line in train], color=BLUE, label="training")
-    eval_epochs = [line["epoch"] for line in evals]
-    eval_losses = [line["loss"] for line in evals]
-    losses.plot(eval_epochs, eval_losses, "o", color=ORANGE, label="validation")
-    losses.set_title("Loss", loc="left")
-    losses.legend(frameon=False)
-
-    for name, label, color in (("top5", "top-5", GREY), ("top1", "top-1", ORANGE)):
-        percents = [100 * line[name] for line in evals]
-        last = f": {percents[-1]:.2f} %" if percents else ""
-        accuracy.plot(eval_epochs, percents, "o-", color=color, label=label + last)
-    count = f" on {evals[-1]['count']:,} images" if evals else ": not evaluated yet"
-    accuracy.set_title(f"Validation accuracy{count}, %", loc="left")
-    accuracy.set_ylim(0, 102)
-    accuracy.legend(frameon=False, loc="lower right")
-
-    rate.plot(epochs, [line["learning_rate"] for line in train], color=BLUE)
-    rate.set_title("Learning rate", loc="left")
-    rate.set_ylim(bottom=0)
-
-    figure.suptitle(
-        f"{config.model} at {config.image_size} px, recipe {config.recipe},"
-        f" batch {config.global_batch_size:,}, {config.train_steps:,} steps",
-        x=0.01,
-        ha="left",
-    )
-    _finish(figure, picture, max(epochs))
-
-
-def draw_together(runs: Sequence[Run], picture: pathlib.Path) -> None:
-    """Writes a picture of the loss, accuracy and learning rate of several runs.
-
-    Args:
-        runs: Each gets a colour, and the name of its recipe.
-        picture: The file; its suffix says the format.
-    """
-    figure, (losses, accuracy, rate) = plt.subplots(1, 3, figsize=(12, 3.9))
-    last_epoch = 0.0
-    for number, run in enumerate(runs):
+    is_alone = len(runs) == 1
+    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
         color = f"C{number}"
         epochs = run.column("train", "epoch")
-        last_epoch = max(last_epoch, *epochs)
         losses.plot(epochs, run.column("train", "loss"), color=color, linewidth=1)
         rate.plot(epochs, run.column("train", "learning_rate"), color=color)
-        for kind, style, whose in (
-            ("eval", "o-", ""),
-            ("eval_ema", "s--", ", average"),
-        ):
-            percents = [100 * value for value in run.column(kind, "top1")]
-            if percents:
-                accuracy.plot(
-                    run.column(kind, "epoch"),
-                    percents,
-                    style,
-                    color=color,
-                    markersize=4,
-                    label=f"{run.config.recipe}{whose}: {percents[-1]:.2f} %",
-                )
-    losses.set_title("Training loss", loc="left")
-    accuracy.set_title("Validation top-1, %", loc="left")
-    accuracy.legend(frameon=False, loc="lower right", fontsize=9)
+        if is_alone:
+            _add_accuracy(accuracy, run, "eval", "top5", "top-5", "o-", GREY)
+        for kind, (style, whose) in EVALUATIONS.items():
+            label = ("top-1" if is_alone else name) + whose
+            _add_accuracy(accuracy, run, kind, "top1", label, style, color)
+        losses.plot(
+            run.column("eval", "epoch"), run.column("eval", "loss"), "o", color=color
+        )
+    losses.plot([], [], color=GREY, label="training")
+    losses.plot([], [], "o", color=GREY, label="validation")
+    losses.set_title("Loss", loc="left")
+    losses.legend(frameon=False)
+    counts = {f"{count:,}" for run in runs for count in run.column("eval", "count")}
+    on = f" on {' and '.join(sorted(counts))} images" if counts else ": none yet"
+    accuracy.set_title(
+        f"Validation {'' if is_alone else 'top-1 '}accuracy{on}, %", loc="left"
+    )
+    accuracy.set_ylim(0, 102)
+    if counts:
+        accuracy.legend(frameon=False, loc="lower right", fontsize=9)
     rate.set_title("Learning rate", loc="left")
-    rate.set_yscale("symlog", linthresh=1e-2)
-    _finish(figure, picture, last_epoch)
-
-
-def _finish(figure: Figure, picture: pathlib.Path, last_epoch: float) -> None:
-    """Gives all axes their scale of epochs, and writes the file."""
+    rate.set_ylim(bottom=0)
+    figure.suptitle(_title(runs), x=0.01, ha="left")
     for axes in figure.axes:
         axes.set_xlabel("epoch")
-        axes.set_xlim(0, last_epoch * 1.02)
+        axes.set_xlim(0, 1.02 * max(max(run.column("train", "epoch")) for run in runs))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
+    return figure
+
+
+def _add_accuracy(
+    axes: Axes, run: Run, kind: str, name: str, label: str, style: str, color: str
+) -> None:
+    """Draws what evaluations of a kind found, with the last as a number."""
+    percents = [100 * share for share in run.column(kind, name)]
+    if percents:
+        label = f"{label}: {percents[-1]:.2f} %"
+        epochs = run.column(kind, "epoch")
+        axes.plot(epochs, percents, style, color=color, label=label, markersize=4)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Returns what to call each run: its recipe, or its folder if recipes are alike."""
+    recipes = [run.config.recipe for run in runs]
+    if len(set(recipes)) == len(recipes):
+        return recipes
+    return [pathlib.Path(run.config.model_dir).name for run in runs]
+
+
+def _title(runs: Sequence[Run]) -> str:
+    """Returns what the runs have in common."""
+    facts = [
+        (
+            f"{config.model} at {config.image_size} px",
+            f"recipe {config.recipe}",
+            f"batch {config.global_batch_size:,}",
+            f"{config.train_steps:,} steps",
+        )
+        for config in (run.config for run in runs)
+    ]
+    return ", ".join(
+        each[0] for each in zip(*facts, strict=True) if len(set(each)) == 1
+    )
+
+
+def write(figure: Figure, picture: pathlib.Path) -> None:
+    """Writes a drawing into a file, whose suffix says the format.
+
+    Raises:
+        UserError: If there is no such format.
+    """
     drawn = io.BytesIO()
     try:
         figure.savefig(drawn, format=picture.suffix.lstrip("."), dpi=110)

@@ -6,14 +6,14 @@ from typing import Any
 from absl import flags
 
 from data_prep.errors import UserError
-from resnet import recipes, scaling, setting_bounds
+from resnet import imagenet_recipes, scaling, setting_bounds
 from resnet.config import Config
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
     "recipe",
-    recipes.TPU_90EP_24K.name,
+    imagenet_recipes.TPU_90EP_24K.name,
     "Where unset flags come from: a name of --list_recipes, or a recipe file.",
 )
 flags.DEFINE_bool("list_recipes", False, "Print the recipes, and end.")

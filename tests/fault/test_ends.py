@@ -234,7 +234,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
 
 @pytest.fixture
 def little_memory():
-    """Returns a function that lets a process have 1.25 GiB. Needs root, for a cgroup."""
+    """Returns a function that lets a process have 1.25 GiB. Needs root."""
     version_1 = Path("/sys/fs/cgroup/memory")
     is_version_1 = version_1.is_dir()
     group = (version_1 if is_version_1 else version_1.parent) / f"fault-{os.getpid()}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_prep import manifest
 from resnet import config as configs
-from resnet import distributed, placement, program, recipes
+from resnet import distributed, placement, program, small_recipes
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
         "seed": 3,
     }
     config = configs.resolve(
-        recipes.DIGITS, given, records.num_examples, records.class_names
+        small_recipes.DIGITS, given, records.num_examples, records.class_names
     )
     state = train_state.TrainState(config)
     if place.rank:  # What rank 0 sends must replace this.

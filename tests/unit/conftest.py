@@ -15,7 +15,7 @@ from PIL import Image
 from data_prep import class_mixing, manifest, record_index, tfrecord_format
 from data_prep.manifest import RecordSet
 from resnet import config as configs
-from resnet import recipes
+from resnet import small_recipes
 from tests.unit.converter_program import CLASSES, picture, write
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
@@ -47,7 +47,7 @@ def _make_config(
         **given,
     }
     return configs.resolve(
-        recipes.DIGITS, settings, num_train_examples, tuple(class_names)
+        small_recipes.DIGITS, settings, num_train_examples, tuple(class_names)
     )
 
 

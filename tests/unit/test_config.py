@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from data_prep.errors import UserError
 from resnet import config as configs
-from resnet import recipes
+from resnet import imagenet_recipes, small_recipes
 from resnet.recipe import Rates, Recipe, RecipePhase
 
-TPU = recipes.TPU_90EP_24K
+TPU = imagenet_recipes.TPU_90EP_24K
 NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
 
@@ -51,8 +51,10 @@ def test_the_epochs_of_the_published_run_are_a_little_less_than_90():
 
 
 def test_a_run_is_as_long_as_its_phases():
-    assert resolve(recipes.COLLAPSE_72EP_4K).train_steps == 22_610
-    assert resolve(recipes.DIGITS, 1437).train_steps == 269  # 12 * 1437 / 64 = 269.4
+    assert resolve(imagenet_recipes.COLLAPSE_72EP_4K).train_steps == 22_610
+    assert (
+        resolve(small_recipes.DIGITS, 1437).train_steps == 269
+    )  # 12 * 1437 / 64 = 269.4
 
 
 OF_RUN = {
@@ -200,7 +202,7 @@ def test_another_length_differs_in_all_that_it_changes():
 
 
 def test_phases_differ_by_their_names():
-    recipe = recipes.COLLAPSE_72EP_4K
+    recipe = imagenet_recipes.COLLAPSE_72EP_4K
     *others, last = recipe.phases
     milder = dataclasses.replace(last, weight_decay=1e-4)
     now = dataclasses.replace(recipe, phases=(*others, milder))

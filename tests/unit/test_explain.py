@@ -7,10 +7,17 @@ from PIL import Image
 
 from data_prep.errors import UserError
 from resnet import config as configs
-from resnet import explain, explain_plot, recipes, scaling
+from resnet import (
+    explain,
+    explain_plot,
+    imagenet_recipes,
+    recipes,
+    scaling,
+    small_recipes,
+)
 
 PROGRAM = Path(explain.__file__).with_name("resnet_main.py")
-COLLAPSE = recipes.COLLAPSE_72EP_4K
+COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
 
 
 def resolve(recipe=COLLAPSE, **given) -> configs.Config:
@@ -66,13 +73,13 @@ def test_what_is_changed_is_told():
 
 
 def test_steps_that_drop_are_told_one_by_one():
-    (when, _) = row(told(recipes.GOYAL_90EP_8K, 256), "train")
+    (when, _) = row(told(imagenet_recipes.GOYAL_90EP_8K, 256), "train")
     assert when.endswith("0.1 > 3.196 > 3.2 > 0.32 > 0.032 > 0.0032")
 
 
 def test_parts_evaluations_and_averages_are_told():
     text = told(
-        recipes.IMAGENETTE,
+        small_recipes.IMAGENETTE,
         2,
         accumulation_steps=4,
         eval_every="2 epochs",

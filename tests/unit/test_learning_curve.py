@@ -1,13 +1,16 @@
+import dataclasses
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image
 
 from eval import learning_curve
+from eval.learning_curve import Run
 from resnet import config as configs
-from resnet import metrics_file, recipes
+from resnet import metrics_file, small_recipes
 
 PROGRAM = pathlib.Path(learning_curve.__file__)
 TRAIN = [
@@ -30,7 +33,7 @@ EVAL = [
 def config(tmp_path) -> configs.Config:
     """Settings that are saved in a folder of their own."""
     config = configs.resolve(
-        recipes.DIGITS,
+        small_recipes.DIGITS,
         {
             "precision": "float32",
             "seed": 0,
@@ -73,19 +76,74 @@ def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None
     assert message in done.stderr
 
 
+def drawn(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    """Returns the points of each line that has a label."""
+    return {
+        str(line.get_label()): [tuple(map(float, point)) for point in line.get_xydata()]
+        for line in axes.get_lines()
+        if not str(line.get_label()).startswith("_")
+    }
+
+
 @pytest.mark.parametrize("lines", [TRAIN, TRAIN + EVAL, TRAIN[:1]])
 def test_a_png_is_drawn_with_and_without_evaluations(config, tmp_path, lines):
     picture = tmp_path / "new folder" / "curve.png"
-    learning_curve.draw(lines, config, picture)
+    learning_curve.write(learning_curve.draw([Run(config, lines)]), picture)
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert image.size == (1320, 396)  # 12 x 3.6 inches of 110 dots.
         assert len(image.convert("RGB").getcolors(2**20)) > 10  # Not an empty page.
 
 
+def test_a_run_is_drawn_with_its_numbers(config):
+    losses, accuracy, rate = learning_curve.draw([Run(config, TRAIN + EVAL)]).axes
+    assert losses.get_lines()[0].get_xdata().tolist() == [1.0, 2.0, 3.0]
+    assert losses.get_lines()[0].get_ydata() == pytest.approx([0.2, 0.1, 2 / 30])
+    assert losses.get_lines()[1].get_xydata().tolist() == [[3.0, 1.5]]
+    assert drawn(accuracy) == {
+        "top-5: 75.00 %": [(3.0, 75.0)],
+        "top-1: 50.00 %": [(3.0, 50.0)],
+    }
+    assert accuracy.get_title(loc="left") == "Validation accuracy on 1,234 images, %"
+    assert rate.get_lines()[0].get_ydata().tolist() == [0.1, 0.1, 0.1]
+
+
+def test_several_runs_are_drawn_over_one_another_by_their_recipes(config):
+    other = dataclasses.replace(config, recipe="mine")
+    average = [metrics_file.make_line("eval_ema", 30, 3.0, {"top1": 0.625})]
+    runs = [Run(config, TRAIN + EVAL), Run(other, TRAIN + EVAL + average)]
+    _, accuracy, rate = learning_curve.draw(runs).axes
+    assert drawn(accuracy) == {
+        "digits: 50.00 %": [(3.0, 50.0)],
+        "mine: 50.00 %": [(3.0, 50.0)],
+        "mine, average of weights: 62.50 %": [(3.0, 62.5)],
+    }
+    colors = [line.get_color() for line in accuracy.get_lines()]
+    assert colors[0] != colors[1] == colors[2]
+    assert len(rate.get_lines()) == 2
+
+
+def test_runs_of_one_recipe_are_called_by_their_folders(config):
+    other = dataclasses.replace(config, model_dir="somewhere/seed-1")
+    _, accuracy, _ = learning_curve.draw(
+        [Run(config, TRAIN + EVAL), Run(other, TRAIN + EVAL)]
+    ).axes
+    assert list(drawn(accuracy)) == ["model: 50.00 %", "seed-1: 50.00 %"]
+
+
 def test_the_suffix_says_the_format(config, tmp_path):
-    learning_curve.draw(TRAIN, config, tmp_path / "curve.svg")
+    figure = learning_curve.draw([Run(config, TRAIN)])
+    learning_curve.write(figure, tmp_path / "curve.svg")
     assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+def test_the_program_draws_several_runs(config, tmp_path):
+    write_metrics(config, TRAIN + EVAL)
+    picture = tmp_path / "both.png"
+    both = f"--model_dir={config.model_dir},{config.model_dir}"
+    done = run(both, f"--picture={picture}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{picture}\n", "")
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
 def test_the_program_draws_into_the_runs_folder_and_says_where(config):

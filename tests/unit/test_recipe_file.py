@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.errors import UserError
 from resnet import config as configs
-from resnet import recipe_file, recipes
+from resnet import recipe_file, small_recipes
 from resnet.recipe import Rates, Recipe, RecipePhase
 
 SMALL = {
@@ -183,7 +183,7 @@ def test_a_recipe_in_a_file_resolves(write):
 
 def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
     assert recipe_file.get(str(write(SMALL))).name == "small"
-    assert recipe_file.get("digits") is recipes.DIGITS
+    assert recipe_file.get("digits") is small_recipes.DIGITS
     with pytest.raises(UserError, match="or a recipe file; got 'mine'"):
         recipe_file.get("mine")
 
@@ -193,7 +193,7 @@ def test_a_file_may_change_a_named_recipe(write):
         write({"based_on": "imagenette", "name": "mine", "ema_decay": 0.99})
     )
     expected = {
-        **vars(recipes.IMAGENETTE),
+        **vars(small_recipes.IMAGENETTE),
         "name": "mine",
         "ema_decay": 0.99,
         # What is said of the source is said of its own numbers.

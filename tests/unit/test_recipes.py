@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.errors import UserError
 from resnet import config as configs
-from resnet import recipes, setting_bounds
+from resnet import recipes, setting_bounds, small_recipes
 from resnet.config import Config
 
 CLASSES = ("a", "b")
@@ -29,6 +29,7 @@ def test_the_names_are_those_of_the_documents():
         "goyal_90ep_8k",
         "imagenette",
         "imagenette_collapse",
+        "imagenette_lars",
         "cifar10",
         "digits",
     ]
@@ -46,9 +47,9 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         recipes.get("x")
     assert str(caught.value) == (
         "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
-        " goyal_90ep_8k, imagenette, imagenette_collapse, lars_40ep_4k, lars_42ep_8k,"
-        " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file;"
-        " got 'x'"
+        " goyal_90ep_8k, imagenette, imagenette_collapse, imagenette_lars,"
+        " lars_40ep_4k, lars_42ep_8k, lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k,"
+        " tpu_90ep_8k, or a recipe file; got 'x'"
     )
 
 
@@ -107,6 +108,8 @@ PUBLISHED = {
             (163, 0, 2e-4),
         ],
     ),
+    # 16 * 9469 / 128 = 1183.6; 5 of 42 epochs in 16: 140.9.
+    "imagenette_lars": (128, [(1184, 141, 2e-4)]),
     "cifar10": (512, [(2344, 488, 5e-4)]),  # 24 * 50,000 / 512 = 2343.75; 488.28.
     "digits": (64, [(269, 22, 5e-5)]),  # 12 * 1437 / 64 = 269.44; 22.45.
 }
@@ -232,14 +235,14 @@ def test_the_small_recipes_are_for_small_pictures():
         "cifar10": ("resnet9", 32),
         "digits": ("resnet18", 32),
     }
-    assert recipes.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
+    assert small_recipes.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
     # A mirrored digit is another sign.
-    assert recipes.DIGITS.phases[0].augmentation == "random_shift"
-    for recipe in (recipes.IMAGENETTE, recipes.DIGITS):
+    assert small_recipes.DIGITS.phases[0].augmentation == "random_shift"
+    for recipe in (small_recipes.IMAGENETTE, small_recipes.DIGITS):
         assert recipe.phases[0].label_smoothing == 0.1
         assert recipe.phases[0].momentum == 0.9
 
 
 def test_a_recipe_is_only_read():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        recipes.DIGITS.model = "resnet34"  # type: ignore[misc]
+        small_recipes.DIGITS.model = "resnet34"  # type: ignore[misc]

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import recipes, scaling
+from resnet import imagenet_recipes, recipes, scaling, small_recipes
 from resnet.phases import Phase
 from resnet.recipe import Rates, Recipe, RecipePhase
 from resnet.schedules import Curve, learning_rate
 
-TPU = recipes.TPU_90EP_24K
-COLLAPSE = recipes.COLLAPSE_72EP_4K
+TPU = imagenet_recipes.TPU_90EP_24K
+COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
 NUM_IMAGENET = 1_281_167
 # 40 examples in batches of 4: 10 steps an epoch.
 TWO_PHASES = Recipe(
@@ -82,7 +82,7 @@ def test_at_a_small_batch_the_warm_up_does_not_fall():
 
 
 def test_without_a_rule_another_batch_leaves_the_rates():
-    (phase,) = fit(recipes.LARS_42EP_8K, 4096)
+    (phase,) = fit(imagenet_recipes.LARS_42EP_8K, 4096)
     assert phase.num_steps == 13_763  # 44 * 1,281,167 / 4096 = 13,762.5.
     assert phase.curve.warmup_steps == 1564  # 1563.9.
     assert phase.curve.peak == 17.0
@@ -108,14 +108,18 @@ def test_phases_scale_with_the_data_set():
 
 def test_a_warm_up_is_rounded_to_the_nearest_step():
     # 5 epochs are 781.96 steps of 8192, 1563.92 of 4096 and 390.98 of 16,384.
-    assert curve_of(recipes.GOYAL_90EP_8K).warmup_steps == 782
-    assert curve_of(recipes.GOYAL_90EP_8K, 4096).warmup_steps == 1564
-    assert curve_of(recipes.GOYAL_90EP_8K, 16_384).warmup_steps == 391
+    assert curve_of(imagenet_recipes.GOYAL_90EP_8K).warmup_steps == 782
+    assert curve_of(imagenet_recipes.GOYAL_90EP_8K, 4096).warmup_steps == 1564
+    assert curve_of(imagenet_recipes.GOYAL_90EP_8K, 16_384).warmup_steps == 391
 
 
 def test_drops_scale_with_the_batch():
     # 30, 60 and 80 epochs of 312.785 steps: 9383.5, 18,767.1 and 25,022.8.
-    assert curve_of(recipes.GOYAL_90EP_8K, 4096).drops == (9384, 18_767, 25_023)
+    assert curve_of(imagenet_recipes.GOYAL_90EP_8K, 4096).drops == (
+        9384,
+        18_767,
+        25_023,
+    )
 
 
 def test_a_longer_run_of_one_phase_keeps_its_warm_up():
@@ -128,7 +132,7 @@ def test_a_longer_run_of_one_phase_keeps_its_warm_up():
 
 
 def test_a_shorter_run_drops_sooner():
-    (phase,) = fit(recipes.GOYAL_90EP_8K, train_epochs=45.0)
+    (phase,) = fit(imagenet_recipes.GOYAL_90EP_8K, train_epochs=45.0)
     assert phase.num_steps == 7038  # 45 * 156.3925 = 7037.7.
     # 15, 30 and 40 epochs: 2345.9, 4691.8 and 6255.7.
     assert phase.curve.drops == (2346, 4692, 6256)
@@ -144,7 +148,10 @@ def test_a_given_warm_up_is_taken_in_steps_and_in_epochs():
 
 def test_epochs_given_become_steps():
     (phase,) = fit(
-        recipes.DIGITS, num_train_examples=1000, train_epochs=2.5, warmup_epochs=0.5
+        small_recipes.DIGITS,
+        num_train_examples=1000,
+        train_epochs=2.5,
+        warmup_epochs=0.5,
     )
     assert phase.num_steps == 39  # 2.5 * 1000 / 64 = 39.06.
     assert phase.curve.warmup_steps == 8  # 7.8.
@@ -152,12 +159,12 @@ def test_epochs_given_become_steps():
 
 def test_whole_epochs_of_whole_batches_have_whole_steps():
     # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
-    (phase,) = fit(recipes.DIGITS, 100, 29, train_epochs=100.0)
+    (phase,) = fit(small_recipes.DIGITS, 100, 29, train_epochs=100.0)
     assert phase.num_steps == 29
 
 
 def test_training_is_at_least_one_step():
-    (phase,) = fit(recipes.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
+    (phase,) = fit(small_recipes.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
     assert phase.num_steps == 1
 
 
@@ -172,7 +179,7 @@ def test_another_length_stretches_all_phases_with_their_warm_ups():
     assert lengths(found) == [755, 363, 460, 460, 151]
 
 
-MULTI_PHASE = [COLLAPSE, recipes.COLLAPSE_94EP_14K, TWO_PHASES]
+MULTI_PHASE = [COLLAPSE, imagenet_recipes.COLLAPSE_94EP_14K, TWO_PHASES]
 
 
 @given(
@@ -226,7 +233,9 @@ def test_a_given_start_is_kept_and_moves_the_peak_with_it():
     curve = curve_of(batch=64, base_learning_rate=0.2)
     assert curve.start == 0.2
     assert curve.peak == pytest.approx(0.025, rel=1e-15)  # 4.8 * 64 / 24,576 * 2.
-    curve = curve_of(recipes.CIFAR10, base_learning_rate=0.2)  # Which starts at zero.
+    curve = curve_of(
+        small_recipes.CIFAR10, base_learning_rate=0.2
+    )  # Which starts at zero.
     assert (curve.start, curve.peak) == (0.2, 0.4)
 
 
@@ -342,7 +351,7 @@ def test_another_data_set_and_batch_are_noted():
 
 
 def test_rates_without_a_rule_are_noted():
-    assert notes(recipes.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
+    assert notes(imagenet_recipes.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
         "a global batch of 4,096 instead of 8,192: the steps are divided by 0.5, the"
         " learning rates stay, since the source has no rule for them"
     ]
@@ -356,7 +365,7 @@ def test_another_length_is_noted_with_what_it_does_to_the_warm_up():
         "0.1 times as long as the recipe, each phase and its warm-up alike"
     ]
     # 36 of 12 epochs, whatever the batch.
-    assert notes(recipes.DIGITS, 64, 1437, train_epochs=36.0) == [
+    assert notes(small_recipes.DIGITS, 64, 1437, train_epochs=36.0) == [
         "3 times as long as the recipe; the warm-up stays"
     ]
 

@@ -5,18 +5,18 @@ import pytest
 
 from data_prep.errors import UserError
 from resnet import config as configs
-from resnet import recipes, setting_bounds
+from resnet import imagenet_recipes, setting_bounds
 from resnet.recipe import Rates, Recipe, RecipePhase
 
 PHASES = (RecipePhase(3, Rates(1.0), "first"), RecipePhase(2, Rates(0.5), "second"))
 SMALL = Recipe("small", "here", "resnet18", 32, 4, 40, phases=PHASES)
 
 
-def resolve(recipe: Recipe = recipes.TPU_90EP_24K, **given) -> configs.Config:
+def resolve(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> configs.Config:
     return configs.resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
 
 
-def refusal(recipe: Recipe = recipes.TPU_90EP_24K, **given) -> str:
+def refusal(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> str:
     with pytest.raises(UserError) as caught:
         resolve(recipe, **given)
     return str(caught.value)

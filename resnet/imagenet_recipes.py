@@ -1,0 +1,270 @@
+"""The recipes of published runs on ImageNet, with their sources."""
+
+from resnet.recipe import Rates, Recipe, RecipePhase
+
+IMAGENET = 1_281_167  # Training images.
+SURFSARA = "SURFsara, Intel and Dell 2018"
+CAFFE_SOURCE = (
+    "Codreanu et al. 2017, arXiv:1711.04291, with the solvers of sara-nl/caffe"
+)
+MLPERF_SOURCE = (
+    "You et al. 2017, arXiv:1708.03888, with the settings of MLPerf's reference runs"
+    " (mlcommons/logging, rcps_resnet.json)"
+)
+
+
+def epochs_of(steps: int, batch: int) -> float:
+    """Returns how many epochs of ImageNet so many steps are."""
+    return steps * batch / IMAGENET
+
+
+def _gradual_warmup_then_dec(
+    batch: int, steps: int, warmup_steps: int, peak: float
+) -> tuple[RecipePhase, ...]:
+    """Returns the one phase of the source's function of this name."""
+    return (
+        RecipePhase(
+            epochs=epochs_of(steps, batch),
+            rates=Rates(
+                start=0.1,
+                start_scales=False,
+                peak=peak,
+                warmup_epochs=epochs_of(warmup_steps, batch),
+            ),
+        ),
+    )
+
+
+TPU_90EP_24K = Recipe(
+    name="tpu_90ep_24k",
+    source=f"{SURFSARA}: 256 nodes, 512 ranks of 48 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=24_576,
+    num_train_examples=IMAGENET,
+    # 9.6 by the linear rule; the source found 4.8 better.
+    phases=_gradual_warmup_then_dec(24_576, 4680, 260, 4.8),
+    published="top-1 of 75 % and more",
+    deviations=(
+        "the source counts 1,280,000 images an epoch: its 4,680 steps are 89.77 epochs",
+    ),
+)
+
+TPU_90EP_8K = Recipe(
+    name="tpu_90ep_8k",
+    source=f"{SURFSARA}: its run of 14,075 steps",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=8192,
+    num_train_examples=IMAGENET,
+    phases=_gradual_warmup_then_dec(8192, 14_075, 782, 3.2),
+    published="top-1 75.232 %, top-5 92.41 %",
+    deviations=(
+        "the source doesn't print this run's rates: 3.2 is the linear rule, 0.1 for 256"
+        " examples; the warm-up is 5 epochs",
+    ),
+)
+
+
+def _caffe_phase(
+    name: str,
+    batch: int,
+    steps: int,
+    peak: float,
+    decay_steps: int | None,
+    power: float,
+    start: float = 0.0,
+    warmup_steps: int = 0,
+    start_scales: bool = True,
+    weight_decay: float = 5e-5,
+    augmentation: str = "random_resized_crop",
+) -> RecipePhase:
+    """Returns a solver of Caffe: a run of its own, begun with the weights before it.
+
+    Its decay ends after `decay_steps`, or with it.
+    """
+    decay_epochs = None if decay_steps is None else epochs_of(decay_steps, batch)
+    return RecipePhase(
+        name=name,
+        epochs=epochs_of(steps, batch),
+        rates=Rates(
+            start=start,
+            start_scales=start_scales,
+            peak=peak,
+            warmup_epochs=epochs_of(warmup_steps, batch),
+            decays_from_start=True,
+            decay_epochs=decay_epochs,
+            power=power,
+        ),
+        fresh_momentum=True,
+        weight_decay=weight_decay,
+        augmentation=augmentation,
+    )
+
+
+_CAFFE_DEVIATIONS = (
+    "pictures are normalized by ImageNet's mean and deviation; the source takes off"
+    " (104, 117, 123) and divides by 128",
+    "the first convolution has no bias, and its weights start as those of the others,"
+    " by fan-in; the source's has one, and fan-out",
+    "the order of the data goes on from phase to phase; the source's starts again",
+    "pictures have their own sizes; the source stored them resized, and its crops with"
+    " another aspect come from those",
+)
+
+COLLAPSE_72EP_4K = Recipe(
+    name="collapse_72ep_4k",
+    source=f"{CAFFE_SOURCE} (resnet50_custom_lr): 64 nodes, 128 ranks of 32 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=4096,
+    num_train_examples=IMAGENET,
+    phases=(
+        _caffe_phase("init", 4096, 7800, 1.6, 18_720, 1, 0.1, 1560, start_scales=False),
+        _caffe_phase("cyc1", 4096, 3750, 1.02, 7500, 2),
+        _caffe_phase("cyc2", 4096, 4750, 0.764, 7500, 2, 0.255, 1000),
+        _caffe_phase("cyc3", 4096, 4750, 0.572, 7500, 2, 0.19, 1000),
+        _caffe_phase(
+            "collapse",
+            *(4096, 1560, 0.143, None, 2),
+            weight_decay=2e-4,
+            augmentation="random_crop",
+        ),
+    ),
+    eval_crop="resize_then_crop",
+    nesterov=False,
+    momentum_correction=True,
+    zero_last_gamma=False,
+    published="top-1 76.278 %, top-5 93.186 %",
+    deviations=_CAFFE_DEVIATIONS,
+)
+
+COLLAPSE_94EP_14K = Recipe(
+    name="collapse_94ep_14k",
+    source=f"{CAFFE_SOURCE} (resnet50_448nodes): 448 nodes, 896 ranks of 16 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=14_336,
+    num_train_examples=IMAGENET,
+    phases=(
+        _caffe_phase("linear", 14_336, 7638, 4.8, 8040, 1, 0.1, 446, False),
+        _caffe_phase(
+            "collapse",
+            *(14_336, 402, 0.254, None, 2),
+            weight_decay=1e-4,
+            augmentation="random_crop",
+        ),
+    ),
+    eval_crop="resize_then_crop",
+    nesterov=False,
+    momentum_correction=True,
+    zero_last_gamma=False,
+    published="top-1 76.152 %, top-5 93.176 % (75.6 %, 92.7 % without the collapse)",
+    deviations=(
+        "the source trained its linear phase to step 8,040 (94 epochs with the collapse"
+        " from step 7,638); what the collapse doesn't begin with isn't trained here",
+        *_CAFFE_DEVIATIONS,
+    ),
+)
+
+
+def _lars(
+    name: str,
+    batch: int,
+    peak: float,
+    warmup_epochs: float,
+    epochs: float,
+    weight_decay: float,
+    published: str,
+    momentum: float = 0.9,
+) -> Recipe:
+    """Returns one row of MLPerf's table: LARS, a decay of power 2 to 1e-4."""
+    return Recipe(
+        name=name,
+        source=MLPERF_SOURCE,
+        model="resnet50",
+        image_size=224,
+        global_batch_size=batch,
+        num_train_examples=IMAGENET,
+        phases=(
+            RecipePhase(
+                epochs=epochs,
+                rates=Rates(
+                    peak=peak, warmup_epochs=warmup_epochs, power=2.0, end=1e-4
+                ),
+                momentum=momentum,
+                weight_decay=weight_decay,
+                label_smoothing=0.1,
+            ),
+        ),
+        batch_norm_decay=0.9,
+        optimizer="lars",
+        nesterov=False,
+        momentum_correction=True,
+        scaling="none",
+        published=published,
+        deviations=(
+            "the source's table doesn't say where its decays are counted from: they end"
+            f" here after {epochs:g} epochs, two after the mean that it reports",
+            "batch normalization is over each rank's own batch; the source declares"
+            " spans of 64 to 256 examples",
+        ),
+    )
+
+
+LARS_40EP_4K = _lars(
+    *("lars_40ep_4k", 4096, 10.0, 5, 42, 2e-4),
+    published="top-1 75.9 % after 40.0 epochs (39 to 42, 10 runs)",
+)
+LARS_42EP_8K = _lars(
+    *("lars_42ep_8k", 8192, 17.0, 5, 44, 2e-4),
+    published="top-1 75.9 % after 42.0 epochs (41 to 44, 10 runs)",
+)
+LARS_45EP_13K = _lars(
+    *("lars_45ep_13k", 13_056, 12.8, 9, 48, 2.5e-5),
+    published="top-1 75.9 % after 45.4 epochs (44 to 46, 10 runs)",
+)
+LARS_56EP_32K = _lars(
+    *("lars_56ep_32k", 32_768, 21.2, 16, 58, 2.5e-5),
+    published="top-1 75.9 % after 56.0 epochs (55 to 57, 10 runs)",
+    momentum=0.94,
+)
+
+GOYAL_90EP_8K = Recipe(
+    name="goyal_90ep_8k",
+    source="Goyal et al. 2017, arXiv:1706.02677: 256 ranks of 32 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=8192,
+    num_train_examples=IMAGENET,
+    phases=(
+        RecipePhase(
+            epochs=90,
+            rates=Rates(
+                start=0.1,
+                start_scales=False,
+                peak=3.2,  # 0.1 for 256 examples.
+                warmup_epochs=5,
+                decay="steps",
+                drop_epochs=(30, 60, 80),
+            ),
+            weight_decay=1e-4,
+        ),
+    ),
+    batch_norm_decay=0.9,
+    eval_crop="resize_then_crop",
+    momentum_correction=True,
+    published="no loss of accuracy against a batch of 256",
+)
+
+RECIPES = (
+    TPU_90EP_24K,
+    TPU_90EP_8K,
+    COLLAPSE_72EP_4K,
+    COLLAPSE_94EP_14K,
+    LARS_40EP_4K,
+    LARS_42EP_8K,
+    LARS_45EP_13K,
+    LARS_56EP_32K,
+    GOYAL_90EP_8K,
+)
