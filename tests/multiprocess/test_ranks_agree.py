@@ -12,13 +12,16 @@ PROGRAM = "tests/multiprocess/train_some_steps.py"
 
 @pytest.fixture(scope="module")
 def outcome(run_ranks, records, tmp_path_factory):
-    """Returns `outcome(num_ranks, freeze)`: what five steps end with."""
+    """Returns `outcome(num_ranks, freeze, num_parts=1)`: what five steps end with."""
     folder = tmp_path_factory.mktemp("outcomes")
 
     @functools.cache
-    def train(num_ranks: int, freeze: bool) -> dict[str, np.ndarray]:
-        output = folder / f"{num_ranks}-{freeze}.npz"
-        job = run_ranks(num_ranks, PROGRAM, str(records), str(output), "5", str(freeze))
+    def train(
+        num_ranks: int, freeze: bool, num_parts: int = 1
+    ) -> dict[str, np.ndarray]:
+        output = folder / f"{num_ranks}-{freeze}-{num_parts}.npz"
+        arguments = [records, output, 5, freeze, num_parts]
+        job = run_ranks(num_ranks, PROGRAM, *map(str, arguments))
         assert job.returncode == 0, job.stderr
         return dict(np.load(output))
 
@@ -28,12 +31,21 @@ def outcome(run_ranks, records, tmp_path_factory):
 def test_two_and_three_ranks_end_with_the_weights_of_one(outcome):
     one = outcome(1, True)["weights"][0]
     for num_ranks in (2, 3):
-        several = outcome(num_ranks, True)["weights"][0]
-        # Sums in another order: a few roundings of float32 (6e-8) a step.
-        difference = np.linalg.norm(several - one) / np.linalg.norm(one)
-        assert difference < 1e-5
-        largest = np.abs(several - one).max() / np.abs(one).max()
-        assert largest < 1e-5
+        assert_same_sums(outcome(num_ranks, True)["weights"][0], one)
+
+
+def test_two_ranks_of_three_parts_end_with_the_weights_of_one_of_none(outcome):
+    one = outcome(1, True)["weights"][0]
+    first, second = outcome(2, True, num_parts=3)["weights"]
+    assert_same_sums(first, one)
+    np.testing.assert_array_equal(first, second)
+
+
+def assert_same_sums(ours: np.ndarray, expected: np.ndarray) -> None:
+    """Sums in another order: a few roundings of float32 (6e-8) a step."""
+    difference = np.linalg.norm(ours - expected) / np.linalg.norm(expected)
+    assert difference < 1e-5
+    assert np.abs(ours - expected).max() / np.abs(expected).max() < 1e-5
 
 
 def test_the_comparison_would_see_a_difference(outcome):

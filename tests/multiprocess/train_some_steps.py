@@ -1,6 +1,6 @@
 """A program of the tests: trains on all ranks, and rank 0 writes down what came out.
 
-train_some_steps.py RECORDS OUTPUT.npz STEPS FREEZE_BATCH_NORM
+train_some_steps.py RECORDS OUTPUT.npz STEPS FREEZE_BATCH_NORM ACCUMULATION_STEPS
 """
 
 import os
@@ -14,7 +14,7 @@ from resnet import distributed, placement, program, small_recipes
 
 
 def main() -> None:
-    records_dir, output, num_steps, freeze = sys.argv[1:]
+    records_dir, output, num_steps, freeze, num_parts = sys.argv[1:]
     place = placement.find_place(os.environ)
     communicator = distributed.connect(place)
     program.settle_placement(place, communicator, 1, 1, 1)
@@ -34,6 +34,7 @@ def main() -> None:
         "peak_learning_rate": 0.02,
         "augmentation": "none",
         "seed": 3,
+        "accumulation_steps": int(num_parts),
     }
     config = configs.resolve(
         small_recipes.DIGITS, given, records.num_examples, records.class_names
@@ -50,6 +51,8 @@ def main() -> None:
     share = share_of(records, all_shards, place.rank)
     train_batches = batches.training(config, share, place.num_ranks, 0, 1)
     for _ in range(int(num_steps)):
+        for _ in range(int(num_parts) - 1):
+            train_step.add(next(train_batches))
         train_step(next(train_batches), Rates(0.02, 0.9), [0.0] * NUM_VOTES)
 
     def values(variables: list) -> np.ndarray:
