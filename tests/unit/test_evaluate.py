@@ -20,9 +20,11 @@ from resnet.data.share import Share, share_of
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator, Result, in_top
 from resnet.placement import Place
+from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())
 NUM_EXAMPLES = 11
+ALL_COUNTED = np.array([0, 0, 0, NUM_EXAMPLES, 0])  # As all ranks' sums.
 NUM_CLASSES = 8
 LABEL_SMOOTHING = 0.25
 MEAN = np.array([0.485, 0.456, 0.406])
@@ -207,26 +209,11 @@ def test_the_weight_penalty_is_in_the_loss(evaluator):
     assert penalized.top1 == plain.top1
 
 
-class OneOfRanks:
-    """A communicator that keeps what this rank adds to the sum of all."""
-
-    def __init__(self, rank: int, num_ranks: int) -> None:
-        self.rank = rank
-        self.num_ranks = num_ranks
-
-    def doing(self, what: str, **facts: bool) -> None:
-        """Tells nobody."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        self.values = values
-        return np.array([0, 0, 0, NUM_EXAMPLES, 0])
-
-
 @pytest.mark.parametrize("num_ranks", [2, 3, 14])
 def test_the_ranks_together_count_each_example_once(evaluator, expected, num_ranks):
     total = np.zeros(5)
     for rank in range(num_ranks):
-        communicator = OneOfRanks(rank, num_ranks)
+        communicator = OneOfRanks(rank, num_ranks, ALL_COUNTED)
         evaluator(communicator, eval_batch_size=4).evaluate()
         total += communicator.values
     assert total[:2].tolist() == list(expected[:2])
@@ -241,7 +228,7 @@ def test_nodes_with_files_of_their_own_together_count_each_example_once(
     shards_of_ranks = [(0,), (1,), (0,), ()]
     total = np.zeros(5)
     for rank in range(4):
-        communicator = OneOfRanks(rank, 4)
+        communicator = OneOfRanks(rank, 4, ALL_COUNTED)
         share = share_of(records, shards_of_ranks, rank)
         Evaluator(model, share, config, communicator, 2).evaluate()
         total += communicator.values
@@ -287,7 +274,7 @@ def test_damaged_examples_of_all_ranks_are_left_out_once(
 ):
     total = np.zeros(5)
     for rank in range(3):
-        communicator = OneOfRanks(rank, 3)
+        communicator = OneOfRanks(rank, 3, ALL_COUNTED)
         evaluator(communicator, two_damaged, on_bad_record="skip").evaluate()
         total += communicator.values
     kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]

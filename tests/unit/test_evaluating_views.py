@@ -21,9 +21,11 @@ from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
 from resnet.placement import Place
 from resnet.stop_signals import Preempted
+from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())
 NUM_EXAMPLES = 11
+ALL_COUNTED = np.array([0, 0, 0, NUM_EXAMPLES, 0])  # As all ranks' sums.
 NUM_CLASSES = 8
 LABEL_SMOOTHING = 0.25
 SIZE = 32
@@ -137,21 +139,6 @@ def evaluator(model, records, config) -> Callable[..., Evaluator]:
     return evaluator
 
 
-class OneOfRanks:
-    """A communicator that keeps what this rank adds to the sum of all."""
-
-    def __init__(self, rank: int, num_ranks: int) -> None:
-        self.rank = rank
-        self.num_ranks = num_ranks
-
-    def doing(self, what: str, **facts: bool) -> None:
-        """Tells nobody."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        self.values = values
-        return np.array([0, 0, 0, NUM_EXAMPLES, 0])
-
-
 VIEWS = ("center", "flip", "five_crops", "ten_crops")
 
 
@@ -182,7 +169,7 @@ def test_the_ranks_together_count_each_example_once(
     set_weights(model, 1)
     total = np.zeros(5)
     for rank in range(num_ranks):
-        communicator = OneOfRanks(rank, num_ranks)
+        communicator = OneOfRanks(rank, num_ranks, ALL_COUNTED)
         evaluator(communicator, "ten_crops", 60).evaluate()
         total += communicator.values
     expected = expected_of(probabilities(model, crops_of(pictures, "ten_crops")))
@@ -237,7 +224,7 @@ def test_the_ranks_of_an_ensemble_together_count_each_example_once(
 ):
     total = np.zeros(5)
     for rank in range(num_ranks):
-        communicator = OneOfRanks(rank, num_ranks)
+        communicator = OneOfRanks(rank, num_ranks, ALL_COUNTED)
         ours = evaluator(communicator, "center", 4)
         ensemble = ours.new_ensemble()
         of_networks = []

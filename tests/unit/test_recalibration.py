@@ -19,6 +19,7 @@ from resnet.distributed import Communicator
 from resnet.models import layers
 from resnet.placement import Place
 from resnet.recalibration import Recalibration
+from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())
 NUM_EXAMPLES = 12
@@ -176,21 +177,6 @@ def test_the_batch_size_of_evaluation_and_the_averages_before_dont_matter(
         (*ours[0], *ours[1]), (*expected[0], *expected[1]), strict=True
     ):
         np.testing.assert_array_equal(one, other)
-
-
-class OneOfRanks:
-    """A communicator that keeps what this rank adds to the sum of all."""
-
-    def __init__(self, rank: int, num_ranks: int) -> None:
-        self.rank = rank
-        self.num_ranks = num_ranks
-
-    def doing(self, what: str, **facts: bool) -> None:
-        """Tells nobody."""
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        self.values = values
-        return values
 
 
 @pytest.mark.parametrize("num_ranks", [2, 5])

@@ -1,0 +1,29 @@
+"""A rank whose others are not there."""
+
+import numpy as np
+
+
+class OneOfRanks:
+    """A communicator that keeps what this rank adds to the sum of all.
+
+    Attributes:
+        rank: Of this rank.
+        num_ranks: Of all.
+        values: What it has added last.
+    """
+
+    def __init__(
+        self, rank: int, num_ranks: int, sum_of_all: np.ndarray | None = None
+    ) -> None:
+        """Pretends that the sum of all is always the same, or what this rank adds."""
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self._sum_of_all = sum_of_all
+
+    def doing(self, what: str, **facts: bool) -> None:
+        """Tells nobody."""
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Keeps the values, and returns the sum of all."""
+        self.values = values
+        return values if self._sum_of_all is None else self._sum_of_all
