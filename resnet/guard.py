@@ -24,7 +24,7 @@ from pathlib import Path
 
 from resnet import failure_file
 from resnet.guard_channel import TOKEN_VARIABLE, Channel, Message
-from resnet.process_facts import oom_kills, process_is_stopped, shared_memory_of
+from resnet.process_facts import oom_kills, process_is_stopped
 from resnet.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
@@ -56,7 +56,6 @@ class Guard:
         self._ends_by: float | None = None  # When a job that is ending has to be gone.
         self._died_at: float | None = None  # The monitor's own rank, by the clock.
         self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
-        self._shared_memory = shared_memory_of(args.pid)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
         if args.rank == 0:
             self._listener = socket.create_server(("", 0), backlog=4096)
@@ -349,7 +348,7 @@ class Guard:
         MPI libraries remove their shared memory only if the rank was let come to that,
         as Python does its temporary files.
         """
-        for path in self._shared_memory:
+        for path in self._args.shared_memory:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         if self._args.temporary_folder:
@@ -371,6 +370,7 @@ def main() -> None:
     parser.add_argument("--stall_seconds", type=float, required=True)
     parser.add_argument("--model_dir")
     parser.add_argument("--temporary_folder")
+    parser.add_argument("--shared_memory", nargs="*", default=[])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # A connection a rank.
     # What ends the job is its rank's to hear; the guard goes when its rank goes.

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from resnet import temporary_folder
+from resnet import process_facts, temporary_folder
 from resnet.guard_channel import TOKEN_VARIABLE
 from resnet.placement import Place
 
@@ -54,6 +54,8 @@ class GuardLink:
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
                 f"--temporary_folder={temporary_folder.path()}",
+                # Said here: this rank may be gone before its guard could look.
+                *("--shared_memory", *process_facts.shared_memory()),
             ],
             env={**os.environ, TOKEN_VARIABLE: token},
             stdin=subprocess.PIPE,

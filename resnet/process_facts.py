@@ -10,10 +10,10 @@ def process_is_stopped(pid: int) -> bool:
         return False
 
 
-def shared_memory_of(pid: int) -> set[str]:
-    """Returns the files in shared memory that a process has mapped."""
+def shared_memory() -> set[str]:
+    """Returns the files in shared memory that this process has mapped."""
     try:
-        with open(f"/proc/{pid}/maps") as file:
+        with open("/proc/self/maps") as file:
             paths = {line.split(maxsplit=5)[-1].strip() for line in file}
     except OSError:
         return set()

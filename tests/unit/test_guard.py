@@ -238,6 +238,18 @@ def test_a_rank_that_stands_still_at_its_very_end_does_not_keep_the_job(
     )
 
 
+def test_a_rank_that_is_gone_before_its_guard_looks_leaves_no_shared_memory(tmp_path):
+    rank = Rank(1, tmp_path / "1", 60.0, "1", tmp_path)
+    try:
+        rank.process.kill()
+        deadline = time.monotonic() + SOON
+        while rank.memory.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        rank.end()
+
+
 def test_a_guard_that_no_other_hears_watches_its_rank_alone(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -293,10 +305,10 @@ def test_a_process_that_is_stopped_is_seen_to_be(ranks):
     assert not process_facts.process_is_stopped(process.pid)
 
 
-def test_shared_memory_that_a_process_has_mapped_is_known():
+def test_shared_memory_that_this_process_has_mapped_is_known():
     memory = shared_memory.SharedMemory(create=True, size=100)
     try:
-        seen = process_facts.shared_memory_of(os.getpid())
+        seen = process_facts.shared_memory()
         assert f"/dev/shm/{memory.name}" in seen
     finally:
         memory.close()
