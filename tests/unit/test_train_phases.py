@@ -47,6 +47,25 @@ RECIPE = Recipe(
     ema_decay=0.5,
 )
 
+# All that may change a step at once, in images of two sizes.
+FULL = dataclasses.replace(
+    RECIPE,
+    phases=(
+        dataclasses.replace(
+            RECIPE.phases[0],
+            augmentation="random_resized_crop",
+            smallest_crop=0.3,
+            mixup=0.3,
+            random_augment=5.0,
+        ),
+        dataclasses.replace(
+            RECIPE.phases[1], fresh_momentum=False, image_size=48, cutmix=1.0
+        ),
+    ),
+    optimizer="lars",
+    clip_norm=1.0,
+)
+
 
 class LeaveAfter:
     """A signal that comes while a step is computed."""
@@ -131,6 +150,15 @@ def test_each_phase_has_its_own_rates(whole):
     # Up from 0.02 to 0.05 in one step, then down by a half each; then always 0.03.
     expected = {1: 0.02, 2: 0.05, 3: 0.025, 4: 0.03, 5: 0.03, 6: 0.03}
     assert rates_in(whole) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_run_with_all_that_can_be_set_goes_on_bit_for_bit(run, tmp_path):
+    whole, left = tmp_path / "whole", tmp_path / "left"
+    run(whole, FULL, accumulation_steps=3)
+    with pytest.raises(Preempted, match="stopped after step 4"):
+        run(left, FULL, leave_after=4, accumulation_steps=3)
+    run(left, FULL, accumulation_steps=3)
+    assert_same(left, whole, 6, ("model/", "velocity/", "ema/"))
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
