@@ -50,7 +50,11 @@ def explain(
     facts = [
         ("recipe", f"{recipe.name}, from {recipe.source}"),
         ("published", recipe.published or "nothing"),
-        ("network", f"{config.model}, evaluated at {config.image_size} px"),
+        (
+            "network",
+            f"{config.model} in {config.precision}, evaluated at {config.image_size}"
+            f" px, averages of batch normalization by {config.batch_norm_decay:g}",
+        ),
         ("examples", f"{config.num_train_examples:,}"),
         ("global batch", f"{batch:,} = {share}"),
         (
@@ -67,7 +71,7 @@ def explain(
             (
                 "begins",
                 f"with phase {config.first_phase or config.phases[0].name}, weights of"
-                f" {config.initial_weights or 'a new network'}",
+                f" {config.initial_weights or 'a new network (--initial_weights)'}",
             )
         )
     lines = []
@@ -109,7 +113,9 @@ def _optimizer(config: Config) -> str:
 def _evaluations(config: Config) -> str:
     if config.mode == "train":
         return "none"
-    text = "after the last step"
+    text = f"after the last step, {config.eval_crop} of {config.eval_crop_fraction:g}"
+    if config.recalibration_batches:
+        text += f", {config.recalibration_batches:,} batches to recalibrate"
     if config.eval_every:
         interval = intervals.parse(config.eval_every, "--eval_every")
         text += f", and every {interval}"
@@ -162,14 +168,22 @@ def _tables(config: Config) -> list[str]:
 
 def _rates(config: Config, first: int, phase: Phase) -> str:
     """Returns a phase's learning rates: at its ends, and where a warm-up ends."""
+    values = [
+        f"{phases.learning_rate(config.phases, step):.4g}"
+        for step in _corners(first, phase)
+    ]
+    return " > ".join(dict.fromkeys(values))
+
+
+def _corners(first: int, phase: Phase) -> list[int]:
+    """Returns the steps of a phase between which nothing but a line or curve is."""
     steps = [first, first + phase.num_steps - 1]
     if phase.curve is not None and phase.curve.warmup_steps:
         after = first + phase.curve.warmup_steps
         steps[1:1] = [after - 1, after]
     if phase.curve is not None and phase.curve.decay == "steps":
         steps[-1:-1] = [first + drop for drop in phase.curve.drops]
-    values = [f"{phases.learning_rate(config.phases, step):.4g}" for step in steps]
-    return " > ".join(dict.fromkeys(values))
+    return steps
 
 
 def _pictures(phase: Phase) -> str:
@@ -199,15 +213,25 @@ def _curves(config: Config) -> list[str]:
     """Returns a line of bars for each of the curves, over the whole run."""
     steps = config.train_steps
     columns = min(_BAR_COLUMNS, steps)
+    corners = [
+        step
+        for first, phase in zip(
+            phases.first_steps(config.phases), config.phases, strict=True
+        )
+        for step in _corners(first, phase)
+    ]
     lines = []
     for name, curve in curves(config).items():
+        highest = max(map(curve, corners))
         values = [curve(column * steps // columns) for column in range(columns)]
-        highest = max(values) or 1.0
-        bars = "".join(
-            _BARS[round(value / highest * (len(_BARS) - 1))] for value in values
-        )
-        lines.append(f"{name:15}{bars}  up to {max(values):.4g}")
+        bars = "".join(_bar(value / (highest or 1.0)) for value in values)
+        lines.append(f"{name:15}{bars}  up to {highest:.4g}")
     return lines
+
+
+def _bar(share: float) -> str:
+    """Returns a bar of a share of the height; only nothing at all is no bar."""
+    return _BARS[max(round(share * (len(_BARS) - 1)), int(share > 0))]
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

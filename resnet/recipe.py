@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-SCALINGS = ("linear", "none")
+SCALINGS = ("linear", "root", "none")
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class Recipe:
         clip_norm: Largest norm of all gradients together; 0 for no limit.
         ema_decay: Of the moving average of the weights, by step; 0 for none.
         scaling: What another batch does to the rates: "linear" scales them with it,
+            "root" with its square root,
             "none" leaves them, where the source has no rule.
         published: What the source reports.
         deviations: What a run of this program does otherwise than the source.

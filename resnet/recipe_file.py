@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from data_prep.errors import UserError
 from resnet import recipes
-from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet.recipe import SCALINGS, Rates, Recipe, RecipePhase
 
 _Part = TypeVar("_Part", Recipe, RecipePhase, Rates)
 # How far lengths may be from the total that a file names, in epochs.
@@ -50,7 +50,7 @@ def read(path: Path) -> Recipe:
         raise UserError(f"expected a recipe file: {error}") from error
     except UserError as error:  # Itself a ValueError.
         raise UserError(f"{path} is no recipe: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must be JSON; it isn't: {error}") from error
     return recipe
 
@@ -127,12 +127,30 @@ def _check_lengths(recipe: Recipe, values: dict[str, Any]) -> None:
         raise UserError("it needs at least one phase")
     if recipe.phases[0].rates is None:
         raise UserError("its first phase needs rates: there are none to go on along")
-    if recipe.scaling not in ("linear", "none"):
-        raise UserError(f"scaling must be linear or none; got {recipe.scaling!r}")
+    if recipe.scaling not in SCALINGS:
+        raise UserError(
+            f"scaling must be one of {', '.join(SCALINGS)}; got {recipe.scaling!r}"
+        )
+    for what, name in (
+        ("name", recipe.name),
+        *(("name of a phase", part.name) for part in recipe.phases),
+    ):
+        if not name.strip() or not name.isprintable():
+            raise UserError(
+                f"the {what} must be a word or a line of them; got {name!r}"
+            )
+    if recipe.name in recipes.RECIPES:
+        raise UserError(f"its name must be its own; {recipe.name} is another recipe's")
     for name in ("global_batch_size", "num_train_examples", "image_size"):
         if getattr(recipe, name) < 1:
             raise UserError(f"{name} must be at least 1; got {getattr(recipe, name)}")
     for part in recipe.phases:
+        rates = part.rates
+        if rates and rates.warmup_epochs and rates.start > rates.peak:
+            raise UserError(
+                f"the start of the rates of phase {part.name!r} must be at most their"
+                f" peak; got {rates.start} and {rates.peak}"
+            )
         if not 0 < part.epochs < 1e6:
             raise UserError(
                 f"the epochs of phase {part.name!r} must be more than 0; got"

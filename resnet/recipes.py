@@ -18,7 +18,7 @@ def get(name: str) -> Recipe:
     """
     if name not in RECIPES:
         raise UserError(
-            f"expected a recipe among {', '.join(sorted(RECIPES))}, or a recipe file;"
-            f" got {name!r}"
+            f"expected a recipe among {', '.join(sorted(RECIPES))}, or a recipe file,"
+            f" *.json; got {name!r}"
         )
     return RECIPES[name]

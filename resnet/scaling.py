@@ -1,5 +1,7 @@
 """How a recipe fits another batch, another data set and another length."""
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +78,8 @@ def fit(
         settings = {
             name: given.get(name, getattr(part, name)) for name in PHASE_SETTINGS
         }
-        settings["image_size"] = settings["image_size"] or recipe.image_size
+        if settings["image_size"] is None:
+            settings["image_size"] = recipe.image_size
         phases.append(
             Phase(part.name, lengths[index], curve, part.fresh_momentum, **settings)
         )
@@ -127,9 +130,8 @@ def stretch_of(
 
 def rate_factor(recipe: Recipe, global_batch_size: int) -> float:
     """Returns what the recipe's rates are multiplied with for another batch."""
-    if recipe.scaling == "none":
-        return 1.0
-    return global_batch_size / recipe.global_batch_size
+    share = global_batch_size / recipe.global_batch_size
+    return {"linear": share, "root": math.sqrt(share), "none": 1.0}[recipe.scaling]
 
 
 def problems_of_given(recipe: Recipe, given: Mapping[str, Any]) -> list[str]:
@@ -237,9 +239,10 @@ def notes(
         )
     if global_batch_size != recipe.global_batch_size:
         share = global_batch_size / recipe.global_batch_size
+        factor = rate_factor(recipe, global_batch_size)
         rates = (
-            f"the learning rates are multiplied by {share:.4g}"
-            if recipe.scaling == "linear"
+            f"the learning rates are multiplied by {factor:.4g}"
+            if recipe.scaling != "none"
             else "the learning rates stay, since the source has no rule for them"
         )
         found.append(
@@ -257,5 +260,27 @@ def notes(
         found.append(f"{stretch:.4g} times as long as the recipe{warmup}")
     for name in (*RATE_SETTINGS, *PHASE_SETTINGS):
         if name in given:
-            found.append(f"{name} = {given[name]}, given")
+            found.append(f"{name} = {given[name]}, given{_and_so(recipe, given, name)}")
+    for field in dataclasses.fields(Recipe):
+        is_told = field.name in ("global_batch_size", *PHASE_SETTINGS)
+        if (
+            not is_told
+            and given.get(field.name, old := getattr(recipe, field.name)) != old
+        ):
+            value = given[field.name]
+            also = _and_so(recipe, given, field.name)
+            found.append(f"{field.name} = {value}, given, instead of {old}{also}")
     return found
+
+
+def _and_so(recipe: Recipe, given: Mapping[str, Any], name: str) -> str:
+    """Returns what else a setting that is given changes, or should."""
+    if name == "base_learning_rate" and "peak_learning_rate" not in given:
+        rates = recipe.phases[0].rates
+        if rates and rates.start and given[name]:
+            return (
+                f": so is the peak, {given[name] / rates.start:.4g} times the recipe's"
+            )
+    if name == "optimizer" and "peak_learning_rate" not in given:
+        return ": the rates stay, which are others with another optimizer"
+    return ""

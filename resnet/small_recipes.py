@@ -69,6 +69,7 @@ IMAGENETTE_LARS = dataclasses.replace(
         _shrunk(part, 16 / part.epochs, (128 / 4096) ** 0.5)
         for part in LARS_40EP_4K.phases
     ),
+    scaling="root",
     published="",
     deviations=(),
 )

@@ -185,6 +185,8 @@ def train(
                 saving.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         saving.finish()
+    if _is_good_enough(state) and state.step < config.train_steps:
+        logging.info("Top-1 has reached --stop_at_top1=%g.", config.stop_at_top1)
     logging.info(
         "Finished training up to step %d. Elapsed seconds %d.",
         state.step,

@@ -21,7 +21,7 @@ flags.DEFINE_bool("explain", False, "Print what the run would do, and end.")
 flags.DEFINE_string(
     "explain_plot", None, "With --explain: file for a plot, such as plan.png."
 )
-flags.DEFINE_integer("num_ranks", 1, "With --explain: ranks of the run.")
+flags.DEFINE_integer("num_ranks", 1, "With --explain: ranks of the run.", lower_bound=1)
 flags.DEFINE_string("model", None, f"Network: {', '.join(setting_bounds.MODELS)}.")
 flags.DEFINE_integer(
     "resnet_depth", None, "Another way to say --model: 50 is resnet50."
@@ -36,7 +36,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("train_steps", None, "Steps to train.")
 flags.DEFINE_float("train_epochs", None, "Epochs to train, instead of --train_steps.")
 flags.DEFINE_float(
-    "base_learning_rate", None, "Learning rate for a batch of 256, and of step 0."
+    "base_learning_rate", None, "Of step 0; the peak is changed in proportion."
 )
 flags.DEFINE_float(
     "peak_learning_rate", None, "After the warm-up; unset, it scales with the batch."

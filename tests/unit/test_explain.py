@@ -105,6 +105,12 @@ def test_bars_follow_the_curve():
     assert bars == f"weight decay   {'▂' * 60}{'█' * 4}  up to 0.0002"
 
 
+def test_bars_tell_the_highest_rate_and_show_the_lowest():
+    lines = told(imagenet_recipes.GOYAL_90EP_8K, 256).splitlines()
+    (bars,) = [line for line in lines if line.startswith("learning rate")]
+    assert bars.endswith("▁▁▁▁▁▁▁  up to 3.2")
+
+
 def test_all_recipes_are_listed_with_what_is_published():
     lines = explain.list_recipes(list(recipes.RECIPES.values())).splitlines()
     assert len(lines) == len(recipes.RECIPES) + 2

@@ -184,7 +184,7 @@ def test_a_recipe_in_a_file_resolves(write):
 def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
     assert recipe_file.get(str(write(SMALL))).name == "small"
     assert recipe_file.get("digits") is small_recipes.DIGITS
-    with pytest.raises(UserError, match="or a recipe file; got 'mine'"):
+    with pytest.raises(UserError, match=r"or a recipe file, \*.json; got 'mine'"):
         recipe_file.get("mine")
 
 
@@ -400,8 +400,29 @@ def test_sizes_are_at_least_one(refusal, name):
 
 
 def test_another_rule_for_the_rates_is_refused(refusal):
-    assert refusal({**SMALL, "scaling": "root"}) == (
-        "scaling must be linear or none; got 'root'"
+    assert refusal({**SMALL, "scaling": "cubic"}) == (
+        "scaling must be one of linear, root, none; got 'cubic'"
+    )
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines"])
+def test_a_name_that_is_no_word_is_refused(refusal, name):
+    said = f"must be a word or a line of them; got {name!r}"
+    assert refusal({**SMALL, "name": name}) == f"the name {said}"
+
+
+def test_a_name_of_another_recipe_is_refused(refusal):
+    assert refusal({**SMALL, "name": "digits"}) == (
+        "its name must be its own; digits is another recipe's"
+    )
+
+
+def test_a_warm_up_that_falls_is_refused(refusal):
+    rates = {"start": 2.0, "peak": 1.0, "warmup_epochs": 0.5}
+    phases = [{"name": "first", "epochs": 1, "rates": rates}]
+    assert refusal({**SMALL, "phases": phases}) == (
+        "the start of the rates of phase 'first' must be at most their peak; got 2.0"
+        " and 1.0"
     )
 
 
@@ -410,7 +431,7 @@ def test_anything_but_an_object_is_refused(refusal, text):
     assert refusal(text) == "it must be one object, {...}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "{'name': 3}", "name: small"])
+@pytest.mark.parametrize("text", ["", "{", "{'name': 3}", "name: small", "[" * 10**5])
 def test_a_file_that_is_no_json_is_refused(write, text):
     path = write(text)
     with pytest.raises(UserError) as caught:

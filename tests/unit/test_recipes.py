@@ -49,7 +49,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
         " goyal_90ep_8k, imagenette, imagenette_collapse, imagenette_lars,"
         " lars_40ep_4k, lars_42ep_8k, lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k,"
-        " tpu_90ep_8k, or a recipe file; got 'x'"
+        " tpu_90ep_8k, or a recipe file, *.json; got 'x'"
     )
 
 

@@ -377,6 +377,21 @@ def test_what_is_given_is_noted():
         "weight_decay = 0.0001, given",
         "mixup = 0.2, given",
     ]
+    given = {"ema_decay": 0.9, "optimizer": "lars", "model": "resnet50"}
+    assert notes(TPU, 24_576, NUM_IMAGENET, **given) == [
+        "optimizer = lars, given, instead of momentum: the rates stay, which are others"
+        " with another optimizer",
+        "ema_decay = 0.9, given, instead of 0.0",
+    ]
+    assert notes(small_recipes.IMAGENETTE, 64, 9469, base_learning_rate=0.1) == [
+        "base_learning_rate = 0.1, given: so is the peak, 10 times the recipe's"
+    ]
+
+
+def test_rates_by_the_root_of_the_batch():
+    recipe = small_recipes.IMAGENETTE_LARS
+    assert curve_of(recipe, batch=32).peak == pytest.approx(10 * (32 / 4096) ** 0.5)
+    assert "the learning rates are multiplied by 0.5" in notes(recipe, 32, 9469)[0]
 
 
 def one_phase(rates: Rates) -> Recipe:
