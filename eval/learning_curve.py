@@ -19,7 +19,11 @@ from absl import flags
 from data_prep import atomic_files, errors
 from data_prep.errors import UserError
 from resnet import config as configs
-from resnet import shared_flags  # noqa: F401 - defines --model_dir.
+from resnet import (
+    explain,
+    explain_plot,
+    shared_flags,  # noqa: F401 - defines --model_dir.
+)
 from resnet.config import Config
 from resnet.metrics_file import FILE as METRICS_FILE
 from resnet.metrics_file import Line, read
@@ -90,7 +94,9 @@ def draw(runs: Sequence[Run]) -> Figure:
         color = f"C{number}"
         epochs = run.column("train", "epoch")
         losses.plot(epochs, run.column("train", "loss"), color=color, linewidth=1)
-        rate.plot(epochs, run.column("train", "learning_rate"), color=color)
+        curve = explain.curves(run.config)["learning rate"]
+        last_step = int(max(run.column("train", "step")))
+        explain_plot.plot(rate, run.config, curve, last_step, color)
         if is_alone:
             _add_accuracy(accuracy, run, "eval", "top5", "top-5", "o-", GREY)
         for kind, (style, whose) in EVALUATIONS.items():

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+from collections.abc import Callable
 
 import matplotlib
 
@@ -12,9 +13,19 @@ from resnet.config import Config
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 _MOST_POINTS = 20_000
 _BLUE, _GREY = "#2a6fb0", "#999999"
+
+
+def plot(
+    axes: Axes, config: Config, curve: Callable[[int], float], steps: int, color: str
+) -> None:
+    """Draws one of `explain.curves` over the epochs of the first steps of a run."""
+    drawn = range(0, steps, max(1, steps // _MOST_POINTS))
+    epochs = [config.epoch(step) for step in drawn]
+    axes.plot(epochs, [curve(step) for step in drawn], color=color)
 
 
 def draw(config: Config, picture: pathlib.Path) -> None:
@@ -27,14 +38,12 @@ def draw(config: Config, picture: pathlib.Path) -> None:
     Raises:
         UserError: If it can't be written, or has another suffix than .png, .svg, .pdf.
     """
-    steps = range(0, config.train_steps, max(1, config.train_steps // _MOST_POINTS))
-    epochs = [config.epoch(step) for step in steps]
     curves = explain.curves(config)
     figure, all_axes = plt.subplots(
         len(curves), 1, figsize=(9, 6), sharex=True, height_ratios=(3, 1, 1)
     )
     for axes, (name, curve) in zip(all_axes, curves.items(), strict=True):
-        axes.plot(epochs, [curve(step) for step in steps], color=_BLUE)
+        plot(axes, config, curve, config.train_steps, _BLUE)
         axes.set_ylim(bottom=0)
         axes.set_title(name, loc="left", fontsize=10)
         axes.grid(alpha=0.25)
