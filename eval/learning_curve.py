@@ -4,7 +4,6 @@ python eval/learning_curve.py --model_dir=MODEL
 python eval/learning_curve.py --model_dir=MODEL,OTHER --picture=both.png
 """
 
-import io
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -13,25 +12,23 @@ from dataclasses import dataclass
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-import matplotlib
 from absl import flags
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from data_prep import atomic_files, errors
+from data_prep import errors
 from data_prep.errors import UserError
 from resnet import config as configs
 from resnet import (
     explain,
     explain_plot,
+    phases,
+    picture_file,
     shared_flags,  # noqa: F401 - defines --model_dir.
 )
 from resnet.config import Config
 from resnet.metrics_file import FILE as METRICS_FILE
 from resnet.metrics_file import Line, read
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 FLAGS = flags.FLAGS
 
@@ -65,7 +62,8 @@ def main() -> None:
         raise UserError("--model_dir is required and must name a folder.")
     folders = [pathlib.Path(folder) for folder in FLAGS.model_dir.split(",")]
     picture = pathlib.Path(FLAGS.picture or folders[0] / "learning_curve.png")
-    write(draw([load(folder) for folder in folders]), picture)
+    figure = draw([load(folder) for folder in folders])
+    picture_file.write(figure, picture, "--picture")
     print(picture)
 
 
@@ -88,15 +86,17 @@ def draw(runs: Sequence[Run]) -> Figure:
     Args:
         runs: One, whose settings are the title, or several, each in a colour.
     """
-    figure, (losses, accuracy, rate) = plt.subplots(1, 3, figsize=(12, 3.6))
+    figure = Figure(figsize=(12, 3.6))
+    losses, accuracy, rate = figure.subplots(1, 3)
     is_alone = len(runs) == 1
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
         color = f"C{number}"
         epochs = run.column("train", "epoch")
         losses.plot(epochs, run.column("train", "loss"), color=color, linewidth=1)
         curve = explain.curves(run.config)["learning rate"]
-        last_step = int(max(run.column("train", "step")))
-        explain_plot.plot(rate, run.config, curve, last_step, color)
+        first = phases.first_step(run.config.phases, run.config.first_phase)
+        trained = range(first, int(max(run.column("train", "step"))))
+        explain_plot.plot(rate, run.config, curve, trained, color)
         if is_alone:
             _add_accuracy(accuracy, run, "eval", "top5", "top-5", "o-", GREY)
         for kind, (style, whose) in EVALUATIONS.items():
@@ -162,23 +162,6 @@ def _title(runs: Sequence[Run]) -> str:
     return ", ".join(
         each[0] for each in zip(*facts, strict=True) if len(set(each)) == 1
     )
-
-
-def write(figure: Figure, picture: pathlib.Path) -> None:
-    """Writes a drawing into a file, whose suffix says the format.
-
-    Raises:
-        UserError: If there is no such format.
-    """
-    drawn = io.BytesIO()
-    try:
-        figure.savefig(drawn, format=picture.suffix.lstrip("."), dpi=110)
-    except ValueError as error:
-        raise UserError(f"--picture must end in .png, .svg or .pdf: {error}") from error
-    finally:
-        plt.close(figure)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    atomic_files.atomic_write_bytes(picture, drawn.getvalue())
 
 
 def run() -> None:

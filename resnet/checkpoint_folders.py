@@ -65,6 +65,17 @@ def saved_steps(model_dir: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+def require_any(folder: Path) -> None:
+    """Refuses a folder that is neither a checkpoint nor that of a run with some.
+
+    Raises:
+        UserError: If it is neither, or can't be read now.
+    """
+    is_checkpoint = step_of(folder) is not None and folder.is_dir()
+    if not is_checkpoint and not saved_steps(folder):
+        raise UserError(f"expected a checkpoint in {folder}; there is none")
+
+
 def best_step(model_dir: Path) -> int | None:
     """Returns the saved step with the highest top-1, of equal ones the newest.
 

@@ -43,7 +43,9 @@ def explain(
         num_ranks: Of the run.
         changes: What it changes of the recipe's numbers, in sentences.
     """
-    batch, steps = config.global_batch_size, config.train_steps
+    batch = config.global_batch_size
+    first = phases.first_step(config.phases, config.first_phase)
+    steps = config.train_steps - first
     share = f"{num_ranks:,} rank(s) x {batch // num_ranks // config.accumulation_steps}"
     if config.accumulation_steps > 1:
         share += f" x {config.accumulation_steps} parts"
@@ -60,19 +62,17 @@ def explain(
         (
             "length",
             f"{steps:,} steps = {config.epoch(steps):.2f} epochs ="
-            f" {steps * batch / 1e6:,.2f} million images",
+            f" {_count(steps * batch)} images",
         ),
         ("optimizer", _optimizer(config)),
         ("evaluation", _evaluations(config)),
         ("checkpoints", _checkpoints(config)),
     ]
     if config.first_phase or config.initial_weights:
+        begin = phases.at(config.phases, first).name
+        weights = config.initial_weights or "a new network (--initial_weights)"
         facts.append(
-            (
-                "begins",
-                f"with phase {config.first_phase or config.phases[0].name}, weights of"
-                f" {config.initial_weights or 'a new network (--initial_weights)'}",
-            )
+            ("begins", f"with phase {begin} at step {first:,}, weights of {weights}")
         )
     lines = []
     for name, text in facts:
@@ -131,9 +131,7 @@ def _checkpoints(config: Config) -> str:
         return f"{text}, and the last"
     ends = [
         f"{first + phase.num_steps:,} ({phase.name})"
-        for first, phase in zip(
-            phases.first_steps(config.phases), config.phases, strict=True
-        )
+        for first, phase in trained_phases(config)
     ]
     return f"{text}, and those at the ends of phases: {', '.join(ends)}"
 
@@ -142,16 +140,14 @@ def _tables(config: Config) -> list[str]:
     """Returns a line a phase: when it is and at which rates; then what else it is."""
     when: list[Sequence[str]] = [("phase", "steps", "epochs", "images", "rates"), ()]
     what: list[Sequence[str]] = [("phase", "momentum", "decay", "pictures"), ()]
-    for first, phase in zip(
-        phases.first_steps(config.phases), config.phases, strict=True
-    ):
+    for first, phase in trained_phases(config):
         last = first + phase.num_steps - 1
         when.append(
             (
                 phase.name,
                 f"{first:,} to {last:,}",
                 f"{config.epoch(first):.2f} to {config.epoch(last + 1):.2f}",
-                f"{phase.num_steps * config.global_batch_size / 1e6:,.2f} M",
+                _count(phase.num_steps * config.global_batch_size),
                 _rates(config, first, phase),
             )
         )
@@ -164,6 +160,19 @@ def _tables(config: Config) -> list[str]:
             )
         )
     return [*_columns(when), "", *_columns(what)]
+
+
+def trained_phases(config: Config) -> list[tuple[int, Phase]]:
+    """Returns first step and phase of those that the run trains."""
+    begin = phases.first_step(config.phases, config.first_phase)
+    firsts = phases.first_steps(config.phases)
+    pairs = zip(firsts, config.phases, strict=True)
+    return [(first, phase) for first, phase in pairs if first >= begin]
+
+
+def _count(images: int) -> str:
+    """Returns a number of images in words, of millions two decimals."""
+    return f"{images / 1e6:,.2f} million" if images >= 1e6 else f"{images:,}"
 
 
 def _rates(config: Config, first: int, phase: Phase) -> str:
@@ -210,20 +219,16 @@ def curves(config: Config) -> dict[str, Callable[[int], float]]:
 
 
 def _curves(config: Config) -> list[str]:
-    """Returns a line of bars for each of the curves, over the whole run."""
-    steps = config.train_steps
+    """Returns a line of bars for each of the curves, over what the run trains."""
+    trained = trained_phases(config)
+    begin = trained[0][0]
+    steps = config.train_steps - begin
     columns = min(_BAR_COLUMNS, steps)
-    corners = [
-        step
-        for first, phase in zip(
-            phases.first_steps(config.phases), config.phases, strict=True
-        )
-        for step in _corners(first, phase)
-    ]
+    corners = [step for first, phase in trained for step in _corners(first, phase)]
     lines = []
     for name, curve in curves(config).items():
         highest = max(map(curve, corners))
-        values = [curve(column * steps // columns) for column in range(columns)]
+        values = [curve(begin + column * steps // columns) for column in range(columns)]
         bars = "".join(_bar(value / (highest or 1.0)) for value in values)
         lines.append(f"{name:15}{bars}  up to {highest:.4g}")
     return lines

@@ -1,59 +1,43 @@
 """A picture of the rates of a run over its epochs."""
 
-import io
-import pathlib
 from collections.abc import Callable
 
-import matplotlib
-
-from data_prep import atomic_files
-from data_prep.errors import UserError
-from resnet import explain, phases
-from resnet.config import Config
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from resnet import explain
+from resnet.config import Config
 
 _MOST_POINTS = 20_000
 _BLUE, _GREY = "#2a6fb0", "#999999"
 
 
 def plot(
-    axes: Axes, config: Config, curve: Callable[[int], float], steps: int, color: str
+    axes: Axes, config: Config, curve: Callable[[int], float], steps: range, color: str
 ) -> None:
-    """Draws one of `explain.curves` over the epochs of the first steps of a run."""
-    drawn = range(0, steps, max(1, steps // _MOST_POINTS))
+    """Draws one of `explain.curves` over the epochs of some steps of a run."""
+    drawn = steps[:: max(1, len(steps) // _MOST_POINTS)]
     epochs = [config.epoch(step) for step in drawn]
     axes.plot(epochs, [curve(step) for step in drawn], color=color)
 
 
-def draw(config: Config, picture: pathlib.Path) -> None:
-    """Writes learning rate, weight decay and momentum over the epochs.
-
-    Args:
-        config: The run's settings.
-        picture: The file; its suffix says the format.
-
-    Raises:
-        UserError: If it can't be written, or has another suffix than .png, .svg, .pdf.
-    """
+def draw(config: Config) -> Figure:
+    """Returns a drawing of learning rate, weight decay and momentum over the epochs."""
     curves = explain.curves(config)
-    figure, all_axes = plt.subplots(
-        len(curves), 1, figsize=(9, 6), sharex=True, height_ratios=(3, 1, 1)
-    )
+    figure = Figure(figsize=(9, 6))
+    all_axes = figure.subplots(len(curves), 1, sharex=True, height_ratios=(3, 1, 1))
+    begins = dict(explain.trained_phases(config))
+    trained = range(min(begins), config.train_steps)
     for axes, (name, curve) in zip(all_axes, curves.items(), strict=True):
-        plot(axes, config, curve, config.train_steps, _BLUE)
+        plot(axes, config, curve, trained, _BLUE)
         axes.set_ylim(bottom=0)
         axes.set_title(name, loc="left", fontsize=10)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        for first in phases.first_steps(config.phases)[1:]:
+        for first in list(begins)[1:]:
             axes.axvline(config.epoch(first), color=_GREY, linewidth=0.8, zorder=0)
     if len(config.phases) > 1:
-        for first, phase in zip(
-            phases.first_steps(config.phases), config.phases, strict=True
-        ):
+        for first, phase in begins.items():
             all_axes[0].annotate(
                 phase.name,
                 (config.epoch(first), 1.0),
@@ -65,20 +49,9 @@ def draw(config: Config, picture: pathlib.Path) -> None:
             )
     all_axes[-1].set_xlabel("epoch")
     figure.suptitle(
-        f"{config.recipe}: batch {config.global_batch_size:,},"
-        f" {config.train_steps:,} steps",
+        f"{config.recipe}: batch {config.global_batch_size:,}, {len(trained):,} steps",
         x=0.01,
         ha="left",
     )
     figure.tight_layout()
-    drawn = io.BytesIO()
-    try:
-        figure.savefig(drawn, format=picture.suffix.lstrip("."), dpi=110)
-        atomic_files.atomic_write_bytes(picture, drawn.getvalue())
-    except (ValueError, OSError) as error:
-        raise UserError(
-            "--explain_plot must be a file that can be written and ends in .png, .svg"
-            f" or .pdf: {error}"
-        ) from error
-    finally:
-        plt.close(figure)
+    return figure

@@ -58,6 +58,12 @@ def first_steps(phases: Sequence[Phase]) -> list[int]:
     return firsts
 
 
+def first_step(phases: Sequence[Phase], name: str) -> int:
+    """Returns the step that the phase of that name begins with; 0 of no name."""
+    names = [phase.name for phase in phases]
+    return first_steps(phases)[names.index(name)] if name else 0
+
+
 def index_of(phases: Sequence[Phase], step: int) -> int:
     """Returns which of the phases a step is of; past the end, the last."""
     return sum(first <= step for first in first_steps(phases)) - 1

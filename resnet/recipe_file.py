@@ -9,6 +9,7 @@ phases are replaced as a whole.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import types
@@ -45,7 +46,7 @@ def read(path: Path) -> Recipe:
         if not isinstance(values, dict):
             raise UserError("it must be one object, {...}")
         recipe = _recipe(values)
-        _check_lengths(recipe, values)
+        _check(recipe, values)
     except OSError as error:
         raise UserError(f"expected a recipe file: {error}") from error
     except UserError as error:  # Itself a ValueError.
@@ -122,7 +123,8 @@ def _converted(kind: Any, value: Any, where: str) -> Any:
     return kind(value)
 
 
-def _check_lengths(recipe: Recipe, values: dict[str, Any]) -> None:
+def _check(recipe: Recipe, values: dict[str, Any]) -> None:
+    """Refuses a recipe whose parts don't fit into one another."""
     if not recipe.phases:
         raise UserError("it needs at least one phase")
     if recipe.phases[0].rates is None:
@@ -144,22 +146,36 @@ def _check_lengths(recipe: Recipe, values: dict[str, Any]) -> None:
     for name in ("global_batch_size", "num_train_examples", "image_size"):
         if getattr(recipe, name) < 1:
             raise UserError(f"{name} must be at least 1; got {getattr(recipe, name)}")
-    for part in recipe.phases:
-        rates = part.rates
-        if rates and rates.warmup_epochs and rates.start > rates.peak:
-            raise UserError(
-                f"the start of the rates of phase {part.name!r} must be at most their"
-                f" peak; got {rates.start} and {rates.peak}"
-            )
+    for index, part in enumerate(recipe.phases):
         if not 0 < part.epochs < 1e6:
             raise UserError(
                 f"the epochs of phase {part.name!r} must be more than 0; got"
                 f" {part.epochs}"
             )
+        if part.rates is not None:
+            going_on = itertools.takewhile(
+                lambda one: one.rates is None, recipe.phases[index + 1 :]
+            )
+            epochs = part.epochs + sum(one.epochs for one in going_on)
+            _check_rates(part.rates, part.name, epochs)
     total = sum(part.epochs for part in recipe.phases)
     stated = _converted(float, values.get("train_epochs", total), "'train_epochs'")
     if abs(total - stated) > _TOLERANCE:
         raise UserError(
             f"its phases must add up to the train_epochs that it states, {stated:g};"
             f" they are {total:g} epochs long"
+        )
+
+
+def _check_rates(rates: Rates, name: str, epochs: float) -> None:
+    """Refuses rates of a phase, by name, that don't fit the epochs they are for."""
+    if rates.warmup_epochs and rates.start > rates.peak:
+        raise UserError(
+            f"the start of the rates of phase {name!r} must be at most their peak; got"
+            f" {rates.start} and {rates.peak}"
+        )
+    if (last := max(rates.drop_epochs, default=0)) >= epochs:
+        raise UserError(
+            f"the drop_epochs of phase {name!r} must lie within the {epochs:g} epochs"
+            f" of its rates; got {last:g}"
         )

@@ -159,14 +159,17 @@ def tell(communicator: Communicator) -> None:
         num_examples = contents.splits["train"].num_examples
     given = train_flags.given_settings()
     config = configs.resolve(recipe, given, num_examples, class_names=("of the data",))
+    if config.initial_weights:
+        checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
     configs.check_ranks(config, num_ranks)
     changes = scaling.notes(recipe, given, config.global_batch_size, num_examples)
-    print(explain.explain(recipe, config, num_ranks, changes))
     if FLAGS.explain_plot and communicator.rank == 0:
-        from resnet import explain_plot  # Takes a second to import.
+        from resnet import explain_plot, picture_file  # Takes a second to import.
 
-        explain_plot.draw(config, pathlib.Path(FLAGS.explain_plot))
+        picture = pathlib.Path(FLAGS.explain_plot)
+        picture_file.write(explain_plot.draw(config), picture, "--explain_plot")
+    print(explain.explain(recipe, config, num_ranks, changes))
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:

@@ -303,12 +303,16 @@ def check_is_same_run(saved: Checkpoint, config: Config) -> None:
 def _begin(state: TrainState) -> None:
     """Begins a run where the settings say, with the weights that they name."""
     config = state.config
-    if config.first_phase:
-        names = [phase.name for phase in config.phases]
-        firsts = phases.first_steps(config.phases)
-        state.step = firsts[names.index(config.first_phase)]
+    state.step = phases.first_step(config.phases, config.first_phase)
     if config.initial_weights:
         state.take_weights(checkpoints.load_from(Path(config.initial_weights)))
+    elif state.step:
+        logging.warning(
+            "the training begins with phase %s, at step %d, of a new network;"
+            " --initial_weights names those of the phases before",
+            config.first_phase,
+            state.step,
+        )
 
 
 def _flat(variables: list[tf.Variable]) -> np.ndarray:

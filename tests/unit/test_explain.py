@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_prep.errors import UserError
 from resnet import config as configs
 from resnet import (
     explain,
     explain_plot,
     imagenet_recipes,
+    picture_file,
     recipes,
     scaling,
     small_recipes,
@@ -43,7 +43,7 @@ def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
     # 11,550 steps before; 4096 / 1,281,167 of an epoch each; 4750 x 4096 images.
     assert "  11,550 to 16,299  " in when
     assert "36.93 to 52.11" in when
-    assert "19.46 M" in when
+    assert "  19.46 million  " in when
     assert when.endswith("0.255 > 0.7635 > 0.5738 > 0.1028")
     assert "0.9, fresh" in what
     assert what.endswith("224 px, random_resized_crop")
@@ -96,7 +96,7 @@ def test_parts_evaluations_and_averages_are_told():
     assert "a moving average of the weights by 0.99" in text
     assert "gradients clipped to a norm of 1" in text
     assert "mixup 0.2" in text
-    assert "begins with phase train, weights of other" in text
+    assert "begins with phase train at step 0, weights of other" in text
 
 
 def test_bars_follow_the_curve():
@@ -119,21 +119,37 @@ def test_all_recipes_are_listed_with_what_is_published():
     assert "75.9 %" in line
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_rates_are_drawn(tmp_path, suffix):
-    picture = tmp_path / f"plan.{suffix}"
-    explain_plot.draw(resolve(), picture)
-    if suffix == "png":
-        with Image.open(picture) as image:
-            assert image.size == (990, 660)
-    else:
-        assert "collapse" in picture.read_text()
+def test_the_rates_are_drawn(tmp_path):
+    picture = tmp_path / "plan.png"
+    picture_file.write(explain_plot.draw(resolve()), picture, "--explain_plot")
+    with Image.open(picture) as image:
+        assert image.size == (990, 660)
 
 
-def test_a_picture_that_cannot_be_is_refused(tmp_path):
-    for picture in (tmp_path / "plan.doc", tmp_path / "nowhere" / "plan.png"):
-        with pytest.raises(UserError, match="--explain_plot must be a file"):
-            explain_plot.draw(resolve(), picture)
+def test_a_run_that_begins_later_is_told_and_drawn_from_there():
+    given = {"first_phase": "cyc3", "initial_weights": "other"}
+    text = told(**given)
+    # 22,610 - 16,300 steps of 4096; the phases before are not trained.
+    assert "6,310 steps = 20.17 epochs = 25.85 million images" in text
+    assert "with phase cyc3 at step 16,300, weights of other" in text
+    assert not row(text, "cyc2")
+    assert "at the ends of phases: 21,050 (cyc3), 22,610 (collapse)" in (
+        " ".join(text.split())
+    )
+    (bars,) = [line for line in text.splitlines() if line.startswith("weight decay")]
+    # The collapse is the last 1,560 of 6,310 steps: 15.8 of 64 columns.
+    assert bars == f"weight decay   {'▂' * 49}{'█' * 15}  up to 0.0002"
+    config = resolve(**given)
+    rate = explain_plot.draw(config).axes[0]
+    begins = [line.get_xdata()[0] for line in rate.lines]
+    assert begins == [config.epoch(16_300), config.epoch(21_050)]
+    assert [text.get_text() for text in rate.texts] == ["cyc3", "collapse"]
+
+
+def test_small_numbers_of_images_are_told_as_they_are():
+    (when, _) = row(told(small_recipes.DIGITS, 2), "train")
+    # 12 epochs of 1,437 are 269 steps and 28 images, which are left out.
+    assert "  17,216  " in when
 
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -182,6 +198,8 @@ def test_the_program_lists_the_recipes():
         (("--accumulation_steps=7",), "times --accumulation_steps=7"),
         (("--recipe=imagenette", "--mixup=0.2", "--num_ranks=64"), "even number"),
         (("--recipe=digits", "--weight_decay=-1"), "--weight_decay must be at least 0"),
+        (("--initial_weights=nowhere",), "expected a checkpoint in nowhere; there is"),
+        (("--explain_plot=plan.doc",), "--explain_plot must end in .png, .svg or .pdf"),
         (("--eval_every=10 minutes",), "--eval_every must be a number of steps or"),
     ],
 )

@@ -10,7 +10,7 @@ from PIL import Image
 from eval import learning_curve
 from eval.learning_curve import Run
 from resnet import config as configs
-from resnet import metrics_file, small_recipes
+from resnet import metrics_file, picture_file, small_recipes
 
 PROGRAM = pathlib.Path(learning_curve.__file__)
 TRAIN = [
@@ -88,7 +88,7 @@ def drawn(axes: Axes) -> dict[str, list[tuple[float, float]]]:
 @pytest.mark.parametrize("lines", [TRAIN, TRAIN + EVAL, TRAIN[:1]])
 def test_a_png_is_drawn_with_and_without_evaluations(config, tmp_path, lines):
     picture = tmp_path / "new folder" / "curve.png"
-    learning_curve.write(learning_curve.draw([Run(config, lines)]), picture)
+    picture_file.write(learning_curve.draw([Run(config, lines)]), picture, "--picture")
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert image.size == (1320, 396)  # 12 x 3.6 inches of 110 dots.
@@ -136,7 +136,7 @@ def test_runs_of_one_recipe_are_called_by_their_folders(config):
 
 def test_the_suffix_says_the_format(config, tmp_path):
     figure = learning_curve.draw([Run(config, TRAIN)])
-    learning_curve.write(figure, tmp_path / "curve.svg")
+    picture_file.write(figure, tmp_path / "curve.svg", "--picture")
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 
 
@@ -171,4 +171,4 @@ def test_without_a_run_it_says_so(tmp_path):
 def test_a_format_that_cannot_be_drawn_is_a_users_mistake(config, tmp_path):
     write_metrics(config, TRAIN)
     done = run(f"--model_dir={config.model_dir}", f"--picture={tmp_path / 'a.xyz'}")
-    assert_refused(done, "xyz")
+    assert_refused(done, "--picture must end in .png, .svg or .pdf; got ")

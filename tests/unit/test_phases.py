@@ -32,6 +32,11 @@ def test_each_phase_begins_where_the_one_before_ends():
     assert phases.first_steps([FIRST]) == [0]
 
 
+@pytest.mark.parametrize(("name", "first"), [("", 0), ("first", 0), ("third", 4)])
+def test_a_run_begins_with_the_phase_that_is_named(name, first):
+    assert phases.first_step(THREE, name) == first
+
+
 def test_a_step_is_of_one_phase_and_past_the_end_of_the_last():
     found = [phases.index_of(THREE, step) for step in range(10)]
     assert found == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]

@@ -28,6 +28,7 @@ def test_the_names_are_those_of_the_documents():
         "lars_56ep_32k",
         "goyal_90ep_8k",
         "imagenette",
+        "imagenette_best",
         "imagenette_collapse",
         "imagenette_lars",
         "cifar10",
@@ -47,9 +48,9 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         recipes.get("x")
     assert str(caught.value) == (
         "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
-        " goyal_90ep_8k, imagenette, imagenette_collapse, imagenette_lars,"
-        " lars_40ep_4k, lars_42ep_8k, lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k,"
-        " tpu_90ep_8k, or a recipe file, *.json; got 'x'"
+        " goyal_90ep_8k, imagenette, imagenette_best, imagenette_collapse,"
+        " imagenette_lars, lars_40ep_4k, lars_42ep_8k, lars_45ep_13k, lars_56ep_32k,"
+        " tpu_90ep_24k, tpu_90ep_8k, or a recipe file, *.json; got 'x'"
     )
 
 
@@ -96,6 +97,11 @@ PUBLISHED = {
     "lars_56ep_32k": (32_768, [(2268, 626, 2.5e-5)]),  # 58: 2267.68; 16: 625.57.
     "goyal_90ep_8k": (8192, [(14_075, 782, 1e-4)]),  # 90: 14,075.32.
     "imagenette": (64, [(2367, 148, 5e-5)]),  # 16 * 9469 / 64 = 2367.25; 147.95.
+    # Ends after 6, 11 and 16 epochs: 1775.4, 3255.0, 4734.5; 1: 295.9.
+    "imagenette_best": (
+        32,
+        [(1775, 296, 5e-4), (1480, None, 5e-4), (1479, None, 5e-4)],
+    ),
     # The five phases in 16 epochs: 2367.25 steps instead of 22,610. Their ends are
     # 816.7, 1209.3, 1706.6, 2203.9; warm-ups 163.3, 0, 104.7, 104.7, 0.
     "imagenette_collapse": (
@@ -108,8 +114,7 @@ PUBLISHED = {
             (163, 0, 2e-4),
         ],
     ),
-    # 16 * 9469 / 128 = 1183.6; 5 of 42 epochs in 16: 140.9.
-    "imagenette_lars": (128, [(1184, 141, 2e-4)]),
+    "imagenette_lars": (64, [(2367, 282, 2e-4)]),  # 5 of 42 epochs in 16: 281.8.
     "cifar10": (512, [(2344, 488, 5e-4)]),  # 24 * 50,000 / 512 = 2343.75; 488.28.
     "digits": (64, [(269, 22, 5e-5)]),  # 12 * 1437 / 64 = 269.44; 22.45.
 }
@@ -121,7 +126,11 @@ def test_a_recipe_has_the_published_steps_and_weight_decay(name):
     batch, expected = PUBLISHED[name]
     assert config.global_batch_size == batch
     assert [
-        (phase.num_steps, phase.curve.warmup_steps, phase.weight_decay)
+        (
+            phase.num_steps,
+            phase.curve.warmup_steps if phase.curve else None,
+            phase.weight_decay,
+        )
         for phase in config.phases
     ] == expected
 

@@ -390,8 +390,8 @@ def test_what_is_given_is_noted():
 
 def test_rates_by_the_root_of_the_batch():
     recipe = small_recipes.IMAGENETTE_LARS
-    assert curve_of(recipe, batch=32).peak == pytest.approx(10 * (32 / 4096) ** 0.5)
-    assert "the learning rates are multiplied by 0.5" in notes(recipe, 32, 9469)[0]
+    assert curve_of(recipe, batch=16).peak == pytest.approx(0.1 * (16 / 64) ** 0.5)
+    assert "the learning rates are multiplied by 0.5" in notes(recipe, 16, 9469)[0]
 
 
 def one_phase(rates: Rates) -> Recipe:

@@ -226,6 +226,11 @@ def test_a_new_run_can_begin_with_the_weights_of_another(
     assert_equal(values_of(state.ema), expected if ema_decay else [])
 
 
+def test_a_later_phase_with_a_new_network_is_warned_of(of_phases, tmp_path, caplog):
+    begun(dataclasses.replace(of_phases, first_phase="second"), tmp_path)
+    assert "begins with phase second, at step 4, of a new network" in caplog.text
+
+
 def test_of_a_runs_folder_the_newest_weights_are_taken(config, old_run, tmp_path):
     state = begun(changed(config, initial_weights=str(old_run)), tmp_path)
     assert state.step == 0

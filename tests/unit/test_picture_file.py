@@ -1,0 +1,31 @@
+import pytest
+from matplotlib.figure import Figure
+
+from data_prep.errors import UserError
+from resnet import picture_file
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begin"),
+    [(".png", b"\x89PNG\r\n"), (".svg", b"<?xml"), (".pdf", b"%PDF-")],
+)
+def test_the_suffix_says_the_format(tmp_path, suffix, begin):
+    picture = tmp_path / "new folder" / f"one{suffix}"
+    picture_file.write(Figure(), picture, "--picture")
+    assert picture.read_bytes().startswith(begin)
+    assert list(picture.parent.iterdir()) == [picture]
+
+
+@pytest.mark.parametrize("name", ["one.doc", "one", "one.PNG", ".png"])
+def test_another_suffix_is_refused(tmp_path, name):
+    with pytest.raises(UserError) as caught:
+        picture_file.write(Figure(), tmp_path / name, "--picture")
+    assert str(caught.value) == (
+        f"--picture must end in .png, .svg or .pdf; got {tmp_path / name}"
+    )
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="--picture must be a file that can be written"):
+        picture_file.write(Figure(), tmp_path / "file" / "one.png", "--picture")

@@ -1,0 +1,324 @@
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from data_prep.errors import UserError
+from resnet import config as configs
+from resnet import recipe_file
+from tests.unit import small_recipe_file
+from tests.unit.small_recipe_file import SMALL
+
+
+@pytest.fixture
+def write(tmp_path) -> Callable[[object], pathlib.Path]:
+    """A function that writes a file."""
+    return functools.partial(small_recipe_file.write, tmp_path)
+
+
+@pytest.fixture
+def refusal(write) -> Callable[..., str]:
+    """A function that returns what is said of a file, behind the file's name."""
+
+    def refusal(contents: object) -> str:
+        path = write(contents)
+        with pytest.raises(UserError) as caught:
+            recipe_file.read(path)
+        sentence = str(caught.value)
+        assert sentence.startswith(f"{path} is no recipe: ")
+        return sentence.removeprefix(f"{path} is no recipe: ")
+
+    return refusal
+
+
+def with_phase(**changes: object) -> dict[str, object]:
+    """Returns the contents of a file whose only phase is another."""
+    return {**SMALL, "phases": [{**SMALL["phases"][0], **changes}]}  # type: ignore[index]
+
+
+def with_rates(**changes: object) -> dict[str, object]:
+    return with_phase(rates={"peak": 0.5, **changes})
+
+
+def test_a_changed_recipe_needs_a_name_of_its_own(refusal):
+    assert refusal({"based_on": "digits"}) == 'it needs a "name" of its own'
+
+
+def test_an_unknown_base_is_refused_with_the_known_ones(refusal):
+    sentence = refusal({"based_on": "imagenet", "name": "mine"})
+    assert sentence.startswith("expected a recipe among cifar10, ")
+    assert sentence.endswith("got 'imagenet'")
+
+
+@pytest.mark.parametrize("base", [["digits"], 5, {}, True])
+def test_a_base_that_is_no_name_is_refused(refusal, base):
+    sentence = refusal({"based_on": base, "name": "mine"})
+    assert sentence == f"'based_on' of the recipe must be text; got {base!r}"
+
+
+@pytest.mark.parametrize(
+    ("contents", "unknown", "where", "known"),
+    [
+        ({**SMALL, "batch": 3}, "batch", "the recipe", "global_batch_size"),
+        (
+            {"based_on": "digits", "name": "mine", "momentum": 0.8},
+            "momentum",
+            "the recipe",
+            "batch_norm_decay",
+        ),
+        (
+            with_phase(mix_up=0.2),
+            "mix_up",
+            "number 1 of 'phases' of the recipe",
+            "mixup",
+        ),
+        (
+            with_rates(warmup=1),
+            "warmup",
+            "'rates' of number 1 of 'phases' of the recipe",
+            "warmup_epochs",
+        ),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_known_ones(
+    refusal, contents, unknown, where, known
+):
+    sentence = refusal(contents)
+    begin = f"unknown field {unknown!r} of {where}; known are "
+    assert sentence.startswith(begin)
+    assert known in sentence.removeprefix(begin).split(", ")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_missing_field_is_named(refusal, name):
+    contents = {key: value for key, value in SMALL.items() if key != name}
+    assert refusal(contents) == f"{name!r} of the recipe is missing"
+
+
+def test_a_missing_field_of_a_part_is_named_with_its_place(refusal):
+    phases = [SMALL["phases"][0], {"name": "second"}]
+    assert refusal({**SMALL, "phases": phases}) == (
+        "'epochs' of number 2 of 'phases' of the recipe is missing"
+    )
+    assert refusal(with_phase(rates={"start": 0.1})) == (
+        "'peak' of 'rates' of number 1 of 'phases' of the recipe is missing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        ({**SMALL, "name": 3}, "'name' of the recipe must be text; got 3"),
+        ({**SMALL, "model": None}, "'model' of the recipe must be text; got None"),
+        (
+            {**SMALL, "image_size": 32.0},
+            "'image_size' of the recipe must be a whole number; got 32.0",
+        ),
+        (
+            {**SMALL, "image_size": True},
+            "'image_size' of the recipe must be a whole number; got True",
+        ),
+        (
+            {**SMALL, "global_batch_size": "4"},
+            "'global_batch_size' of the recipe must be a whole number; got '4'",
+        ),
+        (
+            {**SMALL, "ema_decay": False},
+            "'ema_decay' of the recipe must be a number; got False",
+        ),
+        (
+            {**SMALL, "nesterov": 1},
+            "'nesterov' of the recipe must be a bool; got 1",
+        ),
+        (
+            {**SMALL, "deviations": "none"},
+            "'deviations' of the recipe must be a list; got 'none'",
+        ),
+        (
+            {**SMALL, "deviations": ["one", 2]},
+            "number 2 of 'deviations' of the recipe must be text; got 2",
+        ),
+        (
+            {**SMALL, "phases": {"epochs": 3}},
+            "'phases' of the recipe must be a list; got {'epochs': 3}",
+        ),
+        (
+            {**SMALL, "phases": [3]},
+            "number 1 of 'phases' of the recipe must be an object; got 3",
+        ),
+        (
+            with_phase(epochs="3"),
+            "'epochs' of number 1 of 'phases' of the recipe must be a number; got '3'",
+        ),
+        (
+            with_phase(rates=0.5),
+            "'rates' of number 1 of 'phases' of the recipe must be an object; got 0.5",
+        ),
+        (
+            with_rates(start_scales="no"),
+            "'start_scales' of 'rates' of number 1 of 'phases' of the recipe must be a"
+            " bool; got 'no'",
+        ),
+        (
+            with_rates(drop_epochs=[1, None]),
+            "number 2 of 'drop_epochs' of 'rates' of number 1 of 'phases' of the recipe"
+            " must be a number; got None",
+        ),
+        ({**SMALL, "train_epochs": "3"}, "'train_epochs' must be a number; got '3'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_place(refusal, contents, sentence):
+    assert refusal(contents) == sentence
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        with_rates(peak="#"),
+        with_rates(warmup_epochs="#"),
+        with_rates(decay_epochs="#"),
+        with_rates(drop_epochs=["#"]),
+        with_phase(epochs="#"),
+        with_phase(mixup="#"),
+        {**SMALL, "clip_norm": "#"},
+        {**SMALL, "train_epochs": "#"},
+    ],
+)
+def test_a_number_that_is_none_is_refused(refusal, contents, number):
+    sentence = refusal(json.dumps(contents).replace('"#"', number))
+    assert sentence.endswith(f"must be a number; got {float(number)}")
+
+
+def test_phases_must_add_up_to_the_length_that_is_stated(refusal, write):
+    assert refusal({**SMALL, "train_epochs": 4}) == (
+        "its phases must add up to the train_epochs that it states, 4; they are 3"
+        " epochs long"
+    )
+    assert recipe_file.read(write({**SMALL, "train_epochs": 3.0005})).name == "small"
+
+
+def test_the_first_phase_needs_rates(refusal):
+    sentence = "its first phase needs rates: there are none to go on along"
+    assert refusal({**SMALL, "phases": [{"epochs": 3}]}) == sentence
+    assert refusal(with_phase(rates=None)) == sentence
+
+
+def test_there_is_at_least_one_phase(refusal):
+    assert refusal({**SMALL, "phases": []}) == "it needs at least one phase"
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1e6])
+def test_a_phase_has_a_length(refusal, epochs):
+    assert refusal(with_phase(epochs=epochs)).startswith(
+        "the epochs of phase 'train' must be more than 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["image_size", "global_batch_size", "num_train_examples"]
+)
+def test_sizes_are_at_least_one(refusal, name):
+    assert refusal({**SMALL, name: 0}) == f"{name} must be at least 1; got 0"
+
+
+def test_another_rule_for_the_rates_is_refused(refusal):
+    assert refusal({**SMALL, "scaling": "cubic"}) == (
+        "scaling must be one of linear, root, none; got 'cubic'"
+    )
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines"])
+def test_a_name_that_is_no_word_is_refused(refusal, name):
+    said = f"must be a word or a line of them; got {name!r}"
+    assert refusal({**SMALL, "name": name}) == f"the name {said}"
+
+
+def test_a_name_of_another_recipe_is_refused(refusal):
+    assert refusal({**SMALL, "name": "digits"}) == (
+        "its name must be its own; digits is another recipe's"
+    )
+
+
+def test_a_warm_up_that_falls_is_refused(refusal):
+    rates = {"start": 2.0, "peak": 1.0, "warmup_epochs": 0.5}
+    phases = [{"name": "first", "epochs": 1, "rates": rates}]
+    assert refusal({**SMALL, "phases": phases}) == (
+        "the start of the rates of phase 'first' must be at most their peak; got 2.0"
+        " and 1.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "lasts"),
+    [({}, 5), ({"rates": None}, 5), ({"rates": {"peak": 1}}, 3)],
+)
+def test_drops_lie_within_the_epochs_of_their_rates(refusal, write, second, lasts):
+    def contents(drop: float) -> dict[str, object]:
+        rates = {"peak": 1, "decay": "steps", "drop_epochs": [1, drop]}
+        return {
+            **SMALL,
+            "phases": [
+                {"epochs": 3, "name": "first", "rates": rates},
+                {"epochs": 2, "name": "second", **second},
+            ],
+        }
+
+    assert recipe_file.read(write(contents(lasts - 0.5))).name == "small"
+    assert refusal(contents(lasts)) == (
+        f"the drop_epochs of phase 'first' must lie within the {lasts} epochs of its"
+        f" rates; got {lasts}"
+    )
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '"small"', "null"])
+def test_anything_but_an_object_is_refused(refusal, text):
+    assert refusal(text) == "it must be one object, {...}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'name': 3}", "name: small", "[" * 10**5])
+def test_a_file_that_is_no_json_is_refused(write, text):
+    path = write(text)
+    with pytest.raises(UserError) as caught:
+        recipe_file.read(path)
+    assert str(caught.value).startswith(f"{path} must be JSON; it isn't: ")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "mine.json").write_bytes(b'{"name": "\xff"}')
+    with pytest.raises(UserError, match="must be JSON; it isn't"):
+        recipe_file.read(tmp_path / "mine.json")
+
+
+def test_a_missing_file_and_a_folder_are_refused_with_their_path(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(UserError, match="expected a recipe file: ") as caught:
+            recipe_file.read(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        (
+            {**SMALL, "ema_decay": 1},
+            "ema_decay of the recipe small must be in [0, 1); got 1.0.",
+        ),
+        (with_phase(mixup=-0.5), "mixup of phase 'train' must be at least 0; got -0.5"),
+        (
+            with_rates(warmup_epochs=-1),
+            "warmup_steps of the rates of phase 'train' must be at least 0; got -10.",
+        ),
+        (
+            {**SMALL, "phases": 2 * SMALL["phases"]},
+            "the phases of a recipe must have different names; got train, train.",
+        ),
+    ],
+)
+def test_values_out_of_range_are_refused_before_a_run(write, contents, sentence):
+    recipe = recipe_file.read(write(contents))
+    with pytest.raises(UserError) as caught:
+        configs.resolve(recipe, {}, 40, ("a", "b"))
+    assert sentence in str(caught.value)
