@@ -145,7 +145,12 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     recalibration = None
     if config.recalibration_batches:
         recalibration = Recalibration(
-            state.model, shares["train"], config, communicator, num_parallel_calls
+            state.model,
+            shares["train"],
+            config,
+            communicator,
+            num_parallel_calls,
+            signals,
         )
     report = EvaluationReport(
         settings_for_json(config),

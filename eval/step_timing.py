@@ -18,7 +18,7 @@ from resnet.data.input_pipeline import Batch
 from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.train_state import TrainState, build_model
-from resnet.train_step import NUM_VOTES, Rates, TrainStep
+from resnet.train_step import NUM_VOTES, StepRates, TrainStep
 
 LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
 
@@ -68,7 +68,7 @@ def training_step(
     """
     state = TrainState(config)
     train_step = TrainStep(state, config.phases[0], communicator)
-    rates = Rates(LEARNING_RATE, config.phases[0].momentum)
+    rates = StepRates(LEARNING_RATE, config.phases[0].momentum)
     nothing = tf.zeros([0])  # Of a batch: what the step doesn't use here.
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:

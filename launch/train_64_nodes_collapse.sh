@@ -2,9 +2,11 @@
 # The 72-epoch recipe of five phases: ResNet-50 on ImageNet, global batch 4,096 on 128
 # ranks, two on each of 64 nodes (Codreanu et al. 2017, arXiv:1711.04291). The source
 # started each phase by hand, with the weights of the one before; here one run does all
-# five, and keeps a checkpoint at each boundary. To start a phase by hand:
+# five, and keeps a checkpoint at each boundary. To start a phase by hand, in another folder,
+# with the weights that the phase before ended with (collapse: those of step 21,050):
 #
-#   launch/train_64_nodes_collapse.sh --first_phase=collapse --initial_weights=MODEL
+#   MODEL_DIR=OTHER launch/train_64_nodes_collapse.sh --first_phase=collapse \
+#     --initial_weights=MODEL/checkpoints/step-00021050
 #
 # For MPICH and Intel MPI, from a login node with a host file or inside an allocation.
 # For Slurm: sbatch launch/train_64_nodes_collapse.slurm

@@ -1,5 +1,6 @@
 """What a run would do, in words and numbers, before it does it. Needs no TensorFlow."""
 
+import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -179,20 +180,21 @@ def _rates(config: Config, first: int, phase: Phase) -> str:
     """Returns a phase's learning rates: at its ends, and where a warm-up ends."""
     values = [
         f"{phases.learning_rate(config.phases, step):.4g}"
-        for step in _corners(first, phase)
+        for step in _corners(config, first, phase)
     ]
-    return " > ".join(dict.fromkeys(values))
+    return " > ".join(value for value, _ in itertools.groupby(values))
 
 
-def _corners(first: int, phase: Phase) -> list[int]:
+def _corners(config: Config, first: int, phase: Phase) -> list[int]:
     """Returns the steps of a phase between which nothing but a line or curve is."""
-    steps = [first, first + phase.num_steps - 1]
-    if phase.curve is not None and phase.curve.warmup_steps:
-        after = first + phase.curve.warmup_steps
-        steps[1:1] = [after - 1, after]
-    if phase.curve is not None and phase.curve.decay == "steps":
-        steps[-1:-1] = [first + drop for drop in phase.curve.drops]
-    return steps
+    begin, curve = phases.curve_at(config.phases, first)
+    steps = {first, first + phase.num_steps - 1}
+    after = begin + curve.warmup_steps
+    inner = [after - 1, after]
+    if curve.decay == "steps":
+        inner += [begin + drop for drop in curve.drops]
+    steps.update(step for step in inner if min(steps) < step < max(steps))
+    return sorted(steps)
 
 
 def _pictures(phase: Phase) -> str:
@@ -224,7 +226,9 @@ def _curves(config: Config) -> list[str]:
     begin = trained[0][0]
     steps = config.train_steps - begin
     columns = min(_BAR_COLUMNS, steps)
-    corners = [step for first, phase in trained for step in _corners(first, phase)]
+    corners = [
+        step for first, phase in trained for step in _corners(config, first, phase)
+    ]
     lines = []
     for name, curve in curves(config).items():
         highest = max(map(curve, corners))

@@ -47,7 +47,14 @@ def draw(config: Config) -> Figure:
                 fontsize=8,
                 color="#555555",
             )
-    all_axes[-1].set_xlabel("epoch")
+    all_axes[-1].set_xlabel(f"epoch of {config.num_train_examples:,} images")
+    steps_of_epoch = config.num_train_examples / config.global_batch_size
+    steps = all_axes[-1].secondary_xaxis(
+        -0.75,
+        functions=(lambda epoch: epoch * steps_of_epoch, config.epoch),
+    )
+    steps.xaxis.set_major_formatter("{x:,.0f}")
+    steps.set_xlabel(f"step of {config.global_batch_size:,} images")
     figure.suptitle(
         f"{config.recipe}: batch {config.global_batch_size:,}, {len(trained):,} steps",
         x=0.01,

@@ -35,6 +35,12 @@ def _gradual_warmup_then_dec(
     )
 
 
+_TPU_PICTURES = (
+    "crops of pictures are those of the TPU code of April 2018; the source's line"
+    " numbers fit that of February 2018, whose crops are"
+    " --augmentation=random_resized_crop_2018_02 and --eval_crop=resize_then_crop"
+)
+
 TPU_90EP_24K = Recipe(
     name="tpu_90ep_24k",
     source=f"{SURFSARA}: 256 nodes, 512 ranks of 48 examples",
@@ -47,7 +53,9 @@ TPU_90EP_24K = Recipe(
     published="top-1 of 75 % and more",
     deviations=(
         "the source counts 1,280,000 images an epoch: its 4,680 steps are 89.77 epochs",
+        _TPU_PICTURES,
     ),
+    rank_batch_size=48,
 )
 
 TPU_90EP_8K = Recipe(
@@ -62,6 +70,7 @@ TPU_90EP_8K = Recipe(
     deviations=(
         "the source doesn't print this run's rates: 3.2 is the linear rule, 0.1 for 256"
         " examples; the warm-up is 5 epochs",
+        _TPU_PICTURES,
     ),
 )
 
@@ -105,8 +114,8 @@ def _caffe_phase(
 _CAFFE_DEVIATIONS = (
     "pictures are normalized by ImageNet's mean and deviation; the source takes off"
     " (104, 117, 123) and divides by 128",
-    "the first convolution has no bias, and its weights start as those of the others,"
-    " by fan-in; the source's has one, and fan-out",
+    "convolutions start with weights of a variance of 1/fan-in, the TPU recipe's; the"
+    " source's with 2/fan-in, the first one with 2/fan-out, and that one has a bias",
     "the order of the data goes on from phase to phase; the source's starts again",
     "pictures have their own sizes; the source stored them resized, and its crops with"
     " another aspect come from those",
@@ -137,6 +146,7 @@ COLLAPSE_72EP_4K = Recipe(
     zero_last_gamma=False,
     published="top-1 76.278 %, top-5 93.186 %",
     deviations=_CAFFE_DEVIATIONS,
+    rank_batch_size=32,
 )
 
 COLLAPSE_94EP_14K = Recipe(
@@ -165,6 +175,7 @@ COLLAPSE_94EP_14K = Recipe(
         " from step 7,638); what the collapse doesn't begin with isn't trained here",
         *_CAFFE_DEVIATIONS,
     ),
+    rank_batch_size=16,
 )
 
 
@@ -173,12 +184,17 @@ def _lars(
     batch: int,
     peak: float,
     warmup_epochs: float,
-    epochs: float,
+    steps: int,
     weight_decay: float,
+    rank_batch_size: int,
     published: str,
     momentum: float = 0.9,
 ) -> Recipe:
-    """Returns one row of MLPerf's table: LARS, a decay of power 2 to 1e-4."""
+    """Returns one row of MLPerf's table: LARS, a decay of power 2 to 1e-4.
+
+    The table's steps of decay are here those of the whole run; with a batch of 8,192
+    those after the warm-up, since they would end before the epochs that it reports.
+    """
     return Recipe(
         name=name,
         source=MLPERF_SOURCE,
@@ -188,7 +204,7 @@ def _lars(
         num_train_examples=IMAGENET,
         phases=(
             RecipePhase(
-                epochs=epochs,
+                epochs=epochs_of(steps, batch),
                 rates=Rates(
                     peak=peak, warmup_epochs=warmup_epochs, power=2.0, end=1e-4
                 ),
@@ -204,28 +220,27 @@ def _lars(
         scaling="none",
         published=published,
         deviations=(
-            "the source's table doesn't say where its decays are counted from: they end"
-            f" here after {epochs:g} epochs, two after the mean that it reports",
-            "batch normalization is over each rank's own batch; the source declares"
-            " spans of 64 to 256 examples",
+            "the source's table doesn't say where its steps of decay are counted from;"
+            f" they end here after {epochs_of(steps, batch):.1f} epochs",
         ),
+        rank_batch_size=rank_batch_size,
     )
 
 
 LARS_40EP_4K = _lars(
-    *("lars_40ep_4k", 4096, 10.0, 5, 42, 2e-4),
+    *("lars_40ep_4k", 4096, 10.0, 5, 13_137, 2e-4, 64),
     published="top-1 75.9 % after 40.0 epochs (39 to 42, 10 runs)",
 )
 LARS_42EP_8K = _lars(
-    *("lars_42ep_8k", 8192, 17.0, 5, 44, 2e-4),
+    *("lars_42ep_8k", 8192, 17.0, 5, 782 + 6095, 2e-4, 64),
     published="top-1 75.9 % after 42.0 epochs (41 to 44, 10 runs)",
 )
 LARS_45EP_13K = _lars(
-    *("lars_45ep_13k", 13_056, 12.8, 9, 48, 2.5e-5),
+    *("lars_45ep_13k", 13_056, 12.8, 9, 4710, 2.5e-5, 204),
     published="top-1 75.9 % after 45.4 epochs (44 to 46, 10 runs)",
 )
 LARS_56EP_32K = _lars(
-    *("lars_56ep_32k", 32_768, 21.2, 16, 58, 2.5e-5),
+    *("lars_56ep_32k", 32_768, 21.2, 16, 2267, 2.5e-5, 128),
     published="top-1 75.9 % after 56.0 epochs (55 to 57, 10 runs)",
     momentum=0.94,
 )
@@ -255,6 +270,7 @@ GOYAL_90EP_8K = Recipe(
     eval_crop="resize_then_crop",
     momentum_correction=True,
     published="no loss of accuracy against a batch of 256",
+    rank_batch_size=32,
 )
 
 RECIPES = (

@@ -85,12 +85,18 @@ def ended_by(phases: Sequence[Phase], step: int) -> Phase | None:
     return phases[ends.index(step)] if step in ends else None
 
 
-def learning_rate(phases: Sequence[Phase], step: int) -> float:
-    """Returns the learning rate of one step of the run, from 0."""
+def curve_at(phases: Sequence[Phase], step: int) -> tuple[int, Curve]:
+    """Returns the step that the curve of a step's rates begins with, and the curve."""
     index = index_of(phases, step)
     while (curve := phases[index].curve) is None:
         index -= 1
-    return schedules.learning_rate(curve, step - first_steps(phases)[index])
+    return first_steps(phases)[index], curve
+
+
+def learning_rate(phases: Sequence[Phase], step: int) -> float:
+    """Returns the learning rate of one step of the run, from 0."""
+    first, curve = curve_at(phases, step)
+    return schedules.learning_rate(curve, step - first)
 
 
 def momentum(phases: Sequence[Phase], step: int, corrected: bool) -> float:

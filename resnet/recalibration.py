@@ -17,6 +17,7 @@ from resnet.config import Config
 from resnet.data import batches
 from resnet.data.share import Share
 from resnet.distributed import Communicator
+from resnet.stop_signals import Preempted, StopSignals
 
 
 class Recalibration:
@@ -36,6 +37,7 @@ class Recalibration:
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
+        signals: StopSignals | None = None,
     ) -> None:
         """Prepares it; the first time makes the graph.
 
@@ -45,6 +47,7 @@ class Recalibration:
             config: The run's settings.
             communicator: The ranks.
             num_parallel_calls: Pictures that a rank decodes at the same time.
+            signals: What may ask this rank to leave, between two batches.
         """
         self._model = model
         # A batch is one rank's: nobody shares it.
@@ -52,6 +55,7 @@ class Recalibration:
         self._config = config
         self._communicator = communicator
         self._num_parallel_calls = num_parallel_calls
+        self._signals = signals
         averages = {one.path: one.value for one in model.non_trainable_variables}
         self._means = [
             average for path, average in averages.items() if path.endswith("_mean")
@@ -71,6 +75,7 @@ class Recalibration:
             num_ranks: Ranks that the run had, which divided its global batches.
 
         Raises:
+            Preempted: On all ranks, if one of them was asked to leave.
             UserError: If a record is damaged and none may be.
         """
         if not self._means:
@@ -91,6 +96,8 @@ class Recalibration:
                 self._num_parallel_calls,
             )
             for number in range(first, end):
+                if self._wants_to_leave():
+                    break
                 communicator.doing(
                     f"recalibrating with batch {number + 1} of {total}",
                     is_timed=number > first,  # That one may make the graph.
@@ -98,9 +105,14 @@ class Recalibration:
                 mean, variance = self._statistics(next(of_rank).images).numpy()
                 sums += (mean, variance + mean**2)
         communicator.doing("adding up the statistics", waits_for_others=True)
+        if any(communicator.gather(self._wants_to_leave())):
+            raise Preempted("stopped in a recalibration, as asked", "begins it anew")
         mean, mean_square = communicator.sum(sums) / total
         _assign_parts(self._means, mean)
         _assign_parts(self._variances, np.maximum(mean_square - mean**2, 0))
+
+    def _wants_to_leave(self) -> bool:
+        return self._signals is not None and bool(self._signals.seen)
 
     def _settings(self, step: int, num_ranks: int) -> Config:
         """Returns settings whose global batches are the batches of one rank.

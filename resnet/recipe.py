@@ -94,6 +94,8 @@ class Recipe:
         scaling: What another batch does to the rates: "linear" scales them with it,
             "root" with its square root,
             "none" leaves them, where the source has no rule.
+        rank_batch_size: Examples that batch normalization is over in the source, those
+            of a rank; 0 where that isn't known, or doesn't matter.
         published: What the source reports.
         deviations: What a run of this program does otherwise than the source.
     """
@@ -116,5 +118,6 @@ class Recipe:
     clip_norm: float = 0.0
     ema_decay: float = 0.0
     scaling: str = "linear"
+    rank_batch_size: int = 0
     published: str = ""
     deviations: tuple[str, ...] = ()

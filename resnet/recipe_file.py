@@ -22,6 +22,7 @@ from resnet import recipes
 from resnet.recipe import SCALINGS, Rates, Recipe, RecipePhase
 
 _Part = TypeVar("_Part", Recipe, RecipePhase, Rates)
+_MOST_EPOCHS = 1e6
 # How far lengths may be from the total that a file names, in epochs.
 _TOLERANCE = 1e-3
 
@@ -64,8 +65,12 @@ def _recipe(values: dict[str, Any]) -> Recipe:
     if "name" not in values:
         raise UserError('it needs a "name" of its own')
     base = _converted(str, base, "'based_on' of the recipe")
+    if base not in recipes.RECIPES:
+        raise UserError(
+            f"it can be based_on {', '.join(sorted(recipes.RECIPES))}; got {base!r}"
+        )
     old = {
-        field.name: getattr(recipes.get(base), field.name)
+        field.name: getattr(recipes.RECIPES[base], field.name)
         for field in dataclasses.fields(Recipe)
     }
     # What is said of the source is said of its own numbers.
@@ -143,11 +148,16 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
             )
     if recipe.name in recipes.RECIPES:
         raise UserError(f"its name must be its own; {recipe.name} is another recipe's")
-    for name in ("global_batch_size", "num_train_examples", "image_size"):
-        if getattr(recipe, name) < 1:
-            raise UserError(f"{name} must be at least 1; got {getattr(recipe, name)}")
+    for name, lowest in (
+        ("global_batch_size", 1),
+        ("num_train_examples", 1),
+        ("image_size", 1),
+        ("rank_batch_size", 0),
+    ):
+        if (value := getattr(recipe, name)) < lowest:
+            raise UserError(f"{name} must be at least {lowest}; got {value}")
     for index, part in enumerate(recipe.phases):
-        if not 0 < part.epochs < 1e6:
+        if not 0 < part.epochs < _MOST_EPOCHS:
             raise UserError(
                 f"the epochs of phase {part.name!r} must be more than 0; got"
                 f" {part.epochs}"
@@ -169,6 +179,23 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
 
 def _check_rates(rates: Rates, name: str, epochs: float) -> None:
     """Refuses rates of a phase, by name, that don't fit the epochs they are for."""
+    for what, values in (
+        ("warmup_epochs", (rates.warmup_epochs,)),
+        ("decay_epochs", (rates.decay_epochs or 0.0,)),
+        ("drop_epochs", rates.drop_epochs),
+    ):
+        for value in values:
+            if not 0 <= value < _MOST_EPOCHS:
+                raise UserError(
+                    f"{what} of phase {name!r} must be at least 0, and below"
+                    f" {_MOST_EPOCHS:g}; got {value:g}"
+                )
+    if (rates.decay == "steps") != bool(rates.drop_epochs):
+        raise UserError(
+            f"the rates of phase {name!r} must have drop_epochs if their decay is"
+            f' "steps", and only then; got decay {rates.decay!r} and'
+            f" {len(rates.drop_epochs)} drop_epochs"
+        )
     if rates.warmup_epochs and rates.start > rates.peak:
         raise UserError(
             f"the start of the rates of phase {name!r} must be at most their peak; got"

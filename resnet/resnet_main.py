@@ -19,7 +19,7 @@ from resnet.stop_signals import Preempted, StopSignals
 if __name__ == "__main__":  # Before the other imports, which take half a second.
     SIGNALS = StopSignals()
 
-from absl import flags
+from absl import flags, logging
 
 from data_prep import manifest
 from data_prep.errors import UserError, parse_flags
@@ -29,9 +29,9 @@ from resnet import (
     failure_file,
     installation,
     program,
+    recipe_changes,
     recipe_file,
     recipes,
-    scaling,
     shared_flags,
     train_flags,
 )
@@ -58,6 +58,7 @@ def main(
             tell(communicator)
             return
         shared_flags.check()
+        train_flags.check()
     communicator.start_guard(place, FLAGS.stall_seconds, FLAGS.model_dir)
     for what, value in installation.describe().items():
         communicator.require_same(what, value)
@@ -66,11 +67,15 @@ def main(
     )
     contents = record_set.manifest
     with communicator.together():
-        config = resolve_config(contents)
+        recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
+        split = contents.splits["train"]
+        config = configs.resolve(
+            recipe, given, split.num_examples, contents.class_names
+        )
         splits = [contents.splits[name] for name in splits_to_read(config, contents)]
         configs.check_ranks(config, communicator.num_ranks)
         if FLAGS.require_mixed:
-            manifest.check_mixing(contents.splits["train"])
+            manifest.check_mixing(split)
         if communicator.rank == 0:
             make_model_dir(config.model_dir)
             take_lock(pathlib.Path(config.model_dir))
@@ -128,6 +133,8 @@ def main(
                 raise UserError(
                     f"--model_dir must be a folder that can be written to: {error}"
                 ) from error
+    for change in recipe_changes.of_run(recipe, given, config, communicator.num_ranks):
+        logging.info("Changed from the recipe: %s.", change)
     try:
         train.train(
             config,
@@ -152,18 +159,19 @@ def tell(communicator: Communicator) -> None:
     if FLAGS.list_recipes:
         print(explain.list_recipes(list(recipes.RECIPES.values())))
         return
-    recipe = recipe_file.get(FLAGS.recipe)
-    num_examples = recipe.num_train_examples
+    recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
+    num_examples, class_names = recipe.num_train_examples, ("of the data",)
     if FLAGS.data_dir:
         contents = manifest.load(FLAGS.data_dir, "train").manifest
         num_examples = contents.splits["train"].num_examples
-    given = train_flags.given_settings()
-    config = configs.resolve(recipe, given, num_examples, class_names=("of the data",))
+    config = configs.resolve(recipe, given, num_examples, class_names)
+    if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
+        config = dataclasses.replace(config, mode="train")
     if config.initial_weights:
         checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
     configs.check_ranks(config, num_ranks)
-    changes = scaling.notes(recipe, given, config.global_batch_size, num_examples)
+    changes = recipe_changes.of_run(recipe, given, config, num_ranks)
     if FLAGS.explain_plot and communicator.rank == 0:
         from resnet import explain_plot, picture_file  # Takes a second to import.
 
@@ -173,24 +181,21 @@ def tell(communicator: Communicator) -> None:
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
-    """Returns the splits of the data set that the run needs."""
-    if config.mode == "train_and_eval" and "validation" in contents.splits:
-        return ["train", "validation"]
-    return ["train"]
-
-
-def resolve_config(contents: manifest.Manifest) -> Config:
-    """Returns the settings that recipe, flags and data set make.
+    """Returns the splits of the data set that the run needs.
 
     Raises:
-        UserError: If they are wrong.
+        UserError: If it is to evaluate at certain times and there is none to evaluate.
     """
-    return configs.resolve(
-        recipe_file.get(FLAGS.recipe),
-        train_flags.given_settings(),
-        contents.splits["train"].num_examples,
-        contents.class_names,
-    )
+    if config.mode == "train":
+        return ["train"]
+    if "validation" in contents.splits:
+        return ["train", "validation"]
+    if config.eval_every or config.stop_at_top1:
+        raise UserError(
+            "--eval_every and --stop_at_top1 need a validation split, which this data"
+            " set hasn't. Leave them out, or convert the validation pictures too."
+        )
+    return ["train"]
 
 
 def make_model_dir(model_dir: str) -> None:

@@ -1,6 +1,5 @@
 """How a recipe fits another batch, another data set and another length."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -152,8 +151,7 @@ def problems_of_given(recipe: Recipe, given: Mapping[str, Any]) -> list[str]:
 def _differs(name: str, recipe: Recipe) -> str:
     return (
         f"--{name} can't be one for the whole run: it differs among the"
-        f" {len(recipe.phases)} phases of {recipe.name}. Change it in a recipe file"
-        f" that is based_on {recipe.name}."
+        f" {len(recipe.phases)} phases of {recipe.name}. Change it in a recipe file."
     )
 
 
@@ -189,7 +187,8 @@ def _curve(
         raise UserError(
             "the warm-up must end before the training; got"
             f" warmup_steps={warmup_steps}, {length} steps in all of phase {name!r}."
-            " Shorten it with --warmup_steps, or train longer."
+            " Shorten it (--warmup_steps, or a recipe file if each phase has rates of"
+            " its own), or train longer."
         )
     peak = given.get("peak_learning_rate")
     start = given.get("base_learning_rate")
@@ -199,6 +198,11 @@ def _curve(
             peak *= start / rates.start
     if start is None:  # A warm-up does not fall.
         start = min(rates.start * (factor if rates.start_scales else 1), peak)
+    elif warmup_steps and start > peak:
+        raise UserError(
+            "a warm-up must not fall: --base_learning_rate must be at most the peak;"
+            f" got {start:g} and {peak:g}. Lower it, or raise --peak_learning_rate."
+        )
     decay_start = 0 if rates.decays_from_start else warmup_steps
     decay_end = length
     if rates.decay_epochs is not None:
@@ -222,65 +226,3 @@ def _curve(
         ),
         drop_factor=rates.drop_factor,
     )
-
-
-def notes(
-    recipe: Recipe,
-    given: Mapping[str, Any],
-    global_batch_size: int,
-    num_train_examples: int,
-) -> list[str]:
-    """Returns what a run changes of its recipe's numbers, in sentences."""
-    found = []
-    if num_train_examples != recipe.num_train_examples:
-        found.append(
-            f"{num_train_examples:,} training examples instead of"
-            f" {recipe.num_train_examples:,}: lengths are those of the recipe in epochs"
-        )
-    if global_batch_size != recipe.global_batch_size:
-        share = global_batch_size / recipe.global_batch_size
-        factor = rate_factor(recipe, global_batch_size)
-        rates = (
-            f"the learning rates are multiplied by {factor:.4g}"
-            if recipe.scaling != "none"
-            else "the learning rates stay, since the source has no rule for them"
-        )
-        found.append(
-            f"a global batch of {global_batch_size:,} instead of"
-            f" {recipe.global_batch_size:,}: the steps are divided by {share:.4g},"
-            f" {rates}"
-        )
-    stretch = stretch_of(recipe, given, num_train_examples / global_batch_size)
-    if abs(stretch - 1) > 1e-3:
-        warmup = (
-            "; the warm-up stays"
-            if len(recipe.phases) == 1
-            else ", each phase and its warm-up alike"
-        )
-        found.append(f"{stretch:.4g} times as long as the recipe{warmup}")
-    for name in (*RATE_SETTINGS, *PHASE_SETTINGS):
-        if name in given:
-            found.append(f"{name} = {given[name]}, given{_and_so(recipe, given, name)}")
-    for field in dataclasses.fields(Recipe):
-        is_told = field.name in ("global_batch_size", *PHASE_SETTINGS)
-        if (
-            not is_told
-            and given.get(field.name, old := getattr(recipe, field.name)) != old
-        ):
-            value = given[field.name]
-            also = _and_so(recipe, given, field.name)
-            found.append(f"{field.name} = {value}, given, instead of {old}{also}")
-    return found
-
-
-def _and_so(recipe: Recipe, given: Mapping[str, Any], name: str) -> str:
-    """Returns what else a setting that is given changes, or should."""
-    if name == "base_learning_rate" and "peak_learning_rate" not in given:
-        rates = recipe.phases[0].rates
-        if rates and rates.start and given[name]:
-            return (
-                f": so is the peak, {given[name] / rates.start:.4g} times the recipe's"
-            )
-    if name == "optimizer" and "peak_learning_rate" not in given:
-        return ": the rates stay, which are others with another optimizer"
-    return ""

@@ -94,7 +94,7 @@ _CURVE_BOUNDS: dict[str, tuple[float, float]] = {
     "warmup_steps": (0, _MOST),
     "end": (0, math.inf),
     "power": (1e-9, math.inf),
-    "drop_factor": (0, math.inf),
+    "drop_factor": (0, 1),
 }
 # Flags keep the names that the recipe's ancestor gave them.
 _FLAG_NAMES = {
@@ -144,6 +144,11 @@ def check(config: "Config") -> None:
         problems.append(
             f"--first_phase must be one of {', '.join(names)}; got"
             f" {config.first_phase}."
+        )
+    if config.mode == "train" and (config.eval_every or config.stop_at_top1):
+        problems.append(
+            "--eval_every and --stop_at_top1 need --mode=train_and_eval; got"
+            " --mode=train."
         )
     if problems:
         raise UserError(" ".join(problems))

@@ -50,21 +50,24 @@ def _for_imagenette(
         phases=tuple(_shrunk(part, share, factor) for part in base.phases),
         published="",
         deviations=(),
+        rank_batch_size=0,
     )
 
 
 def _shrunk(part: RecipePhase, share: float, factor: float) -> RecipePhase:
     """Returns a phase of that share of its length, its rates times a factor."""
-    rates = part.rates or Rates(0.0)
-    ends = rates.decay_epochs
-    rates = dataclasses.replace(
-        rates,
-        start=rates.start * factor,
-        peak=rates.peak * factor,
-        end=rates.end * factor,
-        warmup_epochs=rates.warmup_epochs * share,
-        decay_epochs=None if ends is None else ends * share,
-    )
+    rates = part.rates
+    if rates is not None:
+        ends = rates.decay_epochs
+        rates = dataclasses.replace(
+            rates,
+            start=rates.start * factor,
+            peak=rates.peak * factor,
+            end=rates.end * factor,
+            warmup_epochs=rates.warmup_epochs * share,
+            decay_epochs=None if ends is None else ends * share,
+            drop_epochs=tuple(drop * share for drop in rates.drop_epochs),
+        )
     return dataclasses.replace(
         part, epochs=part.epochs * share, rates=rates, label_smoothing=0.1
     )
@@ -151,7 +154,11 @@ CIFAR10 = Recipe(
     deviations=(
         "convolutions start as those of the other networks here; the source's are"
         " PyTorch's",
+        "pictures are normalized by ImageNet's mean and deviation; the source's by"
+        " CIFAR-10's",
+        "weights of normalizations don't decay; the source's do",
     ),
+    rank_batch_size=512,
 )
 
 DIGITS = Recipe(

@@ -32,7 +32,7 @@ from resnet.train_state import (
     ema_decay,
     restore_newest,
 )
-from resnet.train_step import Rates, TrainStep
+from resnet.train_step import StepRates, TrainStep
 
 
 def train(
@@ -77,7 +77,12 @@ def train(
         )
         if config.recalibration_batches:
             recalibration = Recalibration(
-                state.model, train_share, config, communicator, num_parallel_calls
+                state.model,
+                train_share,
+                config,
+                communicator,
+                num_parallel_calls,
+                signals,
             )
     with communicator.together():
         record_log = RecordLog(
@@ -202,9 +207,9 @@ def save_state(
     saving.save(evaluated)
 
 
-def rates_of(config: Config, step: int) -> Rates:
+def rates_of(config: Config, step: int) -> StepRates:
     """Returns what changes from step to step, of one step from 0."""
-    return Rates(
+    return StepRates(
         phases.learning_rate(config.phases, step),
         phases.momentum(config.phases, step, config.momentum_correction),
         ema_decay(config, step),

@@ -36,7 +36,9 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("train_steps", None, "Steps to train.")
 flags.DEFINE_float("train_epochs", None, "Epochs to train, instead of --train_steps.")
 flags.DEFINE_float(
-    "base_learning_rate", None, "Of step 0; the peak is changed in proportion."
+    "base_learning_rate",
+    None,
+    "Of step 0; if the recipe's isn't 0, the peak is changed in proportion.",
 )
 flags.DEFINE_float(
     "peak_learning_rate", None, "After the warm-up; unset, it scales with the batch."
@@ -103,7 +105,7 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "keep_checkpoints",
     Config.keep_checkpoints,
-    "Newest checkpoints that are kept, beside the best.",
+    "Newest checkpoints that are kept, beside the best and the ends of phases.",
 )
 flags.DEFINE_string(
     "shard_by",
@@ -123,6 +125,20 @@ flags.DEFINE_integer(
     Config.decoded_cache_mb,
     "Memory of each rank for decoded pictures, in 10**6 bytes.",
 )
+
+
+def check() -> None:
+    """Refuses flags of --explain without it.
+
+    Raises:
+        UserError: With a sentence for the first of them.
+    """
+    if FLAGS["num_ranks"].present:
+        raise UserError(
+            "--num_ranks is for --explain; mpirun -np says how many ranks train."
+        )
+    if FLAGS.explain_plot:
+        raise UserError("--explain_plot is for --explain. Add that, or leave it out.")
 
 
 def given_settings() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from resnet.train_state import TrainState
 NUM_VOTES = 2  # Whether to leave, and whether to save.
 
 
-class Rates(NamedTuple):
+class StepRates(NamedTuple):
     """What changes from step to step.
 
     Attributes:
@@ -82,7 +82,9 @@ class TrainStep:
         """Adds up the gradients of a part of a step that is not its last."""
         self._add(part.images, part.labels, part.label_share)
 
-    def __call__(self, last: Batch, rates: Rates, votes: Sequence[float]) -> Outcome:
+    def __call__(
+        self, last: Batch, rates: StepRates, votes: Sequence[float]
+    ) -> Outcome:
         """Moves the variables by one step. Each rank must call it as often.
 
         Args:

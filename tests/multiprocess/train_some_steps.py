@@ -22,7 +22,7 @@ def main() -> None:
     from resnet import train_state
     from resnet.data import batches, record_files
     from resnet.data.share import share_of
-    from resnet.train_step import NUM_VOTES, Rates, TrainStep
+    from resnet.train_step import NUM_VOTES, StepRates, TrainStep
 
     records = record_files.open_split(manifest.load(records_dir, "train"), "train")
     given = {
@@ -53,7 +53,7 @@ def main() -> None:
     for _ in range(int(num_steps)):
         for _ in range(int(num_parts) - 1):
             train_step.add(next(train_batches))
-        train_step(next(train_batches), Rates(0.02, 0.9), [0.0] * NUM_VOTES)
+        train_step(next(train_batches), StepRates(0.02, 0.9), [0.0] * NUM_VOTES)
 
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])

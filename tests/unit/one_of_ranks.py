@@ -1,5 +1,7 @@
 """A rank whose others are not there."""
 
+from typing import Any
+
 import numpy as np
 
 
@@ -22,6 +24,10 @@ class OneOfRanks:
 
     def doing(self, what: str, **facts: bool) -> None:
         """Tells nobody."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns what this rank says."""
+        return [value]
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Keeps the values, and returns the sum of all."""

@@ -69,7 +69,6 @@ OF_RUN = {
     "eval_crop": "resize_then_crop",
     "precision": "auto",
     "seed": 2**63 - 1,
-    "mode": "train",
     "eval_batch_size": 1,
     "eval_every": "2",
     "stop_at_top1": 0.75,
@@ -106,7 +105,7 @@ def test_given_values_win():
         image_size=32,
         train_steps=7,
         warmup_steps=3,
-        base_learning_rate=0.25,
+        base_learning_rate=0.0625,
         peak_learning_rate=0.125,
     )
     assert {name: getattr(config, name) for name in OF_RUN} == OF_RUN
@@ -116,7 +115,8 @@ def test_given_values_win():
     assert config.train_steps == phase.num_steps == 7
     assert phase.curve.warmup_steps == 3
     assert phase.curve.decay_end == 7
-    assert (phase.curve.start, phase.curve.peak) == (0.25, 0.125)
+    assert (phase.curve.start, phase.curve.peak) == (0.0625, 0.125)
+    assert resolve(mode="train").mode == "train"
 
 
 def test_none_counts_as_not_given():
@@ -231,7 +231,6 @@ def test_what_does_not_decide_the_result_may_change():
     changed = resolve(
         data_dir="elsewhere",
         model_dir="other",
-        mode="train",
         eval_batch_size=7,
         eval_every="3",
         stop_at_top1=0.5,
@@ -244,6 +243,7 @@ def test_what_does_not_decide_the_result_may_change():
         record_log="log",
     )
     assert configs.differences(resolve(), changed) == []
+    assert configs.differences(resolve(), resolve(mode="train")) == []
 
 
 def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():

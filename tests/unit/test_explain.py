@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from resnet import (
     explain_plot,
     imagenet_recipes,
     picture_file,
+    recipe_changes,
     recipes,
-    scaling,
     small_recipes,
 )
+from resnet.recipe import Rates, RecipePhase
 
 PROGRAM = Path(explain.__file__).with_name("resnet_main.py")
 COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
@@ -26,9 +28,7 @@ def resolve(recipe=COLLAPSE, **given) -> configs.Config:
 
 def told(recipe=COLLAPSE, num_ranks=128, **given) -> str:
     config = resolve(recipe, **given)
-    changes = scaling.notes(
-        recipe, given, config.global_batch_size, config.num_train_examples
-    )
+    changes = recipe_changes.of_run(recipe, given, config, num_ranks)
     return explain.explain(recipe, config, num_ranks, changes)
 
 
@@ -75,6 +75,28 @@ def test_what_is_changed_is_told():
 def test_steps_that_drop_are_told_one_by_one():
     (when, _) = row(told(imagenet_recipes.GOYAL_90EP_8K, 256), "train")
     assert when.endswith("0.1 > 3.196 > 3.2 > 0.32 > 0.032 > 0.0032")
+
+
+def test_a_drop_is_told_of_the_phase_that_it_is_in():
+    rates = Rates(1.0, decay="steps", drop_epochs=(4, 5))
+    first = RecipePhase(3, rates, "first")
+    recipe = dataclasses.replace(
+        small_recipes.DIGITS, phases=(first, RecipePhase(3, name="second"))
+    )
+    text = told(recipe, 1)
+    assert row(text, "first")[0].endswith("  1")
+    assert row(text, "second")[0].endswith("  1 > 0.1 > 0.01")
+
+
+def test_a_rate_that_comes_again_is_told_again():
+    rates = Rates(1.0, start=0.5, warmup_epochs=1, end=0.5)
+    recipe = dataclasses.replace(
+        small_recipes.DIGITS,
+        phases=(RecipePhase(4, rates, "there_and_back"),),
+        num_train_examples=64 * 10_000,
+    )
+    (when, _) = row(told(recipe, 1), "there_and_back")
+    assert when.endswith("  0.5 > 1 > 0.5")
 
 
 def test_parts_evaluations_and_averages_are_told():
@@ -201,6 +223,8 @@ def test_the_program_lists_the_recipes():
         (("--initial_weights=nowhere",), "expected a checkpoint in nowhere; there is"),
         (("--explain_plot=plan.doc",), "--explain_plot must end in .png, .svg or .pdf"),
         (("--eval_every=10 minutes",), "--eval_every must be a number of steps or"),
+        (("--eval_every=5", "--mode=train"), "need --mode=train_and_eval; got --mode="),
+        (("--stop_at_top1=1", "--mode=train"), "need --mode=train_and_eval; got"),
     ],
 )
 def test_what_a_run_would_refuse_is_refused_in_one_sentence(flags, sentence):

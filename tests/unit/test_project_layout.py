@@ -58,6 +58,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.config",
     "resnet.phases",
     "resnet.recipe",
+    "resnet.recipe_changes",
     "resnet.recipe_file",
     "resnet.recipes",
     "resnet.scaling",

@@ -19,6 +19,7 @@ from resnet.distributed import Communicator
 from resnet.models import layers
 from resnet.placement import Place
 from resnet.recalibration import Recalibration
+from resnet.stop_signals import Preempted
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())
@@ -195,6 +196,30 @@ def test_the_ranks_share_the_batches_and_find_the_same(
         total = total + communicator.values
     # The same numbers in another order, in float64.
     np.testing.assert_allclose(total, alone.values, rtol=1e-12)
+
+
+def test_one_that_is_asked_to_leave_ends_between_two_batches(
+    model, records, config, monkeypatch
+):
+    class Signals:
+        seen = ""
+
+    signals = Signals()
+    share = Share(records, 0, 1, NUM_EXAMPLES)
+    ours = Recalibration(model, share, config, ALONE, 2, signals)
+    done = []
+    statistics = ours._statistics
+
+    def ask_to_leave_in_the_second(images: tf.Tensor) -> tf.Tensor:
+        done.append(images)
+        if len(done) == 2:
+            signals.seen = "SIGTERM"
+        return statistics(images)
+
+    monkeypatch.setattr(ours, "_statistics", ask_to_leave_in_the_second)
+    with pytest.raises(Preempted, match="stopped in a recalibration"):
+        ours.apply(10, 2)
+    assert len(done) == 2  # Of 3.
 
 
 def test_the_weights_stay(model, records, config):

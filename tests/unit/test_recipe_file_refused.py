@@ -48,7 +48,7 @@ def test_a_changed_recipe_needs_a_name_of_its_own(refusal):
 
 def test_an_unknown_base_is_refused_with_the_known_ones(refusal):
     sentence = refusal({"based_on": "imagenet", "name": "mine"})
-    assert sentence.startswith("expected a recipe among cifar10, ")
+    assert sentence.startswith("it can be based_on cifar10, ")
     assert sentence.endswith("got 'imagenet'")
 
 
@@ -224,6 +224,12 @@ def test_sizes_are_at_least_one(refusal, name):
     assert refusal({**SMALL, name: 0}) == f"{name} must be at least 1; got 0"
 
 
+def test_the_examples_of_a_rank_are_no_less_than_none(refusal):
+    assert refusal({**SMALL, "rank_batch_size": -1}) == (
+        "rank_batch_size must be at least 0; got -1"
+    )
+
+
 def test_another_rule_for_the_rates_is_refused(refusal):
     assert refusal({**SMALL, "scaling": "cubic"}) == (
         "scaling must be one of linear, root, none; got 'cubic'"
@@ -273,6 +279,24 @@ def test_drops_lie_within_the_epochs_of_their_rates(refusal, write, second, last
     )
 
 
+@pytest.mark.parametrize("value", [-1, 1e6, 1e308, -1e308])
+@pytest.mark.parametrize("name", ["warmup_epochs", "decay_epochs", "drop_epochs"])
+def test_lengths_of_rates_are_no_less_than_none_and_end(refusal, name, value):
+    rates = {"decay": "steps", "drop_epochs": [1]}
+    rates[name] = [1, value] if name == "drop_epochs" else value
+    assert refusal(with_rates(**rates)) == (
+        f"{name} of phase 'train' must be at least 0, and below 1e+06; got {value:g}"
+    )
+
+
+@pytest.mark.parametrize(("decay", "drops"), [("polynomial", [1]), ("steps", [])])
+def test_drops_are_of_a_decay_in_steps(refusal, decay, drops):
+    assert refusal(with_rates(decay=decay, drop_epochs=drops)) == (
+        "the rates of phase 'train' must have drop_epochs if their decay is \"steps\","
+        f" and only then; got decay '{decay}' and {len(drops)} drop_epochs"
+    )
+
+
 @pytest.mark.parametrize("text", ["[]", "3", '"small"', "null"])
 def test_anything_but_an_object_is_refused(refusal, text):
     assert refusal(text) == "it must be one object, {...}"
@@ -307,10 +331,6 @@ def test_a_missing_file_and_a_folder_are_refused_with_their_path(tmp_path):
             "ema_decay of the recipe small must be in [0, 1); got 1.0.",
         ),
         (with_phase(mixup=-0.5), "mixup of phase 'train' must be at least 0; got -0.5"),
-        (
-            with_rates(warmup_epochs=-1),
-            "warmup_steps of the rates of phase 'train' must be at least 0; got -10.",
-        ),
         (
             {**SMALL, "phases": 2 * SMALL["phases"]},
             "the phases of a recipe must have different names; got train, train.",

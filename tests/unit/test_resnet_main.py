@@ -46,6 +46,21 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "records"
 
 
+@pytest.fixture
+def records_of_training(records: Path, tmp_path: Path) -> Path:
+    """The same without a validation split."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "train").symlink_to(records.parent / "raw" / "train")
+    job = run(
+        "data_prep/imagenet_to_tfrecords.py",
+        f"--raw_data_dir={tmp_path / 'raw'}",
+        f"--local_scratch_dir={tmp_path / 'records'}",
+        cwd=tmp_path,
+    )
+    assert job.returncode == 0, job.stderr
+    return tmp_path / "records"
+
+
 def refusal(job: subprocess.CompletedProcess) -> str:
     """Returns the sentence of a refusal, after a look whether it is one."""
     assert job.returncode == 2, job.stderr
@@ -90,6 +105,9 @@ def refusal(job: subprocess.CompletedProcess) -> str:
         (["--random_augment=11"], "--random_augment must be in [0, 10]"),
         (["--eval_every=10minutes"], "--eval_every must be a number of steps or epoch"),
         (["--stop_at_top1=76"], "--stop_at_top1 must be in [0, 1]"),
+        (["--stop_at_top1=0.5", "--mode=train"], "need --mode=train_and_eval; got"),
+        (["--num_ranks=64"], "--num_ranks is for --explain; mpirun -np says"),
+        (["--explain_plot=plan.png"], "--explain_plot is for --explain"),
         (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),
         (["--mode=eval"], "--mode must be one of train, train_and_eval"),
         (["--eval_crop=middle"], "--eval_crop must be one of crop_then_resize, "),
@@ -117,6 +135,33 @@ def test_a_bad_setting_is_refused(records, tmp_path, flags, words):
     )
     assert words in refusal(job)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("flag", ["--eval_every=1epoch", "--stop_at_top1=0.5"])
+def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
+    records_of_training, tmp_path, flag
+):
+    flags = (f"--data_dir={records_of_training}", f"--model_dir={tmp_path / 'model'}")
+    for more in ((), ("--explain",)):
+        job = run(
+            "resnet/resnet_main.py",
+            *flags,
+            "--recipe=digits",
+            "--train_batch_size=4",
+            flag,
+            *more,
+            cwd=tmp_path,
+        )
+        assert "need a validation split, which this data set hasn't" in refusal(job)
+    job = run(
+        "resnet/resnet_main.py",
+        *flags,
+        "--recipe=digits",
+        "--train_batch_size=4",
+        "--explain",
+        cwd=tmp_path,
+    )
+    assert "evaluation   none\n" in job.stdout
 
 
 @pytest.mark.parametrize("program", ["resnet/resnet_main.py", "eval/resnet_eval.py"])

@@ -9,7 +9,7 @@ from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
 from resnet.saving import check_weights
 from resnet.train_state import TrainState, take_snapshot
-from resnet.train_step import NUM_VOTES, Rates, TrainStep
+from resnet.train_step import NUM_VOTES, StepRates, TrainStep
 
 
 class Ranks(Communicator):
@@ -88,7 +88,7 @@ def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     def do_step() -> None:
         images, labels = tf.random.normal([2, 32, 32, 3]), tf.constant([0, 1])
         batch = Batch(images, labels, nothing, nothing, nothing)
-        train_step(batch, Rates(0.1, 0.9), [0.0] * NUM_VOTES)
+        train_step(batch, StepRates(0.1, 0.9), [0.0] * NUM_VOTES)
 
     do_step()
     state.losses = [1.0, 2.0]

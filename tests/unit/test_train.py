@@ -171,7 +171,7 @@ def test_evaluations_are_logged_when_they_are_due_and_at_the_end(whole):
 def test_evaluations_are_due_as_the_settings_say_and_at_the_end(
     make_config, eval_every, steps
 ):
-    settings = {**SETTINGS, "eval_every": eval_every}
+    settings = {**SETTINGS, "mode": "train_and_eval", "eval_every": eval_every}
     config = make_config(NUM_EXAMPLES, CLASSES, **settings)
     found = [step for step in range(7) if train.evaluation_is_due(config, step)]
     assert found == steps

@@ -10,12 +10,12 @@ from resnet.data.input_pipeline import Batch
 from resnet.distributed import Communicator
 from resnet.placement import Place
 from resnet.train_state import TrainState
-from resnet.train_step import Outcome, Rates, TrainStep, nan_unless_finite
+from resnet.train_step import Outcome, StepRates, TrainStep, nan_unless_finite
 from tests.unit.changed_settings import changed
 
 ALONE = Communicator(Place())
 VOTES = [1.0, 0.0]
-RATES = Rates(learning_rate=0.1, momentum=0.9)
+RATES = StepRates(learning_rate=0.1, momentum=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def batch(num_examples: int = 8, seed: int = 1) -> Batch:
     )
 
 
-def in_parts(step: TrainStep, parts: list[Batch], rates: Rates) -> Outcome:
+def in_parts(step: TrainStep, parts: list[Batch], rates: StepRates) -> Outcome:
     for part in parts[:-1]:
         step.add(part)
     return step(parts[-1], rates, VOTES)
@@ -129,12 +129,36 @@ def test_a_phase_has_its_own_momentum_and_weight_decay(state):
     before = values_of(state.trainable_variables)
     _, gradients = gradients_of(state, batch())
     phase = dataclasses.replace(state.config.phases[0], momentum=0.5, weight_decay=0.5)
-    TrainStep(state, phase, ALONE)(batch(), Rates(0.1, 0.5), VOTES)
+    TrainStep(state, phase, ALONE)(batch(), StepRates(0.1, 0.5), VOTES)
     changes = [
         -0.1 * (1 + 0.5) * (gradient + 0.5 * old * train_state.decays(name))
         for name, old, gradient in zip(state.names, before, gradients, strict=True)
     ]
     assert_changes(state, before, changes)
+
+
+def test_nesterov_looks_ahead_by_the_phases_momentum_whatever_the_velocity_is_times(
+    state,
+):
+    step = step_of(state)
+    velocities = [0.0] * len(state.names)
+    for momentum in (0.9, 0.45):  # As where a corrected rate has doubled.
+        before = values_of(state.trainable_variables)
+        _, gradients = gradients_of(state, batch())
+        step(batch(), StepRates(0.1, momentum), VOTES)
+        totals = [
+            gradient + 0.01 * old * train_state.decays(name)
+            for name, old, gradient in zip(state.names, before, gradients, strict=True)
+        ]
+        velocities = [
+            momentum * velocity + total
+            for velocity, total in zip(velocities, totals, strict=True)
+        ]
+        changes = [
+            -0.1 * (total + 0.9 * velocity)
+            for velocity, total in zip(velocities, totals, strict=True)
+        ]
+        assert_changes(state, before, changes)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -1,0 +1,128 @@
+from typing import Any
+
+from resnet import config as configs
+from resnet import imagenet_recipes, recipe_changes, recipes, small_recipes
+from resnet.recipe import Recipe
+
+TPU = imagenet_recipes.TPU_90EP_24K
+COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
+NUM_IMAGENET = 1_281_167
+
+
+def changes(
+    recipe: Recipe,
+    batch: int,
+    num_train_examples: int,
+    num_ranks: int | None = None,
+    **given: Any,
+) -> list[str]:
+    """Returns them for so many ranks, or as many as the source had."""
+    given["global_batch_size"] = batch
+    config = configs.resolve(recipe, given, num_train_examples, ("a", "b"))
+    if num_ranks is None:
+        num_ranks = batch // (recipe.rank_batch_size or batch)
+    return recipe_changes.of_run(recipe, given, config, num_ranks)
+
+
+def test_of_the_published_run_there_is_nothing_to_say():
+    for recipe in recipes.RECIPES.values():
+        batch, examples = recipe.global_batch_size, recipe.num_train_examples
+        assert changes(recipe, batch, examples) == []
+    assert changes(TPU, 24_576, NUM_IMAGENET, train_steps=4680) == []
+
+
+def test_another_data_set_and_batch():
+    assert changes(COLLAPSE, 2048, 9469) == [
+        "9,469 training examples instead of 1,281,167: lengths are those of the recipe"
+        " in epochs",
+        "a global batch of 2,048 instead of 4,096: the steps are divided by 0.5, the"
+        " learning rates are multiplied by 0.5, but for that of step 0, which is 0.1",
+    ]
+
+
+def test_a_start_that_does_not_scale_is_no_more_than_the_peak():
+    # 4.8 / 192 = 0.025.
+    change, _ = changes(TPU, 128, NUM_IMAGENET, num_ranks=1)
+    assert change.endswith("by 0.005208, but for that of step 0, which is 0.025")
+
+
+def test_a_start_that_scales_is_no_exception():
+    change, _ = changes(small_recipes.CIFAR10, 256, 50_000, num_ranks=1)
+    assert change.endswith("the learning rates are multiplied by 0.5")
+
+
+def test_a_peak_that_is_given_is_not_scaled():
+    found = changes(TPU, 8192, NUM_IMAGENET, num_ranks=8192, peak_learning_rate=2.5)
+    assert found[0] == (
+        "a global batch of 8,192 instead of 24,576: the steps are divided by 0.3333"
+    )
+    assert found[-1] == "peak_learning_rate = 2.5, given"
+
+
+def test_rates_without_a_rule():
+    assert changes(imagenet_recipes.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
+        "a global batch of 4,096 instead of 8,192: the steps are divided by 0.5, the"
+        " learning rates stay, since the source has no rule for them"
+    ]
+
+
+def test_rates_by_the_root_of_the_batch():
+    (change,) = changes(small_recipes.IMAGENETTE_LARS, 16, 9469)
+    assert change.endswith("the learning rates are multiplied by 0.5")
+
+
+def test_other_ranks_and_parts_normalize_over_other_batches():
+    assert changes(TPU, 24_576, NUM_IMAGENET, num_ranks=512) == []
+    assert changes(TPU, 24_576, NUM_IMAGENET, num_ranks=2, accumulation_steps=96) == [
+        "batch normalization is over 128 examples at a time, the part of a rank,"
+        " instead of 48"
+    ]
+    # Of this project's own recipes none is said to need a number of ranks.
+    assert changes(small_recipes.IMAGENETTE, 64, 9469, num_ranks=4) == []
+
+
+def test_another_length_and_what_it_does_to_the_warm_up():
+    assert changes(TPU, 24_576, NUM_IMAGENET, train_steps=9360) == [
+        "2 times as long as the recipe; the warm-up stays"
+    ]
+    assert changes(COLLAPSE, 4096, NUM_IMAGENET, train_steps=2261) == [
+        "0.1 times as long as the recipe, each phase and its warm-up alike"
+    ]
+    # 36 of 12 epochs, whatever the batch.
+    assert changes(small_recipes.DIGITS, 64, 1437, train_epochs=36.0) == [
+        "3 times as long as the recipe; the warm-up stays"
+    ]
+
+
+def test_what_is_given():
+    given = {"weight_decay": 1e-4, "peak_learning_rate": 2.0, "seed": 3, "mixup": 0.2}
+    assert changes(TPU, 24_576, NUM_IMAGENET, **given) == [
+        "peak_learning_rate = 2.0, given",
+        "weight_decay = 0.0001, given",
+        "mixup = 0.2, given",
+    ]
+    given = {"ema_decay": 0.9, "optimizer": "momentum", "model": "resnet50"}
+    lars = imagenet_recipes.LARS_40EP_4K
+    assert changes(lars, 4096, NUM_IMAGENET, **given) == [
+        "optimizer = momentum, given, instead of lars: the rates stay, which are others"
+        " with another optimizer",
+        "ema_decay = 0.9, given, instead of 0.0",
+    ]
+
+
+def test_a_recipe_of_momentum_keeps_the_form_of_its_momentum_with_lars():
+    (change,) = changes(TPU, 24_576, NUM_IMAGENET, optimizer="lars")
+    assert change.endswith(
+        "and so does the form of the momentum, which LARS's source has without"
+        " Nesterov's and with the rates in the velocity"
+    )
+
+
+def test_the_peak_follows_a_start_that_is_given():
+    recipe = small_recipes.IMAGENETTE  # From 0.01 to 0.025.
+    assert changes(recipe, 64, 9469, base_learning_rate=0.1) == [
+        "base_learning_rate = 0.1, given: the peak is changed in proportion, to 0.25"
+    ]
+    assert changes(small_recipes.CIFAR10, 512, 50_000, base_learning_rate=0.2) == [
+        "base_learning_rate = 0.2, given: the peak stays"
+    ]
