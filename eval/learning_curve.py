@@ -111,9 +111,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     losses.legend(frameon=False)
     counts = {f"{count:,}" for run in runs for count in run.column("eval", "count")}
     on = f" on {' and '.join(sorted(counts))} images" if counts else ": none yet"
-    accuracy.set_title(
-        f"Validation {'' if is_alone else 'top-1 '}accuracy{on}, %", loc="left"
-    )
+    what = "accuracy" if is_alone else "top-1"
+    accuracy.set_title(f"Validation {what}{on}, %", loc="left")
     accuracy.set_ylim(0, 102)
     if counts:
         accuracy.legend(frameon=False, loc="lower right", fontsize=9)
