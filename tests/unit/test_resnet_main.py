@@ -27,15 +27,8 @@ def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
     )
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("main")
-    for split in ("train", "validation"):
-        for name in ("cat", "dog"):
-            (folder / "raw" / split / name).mkdir(parents=True)
-            for number in range(4):
-                path = folder / "raw" / split / name / f"{number}.jpg"
-                Image.new("RGB", (40, 40), (number, 9, 9)).save(path)
+def converted(folder: Path) -> Path:
+    """Returns the records of a folder's pictures."""
     job = run(
         "data_prep/imagenet_to_tfrecords.py",
         f"--raw_data_dir={folder / 'raw'}",
@@ -46,19 +39,24 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "records"
 
 
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("main")
+    for split in ("train", "validation"):
+        for name in ("cat", "dog"):
+            (folder / "raw" / split / name).mkdir(parents=True)
+            for number in range(4):
+                path = folder / "raw" / split / name / f"{number}.jpg"
+                Image.new("RGB", (40, 40), (number, 9, 9)).save(path)
+    return converted(folder)
+
+
 @pytest.fixture
 def records_of_training(records: Path, tmp_path: Path) -> Path:
     """The same without a validation split."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "train").symlink_to(records.parent / "raw" / "train")
-    job = run(
-        "data_prep/imagenet_to_tfrecords.py",
-        f"--raw_data_dir={tmp_path / 'raw'}",
-        f"--local_scratch_dir={tmp_path / 'records'}",
-        cwd=tmp_path,
-    )
-    assert job.returncode == 0, job.stderr
-    return tmp_path / "records"
+    return converted(tmp_path)
 
 
 def refusal(job: subprocess.CompletedProcess) -> str:
