@@ -1,8 +1,3 @@
-import errno
-import hashlib
-import io
-import json
-import os
 import pathlib
 from collections.abc import Callable
 
@@ -13,14 +8,8 @@ import tensorflow as tf
 from data_prep.errors import UserError
 from resnet import checkpoint_folders, checkpoints
 from resnet.checkpoint_folders import best_step, phase_ends, saved_steps
-from resnet.checkpoints import Checkpoint
 from resnet.train_state import TrainState
-
-SMALL = {"weights": np.arange(1000, dtype=np.float32)}
-
-
-def save(model_dir, step, tensors=SMALL, keep=9, **facts):
-    return checkpoints.save(model_dir, Checkpoint(step, tensors, facts), keep)
+from tests.unit.small_checkpoint import save
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +135,10 @@ def test_the_folder_that_is_returned_holds_the_checkpoint(tmp_path):
     ]
 
 
+def test_without_any_there_is_none(tmp_path):
+    assert checkpoints.load_newest(tmp_path) is None
+
+
 def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
     with pytest.raises(UserError, match="there are: none"):
         checkpoints.load(tmp_path, 3)
@@ -153,178 +146,6 @@ def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
         save(tmp_path, step, keep=2)
     with pytest.raises(UserError, match=r"of step 3 in .*there are: 1, 2"):
         checkpoints.load(tmp_path, 3)
-
-
-def flip(data: bytes) -> bytes:
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-
-
-def halve(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-INDEX, DATA = "state.index", "state.data-00000-of-00001"
-CONTENTS = "checkpoint.json"
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        (INDEX, flip),
-        (INDEX, halve),
-        (INDEX, lambda data: b""),
-        (INDEX, None),
-        (DATA, flip),
-        (DATA, halve),
-        (DATA, lambda data: b""),
-        (DATA, None),
-        (CONTENTS, flip),
-        (CONTENTS, halve),
-        (CONTENTS, lambda data: b""),
-        (CONTENTS, None),
-    ],
-)
-def test_a_damaged_file_is_a_sentence_with_its_path(tmp_path, name, damage):
-    folder = save(tmp_path, 3, keep=2)
-    file = folder / name
-    if damage:
-        file.write_bytes(damage(file.read_bytes()))
-    else:
-        file.unlink()
-    with pytest.raises(UserError, match="can't be read") as caught:
-        checkpoints.load(tmp_path, 3)
-    assert f"{folder} can't be read: {name}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / DATA).write_bytes(b""),
-        lambda folder: (folder / DATA).unlink(),
-        lambda folder: (folder / CONTENTS).unlink(),
-        lambda folder: [file.unlink() for file in folder.iterdir()],
-    ],
-)
-def test_the_one_before_a_damaged_one_is_taken_with_a_warning(tmp_path, caplog, damage):
-    for step in (1, 2):
-        save(tmp_path, step, number=step)
-    folder = save(tmp_path, 3)
-    damage(folder)
-    found = checkpoints.load_newest(tmp_path)
-    assert (found.step, found.facts["number"]) == (2, 2)
-    assert str(folder) in caplog.text
-    assert saved_steps(tmp_path) == [1, 2, 3]
-    assert checkpoints.load_newest(tmp_path, set_aside=True).step == 2
-    assert saved_steps(tmp_path) == [1, 2]
-    assert (tmp_path / "checkpoints" / "damaged-step-00000003").is_dir()
-
-
-def test_if_all_are_damaged_nothing_is_begun_anew(tmp_path):
-    for step in (1, 2):
-        (save(tmp_path, step) / DATA).write_bytes(b"")
-    with pytest.raises(UserError, match="there are 2, and none is"):
-        checkpoints.load_newest(tmp_path, set_aside=True)
-    assert saved_steps(tmp_path) == [1, 2]
-
-
-def test_without_any_there_is_none(tmp_path):
-    assert checkpoints.load_newest(tmp_path) is None
-
-
-def change_contents(folder, digest: bool, **changes) -> None:
-    contents = json.loads((folder / CONTENTS).read_text())
-    written = contents.pop("sha256")
-    contents |= changes
-    if digest:
-        text = json.dumps(contents, sort_keys=True)
-        written = hashlib.sha256(text.encode()).hexdigest()
-    (folder / CONTENTS).write_text(json.dumps({**contents, "sha256": written}))
-
-
-def test_a_later_format_is_refused_and_not_taken_for_damage(tmp_path):
-    for step in (1, 2):
-        folder = save(tmp_path, step)
-    change_contents(folder, True, format=99)
-    with pytest.raises(UserError, match="has the format 99"):
-        checkpoints.load_newest(tmp_path, set_aside=True)
-    assert saved_steps(tmp_path) == [1, 2]
-
-
-def test_a_bit_that_fell_over_in_the_format_is_damage(tmp_path):
-    for step in (1, 2):
-        folder = save(tmp_path, step)
-    change_contents(folder, False, format=3)
-    assert checkpoints.load_newest(tmp_path).step == 1
-
-
-@pytest.mark.parametrize("text", ["7", "[]", '"text"', "null", "{}"])
-def test_json_of_another_kind_is_damage(tmp_path, text):
-    for step in (1, 2):
-        folder = save(tmp_path, step)
-    (folder / CONTENTS).write_text(text)
-    assert checkpoints.load_newest(tmp_path).step == 1
-
-
-@pytest.mark.parametrize("name", [CONTENTS, DATA])
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_file_server_that_fails_for_a_moment_costs_no_checkpoint(
-    tmp_path, monkeypatch, name, number
-):
-    for step in (1, 2):
-        folder = save(tmp_path, step)
-    open_file = io.open
-
-    def fail(path, *arguments, **options):
-        if str(path) == str(folder / name):
-            raise OSError(number, os.strerror(number))
-        return open_file(path, *arguments, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(io, "open", fail)
-        with pytest.raises(UserError, match="can't be read now") as caught:
-            checkpoints.load_newest(tmp_path, set_aside=True)
-    assert f"{folder} can't be read now: {name}: {os.strerror(number)}. " in str(
-        caught.value
-    )
-    assert checkpoints.load_newest(tmp_path).step == 2
-
-
-def test_a_folder_that_cannot_be_listed_is_not_one_without_checkpoints(
-    tmp_path, monkeypatch
-):
-    def fail(folder):
-        raise OSError(errno.EIO, "Input/output error")
-
-    save(tmp_path, 1)
-    monkeypatch.setattr(os, "listdir", fail)
-    with pytest.raises(UserError, match="checkpoints can't be read now: Input/output"):
-        checkpoints.load_newest(tmp_path)
-
-
-def test_whole_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypatch):
-    def fail(prefix):
-        raise tf.errors.UnknownError(None, None, "Input/output error")
-
-    save(tmp_path, 1)
-    monkeypatch.setattr(tf.train, "load_checkpoint", fail)
-    with pytest.raises(UserError, match="can't be read now: Input/output error"):
-        checkpoints.load_newest(tmp_path, set_aside=True)
-    assert saved_steps(tmp_path) == [1]
-
-
-def test_a_damaged_one_that_cannot_be_renamed_is_warned_of(
-    tmp_path, monkeypatch, caplog
-):
-    def refuse(path, target):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    for step in (1, 2):
-        folder = save(tmp_path, step)
-    (folder / DATA).unlink()
-    monkeypatch.setattr(pathlib.Path, "rename", refuse)
-    assert checkpoints.load_newest(tmp_path, set_aside=True).step == 1
-    assert f"{folder} can't be renamed (Read-only file system)" in caplog.text
 
 
 def test_the_best_one_stays_beside_the_newest(tmp_path):
@@ -355,14 +176,6 @@ def test_the_ends_of_phases_stay_beside_the_newest_and_the_best(tmp_path):
 def test_without_phases_none_ends(tmp_path):
     assert phase_ends(tmp_path) == {}
     save(tmp_path, 1)
-    assert phase_ends(tmp_path) == {}
-
-
-def test_what_is_damaged_is_neither_best_nor_the_end_of_a_phase(tmp_path):
-    folder = save(tmp_path, 1, ends_phase="init", eval={"top1": 0.75})
-    save(tmp_path, 2, eval={"top1": 0.5})
-    (folder / CONTENTS).write_bytes(b"")
-    assert best_step(tmp_path) == 2
     assert phase_ends(tmp_path) == {}
 
 
