@@ -15,7 +15,7 @@ from resnet.checkpoints import Checkpoint
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
 from resnet.recalibration import Recalibration
-from resnet.train_state import TrainState, best_top1
+from resnet.train_state import TrainState
 
 _REPORTS = 10  # Lines of progress in one evaluation.
 
@@ -159,16 +159,9 @@ class CheckpointEvaluation:
         Its facts are read again: it is saved before the run evaluates it, and once
         more with what that has found.
         """
-        step = self._state.step
-        if step >= self._state.config.train_steps:
-            return True
-        folder = checkpoint_folders.of_step(self._model_dir, step)
-        try:
-            facts = checkpoint_folders.read_contents(folder)["facts"]
-        except DamagedCheckpoint:
-            return False
-        stop_at_top1 = facts.get("config", {}).get("stop_at_top1", 0)
-        return 0 < stop_at_top1 <= (best_top1(facts) or 0)
+        return checkpoint_folders.ends_run(
+            self._model_dir, self._state.step, self._state.config.train_steps
+        )
 
     def _weights_in_turn(self) -> Iterator[str]:
         return weights_in_turn.each(

@@ -116,7 +116,11 @@ def check_json_file(json_file: str | None) -> None:
     """Refuses a file for the results that can't be made.
 
     Raises:
-        UserError: If its folder is none.
+        UserError: If its folder is none, or it is a folder itself.
     """
-    if json_file and not Path(json_file).resolve().parent.is_dir():
+    if not json_file:
+        return
+    if not Path(json_file).resolve().parent.is_dir():
         raise UserError(f"--json_file must lie in a folder; {json_file} doesn't.")
+    if Path(json_file).is_dir():
+        raise UserError(f"--json_file must be a file; {json_file} is a folder.")

@@ -182,12 +182,12 @@ def check_own_flags() -> None:
         {"recalibration_batches": FLAGS.recalibration_batches}
     ):
         raise UserError(problems[0])
-    if not FLAGS.watch:
-        return
     if not FLAGS.watch_minutes > 0:
         raise UserError(
             f"--watch_minutes must be above 0; got {FLAGS.watch_minutes:g}."
         )
+    if not FLAGS.watch:
+        return
     if FLAGS.combine != "none":
         raise UserError(
             "--watch evaluates each checkpoint by itself, and can't combine them. Leave"

@@ -164,15 +164,18 @@ def supervise(
 
 
 def is_done(model_dir: pathlib.Path) -> bool:
-    """Returns whether the last step of the run is saved.
+    """Returns whether the run has saved the step that it ends with.
 
     The launcher's exit code alone is no proof: a rank that ends without a word, and
     with 0, takes the others with it.
     """
     config = settings_of(model_dir)
-    if config is None:
+    steps = checkpoint_folders.saved_steps(model_dir)
+    if config is None or not steps:
         return False
-    return checkpoint_folders.saved_steps(model_dir)[-1:] == [config.train_steps]
+    return checkpoint_folders.ends_run(
+        model_dir, steps[-1], config.train_steps, config.stop_at_top1
+    )
 
 
 def settings_of(model_dir: pathlib.Path) -> configs.Config | None:

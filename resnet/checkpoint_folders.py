@@ -20,6 +20,8 @@ from data_prep.errors import UserError
 
 FOLDER = "checkpoints"
 CONTENTS_FILE = "checkpoint.json"
+# What evaluating the weights, and their moving average, has found: facts of a step.
+EVALUATIONS = ("eval", "eval_ema")
 FORMAT = 1  # Of the folder; a change that older code would misread raises it.
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
 _BLOCK_BYTES = 1 << 20
@@ -39,10 +41,9 @@ def of_step(model_dir: Path, step: int) -> Path:
     return model_dir / FOLDER / f"step-{step:08d}"
 
 
-def step_of(folder: Path) -> int | None:
-    """Returns the step of a folder that is a checkpoint by its name, or None."""
-    match = _STEP_FOLDER.fullmatch(folder.name)
-    return int(match[1]) if match else None
+def is_checkpoint(folder: Path) -> bool:
+    """Returns whether a folder, of whatever name, is itself a checkpoint."""
+    return os.path.isfile(folder / CONTENTS_FILE)
 
 
 def saved_steps(model_dir: Path) -> list[int]:
@@ -71,24 +72,50 @@ def require_any(folder: Path) -> None:
     Raises:
         UserError: If it is neither, or can't be read now.
     """
-    is_checkpoint = step_of(folder) is not None and folder.is_dir()
-    if not is_checkpoint and not saved_steps(folder):
+    if not is_checkpoint(folder) and not saved_steps(folder):
         raise UserError(f"expected a checkpoint in {folder}; there is none")
+
+
+def best_top1(facts: Mapping[str, Any]) -> float | None:
+    """Returns the highest top-1 among a checkpoint's facts; None if it has none."""
+    found = [facts[name]["top1"] for name in EVALUATIONS if name in facts]
+    return max(found, default=None)
 
 
 def best_step(model_dir: Path) -> int | None:
     """Returns the saved step with the highest top-1, of equal ones the newest.
 
-    None if no checkpoint that is there was evaluated (`eval` of its facts, or
-    `eval_ema` for the moving average of the weights).
+    None if no checkpoint that is there was evaluated.
     """
     found = [
-        (evaluated["top1"], step)
+        (top1, step)
         for step, facts in _facts_of_all(model_dir)
-        for name in ("eval", "eval_ema")
-        if (evaluated := facts.get(name))
+        if (top1 := best_top1(facts)) is not None
     ]
     return max(found)[1] if found else None
+
+
+def ends_run(
+    model_dir: Path, step: int, train_steps: int, stop_at_top1: float | None = None
+) -> bool:
+    """Returns whether a run ends with a step's checkpoint, which may be damaged.
+
+    Args:
+        model_dir: Folder of the run.
+        step: One that has a checkpoint.
+        train_steps: The run's last step.
+        stop_at_top1: Top-1 that is enough, or 0 for none; None: what the run wanted
+            when it saved the step.
+    """
+    if step >= train_steps:
+        return True
+    try:
+        facts = read_contents(of_step(model_dir, step))["facts"]
+    except DamagedCheckpoint:
+        return False
+    if stop_at_top1 is None:
+        stop_at_top1 = facts.get("config", {}).get("stop_at_top1", 0.0)
+    return 0 < stop_at_top1 <= (best_top1(facts) or 0.0)
 
 
 def phase_ends(model_dir: Path) -> dict[int, str]:

@@ -1,8 +1,9 @@
 """Checkpoints: a folder for each saved step, which appears whole or not at all.
 
 Its tensors are in TensorFlow's own format, which any TensorFlow tool reads: weights as
-`model/NAME`, velocities as `velocity/NAME`, and `step`. `checkpoint_folders` has the
-rest.
+`model/NAME`, velocities as `velocity/NAME`, moving averages of the weights as
+`ema/NAME`, those of batch normalization that each rank has for itself, and `step`.
+`checkpoint_folders` has the rest.
 """
 
 import os
@@ -41,11 +42,13 @@ class Checkpoint:
 def save(model_dir: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Writes a checkpoint and removes the oldest; returns its folder.
 
-    The best one so far stays beside the newest. What can't be finished is removed.
+    The best one so far and the ends of phases stay beside the newest. What can't be
+    finished is removed.
 
     Args:
         model_dir: Folder of the run.
-        checkpoint: What to save. `eval` of its facts, if it is there, has `top1`.
+        checkpoint: What to save. Those of `checkpoint_folders.EVALUATIONS` that its
+            facts have, have `top1`; `ends_phase` names the phase that it ends.
         keep: Newest checkpoints that are left, at least 1.
 
     Raises:
@@ -100,7 +103,10 @@ def load(model_dir: Path, step: int) -> Checkpoint:
             f" {model_dir / checkpoint_folders.FOLDER}; there are:"
             f" {', '.join(map(str, there)) or 'none'}"
         )
-    folder = checkpoint_folders.of_step(model_dir, step)
+    return _read(checkpoint_folders.of_step(model_dir, step))
+
+
+def _read(folder: Path) -> Checkpoint:
     facts = checkpoint_folders.verify(folder)
     try:
         reader = tf.train.load_checkpoint(str(folder / PREFIX))
@@ -109,19 +115,17 @@ def load(model_dir: Path, step: int) -> Checkpoint:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         # Its bytes are those that were written: nothing is known to be damaged.
         raise checkpoint_folders.unreadable_now(folder, str(error)) from error
-    del tensors["step"]
-    return Checkpoint(step, tensors, facts)
+    return Checkpoint(int(tensors.pop("step")), tensors, facts)
 
 
 def load_from(folder: Path) -> Checkpoint:
-    """Returns a checkpoint by its own folder, or the newest one of a run's folder.
+    """Returns the checkpoint that a folder is, or the newest one of a run's folder.
 
     Raises:
         UserError: If there is none, or none that is whole.
     """
-    step = checkpoint_folders.step_of(folder)
-    if step is not None:
-        return load(folder.resolve().parent.parent, step)
+    if checkpoint_folders.is_checkpoint(folder):
+        return _read(folder)
     newest = load_newest(folder)
     if newest is None:
         raise UserError(f"expected a checkpoint in {folder}; there is none")

@@ -200,8 +200,8 @@ def check_ranks(config: Config, num_ranks: int) -> None:
     is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
     if is_mixed and (batch // parts) % 2:
         raise UserError(
-            "mixup and cutmix need an even number of examples on each rank, since they"
-            f" mix pairs; got {batch // parts}. Change --train_batch_size or"
+            "mixup and cutmix need an even number of examples on each rank at a time,"
+            f" since they mix pairs; got {batch // parts}. Change --train_batch_size or"
             " --accumulation_steps."
         )
 
@@ -245,8 +245,10 @@ def _deciding(config: Config) -> dict[str, Any]:
         if one.metadata.get("decides_the_result", True)
     }
     found["train_steps"] = config.train_steps
-    for phase in found.pop("phases"):
+    found["phases"] = ", ".join(phase.name for phase in config.phases)
+    for phase in config.phases:
         settings = dataclasses.asdict(phase)
+        del settings["name"]
         settings.update(settings.pop("curve") or {})
         for name, value in settings.items():
             is_clear = len(config.phases) == 1 and name not in found

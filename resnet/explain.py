@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from resnet import intervals, phases
 from resnet.config import Config
+from resnet.intervals import Interval
 from resnet.phases import Phase
 from resnet.recipe import Recipe
 
@@ -127,7 +128,8 @@ def _evaluations(config: Config) -> str:
 
 def _checkpoints(config: Config) -> str:
     every = intervals.parse(config.checkpoint_every, "--checkpoint_every")
-    text = f"every {every}; kept are the newest {config.keep_checkpoints}, the best"
+    text = f"every {every}{_first_and_last(config, every)}; kept are the newest"
+    text += f" {config.keep_checkpoints}, the best"
     if len(config.phases) == 1:
         return f"{text}, and the last"
     ends = [
@@ -135,6 +137,18 @@ def _checkpoints(config: Config) -> str:
         for first, phase in trained_phases(config)
     ]
     return f"{text}, and those at the ends of phases: {', '.join(ends)}"
+
+
+def _first_and_last(config: Config, every: Interval) -> str:
+    """Returns after which steps an interval ends; nothing of one in minutes."""
+    if every.unit == "minute":
+        return ""
+    sizes = config.num_train_examples, config.global_batch_size
+    begin, end = trained_phases(config)[0][0], config.train_steps
+    first = every.next_end(begin, *sizes)
+    before = [step for step in (first, every.next_end(first, *sizes)) if step < end]
+    ends = [f"{step:,}" for step in before] + ["..."] * (len(before) == 2)
+    return f" (after {', '.join([*ends, f'{end:,}'])} steps)"
 
 
 def _tables(config: Config) -> list[str]:

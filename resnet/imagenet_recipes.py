@@ -270,6 +270,10 @@ GOYAL_90EP_8K = Recipe(
     eval_crop="resize_then_crop",
     momentum_correction=True,
     published="no loss of accuracy against a batch of 256",
+    deviations=(
+        "convolutions start with weights of a variance of 1/fan-in, the TPU recipe's;"
+        " the source's with that of He et al. (arXiv:1502.01852), 2 instead of 1",
+    ),
     rank_batch_size=32,
 )
 

@@ -1,5 +1,6 @@
 """How often a run saves or evaluates: every so many steps, epochs or minutes."""
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,7 +9,7 @@ from data_prep.errors import UserError
 
 UNITS = "steps, epochs or minutes, such as 500steps, 2epochs or 10minutes"
 UNITS_OF_STEPS = "steps or epochs, such as 500steps or 2epochs"
-_FORM = re.compile(r"(\d+(?:\.\d+)?) ?(steps?|epochs?|minutes?|)")
+_FORM = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(steps?|epochs?|minutes?|)")
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,28 @@ class Interval:
         """
         if self.unit == "minute":
             return False
-        each = Fraction(1)
+        sizes = examples_per_epoch, batch_size
+        return self.number_at(step, *sizes) > self.number_at(step - 1, *sizes)
+
+    def number_at(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
+        """Returns how many intervals, not of minutes, have ended after `step` steps."""
+        return math.floor(step / self._steps(examples_per_epoch, batch_size))
+
+    def next_end(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
+        """Returns the first step behind one at which an interval, not of minutes, ends.
+
+        Args:
+            step: Steps done, from 0.
+            examples_per_epoch: Training examples.
+            batch_size: Examples in a step.
+        """
+        sizes = examples_per_epoch, batch_size
+        return math.ceil((self.number_at(step, *sizes) + 1) * self._steps(*sizes))
+
+    def _steps(self, examples_per_epoch: int, batch_size: int) -> Fraction:
         if self.unit == "epoch":
-            each = Fraction(batch_size, examples_per_epoch)
-        return step * each // self.length > (step - 1) * each // self.length
+            return self.length * Fraction(examples_per_epoch, batch_size)
+        return self.length
 
     @property
     def seconds(self) -> float | None:

@@ -78,6 +78,18 @@ def _leave_together(communicator: Communicator, sentence: str, exit_code: int) -
     sys.exit(exit_code)
 
 
+def show(text: str) -> None:
+    """Prints what was asked for; a reader that has enough, as `head` has, is no error.
+
+    Afterwards nothing can be printed any more if the reader is gone.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer must go somewhere when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def settle_placement(
     place: Place,
     communicator: Communicator,

@@ -18,6 +18,7 @@ from resnet.data import batches
 from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.stop_signals import Preempted, StopSignals
+from resnet.train_state import assign_flat
 
 
 class Recalibration:
@@ -108,8 +109,8 @@ class Recalibration:
         if any(communicator.gather(self._wants_to_leave())):
             raise Preempted("stopped in a recalibration, as asked", "begins it anew")
         mean, mean_square = communicator.sum(sums) / total
-        _assign_parts(self._means, mean)
-        _assign_parts(self._variances, np.maximum(mean_square - mean**2, 0))
+        assign_flat(self._means, mean)
+        assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))
 
     def _wants_to_leave(self) -> bool:
         return self._signals is not None and bool(self._signals.seen)
@@ -151,9 +152,3 @@ class Recalibration:
         )
         share_of_new = np.float32(1 - self._config.batch_norm_decay)
         return tf.cast(moved, tf.float64) / np.float64(share_of_new)
-
-
-def _assign_parts(variables: list[tf.Variable], values: np.ndarray) -> None:
-    ends = np.cumsum([variable.shape.num_elements() for variable in variables])
-    for variable, part in zip(variables, np.split(values, ends[:-1]), strict=True):
-        variable.assign(part.reshape(variable.shape).astype(np.float32))

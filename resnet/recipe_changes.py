@@ -66,8 +66,8 @@ def _of_normalization(recipe: Recipe, config: Config, num_ranks: int) -> list[st
     if recipe.rank_batch_size in (0, size):
         return []
     return [
-        f"batch normalization is over {size:,} examples at a time, the part of a rank,"
-        f" instead of {recipe.rank_batch_size:,}"
+        f"batch normalization is over {size:,} examples, what a rank computes at a"
+        f" time, instead of {recipe.rank_batch_size:,}"
     ]
 
 
@@ -76,41 +76,57 @@ def _of_length(recipe: Recipe, given: Mapping[str, Any], config: Config) -> list
     stretch = scaling.stretch_of(recipe, given, steps_per_epoch)
     if abs(stretch - 1) <= 1e-3:
         return []
-    warmup = (
-        "; the warm-up stays"
-        if len(recipe.phases) == 1
-        else ", each phase and its warm-up alike"
-    )
-    return [f"{stretch:.4g} times as long as the recipe{warmup}"]
+    text = f"{stretch:.4g} times as long as the recipe"
+    (*others, last) = recipe.phases
+    if others:
+        return [f"{text}, each phase and its warm-up alike"]
+    is_given = "warmup_steps" in given or "warmup_epochs" in given
+    if last.rates and last.rates.warmup_epochs and not is_given:
+        text += "; the warm-up stays"
+    return [text]
 
 
 def _of_what_is_given(
     recipe: Recipe, given: Mapping[str, Any], config: Config
 ) -> list[str]:
-    found = []
-    for name in (*scaling.RATE_SETTINGS, *scaling.PHASE_SETTINGS):
-        if name in given:
+    found = [
+        f"{name} = {given[name]}, given{_and_so(recipe, given, config, name)}"
+        for name in scaling.RATE_SETTINGS
+        if name in given
+    ]
+    olds = {
+        name: recipe.image_size if value is None else value
+        for name in scaling.PHASE_SETTINGS
+        for value in [getattr(recipe.phases[0], name)]
+    }
+    olds.update(
+        (field.name, getattr(recipe, field.name))
+        for field in dataclasses.fields(Recipe)
+        if field.name not in ("global_batch_size", *olds)
+    )
+    for name, old in olds.items():
+        if (value := given.get(name, old)) != old:
             also = _and_so(recipe, given, config, name)
-            found.append(f"{name} = {given[name]}, given{also}")
-    for field in dataclasses.fields(Recipe):
-        is_told = field.name in ("global_batch_size", *scaling.PHASE_SETTINGS)
-        if (
-            not is_told
-            and given.get(field.name, old := getattr(recipe, field.name)) != old
-        ):
-            value = given[field.name]
-            also = _and_so(recipe, given, config, field.name)
-            found.append(f"{field.name} = {value}, given, instead of {old}{also}")
+            found.append(f"{name} = {value}, given, instead of {old}{also}")
     return found
 
 
 def _and_so(recipe: Recipe, given: Mapping[str, Any], config: Config, name: str) -> str:
     """Returns what else a setting that is given changes, or should."""
-    if name == "base_learning_rate" and "peak_learning_rate" not in given:
-        rates, curve = recipe.phases[0].rates, config.phases[0].curve
-        if rates and curve and rates.start and given[name]:
-            return f": the peak is changed in proportion, to {curve.peak:.4g}"
-        return ": the peak stays"
+    rates, curve = recipe.phases[0].rates, config.phases[0].curve
+    if name == "base_learning_rate" and curve:
+        text = ""
+        if "peak_learning_rate" not in given:
+            text = ": the peak stays"
+            if rates and rates.start and given[name]:
+                text = f": the peak is changed in proportion, to {curve.peak:.4g}"
+        if not curve.warmup_steps:
+            text += "; there is no warm-up that begins with it"
+        return text
+    if name == "peak_learning_rate" and "base_learning_rate" not in given:
+        if rates and curve and curve.warmup_steps and curve.start == curve.peak:
+            return ": the warm-up begins with it too, since it doesn't fall"
+        return ""
     if name == "optimizer" and "peak_learning_rate" not in given:
         text = ": the rates stay, which are others with another optimizer"
         is_of_lars = recipe.momentum_correction and not recipe.nesterov

@@ -5,7 +5,8 @@
 
 The fields are those of `recipe.Recipe`, `recipe.RecipePhase` and `recipe.Rates`. What
 isn't there is that of the recipe it is based on; without one, what `recipe` says. The
-phases are replaced as a whole.
+phases are replaced as a whole. `train_epochs`, if a file states it, is what the lengths
+of its phases must add up to.
 """
 
 import dataclasses
@@ -23,6 +24,9 @@ from resnet.recipe import SCALINGS, Rates, Recipe, RecipePhase
 
 _Part = TypeVar("_Part", Recipe, RecipePhase, Rates)
 _MOST_EPOCHS = 1e6
+_MOST_EXAMPLES = 2**31
+# Fields of a file that aren't a recipe's.
+_OF_FILES = ("based_on", "train_epochs")
 # How far lengths may be from the total that a file names, in epochs.
 _TOLERANCE = 1e-3
 
@@ -82,8 +86,11 @@ def _make(kind: type[_Part], values: dict[str, Any], where: str) -> _Part:
     """Returns a value of a dataclass, each field looked at."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     if unknown := sorted(set(values) - set(fields)):
+        known = list(fields)
+        if "phases" in fields:
+            known += _OF_FILES
         raise UserError(
-            f"unknown field {unknown[0]!r} of {where}; known are {', '.join(fields)}"
+            f"unknown field {unknown[0]!r} of {where}; known are {', '.join(known)}"
         )
     for name, field in fields.items():
         if name not in values and field.default is dataclasses.MISSING:
@@ -123,9 +130,24 @@ def _converted(kind: Any, value: Any, where: str) -> Any:
     ):
         words = {int: "a whole number", float: "a number", str: "text", bool: "a bool"}
         raise UserError(f"{where} must be {words[kind]}; got {value!r}")
-    if kind is float and not math.isfinite(value):  # JSON's NaN and Infinity.
-        raise UserError(f"{where} must be a number; got {value!r}")
+    if isinstance(value, str) and not value.isprintable():
+        raise UserError(f"{where} must be a line of text; got {value!r}")
+    if kind is float and not math.isfinite(_as_float(value)):
+        # JSON's NaN and Infinity, and whole numbers beyond all floats.
+        raise UserError(f"{where} must be a number; got {_short(value)}")
     return kind(value)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _short(value: float) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _check(recipe: Recipe, values: dict[str, Any]) -> None:
@@ -142,7 +164,7 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
         ("name", recipe.name),
         *(("name of a phase", part.name) for part in recipe.phases),
     ):
-        if not name.strip() or not name.isprintable():
+        if not name.strip():
             raise UserError(
                 f"the {what} must be a word or a line of them; got {name!r}"
             )
@@ -154,8 +176,10 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
         ("image_size", 1),
         ("rank_batch_size", 0),
     ):
-        if (value := getattr(recipe, name)) < lowest:
-            raise UserError(f"{name} must be at least {lowest}; got {value}")
+        if not lowest <= (value := getattr(recipe, name)) <= _MOST_EXAMPLES:
+            raise UserError(
+                f"{name} must be from {lowest} to {_MOST_EXAMPLES}; got {_short(value)}"
+            )
     for index, part in enumerate(recipe.phases):
         if not 0 < part.epochs < _MOST_EPOCHS:
             raise UserError(
@@ -195,6 +219,11 @@ def _check_rates(rates: Rates, name: str, epochs: float) -> None:
             f"the rates of phase {name!r} must have drop_epochs if their decay is"
             f' "steps", and only then; got decay {rates.decay!r} and'
             f" {len(rates.drop_epochs)} drop_epochs"
+        )
+    if rates.end > rates.peak:
+        raise UserError(
+            f"the end of the rates of phase {name!r} must be at most their peak; got"
+            f" {rates.end} and {rates.peak}"
         )
     if rates.warmup_epochs and rates.start > rates.peak:
         raise UserError(

@@ -157,8 +157,9 @@ def tell(communicator: Communicator) -> None:
         UserError: If the run's settings are wrong.
     """
     if FLAGS.list_recipes:
-        print(explain.list_recipes(list(recipes.RECIPES.values())))
+        program.show(explain.list_recipes(list(recipes.RECIPES.values())))
         return
+    shared_flags.check_values()
     recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
     num_examples, class_names = recipe.num_train_examples, ("of the data",)
     if FLAGS.data_dir:
@@ -177,7 +178,7 @@ def tell(communicator: Communicator) -> None:
 
         picture = pathlib.Path(FLAGS.explain_plot)
         picture_file.write(explain_plot.draw(config), picture, "--explain_plot")
-    print(explain.explain(recipe, config, num_ranks, changes))
+    program.show(explain.explain(recipe, config, num_ranks, changes))
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
@@ -232,12 +233,15 @@ def join_old_run(config: Config) -> Config:
     A run that saved nothing is none: what it left is written anew.
 
     Raises:
-        UserError: If the folder holds a run with other settings, naming what differs.
+        UserError: If the folder holds a run with other settings, naming what differs;
+            or a new run is to begin with weights that aren't there.
     """
     model_dir = pathlib.Path(config.model_dir)
-    if not (model_dir / configs.FILE).exists():
-        return config
     if not checkpoint_folders.saved_steps(model_dir):
+        if config.initial_weights:
+            checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
+        return config
+    if not (model_dir / configs.FILE).exists():
         return config
     old = configs.load(config.model_dir)
     if config.precision == "auto":

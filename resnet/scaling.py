@@ -192,12 +192,13 @@ def _curve(
         )
     peak = given.get("peak_learning_rate")
     start = given.get("base_learning_rate")
+    own_start = rates.start * (factor if rates.start_scales else 1)
     if peak is None:
         peak = rates.peak * factor
-        if start and rates.start:
-            peak *= start / rates.start
+        if start and own_start:
+            peak *= start / own_start
     if start is None:  # A warm-up does not fall.
-        start = min(rates.start * (factor if rates.start_scales else 1), peak)
+        start = min(own_start, peak)
     elif warmup_steps and start > peak:
         raise UserError(
             "a warm-up must not fall: --base_learning_rate must be at most the peak;"

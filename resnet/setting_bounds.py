@@ -150,6 +150,11 @@ def check(config: "Config") -> None:
             "--eval_every and --stop_at_top1 need --mode=train_and_eval; got"
             " --mode=train."
         )
+    elif config.stop_at_top1 and not config.eval_every:
+        problems.append(
+            f"--stop_at_top1={config.stop_at_top1:g} needs --eval_every, such as"
+            " 1epoch: without it nothing is evaluated before the last step."
+        )
     if problems:
         raise UserError(" ".join(problems))
 
@@ -198,6 +203,8 @@ def _outside(bound: tuple[float, float], value: float) -> str:
     low, high = bound
     if low <= value <= high and value < math.inf:  # False for NaN.
         return ""
+    if high == math.inf and value == math.inf:
+        return f"at least {low:g}, and finite"
     if high in (math.inf, _MOST) and not value >= high:
         return f"at least {low:g}"
     return f"in [{low:g}, 1)" if high == _BELOW_ONE else f"in [{low:g}, {high:g}]"

@@ -63,14 +63,23 @@ def check() -> None:
     Raises:
         UserError: With a sentence for the first such flag.
     """
+    check_values()
+    for name in ("data_dir", "model_dir"):
+        if not FLAGS[name].value:
+            raise UserError(f"--{name} is required and must name a folder.")
+
+
+def check_values() -> None:
+    """Refuses values that no program can work with.
+
+    Raises:
+        UserError: With a sentence for the first such flag.
+    """
     if FLAGS.use_tpu:
         raise UserError(
             "--use_tpu must be False: this program trains and evaluates on CPUs. Leave"
             " the flag out."
         )
-    for name in ("data_dir", "model_dir"):
-        if not FLAGS[name].value:
-            raise UserError(f"--{name} is required and must name a folder.")
     for name, lowest in (
         ("eval_batch_size", 1),
         ("num_intra_threads", 0),

@@ -1,4 +1,4 @@
-"""Training: one step of a run, and the loop."""
+"""Training: the loop over the steps of a run, and what is due between them."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from absl import logging
 
 from data_prep.atomic_files import atomic_write_bytes
 from resnet import intervals, phases, weights_in_turn
+from resnet.checkpoint_folders import best_top1
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.record_log import RecordLog
@@ -28,7 +29,6 @@ from resnet.stop_signals import Preempted, StopSignals
 from resnet.train_state import (
     TrainState,
     averaged_batch_norm,
-    best_top1,
     ema_decay,
     restore_newest,
 )
@@ -166,7 +166,8 @@ def train(
             progress.step_done()
             input_wait.step_done()
 
-            if _due(state.step, config.log_step_count_steps, config):
+            is_done = state.step == config.train_steps
+            if is_done or state.step % config.log_step_count_steps == 0:
                 mean_loss = math.fsum(state.losses) / len(state.losses)
                 mean_loss += state.weight_penalty()
                 state.losses.clear()
@@ -247,11 +248,6 @@ def evaluate(
 
 def _is_good_enough(state: TrainState) -> bool:
     return 0 < state.config.stop_at_top1 <= (state.top1 or 0.0)
-
-
-def _due(step: int, every: int, config: Config) -> bool:
-    """Returns whether what happens every so many steps, and at the end, is due."""
-    return step == config.train_steps or (every > 0 and step % every == 0)
 
 
 def stop_diverged(

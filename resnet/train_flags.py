@@ -47,7 +47,9 @@ flags.DEFINE_integer("warmup_steps", None, "Length of the warm-up in steps.")
 flags.DEFINE_float("warmup_epochs", None, "The same in epochs.")
 flags.DEFINE_string("optimizer", None, f"{' or '.join(setting_bounds.OPTIMIZERS)}.")
 flags.DEFINE_float("momentum", None, "Of the velocity.")
-flags.DEFINE_float("weight_decay", None, "On all but batch normalization.")
+flags.DEFINE_float(
+    "weight_decay", None, "On all but batch normalization; with LARS, nor on biases."
+)
 flags.DEFINE_float("clip_norm", None, "Largest norm of all gradients; 0: no limit.")
 flags.DEFINE_float(
     "ema_decay", None, "Of a moving average of the weights, evaluated too; 0: none."

@@ -1,7 +1,7 @@
 """What a run consists of between two steps, and its way to a checkpoint and back."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ class TrainState:
             variable.assign(saved.tensors[name])
         self.step = saved.step
         self.losses = list(saved.facts.get("losses", []))
-        self.top1 = best_top1(saved.facts)
+        self.top1 = checkpoint_folders.best_top1(saved.facts)
 
     def take_weights(self, saved: Checkpoint) -> None:
         """Takes over only the network's variables, as a phase of Caffe's begins.
@@ -173,20 +173,16 @@ class TrainState:
             average.assign(variable.value)
 
 
-def best_top1(facts: Mapping[str, Any]) -> float | None:
-    """Returns the highest top-1 among a checkpoint's facts; None if it has none."""
-    found = [facts[name]["top1"] for name in ("eval", "eval_ema") if name in facts]
-    return max(found, default=None)
-
-
 def ema_decay(config: Config, step: int) -> float:
     """Returns the decay of the moving average in one step.
 
-    At first it is lower, so that the weights a run begins with are soon forgotten.
+    In the first steps that a run does it is lower, so that the weights it begins with
+    are soon forgotten.
 
     Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
     """
-    return min(config.ema_decay, (1 + step) / (10 + step))
+    done = step - phases.first_step(config.phases, config.first_phase)
+    return min(config.ema_decay, (1 + done) / (10 + done))
 
 
 def build_model(config: Config) -> keras.Model:
@@ -279,7 +275,7 @@ def restore_newest(
         of_ranks = None
     own = communicator.scatter_rows(of_ranks)
     if own is not None:
-        _assign_flat(state.batch_norm_averages, own)
+        assign_flat(state.batch_norm_averages, own)
 
 
 def check_is_same_run(saved: Checkpoint, config: Config) -> None:
@@ -319,8 +315,10 @@ def _flat(variables: list[tf.Variable]) -> np.ndarray:
     return np.concatenate([variable.numpy().ravel() for variable in variables])
 
 
-def _assign_flat(variables: list[tf.Variable], values: np.ndarray) -> None:
+def assign_flat(variables: Sequence[tf.Variable], values: np.ndarray) -> None:
+    """Assigns to variables, one after the other, the parts of one long array."""
     ends = np.cumsum([variable.shape.num_elements() for variable in variables])
     parts = np.split(values, ends[:-1])
     for variable, part in zip(variables, parts, strict=True):
-        variable.assign(part.reshape(variable.shape))
+        dtype = variable.dtype.as_numpy_dtype
+        variable.assign(part.reshape(variable.shape).astype(dtype))

@@ -1,4 +1,5 @@
 import pathlib
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -163,6 +164,38 @@ def test_the_average_of_the_weights_can_be_the_best(tmp_path):
     assert best_step(tmp_path) == 2
 
 
+@pytest.mark.parametrize(
+    ("facts", "top1"),
+    [
+        ({}, None),
+        ({"eval": {"top1": 0.0}}, 0.0),
+        ({"eval": {"top1": 0.25}}, 0.25),
+        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.5}}, 0.5),
+        ({"eval": {"top1": 0.75}, "eval_ema": {"top1": 0.5}}, 0.75),
+    ],
+)
+def test_the_best_of_both_networks_counts(facts, top1):
+    assert checkpoint_folders.best_top1(facts) == top1
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "ends"),
+    [
+        ({"eval": {"top1": 0.5}}, 0.5, True),
+        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.75}}, 0.5, True),
+        ({"eval": {"top1": 0.375}}, 0.5, False),
+        ({"eval": {"top1": 0.75}}, 0.0, False),
+        ({}, 0.5, False),
+    ],
+)
+def test_a_run_ends_with_what_is_good_enough(tmp_path, facts, wanted, ends):
+    save(tmp_path, 3, **facts)
+    assert checkpoint_folders.ends_run(tmp_path, 3, 7, wanted) is ends
+    save(tmp_path, 4, config={"stop_at_top1": wanted}, **facts)
+    assert checkpoint_folders.ends_run(tmp_path, 4, 7) is ends
+    assert checkpoint_folders.ends_run(tmp_path, 4, 4)
+
+
 def test_the_ends_of_phases_stay_beside_the_newest_and_the_best(tmp_path):
     save(tmp_path, 1, keep=1, eval={"top1": 0.75})
     save(tmp_path, 2, keep=1, ends_phase="init")
@@ -195,22 +228,27 @@ def test_a_folder_without_a_checkpoint_is_refused_with_its_path(tmp_path):
         checkpoints.load_from(tmp_path)
     assert str(caught.value) == f"expected a checkpoint in {tmp_path}; there is none"
     save(tmp_path, 1)
-    with pytest.raises(UserError, match=r"of step 2 in .*; there are: 1$"):
+    with pytest.raises(UserError, match=r"in .*step-00000002; there is none$"):
         checkpoints.load_from(checkpoint_folders.of_step(tmp_path, 2))
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("step-00000003", 3),
-        ("step-123456789", 123_456_789),
-        ("step-3", None),
-        (".step-00000003.unfinished", None),
-        ("damaged-step-00000003", None),
-    ],
-)
-def test_a_step_is_told_by_the_name_of_a_folder(name, step):
-    assert checkpoint_folders.step_of(pathlib.Path("model", name)) == step
+def test_a_checkpoint_that_was_copied_elsewhere_is_itself(tmp_path):
+    folder = save(tmp_path, 1, {"weights": np.ones(2)})
+    for name in ("kept/step-00000001", "elsewhere/of_another_name"):
+        shutil.copytree(folder, tmp_path / name)
+    save(tmp_path, 1, {"weights": np.zeros(2)})
+    for name in ("kept/step-00000001", "elsewhere/of_another_name"):
+        checkpoint_folders.require_any(tmp_path / name)
+        loaded = checkpoints.load_from(tmp_path / name)
+        assert loaded.step == 1
+        assert loaded.tensors["weights"].tolist() == [1, 1]
+
+
+def test_an_empty_folder_of_the_right_name_is_no_checkpoint(tmp_path):
+    folder = tmp_path / "step-00000001"
+    folder.mkdir()
+    with pytest.raises(UserError, match="expected a checkpoint in"):
+        checkpoint_folders.require_any(folder)
 
 
 def test_without_an_evaluation_none_is_best(tmp_path):

@@ -211,8 +211,27 @@ def test_phases_differ_by_their_names():
     ]
     fewer = dataclasses.replace(recipe, phases=tuple(others))
     found = configs.differences(resolve(recipe), resolve(fewer))
-    assert found[0] == "train_steps=22610, now 21050"
+    assert found[:2] == [
+        "phases=init, cyc1, cyc2, cyc3, collapse, now init, cyc1, cyc2, cyc3",
+        "train_steps=22610, now 21050",
+    ]
     assert "collapse: num_steps=1560, now None" in found
+
+
+def test_phases_in_another_order_are_another_run():
+    recipe = imagenet_recipes.COLLAPSE_94EP_14K
+    hundred_steps = imagenet_recipes.epochs_of(100, recipe.global_batch_size)
+    one_phase, other_phase = (
+        dataclasses.replace(part, epochs=hundred_steps, rates=Rates(peak))
+        for part, peak in zip(recipe.phases, (1.0, 0.5), strict=True)
+    )
+    one, other = (
+        resolve(dataclasses.replace(recipe, phases=order))
+        for order in ((one_phase, other_phase), (other_phase, one_phase))
+    )
+    assert configs.differences(one, other) == [
+        "phases=linear, collapse, now collapse, linear"
+    ]
 
 
 def test_the_size_of_images_differs_for_training_and_for_evaluation():

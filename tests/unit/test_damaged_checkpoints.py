@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from data_prep.errors import UserError
 from resnet import checkpoints
-from resnet.checkpoint_folders import best_step, phase_ends, saved_steps
+from resnet.checkpoint_folders import best_step, ends_run, phase_ends, saved_steps
 from tests.unit.small_checkpoint import save
 
 INDEX, DATA = "state.index", "state.data-00000-of-00001"
@@ -187,3 +187,4 @@ def test_what_is_damaged_is_neither_best_nor_the_end_of_a_phase(tmp_path):
     (folder / CONTENTS).write_bytes(b"")
     assert best_step(tmp_path) == 2
     assert phase_ends(tmp_path) == {}
+    assert not ends_run(tmp_path, 1, 7, 0.5)

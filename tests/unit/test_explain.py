@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,8 @@ def test_the_whole_run_is_told():
     assert "global batch 4,096 = 128 rank(s) x 32" in text
     assert "top-1 76.278 %" in text
     assert "its velocity with the learning rates in it" in text
+    # An epoch is 312.8 steps.
+    assert "every epoch (after 313, 626, ..., 22,610 steps)" in text
     assert "7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)" in text
     assert "Changed from the recipe" not in text
     for deviation in COLLAPSE.deviations:
@@ -69,7 +72,7 @@ def test_what_is_changed_is_told():
     assert "Changed from the recipe:" in text
     assert "a global batch of 2,048 instead of 4,096" in text
     assert "the learning rates are multiplied by 0.5" in text
-    assert "momentum = 0.8, given" in text
+    assert "momentum = 0.8, given, instead of 0.9" in text
 
 
 def test_steps_that_drop_are_told_one_by_one():
@@ -204,6 +207,39 @@ def test_the_program_explains_without_data_and_tensorflow(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.parametrize("what", ["--list_recipes", "--explain"])
+def test_a_reader_that_is_gone_is_no_error(what):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as gone:
+        done = subprocess.run(
+            [sys.executable, PROGRAM, what],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        # 1,437 examples of which a step has 64; 12 epochs are 269 steps.
+        ("100", "every 100 steps (after 100, 200, ..., 269 steps)"),
+        ("4 epochs", "every 4 epochs (after 90, 180, ..., 269 steps)"),
+        ("7 epochs", "every 7 epochs (after 158, 269 steps)"),
+        ("12 epochs", "every 12 epochs (after 269 steps)"),
+        ("0.01 epochs", "every 0.01 epochs (after 1, 2, ..., 269 steps)"),
+        ("5 minutes", "every 5 minutes; kept"),
+    ],
+)
+def test_the_first_checkpoints_and_the_last_are_told(every, steps):
+    assert steps in " ".join(
+        told(small_recipes.DIGITS, 1, checkpoint_every=every).split()
+    )
+
+
 def test_the_program_lists_the_recipes():
     done = run("--list_recipes")
     assert done.returncode == 0, done.stderr
@@ -225,6 +261,9 @@ def test_the_program_lists_the_recipes():
         (("--eval_every=10 minutes",), "--eval_every must be a number of steps or"),
         (("--eval_every=5", "--mode=train"), "need --mode=train_and_eval; got --mode="),
         (("--stop_at_top1=1", "--mode=train"), "need --mode=train_and_eval; got"),
+        (("--stop_at_top1=0.7",), "--stop_at_top1=0.7 needs --eval_every, such as"),
+        (("--use_tpu",), "--use_tpu must be False"),
+        (("--stall_seconds=0",), "--stall_seconds must be at least 1; got 0"),
     ],
 )
 def test_what_a_run_would_refuse_is_refused_in_one_sentence(flags, sentence):

@@ -26,7 +26,11 @@ def test_a_length_has_one_of_three_units(text, length, unit):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-1", "2.5", "2.5 steps", "daily", "1 hour", "0 epochs", "nan"]
+    "text",
+    [
+        *("", "0", "-1", "2.5", "2.5 steps", "daily", "1 hour", "0 epochs", "nan"),
+        *("9" * 400, "9" * 5000, f"0.{'1' * 400} epochs"),
+    ],
 )
 def test_anything_else_is_refused_with_examples(text):
     with pytest.raises(UserError) as caught:
@@ -81,6 +85,20 @@ def test_as_many_epochs_end_as_are_done(epochs, examples, batch_size):
     if batch_size <= examples:
         assert len(found) == num_steps * batch_size // examples
     assert found[-1] == num_steps
+
+
+@given(
+    st.sampled_from(["1", "3", "0.125 epochs", "1 epoch", "2.5 epochs"]),
+    st.integers(1, 60),
+    st.integers(1, 80),
+)
+def test_the_next_end_is_the_first_one_behind(text, examples, batch_size):
+    interval = intervals.parse(text, "--every")
+    found = ends(text, 400, examples, batch_size)
+    step, nexts = 0, []
+    while (step := interval.next_end(step, examples, batch_size)) <= 400:
+        nexts.append(step)
+    assert nexts == found
 
 
 def test_only_minutes_are_a_time():

@@ -1,8 +1,9 @@
+import dataclasses
 from typing import Any
 
 from resnet import config as configs
 from resnet import imagenet_recipes, recipe_changes, recipes, small_recipes
-from resnet.recipe import Recipe
+from resnet.recipe import Rates, Recipe
 
 TPU = imagenet_recipes.TPU_90EP_24K
 COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
@@ -74,7 +75,7 @@ def test_rates_by_the_root_of_the_batch():
 def test_other_ranks_and_parts_normalize_over_other_batches():
     assert changes(TPU, 24_576, NUM_IMAGENET, num_ranks=512) == []
     assert changes(TPU, 24_576, NUM_IMAGENET, num_ranks=2, accumulation_steps=96) == [
-        "batch normalization is over 128 examples at a time, the part of a rank,"
+        "batch normalization is over 128 examples, what a rank computes at a time,"
         " instead of 48"
     ]
     # Of this project's own recipes none is said to need a number of ranks.
@@ -98,8 +99,8 @@ def test_what_is_given():
     given = {"weight_decay": 1e-4, "peak_learning_rate": 2.0, "seed": 3, "mixup": 0.2}
     assert changes(TPU, 24_576, NUM_IMAGENET, **given) == [
         "peak_learning_rate = 2.0, given",
-        "weight_decay = 0.0001, given",
-        "mixup = 0.2, given",
+        "weight_decay = 0.0001, given, instead of 5e-05",
+        "mixup = 0.2, given, instead of 0.0",
     ]
     given = {"ema_decay": 0.9, "optimizer": "momentum", "model": "resnet50"}
     lars = imagenet_recipes.LARS_40EP_4K
@@ -108,6 +109,40 @@ def test_what_is_given():
         " with another optimizer",
         "ema_decay = 0.9, given, instead of 0.0",
     ]
+
+
+def test_what_is_given_as_the_recipe_has_it_is_no_change():
+    given = {"momentum": 0.9, "image_size": 224, "mixup": 0.0, "model": "resnet50"}
+    assert changes(TPU, 24_576, NUM_IMAGENET, **given) == []
+
+
+def test_a_warm_up_that_is_given_does_not_stay():
+    assert changes(TPU, 24_576, NUM_IMAGENET, train_steps=9360, warmup_steps=9) == [
+        "2 times as long as the recipe",
+        "warmup_steps = 9, given",
+    ]
+
+
+def test_a_recipe_without_a_warm_up_keeps_none():
+    without = dataclasses.replace(TPU.phases[0], rates=Rates(4.8))
+    recipe = dataclasses.replace(TPU, phases=(without,))
+    assert changes(recipe, 24_576, NUM_IMAGENET, train_steps=9360) == [
+        "2 times as long as the recipe"
+    ]
+
+
+def test_a_peak_below_the_start_lowers_that_too():
+    assert changes(small_recipes.IMAGENETTE, 64, 9469, peak_learning_rate=0.005) == [
+        "peak_learning_rate = 0.005, given: the warm-up begins with it too, since it"
+        " doesn't fall"
+    ]
+
+
+def test_a_start_without_a_warm_up_is_said_to_be_none():
+    given = {"base_learning_rate": 0.001, "peak_learning_rate": 0.05, "warmup_steps": 0}
+    assert changes(small_recipes.IMAGENETTE, 64, 9469, **given)[0] == (
+        "base_learning_rate = 0.001, given; there is no warm-up that begins with it"
+    )
 
 
 def test_a_recipe_of_momentum_keeps_the_form_of_its_momentum_with_lars():

@@ -221,12 +221,14 @@ def test_a_phase_has_a_length(refusal, epochs):
     "name", ["image_size", "global_batch_size", "num_train_examples"]
 )
 def test_sizes_are_at_least_one(refusal, name):
-    assert refusal({**SMALL, name: 0}) == f"{name} must be at least 1; got 0"
+    bounds = f"{name} must be from 1 to 2147483648; got "
+    assert refusal({**SMALL, name: 0}) == f"{bounds}0"
+    assert refusal({**SMALL, name: 10**400}) == f"{bounds}1{'0' * 36}..."
 
 
 def test_the_examples_of_a_rank_are_no_less_than_none(refusal):
     assert refusal({**SMALL, "rank_batch_size": -1}) == (
-        "rank_batch_size must be at least 0; got -1"
+        "rank_batch_size must be from 0 to 2147483648; got -1"
     )
 
 
@@ -236,10 +238,31 @@ def test_another_rule_for_the_rates_is_refused(refusal):
     )
 
 
-@pytest.mark.parametrize("name", ["", " ", "two\nlines"])
+@pytest.mark.parametrize("name", ["", " "])
 def test_a_name_that_is_no_word_is_refused(refusal, name):
     said = f"must be a word or a line of them; got {name!r}"
     assert refusal({**SMALL, "name": name}) == f"the name {said}"
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "half of a pair: \ud800"])
+@pytest.mark.parametrize("name", ["name", "source", "published"])
+def test_what_cannot_be_printed_in_a_line_is_refused(refusal, name, text):
+    assert refusal({**SMALL, name: text}) == (
+        f"{name!r} of the recipe must be a line of text; got {text!r}"
+    )
+
+
+def test_a_whole_number_beyond_all_floats_is_refused(refusal):
+    assert refusal({**SMALL, "ema_decay": 10**400}) == (
+        f"'ema_decay' of the recipe must be a number; got 1{'0' * 36}..."
+    )
+
+
+def test_rates_that_end_above_their_peak_are_refused(refusal):
+    assert refusal(with_rates(end=0.75)) == (
+        "the end of the rates of phase 'train' must be at most their peak; got 0.75"
+        " and 0.5"
+    )
 
 
 def test_a_name_of_another_recipe_is_refused(refusal):

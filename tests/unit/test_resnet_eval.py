@@ -64,6 +64,8 @@ def refusal(*arguments: str) -> str:
         (["--recalibration_batches=-1"], "--recalibration_batches must be at least 0"),
         (["--watch", "--watch_minutes=0"], "--watch_minutes must be above 0; got 0"),
         (["--watch", "--watch_minutes=nan"], "--watch_minutes must be above 0"),
+        (["--watch_minutes=-5"], "--watch_minutes must be above 0; got -5"),
+        (["--json_file=/"], "--json_file must be a file; / is a folder"),
         (["--watch", "--combine=weights"], "--watch evaluates each checkpoint by"),
         (["--watch", "--checkpoints=best"], "--watch evaluates all checkpoints"),
         (["--weights=ema"], "--weights=ema needs a run with a moving average"),

@@ -68,6 +68,18 @@ def test_a_start_that_scales_does_so():
     assert (third.curve.start, third.curve.peak) == (0.51, 1.528)
 
 
+def test_a_given_start_that_is_the_recipes_own_leaves_the_peak():
+    rates = Rates(0.1, start=0.01, warmup_epochs=1)
+    recipe = dataclasses.replace(
+        small_recipes.IMAGENETTE, phases=(RecipePhase(16, rates),)
+    )
+    assert curve_of(recipe, 128).peak == pytest.approx(0.2, rel=1e-15)
+    curve = curve_of(recipe, 128, base_learning_rate=0.02)
+    assert (curve.start, curve.peak) == pytest.approx((0.02, 0.2), rel=1e-15)
+    curve = curve_of(recipe, 128, base_learning_rate=0.03)
+    assert curve.peak == pytest.approx(0.3, rel=1e-15)
+
+
 def test_phases_scale_with_the_batch():
     found = fit(COLLAPSE, 8192)
     assert lengths(found) == [3900, 1875, 2375, 2375, 780]

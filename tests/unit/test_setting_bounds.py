@@ -80,7 +80,8 @@ def test_the_sentence_says_the_range():
     "given",
     [
         {"momentum": 0.0, "label_smoothing": 0.0, "weight_decay": 0.0},
-        {"smallest_crop": 1.0, "eval_crop_fraction": 1.0, "stop_at_top1": 1.0},
+        {"smallest_crop": 1.0, "eval_crop_fraction": 1.0},
+        {"stop_at_top1": 1.0, "eval_every": "1"},
         {"random_augment": 10.0, "clip_norm": 0.0, "ema_decay": 0.0},
         {"image_size": 1024, "seed": 2**63 - 1, "num_parallel_calls": 4096},
         {"image_size": 32, "warmup_steps": 0},
@@ -202,6 +203,7 @@ def test_an_unknown_augmentation_of_a_phase_is_refused():
     ("rates", "words"),
     [
         (Rates(0.0), "peak of the rates of phase 'first' must be at least 1e-30; got"),
+        (Rates(math.inf), "must be at least 1e-30, and finite; got inf."),
         (Rates(1.0, start=-0.5), "start of the rates of phase 'first' must be at"),
         (Rates(1.0, end=-0.5), "end of the rates of phase 'first' must be at least 0"),
         (Rates(1.0, power=0.0), "power of the rates of phase 'first' must be at"),

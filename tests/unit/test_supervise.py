@@ -12,6 +12,7 @@ from launch import supervise
 from resnet import checkpoint_folders, failure_file
 from resnet import config as configs
 from resnet.stop_signals import REQUEUE_EXIT_CODE
+from tests.unit.small_checkpoint import save
 
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
 DAMAGED = '{"step": 5000, "reason": "damaged at step 5000", "locked": false}'
@@ -78,6 +79,27 @@ def test_a_run_whose_last_step_is_saved_is_done(
     save_settings(make_config, model_dir, train_steps=7)
     checkpoint_folders.of_step(model_dir, 7).mkdir(parents=True)
     assert run_it(stub("exit 9", "exit 0")) == 0
+    assert len(starts(tmp_path)) == 2
+
+
+def test_a_run_that_ended_since_it_is_good_enough_is_done(
+    stub, run_it, make_config, model_dir, tmp_path
+):
+    settings = {"mode": "train_and_eval", "eval_every": "1", "stop_at_top1": 0.5}
+    save_settings(make_config, model_dir, train_steps=7, **settings)
+    save(model_dir, 4, eval={"top1": 0.75})
+    assert run_it(stub("exit 0")) == 0
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_run_that_ended_before_it_is_good_enough_is_not_done(
+    stub, run_it, make_config, model_dir, tmp_path
+):
+    settings = {"mode": "train_and_eval", "eval_every": "1", "stop_at_top1": 0.875}
+    save_settings(make_config, model_dir, train_steps=7, **settings)
+    # The run before wanted less.
+    save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at_top1": 0.5})
+    assert run_it(stub("exit 0")) == 1
     assert len(starts(tmp_path)) == 2
 
 

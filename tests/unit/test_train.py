@@ -128,6 +128,16 @@ def test_each_step_is_logged_with_its_rate(whole):
     assert all(math.isfinite(line["loss"]) for line in found)
 
 
+def test_lines_are_written_when_they_are_due_and_at_the_end(run, whole, tmp_path):
+    run(tmp_path, log_step_count_steps=4)
+    found, each = lines(tmp_path, "train"), lines(whole, "train")
+    assert [line["step"] for line in found] == [4, 6]
+    # The mean of the steps since the line before.
+    losses = [line["loss"] for line in each]
+    expected = [sum(losses[:4]) / 4, sum(losses[4:]) / 2]
+    assert [line["loss"] for line in found] == pytest.approx(expected, abs=0.02)
+
+
 def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
     make, made = train.TrainStep, []
 
@@ -342,21 +352,6 @@ def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(run, tmp_p
     for step in saved_steps(tmp_path):
         for name, value in checkpoints.load(tmp_path, step).tensors.items():
             assert np.isfinite(value).all(), f"{name} of step {step}"
-
-
-@pytest.mark.parametrize(
-    ("step", "every", "due"),
-    [
-        (1, 3, False),
-        (3, 3, True),
-        (4, 3, False),
-        (6, 4, True),  # The last step.
-        (6, 0, True),
-        (3, 0, False),
-    ],
-)
-def test_what_is_due_is_due_at_the_end_too(config, step, every, due):
-    assert train._due(step, every, config) is due
 
 
 def test_what_made_the_loss_no_number_is_written_down(run, tmp_path):

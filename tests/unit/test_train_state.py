@@ -107,6 +107,14 @@ def test_the_average_forgets_its_beginning_soon(config, most, step, decay):
     assert ours == pytest.approx(decay, rel=1e-15)
 
 
+def test_a_run_that_begins_with_a_later_phase_forgets_its_beginning_too(of_phases):
+    settings = {"ema_decay": 0.999, "first_phase": PHASES[1].name}
+    later = changed(of_phases, **settings)
+    first = PHASES[0].num_steps
+    assert train_state.ema_decay(later, first) == 0.1
+    assert train_state.ema_decay(later, first + 1) == 2 / 11
+
+
 def test_the_average_begins_with_the_weights(config):
     state = TrainState(changed(config, ema_decay=0.5))
     assert_equal(values_of(state.ema), values_of(state.model.variables))
@@ -132,20 +140,6 @@ def test_averaged_weights_are_there_only_as_long_as_they_are_wanted(config):
     with pytest.raises(IndexError), state.averaged_weights():
         raise IndexError
     assert_equal(values_of(state.model.variables), own)
-
-
-@pytest.mark.parametrize(
-    ("facts", "top1"),
-    [
-        ({}, None),
-        ({"eval": {"top1": 0.0}}, 0.0),
-        ({"eval": {"top1": 0.25}}, 0.25),
-        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.5}}, 0.5),
-        ({"eval": {"top1": 0.75}, "eval_ema": {"top1": 0.5}}, 0.75),
-    ],
-)
-def test_the_best_of_both_networks_counts(facts, top1):
-    assert train_state.best_top1(facts) == top1
 
 
 def begun(config: Config, folder: pathlib.Path) -> TrainState:
