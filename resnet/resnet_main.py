@@ -191,10 +191,10 @@ def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
         return ["train"]
     if "validation" in contents.splits:
         return ["train", "validation"]
-    if config.eval_every or config.stop_at_top1:
+    if config.eval_every:
         raise UserError(
-            "--eval_every and --stop_at_top1 need a validation split, which this data"
-            " set hasn't. Leave them out, or convert the validation pictures too."
+            "--eval_every needs a validation split, which this data set hasn't. Leave"
+            " it out, or convert the validation pictures too."
         )
     return ["train"]
 

@@ -128,14 +128,18 @@ def test_each_step_is_logged_with_its_rate(whole):
     assert all(math.isfinite(line["loss"]) for line in found)
 
 
-def test_lines_are_written_when_they_are_due_and_at_the_end(run, whole, tmp_path):
-    run(tmp_path, log_step_count_steps=4)
-    found, each = lines(tmp_path, "train"), lines(whole, "train")
-    assert [line["step"] for line in found] == [4, 6]
-    # The mean of the steps since the line before.
-    losses = [line["loss"] for line in each]
-    expected = [sum(losses[:4]) / 4, sum(losses[4:]) / 2]
-    assert [line["loss"] for line in found] == pytest.approx(expected, abs=0.02)
+def test_lines_are_written_when_they_are_due_and_at_the_end(run, tmp_path):
+    steps, losses = [], []
+    for every in (1, 4):
+        run(tmp_path / f"{every}", log_step_count_steps=every, weight_decay=0.0)
+        found = lines(tmp_path / f"{every}", "train")
+        steps.append([line["step"] for line in found])
+        losses.append([line["loss"] for line in found])
+    assert steps == [[1, 2, 3, 4, 5, 6], [4, 6]]
+    # Each is the mean of the steps since the line before.
+    each, means = losses
+    expected = [sum(each[:4]) / 4, sum(each[4:]) / 2]
+    assert means == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
