@@ -8,6 +8,10 @@ from resnet import scaling
 from resnet.config import Config
 from resnet.recipe import Recipe
 
+_OF_RECIPE = [
+    field for field in dataclasses.fields(Recipe) if field.name != "global_batch_size"
+]
+
 
 def of_run(
     recipe: Recipe, given: Mapping[str, Any], config: Config, num_ranks: int
@@ -94,18 +98,13 @@ def _of_what_is_given(
         for name in scaling.RATE_SETTINGS
         if name in given
     ]
-    olds = {
-        name: recipe.image_size if value is None else value
-        for name in scaling.PHASE_SETTINGS
-        for value in [getattr(recipe.phases[0], name)]
-    }
-    olds.update(
-        (field.name, getattr(recipe, field.name))
-        for field in dataclasses.fields(Recipe)
-        if field.name not in ("global_batch_size", *olds)
-    )
-    for name, old in olds.items():
-        if (value := given.get(name, old)) != old:
+    # The size of the images is one of the phases, and one of evaluation.
+    olds = [
+        *((name, getattr(recipe.phases[0], name)) for name in scaling.PHASE_SETTINGS),
+        *((field.name, getattr(recipe, field.name)) for field in _OF_RECIPE),
+    ]
+    for name, old in olds:
+        if old is not None and (value := given.get(name, old)) != old:
             also = _and_so(recipe, given, config, name)
             found.append(f"{name} = {value}, given, instead of {old}{also}")
     return found

@@ -116,6 +116,18 @@ def test_what_is_given_as_the_recipe_has_it_is_no_change():
     assert changes(TPU, 24_576, NUM_IMAGENET, **given) == []
 
 
+def test_a_size_of_images_may_be_other_than_that_of_evaluation_only():
+    smaller = dataclasses.replace(TPU.phases[0], image_size=128)
+    recipe = dataclasses.replace(TPU, phases=(smaller,))
+    assert changes(recipe, 24_576, NUM_IMAGENET) == []
+    assert changes(recipe, 24_576, NUM_IMAGENET, image_size=128) == [
+        "image_size = 128, given, instead of 224"
+    ]
+    assert changes(TPU, 24_576, NUM_IMAGENET, image_size=128) == [
+        "image_size = 128, given, instead of 224"
+    ]
+
+
 def test_a_warm_up_that_is_given_does_not_stay():
     assert changes(TPU, 24_576, NUM_IMAGENET, train_steps=9360, warmup_steps=9) == [
         "2 times as long as the recipe",

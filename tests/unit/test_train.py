@@ -191,16 +191,6 @@ def test_evaluations_are_due_as_the_settings_say_and_at_the_end(
     assert found == steps
 
 
-def test_a_step_has_the_rates_of_its_phase(make_config):
-    corrected = {**SETTINGS, "momentum_correction": True, "ema_decay": 0.999}
-    config = make_config(NUM_EXAMPLES, CLASSES, **corrected)
-    # Rates of 0.01 and 0.03, before 0.9 * 0.01 / 0.03; and 2 / 11 of the average.
-    assert train.rates_of(config, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
-    assert train.rates_of(config, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
-    plain = make_config(NUM_EXAMPLES, CLASSES, **SETTINGS)
-    assert train.rates_of(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
-
-
 @pytest.fixture(scope="module")
 def averaged(run, tmp_path_factory) -> pathlib.Path:
     """The folder of a run with a moving average of the weights, evaluated twice."""

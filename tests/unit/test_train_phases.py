@@ -141,6 +141,21 @@ def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
     return {line["step"]: line["learning_rate"] for line in lines}
 
 
+def test_a_step_has_the_rates_of_its_phase(make_config):
+    settings = {
+        "train_steps": 6,
+        "warmup_steps": 2,
+        "base_learning_rate": 0.01,
+        "peak_learning_rate": 0.05,
+    }
+    corrected = make_config(momentum_correction=True, ema_decay=0.999, **settings)
+    # Rates of 0.01 and 0.03, before 0.9 * 0.01 / 0.03; and 2 / 11 of the average.
+    assert train.rates_of(corrected, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
+    assert train.rates_of(corrected, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
+    plain = make_config(**settings)
+    assert train.rates_of(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
+
+
 def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
     assert saved_steps(whole) == [3, 6]
     assert checkpoint_folders.phase_ends(whole) == {3: "first", 6: "second"}
