@@ -31,11 +31,11 @@ from eval.benchmark_settings import Settings
 from resnet import (
     placement,
     program,
-    setting_bounds,
     shared_flags,  # noqa: F401 - defines flags.
 )
 from resnet.data import record_sets
 from resnet.distributed import Communicator
+from resnet.models import names
 from resnet.placement import Place
 
 FLAGS = flags.FLAGS
@@ -49,7 +49,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     text = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     number = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
     fact = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
-    text("model", Settings.model, f"Network: {', '.join(setting_bounds.MODELS)}.")
+    text("model", Settings.model, f"Network: {', '.join(names.MODELS)}.")
     text("precision", Settings.precision, "float32, bf16, or auto: the faster one.")
     number(
         "batch_size",

@@ -6,26 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import UserError
 from resnet import intervals, schedules
+from resnet.models.names import MODELS
 from resnet.phases import Phase
 
 if TYPE_CHECKING:
     from resnet.config import Config
 
-MODELS = (
-    "resnet9",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnet200",
-    "resnet18d",
-    "resnet34d",
-    "resnet50d",
-    "resnet101d",
-    "resnet152d",
-    "resnet200d",
-)
 AUGMENTATIONS = (
     "random_resized_crop",
     "random_resized_crop_2018_02",

@@ -8,6 +8,7 @@ from absl import flags
 from data_prep.errors import UserError
 from resnet import imagenet_recipes, scaling, setting_bounds
 from resnet.config import Config
+from resnet.models import names
 
 FLAGS = flags.FLAGS
 
@@ -22,7 +23,7 @@ flags.DEFINE_string(
     "explain_plot", None, "With --explain: file for a plot, such as plan.png."
 )
 flags.DEFINE_integer("num_ranks", 1, "With --explain: ranks of the run.", lower_bound=1)
-flags.DEFINE_string("model", None, f"Network: {', '.join(setting_bounds.MODELS)}.")
+flags.DEFINE_string("model", None, f"Network: {', '.join(names.MODELS)}.")
 flags.DEFINE_integer(
     "resnet_depth", None, "Another way to say --model: 50 is resnet50."
 )

@@ -1,9 +1,12 @@
-"""The networks, by name."""
+"""The networks, by name. Keras and TensorFlow are loaded when one is built."""
 
-import keras
+from typing import TYPE_CHECKING
 
 from data_prep.errors import UserError
-from resnet.models import resnet, resnet9
+from resnet.models import names
+
+if TYPE_CHECKING:
+    import keras
 
 
 def build(
@@ -14,14 +17,13 @@ def build(
     compute_dtype: str = "float32",
     seed: int = 0,
     zero_last_gamma: bool = True,
-) -> keras.Model:
+) -> "keras.Model":
     """Returns a new network: normalized float32 images in, float32 logits out.
 
     It takes images of any size, `[batch, height, width, 3]`.
 
     Args:
-        name: "resnet9", or "resnet" and a depth: 18, 34, 50, 101, 152 or 200; that of a
-            ResNet-D ends in "d".
+        name: One of `names.MODELS`; that of a ResNet-D ends in "d".
         num_classes: Length of the logits.
         image_size: Side in pixels of the images that `flops` counts the operations for.
         batch_norm_decay: Of the moving averages; 0.95 as in the 24K recipe.
@@ -33,21 +35,20 @@ def build(
     Raises:
         UserError: If there is no network of that name.
     """
+    if name not in names.MODELS:
+        raise UserError(
+            f"expected a model among {', '.join(names.MODELS)}; got {name!r}"
+        )
+    import keras
+
+    from resnet.models import resnet, resnet9
+
     settings = (num_classes, image_size, batch_norm_decay, compute_dtype, seed)
-    resnets = {
-        f"resnet{depth}{ending}": (depth, ending == "d")
-        for ending in ("", "d")
-        for depth in resnet.DEPTHS
-    }
     if name == "resnet9":
         model = resnet9.build(*settings)
-    elif name in resnets:
-        depth, is_resnet_d = resnets[name]
-        model = resnet.build(depth, *settings, zero_last_gamma, is_resnet_d)
     else:
-        raise UserError(
-            f"expected a model among resnet9, {', '.join(resnets)}; got {name!r}"
-        )
+        depth = int(name.removeprefix("resnet").removesuffix("d"))
+        model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
     # By itself Keras refuses all sizes but that of its input; the layers take any.
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))
     return model

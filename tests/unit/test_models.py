@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import models, setting_bounds
-from resnet.models import flops
+from resnet import models
+from resnet.models import flops, names
 from resnet.train_state import decays
 
 BLOCKS = {
@@ -330,5 +330,5 @@ def test_an_unknown_network_is_refused_with_the_known_ones():
         models.build("resnet19")
 
 
-def test_the_settings_allow_each_network_and_no_other():
-    assert list(setting_bounds.MODELS) == ["resnet9", *NAMES]
+def test_the_names_are_those_of_the_networks():
+    assert list(names.MODELS) == ["resnet9", *NAMES]

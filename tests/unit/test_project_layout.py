@@ -1,6 +1,8 @@
 """Who may import what: the directions of the tree, read from the source."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.data.example_order",
     "resnet.checkpoint_folders",
     "resnet.intervals",
+    "resnet.models.names",
     "resnet.failure_file",
     "resnet.guard",
     "resnet.process_facts",
@@ -126,8 +129,21 @@ def imports_of(name: str, source: str, modules: set[str]) -> set[str]:
     return found
 
 
+def at_the_top(source: str) -> str:
+    """Returns the imports of a source that importing it runs at once."""
+    kinds = (ast.Import, ast.ImportFrom)
+    lines = [ast.unparse(n) for n in ast.parse(source).body if isinstance(n, kinds)]
+    return "\n".join(lines)
+
+
 IMPORTS = {
     name: imports_of(name, source, set(SOURCES)) for name, source in SOURCES.items()
+}
+
+
+PARENT_IMPORTS = {
+    name: imports_of(name, at_the_top(source), set(SOURCES))
+    for name, source in SOURCES.items()
 }
 
 
@@ -136,18 +152,26 @@ def top(name: str) -> str:
 
 
 def everything_imported_by(name: str) -> set[str]:
-    """Returns what importing one of our modules imports, through our modules."""
+    """Returns what importing one of our modules imports, through our modules.
+
+    That is all it imports, at any depth; of the packages that it lies in, which are
+    imported too, what they import at the top.
+    """
     seen: set[str] = set()
+    seen_parents: set[str] = set()
     waiting = [name]
     while waiting:
         current = waiting.pop()
         if current in seen:
             continue
         seen.add(current)
+        waiting += IMPORTS.get(current, set())
         parts = current.split(".")
-        parents = {".".join(parts[:end]) for end in range(1, len(parts))}
-        waiting += [m for m in IMPORTS.get(current, set()) | parents if m not in seen]
-    return seen - {name}
+        for parent in {".".join(parts[:end]) for end in range(1, len(parts))}:
+            if parent not in seen_parents:
+                seen_parents.add(parent)
+                waiting += PARENT_IMPORTS.get(parent, set())
+    return (seen | seen_parents) - {name}
 
 
 def test_imports_are_read_from_every_form():
@@ -186,6 +210,13 @@ def test_only_distributed_imports_horovod_and_mpi4py(name):
 def test_pure_modules_are_there_and_import_no_tensorflow(name):
     assert name in SOURCES
     assert not {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
+
+
+def test_importing_the_pure_modules_loads_no_tensorflow():
+    code = f"import sys, importlib\nfor name in {sorted(WITHOUT_TENSORFLOW)}:"
+    code += "\n    importlib.import_module(name)"
+    code += f"\nassert not {TENSORFLOW} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("name", sorted(n for n in SOURCES if top(n) == "launch"))

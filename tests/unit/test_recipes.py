@@ -6,6 +6,7 @@ from data_prep.errors import UserError
 from resnet import config as configs
 from resnet import recipes, setting_bounds, small_recipes
 from resnet.config import Config
+from resnet.models import names
 
 CLASSES = ("a", "b")
 
@@ -68,7 +69,7 @@ def test_each_recipe_resolves_without_flags(name):
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_each_recipe_names_what_the_program_has(name):
     recipe = recipes.get(name)
-    assert recipe.model in setting_bounds.MODELS
+    assert recipe.model in names.MODELS
     assert recipe.optimizer in setting_bounds.OPTIMIZERS
     assert recipe.eval_crop in setting_bounds.EVAL_CROPS
     for part in recipe.phases:
