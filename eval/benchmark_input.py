@@ -209,24 +209,19 @@ def _seed(number: "tf.Tensor") -> "tf.Tensor":
 
 def random_order(records: "RecordFiles") -> "Batches":
     """Returns the batches that training reads, of a rank that is alone."""
-    from resnet import config, imagenet_recipes
     from resnet.data import batches
     from resnet.data.share import share_of
+    from resnet.phases import Phase
 
-    settings = config.resolve(
-        imagenet_recipes.TPU_90EP_24K,
-        {
-            "image_size": FLAGS.image_size,
-            "global_batch_size": BATCH_SIZE,
-            "train_steps": FLAGS.num_images // BATCH_SIZE,
-            "warmup_steps": 0,
-        },
-        records.num_examples,
-        records.class_names,
-    )
+    num_steps = FLAGS.num_images // BATCH_SIZE
     share = share_of(records, [tuple(range(len(records.paths)))], 0)
-    return batches.training(
-        settings, share, num_ranks=1, start_step=0, num_parallel_calls=1
+    return batches.train_batches(
+        share,
+        [Phase("measured", num_steps, None, image_size=FLAGS.image_size)],
+        seed=0,
+        local_batch_size=BATCH_SIZE,
+        num_classes=len(records.class_names),
+        num_parallel_calls=1,
     )
 
 

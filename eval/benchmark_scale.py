@@ -34,6 +34,7 @@ flags.DEFINE_integer("rounds", 5, "How often each start is measured.")
 
 NUM_CLASSES = 1000
 IMAGE_SIZE = 32
+BATCH_SIZE = 256
 _CONVERTER = (
     pathlib.Path(__file__).parents[1] / "data_prep" / "imagenet_to_tfrecords.py"
 )
@@ -120,30 +121,30 @@ def measure_checks(data_dir: str) -> RecordSet:
 
 def measure_starts(record_set: RecordSet) -> None:
     """Prints how long it takes from the checks to the first batch."""
-    from resnet import config as configs
-    from resnet import imagenet_recipes
     from resnet.data import batches, record_files
     from resnet.data.share import share_of
+    from resnet.phases import Phase
 
-    split = record_set.manifest.splits["train"]
-    config = configs.resolve(
-        imagenet_recipes.TPU_90EP_24K,
-        {
-            "image_size": IMAGE_SIZE,
-            "global_batch_size": 256,
-            "train_epochs": 90,
-        },
-        split.num_examples,
-        record_set.manifest.class_names,
-    )
+    num_examples = record_set.manifest.splits["train"].num_examples
+    num_steps = 90 * num_examples // BATCH_SIZE
+    phase = Phase("measured", num_steps, None, image_size=IMAGE_SIZE)
 
     def first_batch(step: int) -> None:
         records = record_files.open_split(record_set, "train")
         share = share_of(records, [tuple(range(len(records.paths)))], 0)
-        next(batches.training(config, share, 1, step, 1))
+        train_batches = batches.train_batches(
+            share,
+            [phase],
+            seed=0,
+            local_batch_size=BATCH_SIZE,
+            num_classes=len(record_set.manifest.class_names),
+            num_parallel_calls=1,
+            start_step=step,
+        )
+        next(train_batches)
 
     first_batch(0)  # TensorFlow starts its threads.
-    an_epoch = int(config.steps_per_epoch)
+    an_epoch = num_examples // BATCH_SIZE
     for title, step in (
         ("first epoch", 0),
         ("last epoch", 89 * an_epoch),
@@ -155,7 +156,7 @@ def measure_starts(record_set: RecordSet) -> None:
             first_batch(step)
             seconds.append(time.perf_counter() - start)
         print(
-            f"from the open set to the first batch of {config.global_batch_size},"
+            f"from the open set to the first batch of {BATCH_SIZE},"
             f" {title} (step {step:,}): {_spread(seconds)}"
         )
 

@@ -1,6 +1,6 @@
 """The batches of a rank, one after the other, past damaged records if they may be."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from resnet.data.damaged_records import DamagedRecords, StandIns
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.input_pipeline import Batch
 from resnet.data.share import Share
+from resnet.phases import Phase
 
 
 def training(
@@ -20,10 +21,7 @@ def training(
     start_step: int,
     num_parallel_calls: int,
 ) -> "Batches":
-    """Returns this rank's part of each global batch from a step on.
-
-    Each step has `config.accumulation_steps` of them, which are equal parts of the
-    rank's examples in their order.
+    """Returns `train_batches` with the settings of a run.
 
     Args:
         config: The run's settings.
@@ -32,41 +30,84 @@ def training(
         start_step: First global batch.
         num_parallel_calls: Pictures that are decoded at the same time.
     """
-    local_batch_size = config.global_batch_size // num_ranks
-    num_parts = config.accumulation_steps
-    cache = DecodedCache(config.decoded_cache_mb) if config.decoded_cache_mb else None
+    return train_batches(
+        share,
+        config.phases,
+        seed=config.seed,
+        local_batch_size=config.global_batch_size // num_ranks,
+        accumulation_steps=config.accumulation_steps,
+        start_step=start_step,
+        num_classes=config.num_classes,
+        on_bad_record=config.on_bad_record,
+        decoded_cache_mb=config.decoded_cache_mb,
+        num_parallel_calls=num_parallel_calls,
+    )
+
+
+def train_batches(
+    share: Share,
+    phases: Sequence[Phase],
+    *,
+    seed: int,
+    local_batch_size: int,
+    num_classes: int,
+    num_parallel_calls: int,
+    accumulation_steps: int = 1,
+    start_step: int = 0,
+    on_bad_record: str = "fail",
+    decoded_cache_mb: int = 0,
+) -> "Batches":
+    """Returns this rank's part of each global batch from a step on.
+
+    Each step has `accumulation_steps` of them, which are equal parts of the rank's
+    examples in their order.
+
+    Args:
+        share: What this rank trains on.
+        phases: The phases of the run; the last batch is that of their last step.
+        seed: The seed of the order of the examples and of their augmentation.
+        local_batch_size: The number of examples of one rank in one step.
+        num_classes: The number of classes of the data set.
+        num_parallel_calls: Pictures that are decoded at the same time.
+        accumulation_steps: The number of parts of each step.
+        start_step: First global batch.
+        on_bad_record: "fail" or "skip", as `DamagedRecords` takes it.
+        decoded_cache_mb: The size of the cache of decoded images; 0 for no cache.
+    """
+    cache = DecodedCache(decoded_cache_mb) if decoded_cache_mb else None
 
     def make_dataset(part: int, stand_ins: StandIns) -> tf.data.Dataset:
         return input_pipeline.train_batches(
             share.records,
-            config,
-            share.rank,
-            share.num_ranks,
-            local_batch_size,
-            part,
-            num_parallel_calls,
-            stand_ins,
-            cache,
+            phases,
+            seed=seed,
+            accumulation_steps=accumulation_steps,
+            rank=share.rank,
+            num_ranks=share.num_ranks,
+            local_batch_size=local_batch_size,
+            start_part=part,
+            num_parallel_calls=num_parallel_calls,
+            stand_ins=stand_ins,
+            cache=cache,
         )
 
     def examples_of_part(part: int) -> np.ndarray:
         return input_pipeline.examples_of_batch(
             part,
-            config.seed,
+            seed,
             share.rank,
             share.num_ranks,
             local_batch_size,
             share.records.num_examples,
-            num_parts,
+            accumulation_steps,
         )
 
-    damaged = DamagedRecords(share.records, config.on_bad_record)
     return Batches(
         make_dataset,
         examples_of_part,
-        damaged,
-        start_step * num_parts,
-        config.num_classes,
+        DamagedRecords(share.records, on_bad_record),
+        start_step * accumulation_steps,
+        num_classes,
     )
 
 
@@ -93,14 +134,16 @@ def evaluation(
     def make_dataset(start_batch: int, stand_ins: StandIns) -> tf.data.Dataset:
         return input_pipeline.eval_batches(
             share.records,
-            config,
-            first,
-            end,
-            batch_size,
-            start_batch,
-            num_parallel_calls,
-            stand_ins,
-            num_crops,
+            image_size=config.image_size,
+            crop=config.eval_crop,
+            crop_fraction=config.eval_crop_fraction,
+            first_example=first,
+            end_example=end,
+            batch_size=batch_size,
+            start_batch=start_batch,
+            num_parallel_calls=num_parallel_calls,
+            stand_ins=stand_ins,
+            num_crops=num_crops,
         )
 
     def examples_of_batch(batch: int) -> np.ndarray:

@@ -1,13 +1,13 @@
 """The batches of a rank, as datasets that begin at any batch."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from resnet import phases
-from resnet.config import Config
 from resnet.data import example_order, mixing, preprocessing
 from resnet.data.damaged_records import StandIns
 from resnet.data.decoded_cache import DecodedCache
@@ -41,7 +41,10 @@ class Batch(NamedTuple):
 
 def train_batches(
     records: RecordFiles,
-    config: Config,
+    run_phases: Sequence[Phase],
+    *,
+    seed: int,
+    accumulation_steps: int,
     rank: int,
     num_ranks: int,
     local_batch_size: int,
@@ -52,22 +55,24 @@ def train_batches(
 ) -> tf.data.Dataset:
     """Returns a rank's part of each global batch, in parts, from `start_part` on.
 
-    A step has `config.accumulation_steps` parts, each an element: part p is of step
+    A step has `accumulation_steps` parts, each an element: part p is of step
     p // accumulation_steps. Each is as the phase of its step has it. Nothing is read to
     get to `start_part`.
 
     Args:
         records: What these ranks train on.
-        config: The run's settings.
+        run_phases: The phases of the run, which end with its last step.
+        seed: The seed of the order of the examples and of their augmentation.
+        accumulation_steps: The number of parts of a step.
         rank: From 0, of the ranks that share `records`.
         num_ranks: Ranks that share `records`.
         local_batch_size: Examples of each rank in each step, all parts together.
-        start_part: First part to return; the last is that of `config.train_steps - 1`.
+        start_part: First part to return; the last is that of the run's last step.
         num_parallel_calls: Pictures that are decoded at the same time.
         stand_ins: For damaged records.
         cache: Where decoded pictures are kept, if they are.
     """
-    num_parts = config.accumulation_steps
+    num_parts = accumulation_steps
     num_examples = records.num_examples
     places = _Places(records)
 
@@ -78,18 +83,18 @@ def train_batches(
         )
         position = first + tf.range(part_size, dtype=tf.int64)
         epoch = position // num_examples
-        example = _shuffled(position % num_examples, config.seed, epoch, num_examples)
+        example = _shuffled(position % num_examples, seed, epoch, num_examples)
         example, is_real = stand_ins.replace(example)
-        key = example_order.mix_seed(config.seed, _AUGMENTATION_STREAM, epoch)
-        seed = tf.stack([key, places.numbers(example)], axis=1)
-        return example, is_real, seed, *places.of(example)
+        key = example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
+        seeds = tf.stack([key, places.numbers(example)], axis=1)
+        return example, is_real, seeds, *places.of(example)
 
     of_phases = []
     for phase, first_step in zip(
-        config.phases, phases.first_steps(config.phases), strict=True
+        run_phases, phases.first_steps(run_phases), strict=True
     ):
         end_part = (first_step + phase.num_steps) * num_parts
-        if start_part < end_part or phase is config.phases[-1]:
+        if start_part < end_part or phase is run_phases[-1]:
             first_part = max(first_step * num_parts, start_part)
             examples = tf.data.Dataset.range(first_part, end_part).map(examples_of_part)
             of_phases.append(
@@ -188,7 +193,10 @@ def examples_of_batch(
 
 def eval_batches(
     records: RecordFiles,
-    config: Config,
+    *,
+    image_size: int,
+    crop: str,
+    crop_fraction: float,
     first_example: int,
     end_example: int,
     batch_size: int,
@@ -203,7 +211,9 @@ def eval_batches(
 
     Args:
         records: The split.
-        config: The run's settings: how pictures are cropped, and to which size.
+        image_size: The height and width of the images, in pixels.
+        crop: How the middle is cropped, a name of `setting_bounds.EVAL_CROPS`.
+        crop_fraction: The share of the shorter side that the middle crop takes.
         first_example: First example, in the order of the files.
         end_example: First example no longer returned; more than `first_example`.
         batch_size: Examples of each element.
@@ -218,11 +228,10 @@ def eval_batches(
     def load(position: tf.Tensor) -> Batch:
         example, is_whole = stand_ins.replace(tf.minimum(position, end_example - 1))
         picture, label = _load(records, None, example, *places.of(example))
-        size, fraction = config.image_size, config.eval_crop_fraction
         if num_crops == 1:
-            image = preprocessing.eval_image(picture, size, fraction, config.eval_crop)
+            image = preprocessing.eval_image(picture, image_size, crop_fraction, crop)
         else:
-            image = preprocessing.five_crops(picture, size, fraction)
+            image = preprocessing.five_crops(picture, image_size, crop_fraction)
         is_real = is_whole & (position < end_example)
         return Batch(image, label, example, is_real, tf.ones([]))
 

@@ -54,7 +54,19 @@ def train_batches(
     records: RecordFiles, config: Config, cache: DecodedCache | None
 ) -> tf.data.Dataset:
     none = StandIns.of(set(), records.num_examples)
-    return input_pipeline.train_batches(records, config, 0, 1, 4, 0, 4, none, cache)
+    return input_pipeline.train_batches(
+        records,
+        config.phases,
+        seed=config.seed,
+        accumulation_steps=1,
+        rank=0,
+        num_ranks=1,
+        local_batch_size=4,
+        start_part=0,
+        num_parallel_calls=4,
+        stand_ins=none,
+        cache=cache,
+    )
 
 
 def arrays(dataset: tf.data.Dataset) -> list[Batch]:

@@ -53,14 +53,16 @@ def train(
     config = changed(config, **changes)
     dataset = input_pipeline.train_batches(
         records,
-        config,
-        rank,
-        num_ranks,
-        config.global_batch_size // num_ranks,
-        start_step,
-        num_parallel_calls,
-        StandIns.of(set(damaged), records.num_examples),
-        None,
+        config.phases,
+        seed=config.seed,
+        accumulation_steps=config.accumulation_steps,
+        rank=rank,
+        num_ranks=num_ranks,
+        local_batch_size=config.global_batch_size // num_ranks,
+        start_part=start_step,
+        num_parallel_calls=num_parallel_calls,
+        stand_ins=StandIns.of(set(damaged), records.num_examples),
+        cache=None,
     )
     return [Batch(*one) for one in dataset.as_numpy_iterator()]
 
@@ -76,15 +78,18 @@ def evaluate(
     **changes,
 ) -> list[Batch]:
     """Returns the batches of evaluation, of arrays."""
+    config = changed(config, **changes)
     dataset = input_pipeline.eval_batches(
         records,
-        changed(config, **changes),
-        first,
-        end,
-        batch_size,
-        start_batch,
-        2,
-        StandIns.of(set(damaged), records.num_examples),
+        image_size=config.image_size,
+        crop=config.eval_crop,
+        crop_fraction=config.eval_crop_fraction,
+        first_example=first,
+        end_example=end,
+        batch_size=batch_size,
+        start_batch=start_batch,
+        num_parallel_calls=2,
+        stand_ins=StandIns.of(set(damaged), records.num_examples),
     )
     return [Batch(*one) for one in dataset.as_numpy_iterator()]
 

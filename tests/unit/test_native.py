@@ -47,13 +47,38 @@ def records(numbered_set) -> RecordFiles:
 def train_batches(records: RecordFiles, config: Config) -> list:
     none = StandIns.of(set(), records.num_examples)
     return list(
-        input_pipeline.train_batches(records, config, 0, 1, 6, 0, 2, none, None)
+        input_pipeline.train_batches(
+            records,
+            config.phases,
+            seed=config.seed,
+            accumulation_steps=1,
+            rank=0,
+            num_ranks=1,
+            local_batch_size=6,
+            start_part=0,
+            num_parallel_calls=2,
+            stand_ins=none,
+            cache=None,
+        )
     )
 
 
 def eval_batches(records: RecordFiles, config: Config) -> list:
     none = StandIns.of(set(), records.num_examples)
-    return list(input_pipeline.eval_batches(records, config, 0, 13, 6, 0, 2, none))
+    return list(
+        input_pipeline.eval_batches(
+            records,
+            image_size=config.image_size,
+            crop=config.eval_crop,
+            crop_fraction=config.eval_crop_fraction,
+            first_example=0,
+            end_example=13,
+            batch_size=6,
+            start_batch=0,
+            num_parallel_calls=2,
+            stand_ins=none,
+        )
+    )
 
 
 @pytest.mark.parametrize(
