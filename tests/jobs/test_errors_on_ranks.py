@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.multiprocess
 
-PROGRAM = "tests/multiprocess/fail_on_one_rank.py"
+PROGRAM = "tests/jobs/fail_on_one_rank.py"
 
 
 def test_a_mistake_that_one_rank_finds_is_said_once_and_all_end_with_2(run_ranks):
@@ -64,7 +64,7 @@ def test_ranks_with_different_records_are_refused(run_ranks, records, tmp_path):
     (other / "manifest.json").write_text(json.dumps(manifest))
     job = run_ranks(
         2,
-        "tests/multiprocess/main_with_other_records.py",
+        "tests/jobs/main_with_other_records.py",
         str(other),
         "--recipe=digits",
         "--train_batch_size=6",

@@ -203,7 +203,7 @@ def by_file(run_ranks, nodes: tuple[Path, Path], tmp_path: Path, *flags: str):
     """Trains on two ranks, each of which sees one of the folders."""
     return run_ranks(
         2,
-        "tests/multiprocess/main_with_other_records.py",
+        "tests/jobs/main_with_other_records.py",
         str(nodes[1]),
         *FLAGS,
         "--mode=train_and_eval",
@@ -252,7 +252,7 @@ def test_a_shard_missing_on_one_rank_ends_all_before_tensorflow_starts(
     missing.unlink()
     job = run_ranks(
         2,
-        "tests/multiprocess/main_with_other_records.py",
+        "tests/jobs/main_with_other_records.py",
         str(copied),
         *FLAGS,
         "--train_steps=4",

@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.multiprocess
 
-PROGRAM = "tests/multiprocess/train_some_steps.py"
+PROGRAM = "tests/jobs/train_some_steps.py"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from resnet.stop_signals import REQUEUE_EXIT_CODE
-from tests.multiprocess.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
+from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.multiprocess
 

@@ -41,7 +41,7 @@ def test_a_set_that_tensorflow_datasets_prepared(
     subprocess.run(
         [
             sys.executable,
-            "tests/multiprocess/prepare_tfds.py",
+            "tests/jobs/prepare_tfds.py",
             records.parent / "raw",
             tmp_path / "tfds",
             image_format,
