@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from resnet import cpu_features
+from tests.made_once import made_once
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -19,6 +21,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if cpu_features.amx_is_hidden(cpu_features.flags()):
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# A shell lets what it starts in the background ignore SIGINT, and so would all programs
+# that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -49,7 +55,11 @@ def pytest_make_collect_report() -> Generator[
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a converted set: 3 classes, 24 training and 11 validation pictures."""
-    folder = tmp_path_factory.mktemp("tiny")
+    return made_once(tmp_path_factory, "tiny", _make_tiny_set) / "records"
+
+
+def _make_tiny_set(folder: Path) -> None:
+    """Draws pictures into `raw` and converts them into `records`."""
     random = np.random.default_rng(0)
     for split, counts in (("train", (8, 8, 8)), ("validation", (4, 4, 3))):
         for label, count in enumerate(counts):
@@ -70,4 +80,3 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         capture_output=True,
     )
-    return folder / "records"

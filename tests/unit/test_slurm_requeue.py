@@ -10,13 +10,14 @@ import pytest
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch"
 SCRIPTS = sorted(LAUNCH.glob("train_*.slurm"))
-# As Hydra does, it tells by its exit code how the ranks have ended.
+# As Hydra does, it tells by its exit code how the ranks have ended. It sleeps in the
+# foreground, after which the shell looks for signals: `wait` would miss one that comes
+# just before it.
 WAITING_MPIRUN = """
-trap 'echo "USR1 came"; kill $sleep; exit 75' USR1
-trap 'echo "TERM came"; kill $sleep; exit 75' TERM
-sleep 60 & sleep=$!
+trap 'echo "USR1 came"; exit 75' USR1
+trap 'echo "TERM came"; exit 75' TERM
 echo up
-wait
+while :; do sleep 0.1; done
 """
 
 
