@@ -2,7 +2,7 @@
 # .venv, from pinned packages; CI and people run the same targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test faults lint types format lock ci clean
+.PHONY: help venv demo unit jobs test faults root lint types format lock ci clean
 
 BIN := .venv/bin
 
@@ -30,11 +30,23 @@ venv:  ## Set everything up in .venv (once; the other targets do it too)
 demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in demo-run/)
 	@launch/demo.sh
 
-test: venv  ## All tests but the slow ones
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -m "not slow"
+# Set for the recipes of tests: the environment's programs come first.
+unit jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)
+PYTEST := python -m pytest
+
+unit: venv  ## Tests of the parts, two at a time: under two minutes
+	$(PYTEST) tests/unit -n 2 --dist=loadfile
+
+jobs: venv  ## Tests that start real jobs, and harm some of them
+	$(PYTEST) tests/jobs tests/fault -m "not slow"
+
+test: unit jobs  ## All tests but the slow ones: these two
 
 faults: venv  ## Harm running jobs in every way, also on two pretended hosts (root)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest tests/fault --timeout=900
+	$(PYTEST) tests/fault --timeout=900
+
+root: venv  ## Of these, only what needs root: pretended hosts, full disks, little memory
+	$(PYTEST) tests/fault --timeout=900 -m root
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -40,7 +40,8 @@ def model_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(
-    params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 host", "2 hosts"]
+    params=[1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.root])],
+    ids=["1 host", "2 hosts"],
 )
 def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts | None]:
     """Two hosts, or None for this machine as it is. Two need root."""

@@ -212,6 +212,7 @@ def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
     assert_nothing_is_left(job, model_dir, hydra_is_cut_off=True)
 
 
+@pytest.mark.root
 @pytest.mark.slow
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
     start, model_dir, outcome, little_memory

@@ -134,6 +134,7 @@ def test_a_second_job_in_the_same_folder_is_refused(start, outcome):
     first.wait_for_step(step + 2)
 
 
+@pytest.mark.root
 @pytest.mark.slow
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(start, model_dir, outcome):
     """Needs root: the disk is a small tmpfs."""

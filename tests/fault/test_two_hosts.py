@@ -14,6 +14,7 @@ from tests.fault.conftest import STALL_SECONDS
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.slow,
+    pytest.mark.root,
     pytest.mark.parametrize("hosts", [2], indirect=True),
 ]
 
