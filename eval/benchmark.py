@@ -168,13 +168,13 @@ def measure(settings: Settings, place: Place, communicator: Communicator) -> Rep
     program.start_tensorflow(communicator)  # Now that its environment is settled.
     from eval import throughput
     from resnet.data import record_files
-    from resnet.data.share import share_of
+    from resnet.data.example_shard import shard_of_rank
 
     share = None
     if record_set:
         with communicator.together():
             records = record_files.open_split(record_set, "train")
-        share = share_of(records, shards, communicator.rank)
+        share = shard_of_rank(records, shards, communicator.rank)
     report, profile = throughput.measure(
         settings, config, share, threads, FLAGS.profile, communicator
     )

@@ -210,11 +210,11 @@ def _seed(number: "tf.Tensor") -> "tf.Tensor":
 def random_order(records: "RecordFiles") -> "Batches":
     """Returns the batches that training reads, of a rank that is alone."""
     from resnet.data import batches
-    from resnet.data.share import share_of
+    from resnet.data.example_shard import shard_of_rank
     from resnet.phases import Phase
 
     num_steps = FLAGS.num_images // BATCH_SIZE
-    share = share_of(records, [tuple(range(len(records.paths)))], 0)
+    share = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
     return batches.train_batches(
         share,
         [Phase("measured", num_steps, None, image_size=FLAGS.image_size)],

@@ -122,7 +122,7 @@ def measure_checks(data_dir: str) -> RecordSet:
 def measure_starts(record_set: RecordSet) -> None:
     """Prints how long it takes from the checks to the first batch."""
     from resnet.data import batches, record_files
-    from resnet.data.share import share_of
+    from resnet.data.example_shard import shard_of_rank
     from resnet.phases import Phase
 
     num_examples = record_set.manifest.splits["train"].num_examples
@@ -131,7 +131,7 @@ def measure_starts(record_set: RecordSet) -> None:
 
     def first_batch(step: int) -> None:
         records = record_files.open_split(record_set, "train")
-        share = share_of(records, [tuple(range(len(records.paths)))], 0)
+        share = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
         train_batches = batches.train_batches(
             share,
             [phase],

@@ -118,14 +118,14 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
     program.start_tensorflow(communicator)  # Now that its environment is settled.
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet import precision
-    from resnet.data import record_files, share
+    from resnet.data import example_shard, record_files
     from resnet.evaluate import Evaluator
     from resnet.recalibration import Recalibration
     from resnet.train_state import TrainState
 
     with communicator.together():
         shares = {
-            name: share.share_of(
+            name: example_shard.shard_of_rank(
                 record_files.open_split(record_set, name), of_ranks, communicator.rank
             )
             for name, of_ranks in shards.items()

@@ -14,8 +14,8 @@ import tensorflow as tf
 from resnet import native
 from resnet.config import Config
 from resnet.data import batches
+from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.train_state import TrainState, build_model
 from resnet.train_step import NUM_VOTES, StepRates, TrainStep
@@ -98,7 +98,7 @@ def images_from_memory(config: Config, batch_size: int, rank: int) -> Iterator[I
 
 
 def images_from_records(
-    config: Config, share: Share, num_ranks: int, num_parallel_calls: int
+    config: Config, share: ExampleShard, num_ranks: int, num_parallel_calls: int
 ) -> Iterator[Images]:
     """Returns what training reads, prepared while the steps before are computed."""
     read = batches.training(config, share, num_ranks, 0, num_parallel_calls)

@@ -13,7 +13,7 @@ from eval.benchmark_settings import Settings
 from eval.step_timing import Images, Step, Timing
 from resnet import precision
 from resnet.config import Config
-from resnet.data.share import Share
+from resnet.data.example_shard import ExampleShard
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.models import flops
 from resnet.placement import Place, Threads
@@ -22,7 +22,7 @@ from resnet.placement import Place, Threads
 def measure(
     settings: Settings,
     config: Config,
-    share: Share | None,
+    share: ExampleShard | None,
     threads: Threads,
     with_profile: bool,
     communicator: Communicator,
@@ -106,7 +106,7 @@ def _work(
 def _images(
     settings: Settings,
     config: Config,
-    share: Share | None,
+    share: ExampleShard | None,
     threads: Threads,
     communicator: Communicator,
 ) -> Iterator[Images]:

@@ -26,7 +26,7 @@ class Ensemble:
         """
         self._log_sums = np.full((num_examples, num_classes), -np.inf, np.float32)
         self._labels = np.zeros(num_examples, np.int32)
-        self._is_real = np.ones(num_examples, bool)
+        self._mask = np.ones(num_examples, bool)
         self.penalties: list[float] = []
 
     @property
@@ -39,7 +39,7 @@ class Ensemble:
         first: int,
         log_probabilities: np.ndarray,
         labels: np.ndarray,
-        is_real: np.ndarray,
+        mask: np.ndarray,
     ) -> None:
         """Adds what one network says of some neighbouring examples.
 
@@ -49,7 +49,7 @@ class Ensemble:
             first: Number of the first one, of this rank's examples.
             log_probabilities: `[batch, num_classes]` float32.
             labels: `[batch]` int32.
-            is_real: `[batch]` bool; whether the example counts.
+            mask: `[batch]` bool; whether the example counts.
         """
         places = slice(first, min(first + len(labels), len(self._labels)))
         count = places.stop - first
@@ -57,12 +57,12 @@ class Ensemble:
             sums = np.logaddexp(self._log_sums[places], log_probabilities[:count])
         self._log_sums[places] = sums
         self._labels[places] = labels[:count]
-        self._is_real[places] &= is_real[:count]
+        self._mask[places] &= mask[:count]
 
     def batches(
         self, batch_size: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields logits whose softmax is the mean probabilities, labels and is_real.
+        """Yields logits whose softmax is the mean probabilities, labels and mask.
 
         Args:
             batch_size: Examples of each, but the last one.
@@ -71,4 +71,4 @@ class Ensemble:
         for first in range(0, len(self._labels), batch_size):
             places = slice(first, first + batch_size)
             logits = self._log_sums[places] - np.log(num_networks)
-            yield logits, self._labels[places], self._is_real[places]
+            yield logits, self._labels[places], self._mask[places]

@@ -10,9 +10,9 @@ import tensorflow as tf
 from resnet import picture_views
 from resnet.config import Config
 from resnet.data import batches
-from resnet.data.damaged_records import DamagedRecords
+from resnet.data.corrupt_records import CorruptRecords
+from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.ensemble import Ensemble
 from resnet.optim import losses
@@ -60,7 +60,7 @@ class Evaluator:
     def __init__(
         self,
         model: keras.Model,
-        share: Share,
+        share: ExampleShard,
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
@@ -92,7 +92,7 @@ class Evaluator:
             max(images_of_rank // picture_views.num_views(views), 1),
             max(self._end - self._first, 1),
         )
-        self._damaged = DamagedRecords(share.records, config.on_bad_record)
+        self._damaged = CorruptRecords(share.records, config.on_bad_record)
         self._count_batch = tf.function(self._counts_of_images)
         self._predict_batch = tf.function(self._log_probabilities)
         self._has_evaluated = False
@@ -116,7 +116,7 @@ class Evaluator:
         """
         sums = np.zeros(4)
         for batch in self._batches(report):
-            sums += self._count_batch(batch.images, batch.labels, batch.is_real).numpy()
+            sums += self._count_batch(batch.images, batch.labels, batch.mask).numpy()
         return self._result_of_all(sums, penalty)
 
     def new_ensemble(self) -> Ensemble:
@@ -138,7 +138,7 @@ class Evaluator:
                 number * self._batch_size,
                 self._predict_batch(batch.images).numpy(),
                 batch.labels.numpy(),
-                batch.is_real.numpy(),
+                batch.mask.numpy(),
             )
         ensemble.penalties.append(penalty)
 
@@ -149,8 +149,8 @@ class Evaluator:
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
-        for logits, labels, is_real in ensemble.batches(self._batch_size):
-            sums += self._counts(tf.constant(logits), labels, is_real).numpy()
+        for logits, labels, mask in ensemble.batches(self._batch_size):
+            sums += self._counts(tf.constant(logits), labels, mask).numpy()
         return self._result_of_all(sums, ensemble.penalty)
 
     def _batches(self, report: Report | None) -> Iterator[Batch]:
@@ -204,13 +204,13 @@ class Evaluator:
         )
 
     def _counts_of_images(
-        self, images: tf.Tensor, labels: tf.Tensor, is_real: tf.Tensor
+        self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
         logits = picture_views.predict(self._model, images, self._views)
-        return self._counts(logits, labels, is_real)
+        return self._counts(logits, labels, mask)
 
     def _counts(
-        self, logits: tf.Tensor, labels: tf.Tensor, is_real: tf.Tensor
+        self, logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
         """Returns the right ones, those right among five, the loss and the count.
 
@@ -225,7 +225,7 @@ class Evaluator:
             tf.ones_like(labels),
         )
         real_columns = [
-            tf.boolean_mask(tf.cast(one, tf.float64), is_real) for one in columns
+            tf.boolean_mask(tf.cast(one, tf.float64), mask) for one in columns
         ]
         return tf.stack([tf.reduce_sum(one) for one in real_columns])
 

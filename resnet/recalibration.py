@@ -15,7 +15,7 @@ import tensorflow as tf
 from resnet import phases
 from resnet.config import Config
 from resnet.data import batches
-from resnet.data.share import Share
+from resnet.data.example_shard import ExampleShard
 from resnet.distributed import Communicator
 from resnet.stop_signals import Preempted, StopSignals
 from resnet.train_state import assign_flat
@@ -34,7 +34,7 @@ class Recalibration:
     def __init__(
         self,
         model: keras.Model,
-        share: Share,
+        share: ExampleShard,
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,

@@ -111,11 +111,11 @@ def main(
         raise Preempted("stopped before the training began")
     program.start_tensorflow(communicator)  # Now that its environment is settled.
     from resnet import precision, train
-    from resnet.data import record_files, share
+    from resnet.data import example_shard, record_files
 
     with communicator.together():
         shares = {
-            name: share.share_of(
+            name: example_shard.shard_of_rank(
                 record_files.open_split(record_set, name),
                 shards_of_ranks,
                 communicator.rank,

@@ -16,8 +16,8 @@ from resnet import intervals, phases, weights_in_turn
 from resnet.checkpoint_folders import best_top1
 from resnet.config import Config
 from resnet.data import batches
+from resnet.data.example_shard import ExampleShard
 from resnet.data.record_log import RecordLog
-from resnet.data.share import Share
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.evaluate import Evaluator, Result
 from resnet.input_wait import InputWait
@@ -37,8 +37,8 @@ from resnet.train_step import StepRates, TrainStep
 
 def train(
     config: Config,
-    train_share: Share,
-    eval_share: Share | None,
+    train_share: ExampleShard,
+    eval_share: ExampleShard | None,
     communicator: Communicator,
     num_parallel_calls: int,
     signals: StopSignals | None = None,
@@ -141,7 +141,7 @@ def train(
                 communicator.doing(f"reading the batch of step {state.step + 1}")
                 with input_wait.waiting():
                     part = next(train_batches)
-                seen.append((part.examples.numpy(), part.is_real.numpy()))
+                seen.append((part.examples.numpy(), part.mask.numpy()))
                 is_last = number == config.accumulation_steps
                 communicator.doing(
                     f"computing step {state.step + 1}",
@@ -150,10 +150,10 @@ def train(
                 )
                 if not is_last:
                     train_step.add(part)
-            examples, is_real = map(np.concatenate, zip(*seen, strict=True))
+            examples, mask = map(np.concatenate, zip(*seen, strict=True))
             examples = train_share.records.number_of_example[examples]
-            record_log.write(state.step, examples, is_real)
-            num_skipped += int(np.count_nonzero(~is_real))
+            record_log.write(state.step, examples, mask)
+            num_skipped += int(np.count_nonzero(~mask))
             wants_to_leave = signals is not None and bool(signals.seen)
             outcome = train_step(part, rates, [wants_to_leave, saving.wanted])
             leave, save = outcome.votes > 0

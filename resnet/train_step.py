@@ -80,7 +80,7 @@ class TrainStep:
 
     def add(self, part: Batch) -> None:
         """Adds up the gradients of a part of a step that is not its last."""
-        self._add(part.images, part.labels, part.label_share)
+        self._add(part.images, part.labels, part.mix_weight)
 
     def __call__(
         self, last: Batch, rates: StepRates, votes: Sequence[float]
@@ -97,16 +97,16 @@ class TrainStep:
         own_loss, loss, *means = self._step(
             last.images,
             last.labels,
-            last.label_share,
+            last.mix_weight,
             tf.constant(rates, tf.float32),
             tf.constant(votes, tf.float32),
         ).numpy()
         return Outcome(own_loss, loss, np.array(means))
 
     def _add_part(
-        self, images: tf.Tensor, labels: tf.Tensor, label_share: tf.Tensor
+        self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
     ) -> None:
-        loss, tape = self._loss(images, labels, label_share)
+        loss, tape = self._loss(images, labels, mix_weight)
         gradients = tape.gradient(loss, self._state.optimizer.variables)
         for total, one in zip(self._sums, [loss, *gradients], strict=True):
             total.assign_add(one)
@@ -115,13 +115,13 @@ class TrainStep:
         self,
         images: tf.Tensor,
         labels: tf.Tensor,
-        label_share: tf.Tensor,
+        mix_weight: tf.Tensor,
         rates: tf.Tensor,
         votes: tf.Tensor,
     ) -> tf.Tensor:
         state, communicator = self._state, self._communicator
         learning_rate, momentum, ema_decay = tf.unstack(rates)
-        loss, tape = self._loss(images, labels, label_share)
+        loss, tape = self._loss(images, labels, mix_weight)
         mean_loss = loss
         if self._sums:
             mean_loss = (self._sums[0] + loss) / self._num_parts
@@ -151,7 +151,7 @@ class TrainStep:
         return tf.concat([[own_loss, loss_of_all], of_all[1:]], axis=0)
 
     def _loss(
-        self, images: tf.Tensor, labels: tf.Tensor, label_share: tf.Tensor
+        self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
     ) -> tuple[tf.Tensor, tf.GradientTape]:
         """Returns the mean loss of a part, and what its gradients are got from."""
         phase = self._phase
@@ -159,7 +159,7 @@ class TrainStep:
             logits = self._state.model(images, training=self._is_training)
             if phase.mixup or phase.cutmix:
                 each = losses.mixed_cross_entropy(
-                    logits, labels, label_share, phase.label_smoothing
+                    logits, labels, mix_weight, phase.label_smoothing
                 )
             else:
                 each = losses.cross_entropy(logits, labels, phase.label_smoothing)

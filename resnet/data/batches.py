@@ -7,16 +7,16 @@ import tensorflow as tf
 
 from resnet.config import Config
 from resnet.data import input_pipeline
-from resnet.data.damaged_records import DamagedRecords, StandIns
+from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.decoded_cache import DecodedCache
+from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.data.share import Share
 from resnet.phases import Phase
 
 
 def training(
     config: Config,
-    share: Share,
+    share: ExampleShard,
     num_ranks: int,
     start_step: int,
     num_parallel_calls: int,
@@ -45,7 +45,7 @@ def training(
 
 
 def train_batches(
-    share: Share,
+    share: ExampleShard,
     phases: Sequence[Phase],
     *,
     seed: int,
@@ -71,12 +71,12 @@ def train_batches(
         num_parallel_calls: Pictures that are decoded at the same time.
         accumulation_steps: The number of parts of each step.
         start_step: First global batch.
-        on_bad_record: "fail" or "skip", as `DamagedRecords` takes it.
+        on_bad_record: "fail" or "skip", as `CorruptRecords` takes it.
         decoded_cache_mb: The size of the cache of decoded images; 0 for no cache.
     """
     cache = DecodedCache(decoded_cache_mb) if decoded_cache_mb else None
 
-    def make_dataset(part: int, stand_ins: StandIns) -> tf.data.Dataset:
+    def make_dataset(part: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.train_batches(
             share.records,
             phases,
@@ -87,7 +87,7 @@ def train_batches(
             local_batch_size=local_batch_size,
             start_part=part,
             num_parallel_calls=num_parallel_calls,
-            stand_ins=stand_ins,
+            replacements=replacements,
             cache=cache,
         )
 
@@ -105,7 +105,7 @@ def train_batches(
     return Batches(
         make_dataset,
         examples_of_part,
-        DamagedRecords(share.records, on_bad_record),
+        CorruptRecords(share.records, on_bad_record),
         start_step * accumulation_steps,
         num_classes,
     )
@@ -113,10 +113,10 @@ def train_batches(
 
 def evaluation(
     config: Config,
-    share: Share,
+    share: ExampleShard,
     batch_size: int,
     num_parallel_calls: int,
-    damaged: DamagedRecords,
+    damaged: CorruptRecords,
     num_crops: int = 1,
 ) -> "Batches":
     """Returns the examples that this rank evaluates, each once.
@@ -131,7 +131,7 @@ def evaluation(
     """
     first, end = share.first_example, share.end_example
 
-    def make_dataset(start_batch: int, stand_ins: StandIns) -> tf.data.Dataset:
+    def make_dataset(start_batch: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.eval_batches(
             share.records,
             image_size=config.image_size,
@@ -142,7 +142,7 @@ def evaluation(
             batch_size=batch_size,
             start_batch=start_batch,
             num_parallel_calls=num_parallel_calls,
-            stand_ins=stand_ins,
+            replacements=replacements,
             num_crops=num_crops,
         )
 
@@ -161,9 +161,9 @@ class Batches(Iterator[Batch]):
 
     def __init__(
         self,
-        make_dataset: Callable[[int, StandIns], tf.data.Dataset],
+        make_dataset: Callable[[int, Replacements], tf.data.Dataset],
         examples_of_batch: Callable[[int], np.ndarray],
-        damaged: DamagedRecords,
+        damaged: CorruptRecords,
         start_batch: int,
         num_classes: int,
     ) -> None:
@@ -196,9 +196,9 @@ class Batches(Iterator[Batch]):
             # A UnicodeDecodeError is an OpError whose message quotes a damaged record.
             except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange):
                 examples = self._examples_of_batch(self._next)
-                known = self._damaged.stand_ins
-                stand_ins = known.stand_ins[np.isin(known.damaged, examples)]
-                if not self._damaged.learn(np.concatenate([examples, stand_ins])):
+                known = self._damaged.replacements
+                replacements = known.replacements[np.isin(known.damaged, examples)]
+                if not self._damaged.learn(np.concatenate([examples, replacements])):
                     raise
                 self._iterator = self._start()
             else:
@@ -206,7 +206,7 @@ class Batches(Iterator[Batch]):
                 return batch
 
     def _start(self) -> Iterator[Batch]:
-        return iter(self._make_dataset(self._next, self._damaged.stand_ins))
+        return iter(self._make_dataset(self._next, self._damaged.replacements))
 
 
 class _LabelOutOfRange(ValueError):

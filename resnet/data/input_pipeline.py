@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from resnet import phases
 from resnet.data import example_order, mixing, preprocessing
-from resnet.data.damaged_records import StandIns
+from resnet.data.corrupt_records import Replacements
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.record_files import RecordFiles, read_example
 from resnet.phases import Phase
@@ -26,17 +26,17 @@ class Batch(NamedTuple):
             evaluation asks for them: `[batch, 5, image_size, image_size, 3]`.
         labels: `[batch]` int32, from 0 if they are what they should be.
         examples: `[batch]` int64, which were really read.
-        is_real: `[batch]` bool; False where an example only fills the place of another
+        mask: `[batch]` bool; False where an example only fills the place of another
             one, which is damaged or isn't there.
-        label_share: `[batch]` float32, from 0 to 1; what isn't its own label's share of
+        mix_weight: `[batch]` float32, from 0 to 1; what isn't its own label's share of
             a mixed example is that of the other example of its pair.
     """
 
     images: tf.Tensor
     labels: tf.Tensor
     examples: tf.Tensor
-    is_real: tf.Tensor
-    label_share: tf.Tensor
+    mask: tf.Tensor
+    mix_weight: tf.Tensor
 
 
 def train_batches(
@@ -50,7 +50,7 @@ def train_batches(
     local_batch_size: int,
     start_part: int,
     num_parallel_calls: int,
-    stand_ins: StandIns,
+    replacements: Replacements,
     cache: DecodedCache | None,
 ) -> tf.data.Dataset:
     """Returns a rank's part of each global batch, in parts, from `start_part` on.
@@ -69,7 +69,7 @@ def train_batches(
         local_batch_size: Examples of each rank in each step, all parts together.
         start_part: First part to return; the last is that of the run's last step.
         num_parallel_calls: Pictures that are decoded at the same time.
-        stand_ins: For damaged records.
+        replacements: For damaged records.
         cache: Where decoded pictures are kept, if they are.
     """
     num_parts = accumulation_steps
@@ -84,10 +84,10 @@ def train_batches(
         position = first + tf.range(part_size, dtype=tf.int64)
         epoch = position // num_examples
         example = _shuffled(position % num_examples, seed, epoch, num_examples)
-        example, is_real = stand_ins.replace(example)
+        example, mask = replacements.replace(example)
         key = example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
         seeds = tf.stack([key, places.numbers(example)], axis=1)
-        return example, is_real, seeds, *places.of(example)
+        return example, mask, seeds, *places.of(example)
 
     of_phases = []
     for phase, first_step in zip(
@@ -137,7 +137,7 @@ def _batches_of_phase(
 
     def load(
         example: tf.Tensor,
-        is_real: tf.Tensor,
+        mask: tf.Tensor,
         seed: tf.Tensor,
         path: tf.Tensor,
         offset: tf.Tensor,
@@ -151,14 +151,14 @@ def _batches_of_phase(
             phase.smallest_crop,
             phase.random_augment,
         )
-        one = Batch(image, label, example, is_real, tf.ones([]))
+        one = Batch(image, label, example, mask, tf.ones([]))
         return (one, seed) if is_mixed else one
 
     def mix(batch: Batch, seeds: tf.Tensor) -> Batch:
-        images, label_share = mixing.mix_pairs(
+        images, mix_weight = mixing.mix_pairs(
             batch.images, seeds, phase.mixup, phase.cutmix
         )
-        return batch._replace(images=images, label_share=label_share)
+        return batch._replace(images=images, mix_weight=mix_weight)
 
     batches = (
         examples.unbatch()
@@ -202,7 +202,7 @@ def eval_batches(
     batch_size: int,
     start_batch: int,
     num_parallel_calls: int,
-    stand_ins: StandIns,
+    replacements: Replacements,
     num_crops: int = 1,
 ) -> tf.data.Dataset:
     """Returns the examples from `first_example` to `end_example - 1`, each once.
@@ -219,21 +219,21 @@ def eval_batches(
         batch_size: Examples of each element.
         start_batch: First batch to return.
         num_parallel_calls: Pictures that are decoded at the same time.
-        stand_ins: For damaged records.
+        replacements: For damaged records.
         num_crops: 1, the middle of each picture, or `preprocessing.five_crops`.
     """
     num_batches = -(-(end_example - first_example) // batch_size)
     places = _Places(records)
 
     def load(position: tf.Tensor) -> Batch:
-        example, is_whole = stand_ins.replace(tf.minimum(position, end_example - 1))
+        example, is_whole = replacements.replace(tf.minimum(position, end_example - 1))
         picture, label = _load(records, None, example, *places.of(example))
         if num_crops == 1:
             image = preprocessing.eval_image(picture, image_size, crop_fraction, crop)
         else:
             image = preprocessing.five_crops(picture, image_size, crop_fraction)
-        is_real = is_whole & (position < end_example)
-        return Batch(image, label, example, is_real, tf.ones([]))
+        mask = is_whole & (position < end_example)
+        return Batch(image, label, example, mask, tf.ones([]))
 
     return (
         tf.data.Dataset.range(

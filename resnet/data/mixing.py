@@ -56,8 +56,8 @@ def mix_pairs(
     first, second = tf.unstack(tf.reshape(images, [-1, 2, side, side * 3]), axis=1)
     mixed = tf.stack([own * first + other * second, own * second + other * first], 1)
     area = tf.reduce_prod(boxes[..., 1] - boxes[..., 0], axis=1) / side**2
-    label_share = 1 - tf.cast(area, tf.float32) * (1 - own_shares)
-    return tf.reshape(mixed, images.shape), tf.repeat(label_share, 2)
+    mix_weight = 1 - tf.cast(area, tf.float32) * (1 - own_shares)
+    return tf.reshape(mixed, images.shape), tf.repeat(mix_weight, 2)
 
 
 def _draw(

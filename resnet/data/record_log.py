@@ -39,20 +39,20 @@ class RecordLog:
                 f"--record_log must be a folder that can be written to: {error}"
             ) from error
 
-    def write(self, step: int, examples: np.ndarray, is_real: np.ndarray) -> None:
+    def write(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
         """Writes the line of a step.
 
         Args:
             step: Number of the global batch.
             examples: int64 `[local_batch]`, numbers in the whole split.
-            is_real: bool `[local_batch]`.
+            mask: bool `[local_batch]`.
         """
         if self._file is None:
             return
         line = {
             "step": step,
             "examples": examples.tolist(),
-            "replaced": examples[~is_real].tolist(),
+            "replaced": examples[~mask].tolist(),
         }
         self._file.write(json.dumps(line) + "\n")
 

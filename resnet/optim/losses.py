@@ -28,7 +28,7 @@ def cross_entropy(
 
 
 def mixed_cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, label_share: tf.Tensor, label_smoothing: float
+    logits: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor, label_smoothing: float
 ) -> tf.Tensor:
     """Returns the cross-entropy of examples that pairs were mixed to, `[batch]`.
 
@@ -38,7 +38,7 @@ def mixed_cross_entropy(
     Args:
         logits: `[batch, num_classes]` float32; an even number.
         labels: `[batch]` int32, from 0.
-        label_share: `[batch]` float32, from 0 to 1, as `data.mixing` returns it.
+        mix_weight: `[batch]` float32, from 0 to 1, as `data.mixing` returns it.
         label_smoothing: As `cross_entropy` takes it.
 
     Source: Zhang et al. 2017, arXiv:1710.09412; Yun et al. 2019, arXiv:1905.04899.
@@ -47,7 +47,7 @@ def mixed_cross_entropy(
     of_partner = tf.reshape(tf.reverse(pairs, [1]), [-1])
     own = cross_entropy(logits, labels, label_smoothing)
     other = cross_entropy(logits, of_partner, label_smoothing)
-    return label_share * own + (1 - label_share) * other
+    return mix_weight * own + (1 - mix_weight) * other
 
 
 def weight_penalty(variables: Sequence[tf.Variable], weight_decay: float) -> float:

@@ -21,7 +21,7 @@ def main() -> None:
     program.start_tensorflow(communicator)
     from resnet import train_state
     from resnet.data import batches, record_files
-    from resnet.data.share import share_of
+    from resnet.data.example_shard import shard_of_rank
     from resnet.train_step import NUM_VOTES, StepRates, TrainStep
 
     records = record_files.open_split(manifest.load(records_dir, "train"), "train")
@@ -48,7 +48,7 @@ def main() -> None:
         state, config.phases[0], communicator, freeze_batch_norm=freeze == "True"
     )
     all_shards = [tuple(range(len(records.paths)))] * place.num_ranks
-    share = share_of(records, all_shards, place.rank)
+    share = shard_of_rank(records, all_shards, place.rank)
     train_batches = batches.training(config, share, place.num_ranks, 0, 1)
     for _ in range(int(num_steps)):
         for _ in range(int(num_parts) - 1):

@@ -13,10 +13,10 @@ from resnet import native
 from resnet.config import Config
 from resnet.data import batches, example_order, record_files
 from resnet.data.batches import Batches
-from resnet.data.damaged_records import DamagedRecords, StandIns
+from resnet.data.corrupt_records import CorruptRecords, Replacements
+from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share
 from tests.unit.changed_settings import changed
 
 NUM_EXAMPLES = 13
@@ -52,15 +52,15 @@ def train(
 ) -> list[Batch]:
     """Returns a rank's batches, of arrays."""
     config = changed(config, **changes)
-    share = Share(records, rank, num_ranks, records.num_examples)
+    share = ExampleShard(records, rank, num_ranks, records.num_examples)
     found = batches.training(config, share, num_ranks, start_step, 2)
     return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
 
 
 def evaluate(records: RecordFiles, config: Config, **changes) -> list[Batch]:
     config = changed(config, **changes)
-    share = Share(records, 0, 1, records.num_examples)
-    damaged = DamagedRecords(records, config.on_bad_record)
+    share = ExampleShard(records, 0, 1, records.num_examples)
+    damaged = CorruptRecords(records, config.on_bad_record)
     found = batches.evaluation(config, share, 4, 2, damaged)
     return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
 
@@ -119,48 +119,48 @@ def wanted_examples(config: Config) -> list[list[int]]:
 def assert_replaced(
     found: list[Batch],
     wanted: list[list[int]],
-    stand_ins: dict[int, int],
+    replacements: dict[int, int],
     numbers_in: Callable[[np.ndarray], list[int]],
 ) -> None:
     assert len(found) == len(wanted)
     for batch, examples in zip(found, wanted, strict=True):
-        expected = [stand_ins.get(one, one) for one in examples]
+        expected = [replacements.get(one, one) for one in examples]
         assert batch.examples.tolist() == expected
         assert numbers_in(batch.images) == expected
         assert batch.labels.tolist() == [one % NUM_CLASSES for one in expected]
-        assert batch.is_real.tolist() == [one not in stand_ins for one in examples]
+        assert batch.mask.tolist() == [one not in replacements for one in examples]
 
 
 def test_the_next_record_stands_in_whatever_the_damage(
     records, config, put_record, numbers_in
 ):
-    stand_ins = {1: 2, 3: 4, 5: 6, 7: 8, 9: 10, 11: 0, 12: 0}
-    for number, content in zip(stand_ins, DAMAGES.values(), strict=True):
+    replacements = {1: 2, 3: 4, 5: 6, 7: 8, 9: 10, 11: 0, 12: 0}
+    for number, content in zip(replacements, DAMAGES.values(), strict=True):
         records = put_record(records, number, content)
     found = train(records, config)
-    assert_replaced(found, wanted_examples(config), stand_ins, numbers_in)
+    assert_replaced(found, wanted_examples(config), replacements, numbers_in)
 
 
 @pytest.mark.parametrize(
-    "stand_ins",
+    "replacements",
     [
         {number: 9 for number in range(2, 9)},  # Over the end of a file.
         {0: 2, 1: 2, 11: 2, 12: 2},  # Over the end of the set.
     ],
 )
 def test_runs_of_damaged_records_are_skipped_in_training_and_in_evaluation(
-    records, config, put_record, numbers_in, stand_ins
+    records, config, put_record, numbers_in, replacements
 ):
     damaged = records
-    for number in stand_ins:
+    for number in replacements:
         damaged = put_record(damaged, number, FLIPPED)
     found = train(damaged, config)
-    assert_replaced(found, wanted_examples(config), stand_ins, numbers_in)
+    assert_replaced(found, wanted_examples(config), replacements, numbers_in)
 
     evaluated = evaluate(damaged, config)
     wanted = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert_replaced(evaluated[:3], wanted, stand_ins, numbers_in)
-    assert evaluated[3].is_real.tolist() == [12 not in stand_ins, False, False, False]
+    assert_replaced(evaluated[:3], wanted, replacements, numbers_in)
+    assert evaluated[3].mask.tolist() == [12 not in replacements, False, False, False]
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def two_damaged(records, put_record) -> RecordFiles:
 
 def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(two_damaged, config):
     alone = train(two_damaged, config)
-    assert any(not batch.is_real.all() for batch in alone)
+    assert any(not batch.mask.all() for batch in alone)
     ranks = [train(two_damaged, config, rank, 2) for rank in range(2)]
     joined = [
         Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
@@ -183,7 +183,7 @@ def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(two_damaged, con
 
 def test_what_is_skipped_does_not_depend_on_where_a_run_begins(two_damaged, config):
     whole = train(two_damaged, config)
-    assert any(not batch.is_real.all() for batch in whole[:3])
+    assert any(not batch.mask.all() for batch in whole[:3])
     ours = train(two_damaged, config, start_step=3)
     assert_equal(ours, whole[3:])
 
@@ -231,13 +231,13 @@ def test_an_error_that_no_record_explains_is_passed_on(records):
         with tf.control_dependencies([tf.debugging.assert_less(step, tf.int64.min)]):
             return Batch(tf.zeros([1]), tf.zeros([1], tf.int32), step, step, step)
 
-    def make_dataset(step: int, stand_ins: StandIns) -> tf.data.Dataset:
+    def make_dataset(step: int, replacements: Replacements) -> tf.data.Dataset:
         return tf.data.Dataset.range(step, 3).map(fail)
 
     failing = Batches(
         make_dataset,
         lambda step: np.array([step]),
-        DamagedRecords(records, "skip"),
+        CorruptRecords(records, "skip"),
         0,
         NUM_CLASSES,
     )

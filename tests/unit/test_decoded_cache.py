@@ -10,7 +10,7 @@ from PIL import Image
 from data_prep import manifest
 from resnet.config import Config
 from resnet.data import input_pipeline, record_files
-from resnet.data.damaged_records import StandIns
+from resnet.data.corrupt_records import Replacements
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
@@ -53,7 +53,7 @@ def open_train(folder: pathlib.Path) -> RecordFiles:
 def train_batches(
     records: RecordFiles, config: Config, cache: DecodedCache | None
 ) -> tf.data.Dataset:
-    none = StandIns.of(set(), records.num_examples)
+    none = Replacements.of(set(), records.num_examples)
     return input_pipeline.train_batches(
         records,
         config.phases,
@@ -64,7 +64,7 @@ def train_batches(
         local_batch_size=4,
         start_part=0,
         num_parallel_calls=4,
-        stand_ins=none,
+        replacements=none,
         cache=cache,
     )
 

@@ -19,9 +19,9 @@ def add(ensemble: Ensemble, of_network: np.ndarray, batch_size: int) -> None:
         logarithms = np.log(of_network).astype(np.float32)
     for first in range(0, NUM_EXAMPLES, batch_size):
         places = np.arange(first, first + batch_size)
-        is_real = places < NUM_EXAMPLES
+        mask = places < NUM_EXAMPLES
         places = np.minimum(places, NUM_EXAMPLES - 1)
-        ensemble.add(first, logarithms[places], LABELS[places], is_real)
+        ensemble.add(first, logarithms[places], LABELS[places], mask)
     ensemble.penalties.append(0.0)
 
 
@@ -37,12 +37,12 @@ def test_it_is_the_mean_of_the_probabilities(num_networks, batch_size):
     ensemble = Ensemble(NUM_EXAMPLES, NUM_CLASSES)
     for one in of_networks:
         add(ensemble, one, batch_size)
-    logits, labels, is_real = joined(ensemble, 2)
+    logits, labels, mask = joined(ensemble, 2)
     assert logits.dtype == np.float32
     # Some roundings of float32 logarithms around 1.
     np.testing.assert_allclose(np.exp(logits), np.mean(of_networks, 0), rtol=1e-5)
     assert labels.tolist() == LABELS.tolist()
-    assert is_real.all()
+    assert mask.all()
 
 
 def test_one_network_alone_keeps_its_logarithms_to_the_bit():

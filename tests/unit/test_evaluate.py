@@ -15,8 +15,8 @@ from data_prep import manifest
 from data_prep.errors import UserError
 from resnet.config import Config
 from resnet.data import record_files
+from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share, share_of
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator, Result, in_top
 from resnet.placement import Place
@@ -155,7 +155,7 @@ def evaluator(model, records, config) -> Callable[..., Evaluator]:
     """A function that returns the evaluator of one of some ranks."""
 
     def evaluator(communicator: Communicator, own=records, **changes) -> Evaluator:
-        share = Share(
+        share = ExampleShard(
             own, communicator.rank, communicator.num_ranks, records.num_examples
         )
         changed = dataclasses.replace(config, **changes)
@@ -229,7 +229,7 @@ def test_nodes_with_files_of_their_own_together_count_each_example_once(
     total = np.zeros(5)
     for rank in range(4):
         communicator = OneOfRanks(rank, 4, ALL_COUNTED)
-        share = share_of(records, shards_of_ranks, rank)
+        share = shard_of_rank(records, shards_of_ranks, rank)
         Evaluator(model, share, config, communicator, 2).evaluate()
         total += communicator.values
     assert total[:2].tolist() == list(expected[:2])

@@ -15,8 +15,8 @@ from PIL import Image
 from data_prep import manifest
 from resnet.config import Config
 from resnet.data import record_files
+from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
 from resnet.placement import Place
@@ -130,7 +130,9 @@ def evaluator(model, records, config) -> Callable[..., Evaluator]:
     """A function that returns the evaluator of one of some ranks."""
 
     def evaluator(communicator, views, batch_size=200, **more) -> Evaluator:
-        share = Share(records, communicator.rank, communicator.num_ranks, NUM_EXAMPLES)
+        share = ExampleShard(
+            records, communicator.rank, communicator.num_ranks, NUM_EXAMPLES
+        )
         changed = dataclasses.replace(
             config, eval_batch_size=batch_size, eval_crop="resize_then_crop"
         )
@@ -245,7 +247,7 @@ def test_damaged_examples_are_left_out_of_an_ensemble(
 ):
     for number in (5, 10):
         records = put_record(records, number, b"no record")
-    share = Share(records, 0, 1, NUM_EXAMPLES)
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     changed = dataclasses.replace(config, eval_batch_size=4, on_bad_record="skip")
     ours = Evaluator(model, share, changed, ALONE, 2)
     ensemble = ours.new_ensemble()

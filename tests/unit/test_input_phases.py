@@ -18,9 +18,9 @@ from resnet.data import (
     random_augment,
     record_files,
 )
+from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share
 from resnet.phases import Phase
 from tests.unit.seen_pictures import pixels
 
@@ -56,7 +56,7 @@ def train(
 ) -> list[list[Batch]]:
     """Returns a rank's parts of each step, of arrays."""
     config = dataclasses.replace(config, accumulation_steps=num_parts)
-    share = Share(records, rank, num_ranks, records.num_examples)
+    share = ExampleShard(records, rank, num_ranks, records.num_examples)
     found = [
         Batch(*(tensor.numpy() for tensor in batch))
         for batch in batches.training(config, share, num_ranks, start_step, 2)
@@ -85,7 +85,7 @@ def test_each_step_is_as_its_phase_has_it(records, config, whole):
     for step, batch in enumerate(whole):
         phase = phases.at(PHASES, step)
         assert batch.images.shape == (BATCH, *[phase.image_size] * 2, 3)
-        assert batch.label_share.dtype == np.float32
+        assert batch.mix_weight.dtype == np.float32
         # The same step of a run that has this phase alone.
         alone = (dataclasses.replace(phase, num_steps=NUM_STEPS),)
         same = dataclasses.replace(config, phases=alone)
@@ -107,8 +107,8 @@ def test_the_order_goes_on_from_phase_to_phase(config, whole):
 def test_only_the_phases_that_say_so_are_mixed(whole):
     for step, batch in enumerate(whole):
         is_mixed = phases.at(PHASES, step).name == "mixed"
-        assert bool((batch.label_share < 1).any()) == is_mixed
-        np.testing.assert_array_equal(batch.label_share[::2], batch.label_share[1::2])
+        assert bool((batch.mix_weight < 1).any()) == is_mixed
+        np.testing.assert_array_equal(batch.mix_weight[::2], batch.mix_weight[1::2])
 
 
 def seeds_of(config: Config, step: int, examples: np.ndarray) -> np.ndarray:
@@ -123,11 +123,11 @@ def test_a_batch_is_mixed_by_the_seeds_of_its_examples(records, config, whole):
     unmixed = train(records, dataclasses.replace(config, phases=(plain,)), start_step=3)
     for step, (batch,) in zip((3, 4), unmixed, strict=True):
         seeds = tf.constant(seeds_of(config, step, batch.examples))
-        images, label_share = mixing.mix_pairs(batch.images, seeds, 0.3, 1.0)
+        images, mix_weight = mixing.mix_pairs(batch.images, seeds, 0.3, 1.0)
         # Only fused multiplications may round otherwise.
         np.testing.assert_allclose(whole[step].images, images, rtol=0, atol=2e-6)
         np.testing.assert_allclose(
-            whole[step].label_share, label_share, rtol=0, atol=1e-6
+            whole[step].mix_weight, mix_weight, rtol=0, atol=1e-6
         )
 
 
@@ -190,7 +190,7 @@ def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, conf
     small = dataclasses.replace(config, global_batch_size=24, accumulation_steps=3)
     found = []
     for rank in range(2):
-        share = Share(mine, rank, 2, NUM_EXAMPLES)
+        share = ExampleShard(mine, rank, 2, NUM_EXAMPLES)
         parts = batches.training(small, share, 4, 0, 2)
         found.append([Batch(*(one.numpy() for one in part)) for part in parts])
     assert all(len(part.labels) == 2 for part in found[0])
@@ -212,14 +212,14 @@ def test_a_damaged_record_is_skipped_in_whatever_phase_it_is_met(
         damaged = put_record(damaged, number, frame_record(b"\xff" * 20))
     whole = [join(parts) for parts in train(damaged, config, num_parts=num_parts)]
     assert len(whole) == NUM_STEPS
-    stand_ins = {2: 3, 9: 10}
+    replacements = {2: 3, 9: 10}
     for step, batch in enumerate(whole):
         wanted = input_pipeline.examples_of_batch(
             step, config.seed, 0, 1, BATCH, NUM_EXAMPLES
         ).tolist()
-        expected = [stand_ins.get(one, one) for one in wanted]
+        expected = [replacements.get(one, one) for one in wanted]
         assert batch.examples.tolist() == expected
-        assert batch.is_real.tolist() == [one not in stand_ins for one in wanted]
+        assert batch.mask.tolist() == [one not in replacements for one in wanted]
         assert batch.labels.tolist() == [one % 4 for one in expected]
         assert batch.images.shape[1] == phases.at(PHASES, step).image_size
     # Begun here, the damage is first met in a later phase.

@@ -12,7 +12,7 @@ from PIL import Image
 from data_prep import manifest
 from resnet.config import Config
 from resnet.data import example_order, input_pipeline, record_files
-from resnet.data.damaged_records import StandIns
+from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
 from tests.unit.changed_settings import changed
@@ -61,7 +61,7 @@ def train(
         local_batch_size=config.global_batch_size // num_ranks,
         start_part=start_step,
         num_parallel_calls=num_parallel_calls,
-        stand_ins=StandIns.of(set(damaged), records.num_examples),
+        replacements=Replacements.of(set(damaged), records.num_examples),
         cache=None,
     )
     return [Batch(*one) for one in dataset.as_numpy_iterator()]
@@ -89,7 +89,7 @@ def evaluate(
         batch_size=batch_size,
         start_batch=start_batch,
         num_parallel_calls=2,
-        stand_ins=StandIns.of(set(damaged), records.num_examples),
+        replacements=Replacements.of(set(damaged), records.num_examples),
     )
     return [Batch(*one) for one in dataset.as_numpy_iterator()]
 
@@ -131,8 +131,8 @@ def test_the_batches_are_those_of_the_order(records, config, numbers_in):
         assert batch.images.dtype == np.float32
         assert batch.labels.dtype == np.int32
         assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
-        assert batch.is_real.tolist() == [True] * 6
-        assert batch.label_share.tolist() == [1] * 6
+        assert batch.mask.tolist() == [True] * 6
+        assert batch.mix_weight.tolist() == [1] * 6
 
 
 @pytest.mark.parametrize(("num_ranks", "start_step"), [(1, 5), (2, 0), (6, 12)])
@@ -271,10 +271,10 @@ def test_evaluation_has_each_example_once_in_the_order_of_the_files(
     found = []
     for batch in evaluate(records, config, first, end, batch_size):
         assert batch.images.shape == (batch_size, 32, 32, 3)
-        assert batch.is_real.dtype == np.bool_
+        assert batch.mask.dtype == np.bool_
         assert numbers_in(batch.images) == batch.examples.tolist()
         assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
-        found += batch.examples[batch.is_real].tolist()
+        found += batch.examples[batch.mask].tolist()
     assert found == list(range(first, end))
 
 
@@ -328,20 +328,20 @@ def test_png_pictures_are_read_too_also_grey_ones(tmp_path, config, write_tiny_s
 def test_a_damaged_example_is_replaced_by_the_next_one(
     records, config, numbers_in, read_all
 ):
-    stand_ins = {3: 4, 7: 9, 8: 9, 12: 0}
+    replacements = {3: 4, 7: 9, 8: 9, 12: 0}
     whole = read_all(records, config)
-    ours = read_all(records, config, damaged=frozenset(stand_ins))
+    ours = read_all(records, config, damaged=frozenset(replacements))
     for batch, before in zip(ours, whole, strict=True):
         wanted = before.examples.tolist()
-        expected = [stand_ins.get(one, one) for one in wanted]
+        expected = [replacements.get(one, one) for one in wanted]
         assert batch.examples.tolist() == expected
         assert numbers_in(batch.images) == expected
         assert batch.labels.tolist() == [one % NUM_CLASSES for one in expected]
-        is_real = [
-            bool(was_real) and one not in stand_ins
-            for one, was_real in zip(wanted, before.is_real, strict=True)
+        mask = [
+            bool(was_real) and one not in replacements
+            for one, was_real in zip(wanted, before.mask, strict=True)
         ]
-        assert batch.is_real.tolist() == is_real
+        assert batch.mask.tolist() == mask
 
 
 @pytest.mark.parametrize("read_all", [train, evaluate])

@@ -11,8 +11,8 @@ from data_prep import manifest
 from resnet import config as configs
 from resnet import input_wait, metrics_file, train
 from resnet.data import record_files
+from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.input_wait import InputWait
 from resnet.placement import Place
@@ -133,7 +133,7 @@ def test_a_training_says_that_it_waits_for_its_input(
     slow, make_config, monkeypatch, numbered_set, tmp_path, warnings
 ):
     def input_of(
-        config: configs.Config, share: Share, num_ranks: int, *_: int
+        config: configs.Config, share: ExampleShard, num_ranks: int, *_: int
     ) -> Iterator[Batch]:
         numbers = tf.range(config.global_batch_size)
         images = tf.ones((config.global_batch_size, 32, 32, 3))
@@ -158,7 +158,7 @@ def test_a_training_says_that_it_waits_for_its_input(
     records = record_files.open_split(
         manifest.load(str(numbered_set), "train"), "train"
     )
-    train.train(config, Share(records, 0, 1, 13), None, ALONE, 1)
+    train.train(config, ExampleShard(records, 0, 1, 13), None, ALONE, 1)
     lines = metrics_file.read(tmp_path / metrics_file.FILE)
     shares = [line["input_wait_share"] for line in lines]
     assert [line["step"] for line in lines] == [2, 4]

@@ -27,21 +27,21 @@ def mix(
     mix_pairs = mixing.mix_pairs
     if len(images) > 50:  # Eagerly a pair takes milliseconds.
         mix_pairs = tf.function(mix_pairs)
-    mixed, label_share = mix_pairs(
+    mixed, mix_weight = mix_pairs(
         tf.constant(images), tf.constant(seeds, tf.int64), mixup, cutmix
     )
-    return mixed.numpy(), label_share.numpy()
+    return mixed.numpy(), mix_weight.numpy()
 
 
 def test_mixup_takes_a_share_of_each_and_the_rest_of_its_partner():
     images = images_of(40)
-    mixed, label_share = mix(images, seeds_of(40), 0.8, 0.0)
-    assert mixed.dtype == label_share.dtype == np.float32
-    assert len(set(label_share.tolist())) == 20
+    mixed, mix_weight = mix(images, seeds_of(40), 0.8, 0.0)
+    assert mixed.dtype == mix_weight.dtype == np.float32
+    assert len(set(mix_weight.tolist())) == 20
     for first in range(0, 40, 2):
         own, partner = images[first], images[first + 1]
-        share = label_share[first]
-        assert label_share[first + 1] == share
+        share = mix_weight[first]
+        assert mix_weight[first + 1] == share
         for image, expected in (
             (mixed[first], share * own + (1 - share) * partner),
             (mixed[first + 1], share * partner + (1 - share) * own),
@@ -68,11 +68,11 @@ def boxes_in(mixed: np.ndarray) -> list[tuple[int, int, int, int]]:
 
 def test_cutmix_replaces_a_box_by_the_same_of_the_partner():
     images = images_of(40)
-    mixed, label_share = mix(images, seeds_of(40), 0.0, 1.0)
+    mixed, mix_weight = mix(images, seeds_of(40), 0.0, 1.0)
     marks = np.ones_like(images)
     marks[1::2] = 0
     marked, same_share = mix(marks, seeds_of(40), 0.0, 1.0)
-    np.testing.assert_array_equal(label_share, same_share)
+    np.testing.assert_array_equal(mix_weight, same_share)
     np.testing.assert_array_equal(marked[1::2], 1 - marked[::2])
     boxes = boxes_in(marked[::2])
     assert len(set(boxes)) > 15
@@ -84,7 +84,7 @@ def test_cutmix_replaces_a_box_by_the_same_of_the_partner():
         np.testing.assert_array_equal(mixed[2 * pair : 2 * pair + 2], expected)
         share = 1 - height * width / SIDE**2
         np.testing.assert_allclose(
-            label_share[2 * pair : 2 * pair + 2], share, rtol=0, atol=1e-6
+            mix_weight[2 * pair : 2 * pair + 2], share, rtol=0, atol=1e-6
         )
 
 
@@ -100,10 +100,10 @@ def test_the_middle_of_the_box_is_anywhere_and_what_is_outside_is_cut_off(
     }
     marks = np.ones((1600, SIDE, SIDE, 3), np.float32)
     marks[1::2] = 0
-    mixed, label_share = mix(marks, seeds_of(1600), 0.0, 1.0)
+    mixed, mix_weight = mix(marks, seeds_of(1600), 0.0, 1.0)
     boxes = boxes_in(mixed[::2])
     np.testing.assert_allclose(
-        label_share[::2],
+        mix_weight[::2],
         [1 - height * width / SIDE**2 for *_, height, width in boxes],
         atol=1e-6,
     )
@@ -139,27 +139,27 @@ def test_lambda_is_drawn_from_the_beta_distribution(alpha):
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e6])
 def test_lambda_is_a_number_for_any_alpha(alpha):
-    _, label_share = mix(np.zeros((200, 1, 1, 3), np.float32), seeds_of(200), alpha, 0)
-    assert np.isfinite(label_share).all()
+    _, mix_weight = mix(np.zeros((200, 1, 1, 3), np.float32), seeds_of(200), alpha, 0)
+    assert np.isfinite(mix_weight).all()
     if alpha > 1:
-        np.testing.assert_allclose(label_share, 0.5, atol=0.01)
+        np.testing.assert_allclose(mix_weight, 0.5, atol=0.01)
     else:  # Either 0 or 1, but for few.
-        assert np.mean(np.abs(label_share - 0.5) > 0.49) > 0.95
-        assert 60 < label_share.sum() < 140
+        assert np.mean(np.abs(mix_weight - 0.5) > 0.49) > 0.95
+        assert 60 < mix_weight.sum() < 140
 
 
 def test_a_pair_takes_mixup_or_cutmix_half_of_the_time():
     marks = np.ones((800, SIDE, SIDE, 3), np.float32)
     marks[1::2] = 0
-    mixed, label_share = mix(marks, seeds_of(800), 1.0, 1.0)
-    np.testing.assert_allclose(mixed.mean((1, 2, 3))[::2], label_share[::2], atol=1e-5)
+    mixed, mix_weight = mix(marks, seeds_of(800), 1.0, 1.0)
+    np.testing.assert_allclose(mixed.mean((1, 2, 3))[::2], mix_weight[::2], atol=1e-5)
     is_box = np.array([set(np.unique(one)) <= {0, 1} for one in mixed[::2]])
     assert all(len(np.unique(one)) == 1 for one in mixed[::2][~is_box])
     # 400 fair coins: standard deviation 10, and five of them.
     assert 150 < is_box.sum() < 250
     # Whether it is a box tells nothing of its size: means of 200, each of deviation
     # 0.29 / sqrt(200) = 0.02. A box of half the area loses a sixth at the edges.
-    sizes = 1 - label_share[::2]
+    sizes = 1 - mix_weight[::2]
     assert 0.2 < sizes[is_box].mean() < sizes[~is_box].mean() + 0.14
 
 
@@ -167,7 +167,7 @@ def test_a_pair_takes_mixup_or_cutmix_half_of_the_time():
 def test_the_seed_of_the_first_of_a_pair_alone_decides(mixup, cutmix):
     images = images_of(12)
     seeds = seeds_of(12)
-    mixed, label_share = mix(images, seeds, mixup, cutmix)
+    mixed, mix_weight = mix(images, seeds, mixup, cutmix)
     others = seeds.copy()
     others[1::2] = 77
     tf.random.set_seed(99)
@@ -176,10 +176,10 @@ def test_the_seed_of_the_first_of_a_pair_alone_decides(mixup, cutmix):
         mix(images, others, mixup, cutmix),
     ):
         np.testing.assert_array_equal(again[0], mixed)
-        np.testing.assert_array_equal(again[1], label_share)
-    assert len(set(label_share.tolist())) == 6
+        np.testing.assert_array_equal(again[1], mix_weight)
+    assert len(set(mix_weight.tolist())) == 6
     _, other_share = mix(images, seeds_of(12, key=6), mixup, cutmix)
-    assert other_share.tolist() != label_share.tolist()
+    assert other_share.tolist() != mix_weight.tolist()
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), KINDS)

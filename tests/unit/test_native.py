@@ -9,7 +9,7 @@ from data_prep import manifest
 from resnet import native, setting_bounds
 from resnet.config import Config
 from resnet.data import input_pipeline, record_files
-from resnet.data.damaged_records import StandIns
+from resnet.data.corrupt_records import Replacements
 from resnet.data.record_files import RecordFiles
 from tests.unit.changed_settings import changed
 
@@ -45,7 +45,7 @@ def records(numbered_set) -> RecordFiles:
 
 
 def train_batches(records: RecordFiles, config: Config) -> list:
-    none = StandIns.of(set(), records.num_examples)
+    none = Replacements.of(set(), records.num_examples)
     return list(
         input_pipeline.train_batches(
             records,
@@ -57,14 +57,14 @@ def train_batches(records: RecordFiles, config: Config) -> list:
             local_batch_size=6,
             start_part=0,
             num_parallel_calls=2,
-            stand_ins=none,
+            replacements=none,
             cache=None,
         )
     )
 
 
 def eval_batches(records: RecordFiles, config: Config) -> list:
-    none = StandIns.of(set(), records.num_examples)
+    none = Replacements.of(set(), records.num_examples)
     return list(
         input_pipeline.eval_batches(
             records,
@@ -76,7 +76,7 @@ def eval_batches(records: RecordFiles, config: Config) -> list:
             batch_size=6,
             start_batch=0,
             num_parallel_calls=2,
-            stand_ins=none,
+            replacements=none,
         )
     )
 
@@ -101,4 +101,4 @@ def test_batches_with_and_without_the_library_agree(
         np.testing.assert_allclose(one.images, other.images, rtol=0, atol=TOLERANCE)
         np.testing.assert_array_equal(one.labels, other.labels)
         np.testing.assert_array_equal(one.examples, other.examples)
-        np.testing.assert_array_equal(one.is_real, other.is_real)
+        np.testing.assert_array_equal(one.mask, other.mask)

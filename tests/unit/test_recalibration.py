@@ -13,8 +13,8 @@ from PIL import Image
 from data_prep import manifest
 from resnet.config import Config
 from resnet.data import batches, record_files
+from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share
 from resnet.distributed import Communicator
 from resnet.models import layers
 from resnet.placement import Place
@@ -119,7 +119,7 @@ def images_of(
     """The first three batches that a run of that phase alone sees on one rank."""
     (chosen,) = (one for one in config.phases if one.name == phase)
     config = dataclasses.replace(config, phases=(chosen,), global_batch_size=batch_size)
-    share = Share(records, 0, 1, NUM_EXAMPLES)
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     found = batches.training(config, share, 1, 0, 2)
     return [next(found).images.numpy() for _ in range(3)]
 
@@ -131,7 +131,7 @@ def recalibrate(
     step: int = 10,
     num_ranks: int = 2,
 ) -> Statistics:
-    share = Share(records, 0, 1, NUM_EXAMPLES)
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     Recalibration(model, share, config, ALONE, 2).apply(step, num_ranks)
     return averages(model)
 
@@ -185,13 +185,13 @@ def test_the_ranks_share_the_batches_and_find_the_same(
     model, records, config, num_ranks
 ):
     alone = OneOfRanks(0, 1)
-    Recalibration(model, Share(records, 0, 1, NUM_EXAMPLES), config, alone, 2).apply(
-        10, 2
-    )
+    Recalibration(
+        model, ExampleShard(records, 0, 1, NUM_EXAMPLES), config, alone, 2
+    ).apply(10, 2)
     total = 0.0
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks)
-        share = Share(records, rank, num_ranks, NUM_EXAMPLES)
+        share = ExampleShard(records, rank, num_ranks, NUM_EXAMPLES)
         Recalibration(model, share, config, communicator, 2).apply(10, 2)
         total = total + communicator.values
     # The same numbers in another order, in float64.
@@ -205,7 +205,7 @@ def test_one_that_is_asked_to_leave_ends_between_two_batches(
         seen = ""
 
     signals = Signals()
-    share = Share(records, 0, 1, NUM_EXAMPLES)
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     ours = Recalibration(model, share, config, ALONE, 2, signals)
     done = []
     statistics = ours._statistics
@@ -233,12 +233,12 @@ def test_a_network_without_normalization_reads_nothing(records, config, monkeypa
     monkeypatch.setattr(batches, "training", None)
     inputs = keras.Input((32, 32, 3))
     model = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(inputs))
-    share = Share(records, 0, 1, NUM_EXAMPLES)
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     Recalibration(model, share, config, ALONE, 2).apply(10, 2)
 
 
 def test_the_graph_is_made_once(model, records, config):
-    share = Share(records, 0, 1, NUM_EXAMPLES)
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     recalibration = Recalibration(model, share, config, ALONE, 2)
     for step in (2, 9, 10):
         recalibration.apply(step, 2)

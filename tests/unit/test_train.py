@@ -16,8 +16,8 @@ from resnet import config as configs
 from resnet.checkpoint_folders import saved_steps
 from resnet.config import Config
 from resnet.data import input_pipeline, record_files
+from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.evaluate import Result
 from resnet.placement import Place
@@ -70,7 +70,7 @@ def run(make_config, records) -> Callable[..., None]:
 
     def run(
         model_dir: pathlib.Path,
-        share: Share | None = None,
+        share: ExampleShard | None = None,
         signals: Any = None,
         **changes: Any,
     ) -> None:
@@ -78,7 +78,7 @@ def run(make_config, records) -> Callable[..., None]:
             *(NUM_EXAMPLES, CLASSES),
             **{**SETTINGS, "model_dir": str(model_dir), **changes},
         )
-        share = share or Share(records, 0, 1, NUM_EXAMPLES)
+        share = share or ExampleShard(records, 0, 1, NUM_EXAMPLES)
         configs.save(own)
         eval_share = share if own.mode == "train_and_eval" else None
         train.train(own, share, eval_share, ALONE, 2, signals)

@@ -13,7 +13,7 @@ from resnet import checkpoint_folders, checkpoints, metrics_file, phases, train
 from resnet import config as configs
 from resnet.checkpoint_folders import of_step, saved_steps
 from resnet.data import record_files
-from resnet.data.share import Share
+from resnet.data.example_shard import ExampleShard
 from resnet.distributed import Communicator
 from resnet.placement import Place
 from resnet.recipe import Rates, Recipe, RecipePhase
@@ -104,7 +104,7 @@ def run(numbered_set) -> Callable[..., None]:
         assert [phase.num_steps for phase in config.phases] == [3, 3]
         configs.save(config)
         signals = None if leave_after is None else LeaveAfter(leave_after)
-        share, alone = Share(records, 0, 1, 13), Communicator(Place())
+        share, alone = ExampleShard(records, 0, 1, 13), Communicator(Place())
         train.train(config, share, None, alone, 1, signals)  # type: ignore[arg-type]
 
     return run

@@ -42,8 +42,8 @@ def batch(num_examples: int = 8, seed: int = 1) -> Batch:
         images=tf.constant(images, tf.float32),
         labels=tf.cast(numbers % 3, tf.int32),
         examples=numbers,
-        is_real=numbers >= 0,
-        label_share=tf.ones([num_examples]),
+        mask=numbers >= 0,
+        mix_weight=tf.ones([num_examples]),
     )
 
 
@@ -178,7 +178,7 @@ def test_a_phase_has_its_own_label_smoothing(state):
 @pytest.mark.parametrize("what", ["mixup", "cutmix"])
 def test_mixed_examples_are_taught_the_labels_of_both(state, what):
     share = np.array([0.75, 0.5, 1.0, 0.25] * 2, np.float32)
-    mixed = batch()._replace(label_share=tf.constant(share))
+    mixed = batch()._replace(mix_weight=tf.constant(share))
     logits = state.model(mixed.images, training=False).numpy().astype(np.float64)
     phase = dataclasses.replace(state.config.phases[0], **{what: 0.2})
     step = TrainStep(state, phase, ALONE, freeze_batch_norm=True)

@@ -22,7 +22,7 @@ MOST_DAMAGED = 10
 
 
 @dataclass(frozen=True)
-class StandIns:
+class Replacements:
     """Which examples are read in place of damaged ones.
 
     A damaged example's is the next one in the order of the files that is not damaged,
@@ -30,22 +30,24 @@ class StandIns:
 
     Attributes:
         damaged: int64, sorted.
-        stand_ins: int64, one for each.
+        replacements: int64, one for each.
     """
 
     damaged: np.ndarray
-    stand_ins: np.ndarray
+    replacements: np.ndarray
 
     @classmethod
-    def of(cls, damaged: set[int], num_examples: int) -> "StandIns":
+    def of(cls, damaged: set[int], num_examples: int) -> "Replacements":
         """Returns those of some damaged examples, fewer than `num_examples`."""
-        stand_ins = []
+        replacements = []
         for example in sorted(damaged):
             other = (example + 1) % num_examples
             while other in damaged:
                 other = (other + 1) % num_examples
-            stand_ins.append(other)
-        return cls(np.array(sorted(damaged), np.int64), np.array(stand_ins, np.int64))
+            replacements.append(other)
+        return cls(
+            np.array(sorted(damaged), np.int64), np.array(replacements, np.int64)
+        )
 
     def replace(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the examples to read, and whether each is the one that was asked for.
@@ -59,11 +61,11 @@ class StandIns:
         place = tf.searchsorted(damaged, tf.reshape(examples, [-1]))
         place = tf.reshape(tf.minimum(place, len(self.damaged) - 1), tf.shape(examples))
         is_damaged = tf.gather(damaged, place) == examples
-        stand_in = tf.gather(tf.constant(self.stand_ins), place)
+        stand_in = tf.gather(tf.constant(self.replacements), place)
         return tf.where(is_damaged, stand_in, examples), ~is_damaged
 
 
-class DamagedRecords:
+class CorruptRecords:
     """The damaged records of one split, as far as this rank has met them."""
 
     def __init__(self, records: RecordFiles, policy: str) -> None:
@@ -78,9 +80,9 @@ class DamagedRecords:
         self._damaged: set[int] = set()
 
     @property
-    def stand_ins(self) -> StandIns:
+    def replacements(self) -> Replacements:
         """What to read in place of those known so far."""
-        return StandIns.of(self._damaged, self._records.num_examples)
+        return Replacements.of(self._damaged, self._records.num_examples)
 
     def count(self, first_example: int, end_example: int) -> int:
         """Returns how many are known from `first_example` to `end_example - 1`."""

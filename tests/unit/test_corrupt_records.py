@@ -13,8 +13,8 @@ from PIL import Image
 
 from data_prep import manifest, tfrecord_format
 from data_prep.errors import UserError
-from resnet.data import damaged_records, record_files
-from resnet.data.damaged_records import DamagedRecords, StandIns, describe_damage
+from resnet.data import corrupt_records, record_files
+from resnet.data.corrupt_records import CorruptRecords, Replacements, describe_damage
 from resnet.data.record_files import RecordFiles
 
 NUM_EXAMPLES = 13
@@ -112,7 +112,7 @@ def test_damage_is_said_with_file_and_byte(records, put_record, name):
         f"the record at byte 5 of {damaged.paths[-1]} is damaged: {words}"
     )
     with pytest.raises(UserError, match=r"or give --on_bad_record=skip\.$") as caught:
-        DamagedRecords(damaged, "fail").learn(np.array([6, 7, 8]))
+        CorruptRecords(damaged, "fail").learn(np.array([6, 7, 8]))
     assert str(caught.value).startswith(sentence)
 
 
@@ -120,7 +120,7 @@ def test_whole_records_are_not_damaged(records, put_record):
     for number in range(NUM_EXAMPLES):
         assert describe_damage(records, number) is None
     assert describe_damage(put_record(records, 3, WHOLE), 3) is None
-    assert not DamagedRecords(records, "fail").learn(np.arange(NUM_EXAMPLES))
+    assert not CorruptRecords(records, "fail").learn(np.arange(NUM_EXAMPLES))
     pngs = put_record(records, 3, tfrecord_format.frame_record(example(encoded("PNG"))))
     pngs = dataclasses.replace(pngs, image_format="png")
     assert describe_damage(pngs, 3) is None
@@ -132,7 +132,7 @@ def test_a_missing_file_ends_the_run(records, put_record, policy):
     damaged = put_record(records, 7, WHOLE)
     pathlib.Path(damaged.paths[-1]).unlink()
     with pytest.raises(UserError) as caught:
-        DamagedRecords(damaged, policy).learn(np.array([7]))
+        CorruptRecords(damaged, policy).learn(np.array([7]))
     assert str(caught.value) == (
         f"the record file {damaged.paths[-1]} can't be read (No such file or"
         " directory); put it back"
@@ -146,18 +146,18 @@ def damage(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
 
 
 def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, caplog):
-    known = DamagedRecords(damage(records, {3, 4, 12}, put_record), "skip")
-    assert known.stand_ins.damaged.tolist() == []
+    known = CorruptRecords(damage(records, {3, 4, 12}, put_record), "skip")
+    assert known.replacements.damaged.tolist() == []
     with caplog.at_level(logging.ERROR):
         assert known.learn(np.array([3, 2, 1, 3]))
     (line,) = caplog.messages
     assert line.startswith("skipping a record: the record at byte 5 of ")
-    assert known.stand_ins.damaged.tolist() == [3]
-    assert known.stand_ins.stand_ins.tolist() == [4]
+    assert known.replacements.damaged.tolist() == [3]
+    assert known.replacements.replacements.tolist() == [4]
     assert not known.learn(np.array([3, 2, 1]))
     assert known.learn(np.arange(NUM_EXAMPLES))
-    assert known.stand_ins.damaged.tolist() == [3, 4, 12]
-    assert known.stand_ins.stand_ins.tolist() == [5, 5, 0]
+    assert known.replacements.damaged.tolist() == [3, 4, 12]
+    assert known.replacements.replacements.tolist() == [5, 5, 0]
     assert known.count(0, 13) == 3
     assert known.count(4, 12) == 1
     assert known.count(5, 12) == 0
@@ -166,12 +166,12 @@ def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, cap
 def test_some_damaged_records_of_a_small_set_are_skipped_and_more_are_not(
     records, put_record
 ):
-    assert damaged_records.MOST_DAMAGED == 10
-    ten = DamagedRecords(damage(records, set(range(10)), put_record), "skip")
+    assert corrupt_records.MOST_DAMAGED == 10
+    ten = CorruptRecords(damage(records, set(range(10)), put_record), "skip")
     assert ten.learn(np.arange(NUM_EXAMPLES))
     eleven = damage(records, set(range(11)), put_record)
     with pytest.raises(UserError) as caught:
-        DamagedRecords(eleven, "skip").learn(np.arange(NUM_EXAMPLES))
+        CorruptRecords(eleven, "skip").learn(np.arange(NUM_EXAMPLES))
     sentence = str(caught.value)
     assert sentence.startswith("11 of 13 records are damaged, the last one found: the")
     assert sentence.endswith(
@@ -183,7 +183,7 @@ def test_one_record_must_be_left(records, put_record):
     three = damage(records, {9, 10, 11}, put_record).only_files([3, 4, 5])
     assert three.num_examples == 3
     with pytest.raises(UserError, match=r"3 of 3 records are damaged.*At most 2 are"):
-        DamagedRecords(three, "skip").learn(np.arange(3))
+        CorruptRecords(three, "skip").learn(np.arange(3))
 
 
 def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_record):
@@ -192,7 +192,7 @@ def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_reco
     files[:21] = 3
     offsets = np.where(files == 3, 5, 0)
     large = dataclasses.replace(one, file_of_example=files, offset_of_example=offsets)
-    known = DamagedRecords(large, "skip")
+    known = CorruptRecords(large, "skip")
     assert known.learn(np.arange(20))
     with pytest.raises(UserError, match=r"21 of 2000 .* At most 20 are"):
         known.learn(np.array([20]))
@@ -215,18 +215,18 @@ def test_the_next_good_one_in_the_order_of_the_files_stands_in(case, asked):
         while number in damaged:
             number = (number + 1) % num_examples
         expected.append(number)
-    stand_ins = StandIns.of(damaged, num_examples)
-    found, is_whole = stand_ins.replace(tf.constant(asked, tf.int64))
+    replacements = Replacements.of(damaged, num_examples)
+    found, is_whole = replacements.replace(tf.constant(asked, tf.int64))
     assert found.numpy().tolist() == expected
     assert is_whole.numpy().tolist() == [number not in damaged for number in asked]
     assert found.dtype == tf.int64
 
 
 def test_examples_of_any_shape_are_replaced_inside_a_dataset():
-    stand_ins = StandIns.of({2, 3}, 6)
+    replacements = Replacements.of({2, 3}, 6)
     for shape in ((), (6,), (2, 3), (0,)):
         asked = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-        dataset = tf.data.Dataset.from_tensors(asked).map(stand_ins.replace)
+        dataset = tf.data.Dataset.from_tensors(asked).map(replacements.replace)
         ((found, is_whole),) = dataset.as_numpy_iterator()
         assert found.shape == is_whole.shape == shape
         np.testing.assert_array_equal(

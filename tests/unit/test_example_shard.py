@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.data import input_pipeline
+from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
-from resnet.data.share import Share, share_of
 
 
 def records_of(shard_sizes: list[int]) -> RecordFiles:
@@ -44,10 +44,11 @@ def placements(draw) -> tuple[list[int], list[tuple[int, ...]]]:
 
 def shares_of(
     shard_sizes: list[int], shards_of_ranks: list[tuple[int, ...]]
-) -> list[Share]:
+) -> list[ExampleShard]:
     records = records_of(shard_sizes)
     return [
-        share_of(records, shards_of_ranks, rank) for rank in range(len(shards_of_ranks))
+        shard_of_rank(records, shards_of_ranks, rank)
+        for rank in range(len(shards_of_ranks))
     ]
 
 

@@ -7,7 +7,7 @@ from resnet.data.record_files import RecordFiles
 
 
 @dataclass(frozen=True)
-class Share:
+class ExampleShard:
     """A part of a split and the ranks that read it.
 
     Attributes:
@@ -33,9 +33,9 @@ class Share:
         return (self.rank + 1) * self.records.num_examples // self.num_ranks
 
 
-def share_of(
+def shard_of_rank(
     records: RecordFiles, shards_of_ranks: Sequence[tuple[int, ...]], rank: int
-) -> Share:
+) -> ExampleShard:
     """Returns the share of a rank: ranks that read the same shards share them.
 
     Args:
@@ -48,4 +48,4 @@ def share_of(
     part = records
     if len(shards) < len(records.paths):
         part = records.only_files(shards)
-    return Share(part, ranks.index(rank), len(ranks), records.num_examples)
+    return ExampleShard(part, ranks.index(rank), len(ranks), records.num_examples)
