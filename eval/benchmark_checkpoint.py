@@ -34,7 +34,7 @@ def main() -> None:
 
     from resnet import checkpoints
     from resnet.optim.optimizers import StepSettings
-    from resnet.saving import Saving
+    from resnet.saving import CheckpointManager
     from resnet.train_state import TrainState
 
     stops, copies, threads, loads = [], [], [], []
@@ -45,7 +45,7 @@ def main() -> None:
             recipe, {"model_dir": folder}, recipe.num_train_examples, classes
         )
         state = TrainState(config)
-        saving = Saving(config, state, communicator)
+        manager = CheckpointManager(config, state, communicator)
         zeros = [tf.zeros_like(one) for one in state.trainable_variables]
         zero = tf.constant(0.0)
         unmoved = StepSettings(zero, zero, zero, 0.0)
@@ -62,14 +62,14 @@ def main() -> None:
             usual = timed_move()
             all_threads, this_thread = time.process_time(), time.thread_time()
             began = time.monotonic()
-            saving.save({})
+            manager.save({})
             stops.append(time.monotonic() - began)
             this_thread = time.thread_time() - this_thread
             if number % 2:
                 copies.append(timed_move() - usual)
-                saving.finish()
+                manager.finish()
             else:
-                saving.finish()
+                manager.finish()
                 threads.append(time.process_time() - all_threads - this_thread)
             began = time.monotonic()
             checkpoints.load_newest(pathlib.Path(folder))

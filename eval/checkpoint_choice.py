@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_prep.errors import UserError
-from resnet import checkpoint_folders
+from resnet import checkpoint_folders, checkpoint_retention
 
 NAMES = ("latest", "best", "all", "phases")
 
@@ -45,7 +45,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
     if requested == "all":
         return saved
     if requested == "phases":
-        ends = sorted(checkpoint_folders.phase_ends(model_dir))
+        ends = sorted(checkpoint_retention.phase_ends(model_dir))
         if not ends:
             raise UserError(
                 f"expected a checkpoint in {model_dir} that ends a phase of the recipe;"
@@ -53,7 +53,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
             )
         return ends
     if requested == "best":
-        best = checkpoint_folders.best_step(model_dir)
+        best = checkpoint_retention.best_step(model_dir)
         if best is None:
             raise UserError(
                 f"expected a checkpoint in {model_dir} that training evaluated; none"

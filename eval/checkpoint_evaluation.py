@@ -8,8 +8,16 @@ from absl import logging
 
 from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport
-from resnet import checkpoint_folders, checkpoints, weight_mean, weights_in_turn
-from resnet.checkpoint_folders import DamagedCheckpoint
+from resnet import (
+    checkpoint_folders,
+    checkpoint_integrity,
+    checkpoint_restore,
+    checkpoint_retention,
+    checkpoints,
+    weight_mean,
+    weights_in_turn,
+)
+from resnet.checkpoint_integrity import DamagedCheckpoint
 from resnet.checkpoint_watch import CheckpointWatch
 from resnet.checkpoints import Checkpoint
 from resnet.distributed import Communicator
@@ -51,7 +59,7 @@ class CheckpointEvaluation:
         self._weights = weights
         self._report = report
         self._communicator = communicator
-        self._facts: dict[str, Any] = {}  # Of the checkpoint that was taken.
+        self._metadata: dict[str, Any] = {}  # Of the checkpoint that was taken.
 
     def newest(self) -> None:
         """Evaluates the newest checkpoint that is whole.
@@ -117,15 +125,15 @@ class CheckpointEvaluation:
         """Gives all ranks what rank 0 loads; returns whether that is anything."""
         state, communicator = self._state, self._communicator
         communicator.doing(f"reading {what}", is_timed=False)
-        facts = None
+        metadata = None
         with communicator.together():
             if communicator.rank == 0 and (saved := load()) is not None:
-                state.assign(saved)
-                facts = dict(saved.facts)
-        state.step, facts = communicator.broadcast((state.step, facts))
-        if facts is None:
+                checkpoint_restore.restore(state, saved)
+                metadata = dict(saved.metadata)
+        state.step, metadata = communicator.broadcast((state.step, metadata))
+        if metadata is None:
             return False
-        self._facts = facts
+        self._metadata = metadata
         communicator.broadcast_variables(list(state.tensors().values()))
         return True
 
@@ -141,7 +149,7 @@ class CheckpointEvaluation:
         """Returns a checkpoint, or None if the run has removed it or it is damaged."""
         try:
             # One of a later format is no accident: it is told.
-            checkpoint_folders.read_contents(
+            checkpoint_integrity.read_contents(
                 checkpoint_folders.of_step(self._model_dir, step)
             )
         except DamagedCheckpoint as error:
@@ -156,10 +164,10 @@ class CheckpointEvaluation:
     def _has_ended(self) -> bool:
         """Returns whether the run ends with the checkpoint that was taken last.
 
-        Its facts are read again: it is saved before the run evaluates it, and once
+        Its metadata are read again: it is saved before the run evaluates it, and once
         more with what that has found.
         """
-        return checkpoint_folders.ends_run(
+        return checkpoint_retention.ends_run(
             self._model_dir, self._state.step, self._state.config.train_steps
         )
 
@@ -168,7 +176,7 @@ class CheckpointEvaluation:
             self._state,
             self._weights,
             self._recalibration,
-            self._facts.get("num_ranks", 1),
+            self._metadata.get("num_ranks", 1),
         )
 
     def _evaluate(self, steps: Sequence[int], combine: str = "none") -> None:

@@ -32,6 +32,7 @@ from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
 from resnet import (
     checkpoint_folders,
+    checkpoint_retention,
     failure_file,
     shared_flags,  # noqa: F401 - defines --model_dir.
 )
@@ -173,7 +174,7 @@ def is_done(model_dir: pathlib.Path) -> bool:
     steps = checkpoint_folders.saved_steps(model_dir)
     if config is None or not steps:
         return False
-    return checkpoint_folders.ends_run(
+    return checkpoint_retention.ends_run(
         model_dir, steps[-1], config.train_steps, config.stop_at_top1
     )
 

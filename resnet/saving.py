@@ -1,4 +1,4 @@
-"""When a run saves, and what all ranks make sure of before."""
+"""When a run saves a checkpoint, what goes into it, and what all ranks check before."""
 
 import dataclasses
 import platform
@@ -13,25 +13,33 @@ import numpy as np
 
 from resnet import installation, intervals, phases
 from resnet.checkpoint_writer import CheckpointWriter
+from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
 from resnet.config import Config
 from resnet.distributed import AgreedFailure, Communicator
-from resnet.train_state import TrainState, take_snapshot
+from resnet.train_state import TrainState, averaged_batch_norm, flatten
 
 
-class Saving:
-    """The checkpoints of one run, as often as its settings say."""
+class CheckpointManager:
+    """Saves the checkpoints of one run as often as its settings say."""
 
     def __init__(
-        self, config: Config, state: TrainState, communicator: Communicator
+        self,
+        config: Config,
+        state: TrainState,
+        communicator: Communicator,
+        weights_are_equal: bool = True,
     ) -> None:
-        """Begins a run, or goes on with one.
+        """Counts the intervals from the state as it is now.
 
         Args:
             config: The run's settings.
-            state: What is saved.
-            communicator: The ranks; rank 0 writes.
+            state: The state of the run, which is saved.
+            communicator: The ranks of the job; rank 0 writes.
+            weights_are_equal: Whether all ranks must have the same weights at each
+                save, as they have unless each trains by itself for some steps.
         """
         self._config = config
+        self._weights_are_equal = weights_are_equal
         self._state = state
         self._communicator = communicator
         self._interval = intervals.parse(config.checkpoint_every, "--checkpoint_every")
@@ -42,7 +50,7 @@ class Saving:
 
     @property
     def wanted(self) -> bool:
-        """Whether rank 0 asks for one: by its clock, or because a save failed."""
+        """Whether rank 0 wants a checkpoint: by its clock, or because a save failed."""
         if self._communicator.rank != 0:
             return False
         seconds = self._interval.seconds
@@ -51,7 +59,7 @@ class Saving:
 
     @property
     def is_due(self) -> bool:
-        """Whether the settings ask for one after the step just done."""
+        """Whether the settings want a checkpoint after the step just done."""
         config, step = self._config, self._state.step
         is_end = phases.ended_by(config.phases, step) is not None
         return is_end or self._interval.ends_at(
@@ -59,56 +67,90 @@ class Saving:
         )
 
     def save(self, evaluated: Mapping[str, Mapping[str, float]]) -> None:
-        """Has the state written in the background, if it isn't already.
+        """Saves the state in the background, unless it is saved already.
 
         Args:
-            evaluated: What evaluating this very state found, if it was, by the name of
-                the checkpoint's fact.
+            evaluated: Metrics of the evaluations of this very state, by their keys in
+                the metadata; empty if it was not evaluated.
 
         Raises:
-            AgreedFailure: If the ranks' weights are no numbers, or not the same.
+            AgreedFailure: On all ranks, if weights are not finite, or not equal on all
+                ranks although they should be.
         """
         if self._saved_step == self._state.step and not evaluated:
             return
         self._communicator.doing(
             f"saving step {self._state.step}", waits_for_others=True
         )
-        check_weights(self._state, self._communicator)
-        facts: dict[str, Any] = {
+        check_weights(self._state, self._communicator, self._weights_are_equal)
+        metadata: dict[str, Any] = {
             "config": dataclasses.asdict(self._config),
             "installation": self._installation,
         }
-        facts.update(evaluated)
+        metadata.update(evaluated)
         ended = phases.ended_by(self._config.phases, self._state.step)
         if ended is not None:
-            facts["ends_phase"] = ended.name
-        snapshot = take_snapshot(self._state, facts, self._communicator)
+            metadata["ends_phase"] = ended.name
+        snapshot = take_snapshot(self._state, metadata, self._communicator)
         if snapshot is not None:
             self._writer.submit(snapshot)
-            if ended is not None:  # Kept: a later one must not take its place.
+            if ended is not None:  # Always kept: no newer snapshot may replace it.
                 self._writer.close()
         self._saved_step, self._saved_at = self._state.step, time.monotonic()
 
     def finish(self) -> None:
-        """Waits until what was to be saved is.
+        """Waits until the newest snapshot is written.
 
         Raises:
-            UserError: On all ranks, if it can't be.
+            AgreedError: On all ranks, if it can't be written.
         """
         self._communicator.doing("waiting for the last checkpoint", is_timed=False)
         with self._communicator.together():
             self._writer.finish()
 
     def close(self) -> None:
-        """Waits until what is being written is; also when the run fails meanwhile."""
+        """Waits for the background writer; also when the run fails."""
         self._writer.close()
 
 
-def check_weights(state: TrainState, communicator: Communicator) -> None:
-    """Makes sure that all ranks have the same weights, and that these are numbers.
+def take_snapshot(
+    state: TrainState, metadata: Mapping[str, Any], communicator: Communicator
+) -> Checkpoint | None:
+    """Returns all that a checkpoint holds, to rank 0; None to the other ranks.
 
-    A digest of a rank's trainable variables travels, not they themselves: the CRC-32C
-    of all their bits, which is as fast as memory is read.
+    The tensors are those of the variables themselves, not copies: the next update of a
+    variable allocates a new tensor and leaves this one unchanged.
+    """
+    own = flatten(state.batch_norm_averages)
+    rank_averages = None
+    if communicator.num_ranks > 1:
+        rank_averages = communicator.gather_rows(own)
+    with averaged_batch_norm(state, communicator):
+        if communicator.rank != 0:
+            return None
+        tensors = {name: one.read_value() for name, one in state.tensors().items()}
+    if rank_averages is not None:
+        tensors[RANK_BATCH_NORM] = rank_averages
+    metadata = {
+        **metadata,
+        "num_ranks": communicator.num_ranks,
+        "losses": list(state.losses),
+    }
+    return Checkpoint(state.step, tensors, metadata)
+
+
+def check_weights(
+    state: TrainState, communicator: Communicator, are_equal: bool = True
+) -> None:
+    """Checks that all ranks' weights are finite, and equal if they should be.
+
+    The ranks exchange a digest of their trainable variables: the CRC-32C of all bits,
+    which is as fast as memory is read.
+
+    Args:
+        state: The state of this rank.
+        communicator: The ranks of the job.
+        are_equal: Whether the weights must be the same on all ranks.
 
     Raises:
         AgreedFailure: On all ranks, naming those that differ from most.
@@ -116,27 +158,28 @@ def check_weights(state: TrainState, communicator: Communicator) -> None:
     digest, is_finite = 0, True
     for variable in state.trainable_variables:
         values = np.asarray(memoryview(variable.read_value())).ravel()  # No copy.
-        values.flags.writeable = False  # As CRC-32C asks for.
-        digest = google_crc32c.extend(digest, values)
+        values.flags.writeable = False  # CRC-32C requires it.
+        if are_equal:
+            digest = google_crc32c.extend(digest, values)
         is_finite = is_finite and bool(np.isfinite(np.sum(values)))
-    seen = communicator.gather((digest, is_finite, platform.node()))
-    if not all(finite for _, finite, _ in seen):
+    of_ranks = communicator.gather((digest, is_finite, platform.node()))
+    if not all(finite for _, finite, _ in of_ranks):
         raise AgreedFailure(
-            f"the weights after step {state.step} are no longer numbers: the training"
-            " has diverged. Lower --peak_learning_rate or lengthen the warm-up."
+            f"the weights after step {state.step} are not finite: the training has"
+            " diverged. Lower --peak_learning_rate or lengthen the warm-up."
         )
-    digests = [one for one, _, _ in seen]
-    # Of two opinions held by as many, rank 0's.
+    digests = [digest for digest, _, _ in of_ranks]
+    # If two digests are equally frequent, rank 0's is taken as the right one.
     counts = Counter(digests)
     usual = max(counts, key=lambda one: (counts[one], one == digests[0]))
     drifted = [
         f"rank {rank} on {host}"
-        for rank, (one, _, host) in enumerate(seen)
-        if one != usual
+        for rank, (digest, _, host) in enumerate(of_ranks)
+        if digest != usual
     ]
     if drifted:
         raise AgreedFailure(
             f"the weights after step {state.step} must be the same on all ranks;"
             f" {', '.join(drifted)} differs from the others. Memory or the network of"
-            " that host may be faulty: leave it out and start again."
+            " that host may be faulty: start again without it."
         )

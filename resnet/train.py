@@ -13,7 +13,8 @@ from absl import logging
 
 from data_prep.atomic_files import atomic_write_bytes
 from resnet import intervals, phases, weights_in_turn
-from resnet.checkpoint_folders import best_top1
+from resnet.checkpoint_restore import restore_newest
+from resnet.checkpoint_retention import best_top1
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
@@ -24,14 +25,9 @@ from resnet.input_wait import InputWait
 from resnet.metrics_log import MetricsLog
 from resnet.progress import Progress
 from resnet.recalibration import Recalibration
-from resnet.saving import Saving
+from resnet.saving import CheckpointManager
 from resnet.stop_signals import Preempted, StopSignals
-from resnet.train_state import (
-    TrainState,
-    averaged_batch_norm,
-    ema_decay,
-    restore_newest,
-)
+from resnet.train_state import TrainState, averaged_batch_norm, ema_decay
 from resnet.train_step import StepRates, TrainStep
 
 
@@ -90,7 +86,7 @@ def train(
         )
         was_evaluated = state.top1 is not None
         log = MetricsLog(model_dir, state.step, communicator.rank, was_evaluated)
-    saving = Saving(config, state, communicator)
+    saving = CheckpointManager(config, state, communicator)
     logging.info(
         "Training for %d steps (%.2f epochs in total). Current step %d.",
         config.train_steps,
@@ -201,7 +197,9 @@ def train(
 
 
 def save_state(
-    saving: Saving, log: MetricsLog, evaluated: Mapping[str, Mapping[str, float]]
+    saving: CheckpointManager,
+    log: MetricsLog,
+    evaluated: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Saves the state, once the lines before it can't be lost any more."""
     log.sync()

@@ -7,30 +7,30 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from resnet.checkpoints import Checkpoint
-from resnet.train_state import AVERAGES_OF_RANKS
+from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
 
 
 def mean_of_weights(saved: Iterable[Checkpoint]) -> Checkpoint:
-    """Returns the last checkpoint, its network's variables replaced by all ones' mean.
+    """Returns the last checkpoint with the mean of all checkpoints' network variables.
 
-    That is of the weights, of the moving averages of batch normalization (which those
-    of the mean network are not: recalibrate them), and of the moving averages of all of
-    these, if there are any. One checkpoint is in memory at a time, and the sums in
-    float64.
+    The mean is over the weights, BatchNorm's moving averages and the EMA of both, if
+    there is one. The mean of moving averages is not what the mean network would have:
+    recompute them (PreciseBN). One checkpoint is in memory at a time; sums are float64.
 
     Args:
-        saved: At least one, of the same network.
+        saved: Checkpoints of the same network, at least one.
     """
     sums: dict[str, np.ndarray] = {}
     count = 0
-    for one in saved:
+    for checkpoint in saved:
         count += 1
-        for name, value in one.tensors.items():
+        for name, value in checkpoint.tensors.items():
             if name.startswith(("model/", "ema/")):
                 sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64)
     means = {name: (total / count).astype(np.float32) for name, total in sums.items()}
     rest = {
-        name: value for name, value in one.tensors.items() if name != AVERAGES_OF_RANKS
+        name: value
+        for name, value in checkpoint.tensors.items()
+        if name != RANK_BATCH_NORM
     }
-    return Checkpoint(one.step, {**rest, **means}, one.facts)
+    return Checkpoint(checkpoint.step, {**rest, **means}, checkpoint.metadata)

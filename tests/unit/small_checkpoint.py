@@ -17,7 +17,7 @@ def save(
     step: int,
     tensors: Mapping[str, Any] = SMALL,
     keep: int = 9,
-    **facts: Any,
+    **metadata: Any,
 ) -> pathlib.Path:
     """Saves tensors as a checkpoint of a step; returns its folder."""
-    return checkpoints.save(model_dir, Checkpoint(step, tensors, facts), keep)
+    return checkpoints.save(model_dir, Checkpoint(step, tensors, metadata), keep)

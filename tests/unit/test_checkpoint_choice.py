@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.errors import UserError
 from eval import checkpoint_choice
-from resnet import checkpoint_folders
+from resnet import checkpoint_folders, checkpoint_integrity
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def model_dir(tmp_path) -> Path:
     for step, one in facts.items():
         folder = checkpoint_folders.of_step(tmp_path, step)
         folder.mkdir(parents=True)
-        checkpoint_folders.write_contents(folder, one)
+        checkpoint_integrity.write_contents(folder, one)
     return tmp_path
 
 
@@ -57,7 +57,7 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(model_dir):
 def test_a_choice_that_finds_none_is_refused(tmp_path, requested, words):
     folder = checkpoint_folders.of_step(tmp_path, 10)
     folder.mkdir(parents=True)
-    checkpoint_folders.write_contents(folder, {})
+    checkpoint_integrity.write_contents(folder, {})
     with pytest.raises(UserError, match=words):
         checkpoint_choice.choose(requested, tmp_path)
 

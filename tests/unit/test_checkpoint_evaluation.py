@@ -11,7 +11,13 @@ import tensorflow as tf
 from data_prep.errors import UserError
 from eval.checkpoint_evaluation import CheckpointEvaluation
 from eval.evaluation_report import Evaluated
-from resnet import checkpoint_folders, checkpoints, models, train_state
+from resnet import (
+    checkpoint_folders,
+    checkpoint_integrity,
+    checkpoints,
+    models,
+    saving,
+)
 from resnet.checkpoint_watch import CheckpointWatch
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.evaluate import Result
@@ -78,13 +84,13 @@ def model_dir(tmp_path, state) -> Path:
     return tmp_path
 
 
-def save(model_dir: Path, state: TrainState, step: int, **facts: Any) -> Path:
+def save(model_dir: Path, state: TrainState, step: int, **metadata: Any) -> Path:
     for variable in state.model.variables:
         variable.assign(tf.fill(variable.shape, float(step)))
     for average in state.ema:
         average.assign(tf.fill(average.shape, 1000.0 + step))
     state.step = step
-    snapshot = train_state.take_snapshot(state, facts, ALONE)
+    snapshot = saving.take_snapshot(state, metadata, ALONE)
     return checkpoints.save(model_dir, snapshot, keep=10)
 
 
@@ -238,7 +244,7 @@ def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
 def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
     model_dir, state, monkeypatch
 ):
-    monkeypatch.setattr(checkpoint_folders, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint_integrity, "FORMAT", 2)
     save(model_dir, state, 50)
     monkeypatch.undo()
     evaluation, _ = evaluation_of(model_dir, state)

@@ -7,8 +7,10 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import checkpoint_folders, checkpoints
-from resnet.checkpoint_folders import best_step, phase_ends, saved_steps
+from resnet import checkpoint_folders, checkpoint_retention, checkpoints
+from resnet.checkpoint_folders import saved_steps
+from resnet.checkpoint_restore import restore
+from resnet.checkpoint_retention import best_step, phase_ends
 from resnet.train_state import TrainState
 from tests.unit.small_checkpoint import save
 
@@ -39,7 +41,7 @@ def saved(trained, tmp_path_factory):
 
 def test_what_is_saved_is_what_is_restored(state, trained, saved):
     other = state(seed=1)
-    other.assign(checkpoints.load(saved, trained.step))
+    restore(other, checkpoints.load(saved, trained.step))
     assert other.step == trained.step
     expected = trained.tensors()
     for name, variable in other.tensors().items():
@@ -64,7 +66,7 @@ def test_any_tensorflow_tool_can_read_it(trained, saved):
 @pytest.mark.parametrize("changes", [{"model": "resnet34"}, {"model": "resnet50"}])
 def test_a_checkpoint_that_lacks_tensors_is_refused(state, trained, saved, changes):
     with pytest.raises(UserError, match="the checkpoint is not one of this resnet"):
-        state(**changes).assign(checkpoints.load(saved, trained.step))
+        restore(state(**changes), checkpoints.load(saved, trained.step))
 
 
 def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
@@ -72,13 +74,13 @@ def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
     deeper = state(model="resnet34")
     save(tmp_path, 1, deeper.tensors())
     with pytest.raises(UserError):
-        state().assign(checkpoints.load(tmp_path, 1))
+        restore(state(), checkpoints.load(tmp_path, 1))
 
 
 def test_a_checkpoint_of_other_classes_is_refused(state, trained, saved):
     other = state(class_names="abcde")
     with pytest.raises(UserError):
-        other.assign(checkpoints.load(saved, trained.step))
+        restore(other, checkpoints.load(saved, trained.step))
 
 
 def test_steps_are_listed_from_the_oldest(tmp_path):
@@ -151,8 +153,8 @@ def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
 
 def test_the_best_one_stays_beside_the_newest(tmp_path):
     for step, top1 in [(1, 0.5), (2, 0.75), (3, 0.75), (4, 0.25), (5, None), (6, 0.1)]:
-        facts = {} if top1 is None else {"eval": {"top1": top1}}
-        save(tmp_path, step, keep=2, **facts)
+        metadata = {} if top1 is None else {"eval": {"top1": top1}}
+        save(tmp_path, step, keep=2, **metadata)
     assert best_step(tmp_path) == 3
     assert saved_steps(tmp_path) == [3, 5, 6]
 
@@ -165,7 +167,7 @@ def test_the_average_of_the_weights_can_be_the_best(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("facts", "top1"),
+    ("metadata", "top1"),
     [
         ({}, None),
         ({"eval": {"top1": 0.0}}, 0.0),
@@ -174,12 +176,12 @@ def test_the_average_of_the_weights_can_be_the_best(tmp_path):
         ({"eval": {"top1": 0.75}, "eval_ema": {"top1": 0.5}}, 0.75),
     ],
 )
-def test_the_best_of_both_networks_counts(facts, top1):
-    assert checkpoint_folders.best_top1(facts) == top1
+def test_the_best_of_both_networks_counts(metadata, top1):
+    assert checkpoint_retention.best_top1(metadata) == top1
 
 
 @pytest.mark.parametrize(
-    ("facts", "wanted", "ends"),
+    ("metadata", "wanted", "ends"),
     [
         ({"eval": {"top1": 0.5}}, 0.5, True),
         ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.75}}, 0.5, True),
@@ -188,12 +190,12 @@ def test_the_best_of_both_networks_counts(facts, top1):
         ({}, 0.5, False),
     ],
 )
-def test_a_run_ends_with_what_is_good_enough(tmp_path, facts, wanted, ends):
-    save(tmp_path, 3, **facts)
-    assert checkpoint_folders.ends_run(tmp_path, 3, 7, wanted) is ends
-    save(tmp_path, 4, config={"stop_at_top1": wanted}, **facts)
-    assert checkpoint_folders.ends_run(tmp_path, 4, 7) is ends
-    assert checkpoint_folders.ends_run(tmp_path, 4, 4)
+def test_a_run_ends_with_what_is_good_enough(tmp_path, metadata, wanted, ends):
+    save(tmp_path, 3, **metadata)
+    assert checkpoint_retention.ends_run(tmp_path, 3, 7, wanted) is ends
+    save(tmp_path, 4, config={"stop_at_top1": wanted}, **metadata)
+    assert checkpoint_retention.ends_run(tmp_path, 4, 7) is ends
+    assert checkpoint_retention.ends_run(tmp_path, 4, 4)
 
 
 def test_the_ends_of_phases_stay_beside_the_newest_and_the_best(tmp_path):

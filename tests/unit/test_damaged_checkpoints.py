@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from data_prep.errors import UserError
 from resnet import checkpoints
-from resnet.checkpoint_folders import best_step, ends_run, phase_ends, saved_steps
+from resnet.checkpoint_folders import saved_steps
+from resnet.checkpoint_retention import best_step, ends_run, phase_ends
 from tests.unit.small_checkpoint import save
 
 INDEX, DATA = "state.index", "state.data-00000-of-00001"
@@ -70,10 +71,10 @@ def test_the_one_before_a_damaged_one_is_taken_with_a_warning(tmp_path, caplog, 
     folder = save(tmp_path, 3)
     damage(folder)
     found = checkpoints.load_newest(tmp_path)
-    assert (found.step, found.facts["number"]) == (2, 2)
+    assert (found.step, found.metadata["number"]) == (2, 2)
     assert str(folder) in caplog.text
     assert saved_steps(tmp_path) == [1, 2, 3]
-    assert checkpoints.load_newest(tmp_path, set_aside=True).step == 2
+    assert checkpoints.load_newest(tmp_path, quarantine=True).step == 2
     assert saved_steps(tmp_path) == [1, 2]
     assert (tmp_path / "checkpoints" / "damaged-step-00000003").is_dir()
 
@@ -81,8 +82,8 @@ def test_the_one_before_a_damaged_one_is_taken_with_a_warning(tmp_path, caplog, 
 def test_if_all_are_damaged_nothing_is_begun_anew(tmp_path):
     for step in (1, 2):
         (save(tmp_path, step) / DATA).write_bytes(b"")
-    with pytest.raises(UserError, match="there are 2, and none is"):
-        checkpoints.load_newest(tmp_path, set_aside=True)
+    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged\. "):
+        checkpoints.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1, 2]
 
 
@@ -101,7 +102,7 @@ def test_a_later_format_is_refused_and_not_taken_for_damage(tmp_path):
         folder = save(tmp_path, step)
     change_contents(folder, True, format=99)
     with pytest.raises(UserError, match="has the format 99"):
-        checkpoints.load_newest(tmp_path, set_aside=True)
+        checkpoints.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1, 2]
 
 
@@ -137,7 +138,7 @@ def test_a_file_server_that_fails_for_a_moment_costs_no_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr(io, "open", fail)
         with pytest.raises(UserError, match="can't be read now") as caught:
-            checkpoints.load_newest(tmp_path, set_aside=True)
+            checkpoints.load_newest(tmp_path, quarantine=True)
     assert f"{folder} can't be read now: {name}: {os.strerror(number)}. " in str(
         caught.value
     )
@@ -163,7 +164,7 @@ def test_whole_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypat
     save(tmp_path, 1)
     monkeypatch.setattr(tf.train, "load_checkpoint", fail)
     with pytest.raises(UserError, match="can't be read now: Input/output error"):
-        checkpoints.load_newest(tmp_path, set_aside=True)
+        checkpoints.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1]
 
 
@@ -177,7 +178,7 @@ def test_a_damaged_one_that_cannot_be_renamed_is_warned_of(
         folder = save(tmp_path, step)
     (folder / DATA).unlink()
     monkeypatch.setattr(pathlib.Path, "rename", refuse)
-    assert checkpoints.load_newest(tmp_path, set_aside=True).step == 1
+    assert checkpoints.load_newest(tmp_path, quarantine=True).step == 1
     assert f"{folder} can't be renamed (Read-only file system)" in caplog.text
 
 

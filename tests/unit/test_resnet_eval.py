@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from resnet import checkpoint_folders
+from resnet import checkpoint_folders, checkpoint_integrity
 from resnet import config as configs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def model_dir(tmp_path_factory, make_config) -> Path:
     for step in (10, 20):
         checkpoint = checkpoint_folders.of_step(folder, step)
         checkpoint.mkdir(parents=True)
-        checkpoint_folders.write_contents(checkpoint, {})
+        checkpoint_integrity.write_contents(checkpoint, {})
     return folder
 
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from resnet.data.input_pipeline import Batch
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import Place
-from resnet.saving import check_weights
-from resnet.train_state import TrainState, take_snapshot
+from resnet.saving import check_weights, take_snapshot
+from resnet.train_state import TrainState
 from resnet.train_step import NUM_VOTES, StepRates, TrainStep
 
 
@@ -76,7 +76,7 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
     value = variable.numpy()
     value.flat[0] = bad
     variable.assign(value)
-    with pytest.raises(AgreedFailure, match="no longer numbers"):
+    with pytest.raises(AgreedFailure, match="are not finite"):
         check_weights(state, Ranks([]))
 
 
@@ -98,7 +98,7 @@ def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     assert before.keys() == now.keys()
     do_step()
     state.losses.clear()
-    assert snapshot.facts["losses"] == [1.0, 2.0]
+    assert snapshot.metadata["losses"] == [1.0, 2.0]
     for name, value in snapshot.tensors.items():
         np.testing.assert_array_equal(value.numpy(), before[name], err_msg=name)
         assert not np.array_equal(now[name].numpy(), before[name]), name

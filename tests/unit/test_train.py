@@ -212,10 +212,10 @@ def test_the_average_of_the_weights_is_evaluated_too(averaged):
     for one, other in zip(own, of_average, strict=True):
         assert one["count"] == other["count"] == NUM_EXAMPLES
         assert one["loss"] != other["loss"]
-    facts = checkpoints.load(averaged, 6).facts
+    metadata = checkpoints.load(averaged, 6).metadata
     for name, line in (("eval", own[-1]), ("eval_ema", of_average[-1])):
-        assert facts[name]["top1"] == pytest.approx(line["top1"], rel=1e-6)
-        assert facts[name]["loss"] == pytest.approx(line["loss"], rel=1e-6)
+        assert metadata[name]["top1"] == pytest.approx(line["top1"], rel=1e-6)
+        assert metadata[name]["loss"] == pytest.approx(line["loss"], rel=1e-6)
 
 
 def test_evaluating_an_average_changes_nothing_about_the_training(
@@ -282,7 +282,7 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
         *(("train", 3), ("train", 4), ("eval", 4)),
         *(("train", 5), ("train", 6), ("eval", 6)),
     ]
-    assert checkpoints.load(tmp_path, 2).facts["eval"]["top1"] == 0.25
+    assert checkpoints.load(tmp_path, 2).metadata["eval"]["top1"] == 0.25
 
 
 def test_the_first_loss_is_near_that_of_guessing(config, whole):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_prep import manifest
-from resnet import checkpoint_folders, checkpoints, metrics_file, phases, train
+from resnet import checkpoint_retention, checkpoints, metrics_file, phases, train
 from resnet import config as configs
 from resnet.checkpoint_folders import of_step, saved_steps
 from resnet.data import record_files
@@ -158,7 +158,7 @@ def test_a_step_has_the_rates_of_its_phase(make_config):
 
 def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
     assert saved_steps(whole) == [3, 6]
-    assert checkpoint_folders.phase_ends(whole) == {3: "first", 6: "second"}
+    assert checkpoint_retention.phase_ends(whole) == {3: "first", 6: "second"}
 
 
 def test_each_phase_has_its_own_rates(whole):
@@ -185,7 +185,7 @@ def test_a_run_that_is_left_in_any_phase_goes_on_bit_for_bit(
     assert saved_steps(tmp_path)[-1] == step
     run(tmp_path)
     assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
-    assert checkpoint_folders.phase_ends(tmp_path) == {3: "first", 6: "second"}
+    assert checkpoint_retention.phase_ends(tmp_path) == {3: "first", 6: "second"}
     lines, expected = (
         [
             (line["step"], line["loss"], line["learning_rate"])
@@ -210,7 +210,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
         initial_weights=str(of_step(whole, 3)),
     )
     assert list(rates_in(tmp_path)) == [4, 5, 6]
-    assert checkpoint_folders.phase_ends(tmp_path) == {6: "second"}
+    assert checkpoint_retention.phase_ends(tmp_path) == {6: "second"}
     # Velocities that aren't forgotten are nothing new where there are none yet.
     assert_same(tmp_path, whole, 6, ("model/", "velocity/"))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet import checkpoints, installation, train_state
+from resnet import checkpoint_restore, checkpoints, installation, train_state
 from resnet.checkpoint_folders import of_step
 from resnet.config import Config
 from resnet.distributed import Communicator
@@ -144,7 +144,7 @@ def test_averaged_weights_are_there_only_as_long_as_they_are_wanted(config):
 
 def begun(config: Config, folder: pathlib.Path) -> TrainState:
     state = TrainState(config)
-    train_state.restore_newest(state, folder, ALONE)
+    checkpoint_restore.restore_newest(state, folder, ALONE)
     return state
 
 
@@ -186,16 +186,16 @@ def old_run(trained, tmp_path_factory) -> pathlib.Path:
 
 
 def save(
-    folder: pathlib.Path, config: Config, step: int, tensors: Any, **facts: Any
+    folder: pathlib.Path, config: Config, step: int, tensors: Any, **metadata: Any
 ) -> None:
-    facts = {"config": dataclasses.asdict(config), **facts}
-    checkpoints.save(folder, checkpoints.Checkpoint(step, tensors, facts), 9)
+    metadata = {"config": dataclasses.asdict(config), **metadata}
+    checkpoints.save(folder, checkpoints.Checkpoint(step, tensors, metadata), 9)
 
 
 def test_a_run_goes_on_with_what_was_saved(config, old_run):
     state = begun(config, old_run)
     assert (state.step, state.losses, state.top1) == (8, [], None)
-    state.assign(checkpoints.load(old_run, 7))
+    checkpoint_restore.restore(state, checkpoints.load(old_run, 7))
     assert (state.step, state.losses, state.top1) == (7, [1.0, 2.0], 0.5)
 
 
@@ -222,7 +222,9 @@ def test_a_new_run_can_begin_with_the_weights_of_another(
 
 def test_a_later_phase_with_a_new_network_is_warned_of(of_phases, tmp_path, caplog):
     begun(dataclasses.replace(of_phases, first_phase="second"), tmp_path)
-    assert "begins with phase second, at step 4, of a new network" in caplog.text
+    assert (
+        "starts with phase second, at step 4, from random initialization" in caplog.text
+    )
 
 
 def test_of_a_runs_folder_the_newest_weights_are_taken(config, old_run, tmp_path):
@@ -262,7 +264,7 @@ def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
     assert begun(config, tmp_path / "same").step == 3
     assert caplog.text == ""
     assert begun(config, tmp_path / "other").step == 3
-    assert f"of step 3 was written with another {name}: the results" in caplog.text
+    assert f"of step 3 was saved with a different {name}: the results" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -271,8 +273,8 @@ def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
         ({"model": "resnet18"}, "this resnet18: 'stem/kernel' must have the shape "),
         (
             {"num_classes": 5},
-            "this resnet9: 'classifier/kernel' must have the shape (512, 5); there it"
-            " has (512, 3)",
+            "this resnet9: 'classifier/kernel' must have the shape (512, 5); the"
+            " checkpoint's is (512, 3)",
         ),
     ],
 )

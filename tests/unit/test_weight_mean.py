@@ -1,7 +1,6 @@
 import numpy as np
 
-from resnet.checkpoints import Checkpoint
-from resnet.train_state import AVERAGES_OF_RANKS
+from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
 from resnet.weight_mean import mean_of_weights
 
 
@@ -11,7 +10,7 @@ def checkpoint(step: int, kernel: float, num_ranks: int = 2) -> Checkpoint:
         "model/stem/moving_variance": np.float32([10 * kernel]),
         "ema/stem/kernel": np.full((2, 2), -kernel, np.float32),
         "velocity/stem/kernel": np.full((2, 2), 100 * kernel, np.float32),
-        AVERAGES_OF_RANKS: np.full((num_ranks, 1), 5, np.float32),
+        RANK_BATCH_NORM: np.full((num_ranks, 1), 5, np.float32),
     }
     return Checkpoint(step, tensors, {"num_ranks": num_ranks})
 
@@ -20,7 +19,7 @@ def test_weights_and_statistics_are_the_mean_the_rest_is_of_the_last():
     saved = [checkpoint(10, 1.0), checkpoint(20, 2.0), checkpoint(30, 6.0, 4)]
     mean = mean_of_weights(iter(saved))
     assert mean.step == 30
-    assert mean.facts == {"num_ranks": 4}
+    assert mean.metadata == {"num_ranks": 4}
     assert {name: value.ravel().tolist() for name, value in mean.tensors.items()} == {
         "model/stem/kernel": [3.0] * 4,
         "model/stem/moving_variance": [30.0],

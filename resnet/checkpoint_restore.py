@@ -1,0 +1,126 @@
+"""Restores the state of a run from a checkpoint, or starts it as its settings say."""
+
+from pathlib import Path
+
+from absl import logging
+
+from data_prep.errors import UserError
+from resnet import checkpoint_folders, checkpoints, installation, phases
+from resnet import config as configs
+from resnet.checkpoint_retention import best_top1
+from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
+from resnet.config import Config
+from resnet.distributed import Communicator
+from resnet.train_state import TrainState, assign_flat
+
+
+def restore_newest(
+    state: TrainState, model_dir: Path, communicator: Communicator
+) -> None:
+    """Restores the newest intact checkpoint, or starts a new run; on all ranks.
+
+    Rank 0 reads, and broadcasts the variables; those of a new run as well. On as many
+    ranks as it was saved by, each rank gets its own BatchNorm averages back, on another
+    number their mean.
+
+    Raises:
+        AgreedError: On all ranks, if there are checkpoints but none can be restored.
+    """
+    rank_averages = None
+    with communicator.together():
+        if communicator.rank == 0:
+            checkpoint_folders.remove_leftovers(model_dir)
+            saved = checkpoints.load_newest(model_dir, quarantine=True)
+            if saved is None:
+                _start(state)
+            else:
+                check_is_same_run(saved, state.config)
+                restore(state, saved)
+                rank_averages = saved.tensors.get(RANK_BATCH_NORM)
+    state.step, state.losses, state.top1 = communicator.broadcast(
+        (state.step, state.losses, state.top1)
+    )
+    communicator.broadcast_variables(list(state.tensors().values()))
+    if rank_averages is not None and len(rank_averages) != communicator.num_ranks:
+        rank_averages = None
+    own = communicator.scatter_rows(rank_averages)
+    if own is not None:
+        assign_flat(state.batch_norm_averages, own)
+
+
+def restore(state: TrainState, saved: Checkpoint) -> None:
+    """Assigns everything that all ranks have in common from a checkpoint.
+
+    Raises:
+        UserError: If the checkpoint is that of another network.
+    """
+    variables = state.tensors()
+    expected = {name: tuple(one.shape) for name, one in variables.items()}
+    found = {
+        name: tuple(array.shape)
+        for name, array in saved.tensors.items()
+        if name != RANK_BATCH_NORM
+    }
+    if different := sorted(set(expected.items()) ^ set(found.items())):
+        name = different[0][0]
+        raise UserError(
+            f"the checkpoint is not one of this {state.model.name}: {name!r} must have"
+            f" the shape {expected.get(name)}; the checkpoint's is {found.get(name)}"
+        )
+    for name, variable in variables.items():
+        variable.assign(saved.tensors[name])
+    state.step = saved.step
+    state.losses = list(saved.metadata.get("losses", []))
+    state.top1 = best_top1(saved.metadata)
+
+
+def restore_weights(state: TrainState, saved: Checkpoint) -> None:
+    """Assigns only the network's variables, as for fine-tuning; the EMA starts there.
+
+    Raises:
+        UserError: If they are those of another network.
+    """
+    for variable in state.model.variables:
+        found = saved.tensors.get(f"model/{variable.path}")
+        if found is None or found.shape != tuple(variable.shape):
+            raise UserError(
+                f"--initial_weights must be those of this {state.model.name}:"
+                f" {variable.path!r} must have the shape {tuple(variable.shape)}; the"
+                f" checkpoint's is {None if found is None else found.shape}"
+            )
+        variable.value.assign(found)
+    for variable, average in zip(state.model.variables, state.ema, strict=False):
+        average.assign(variable.value)
+
+
+def check_is_same_run(saved: Checkpoint, config: Config) -> None:
+    """Refuses a checkpoint of other settings; warns of other versions of programs.
+
+    Raises:
+        UserError: If a setting differs, naming those that do.
+    """
+    configs.refuse_other(configs.from_json(saved.metadata["config"]), config)
+    now, then = installation.describe(), saved.metadata.get("installation", {})
+    changed = [name for name, value in then.items() if now.get(name) != value]
+    if changed:
+        logging.warning(
+            "the checkpoint of step %d was saved with a different %s: the results may"
+            " not be bitwise identical to those of an uninterrupted run",
+            saved.step,
+            ", ".join(changed),
+        )
+
+
+def _start(state: TrainState) -> None:
+    """Sets the first step of a new run, and the initial weights that it names."""
+    config = state.config
+    state.step = phases.first_step(config.phases, config.first_phase)
+    if config.initial_weights:
+        restore_weights(state, checkpoints.load_from(Path(config.initial_weights)))
+    elif state.step:
+        logging.warning(
+            "the training starts with phase %s, at step %d, from random initialization;"
+            " pass --initial_weights for the weights of the previous phases",
+            config.first_phase,
+            state.step,
+        )
