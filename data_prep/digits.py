@@ -20,7 +20,8 @@ from PIL import Image
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import errors, tfrecord_format
+from data_prep import errors
+from data_prep.records import tfrecord_format
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("digits_dir", None, "New folder for the pictures.")

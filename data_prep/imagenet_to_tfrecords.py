@@ -22,19 +22,12 @@ from absl import flags
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import (
-    conversion,
-    conversion_folder,
-    conversion_plan,
-    errors,
-    manifest,
-    record_index,
-    sources,
-    tfds_source,
-    tfrecord_format,
-    verify,
-)
-from data_prep.conversion_progress import Progress
+from data_prep import errors
+from data_prep.conversion import convert, output_folder
+from data_prep.conversion.plan import Options, Plan, make_plan
+from data_prep.conversion.progress import Progress
+from data_prep.records import indexing, manifest, tfrecord_format, verification
+from data_prep.sources import raw_data, tfds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -118,23 +111,23 @@ def run() -> None:
 def _convert() -> None:
     _check_source_flags()
     root = _records_folder()
-    conversion_folder.check_not_finished(root)
+    output_folder.check_not_finished(root)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # A worker needs no pool of it.
     try:
         if FLAGS.raw_data_dir:
-            conversion_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
+            output_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
         raw = _open_source()
         for warning in raw.warnings:
             _say(f"warning: {warning}")
-        plan = conversion_plan.make_plan(root, raw, _options())
-        conversion_folder.check_space(plan)
-        with conversion_folder.locked(root):
-            conversion_folder.check_not_finished(root)  # By another one meanwhile.
-            conversion_folder.begin(plan)
+        plan = make_plan(root, raw, _options())
+        output_folder.check_space(plan)
+        with output_folder.locked(root):
+            output_folder.check_not_finished(root)  # By another one meanwhile.
+            output_folder.begin(plan)
             try:
                 summary = _write(plan)
             finally:
-                conversion_folder.remove_leftovers(plan)
+                output_folder.remove_leftovers(plan)
     except OSError as error:
         given = FLAGS.raw_data_dir or FLAGS.tfds_name
         raise errors.UserError(
@@ -168,16 +161,16 @@ def _num_processes() -> int:
     return FLAGS.num_processes or len(os.sched_getaffinity(0))
 
 
-def _open_source() -> sources.RawData:
+def _open_source() -> raw_data.RawData:
     if FLAGS.tfds_name:
         where = FLAGS.tfds_data_dir or "its own folder (--tfds_data_dir names another)"
         _say(f"TensorFlow Datasets prepares {FLAGS.tfds_name}, if need be, in {where}")
-        return tfds_source.prepare(FLAGS.tfds_name, FLAGS.tfds_data_dir)
-    return sources.open_raw_data(FLAGS.raw_data_dir)
+        return tfds.prepare(FLAGS.tfds_name, FLAGS.tfds_data_dir)
+    return raw_data.open_raw_data(FLAGS.raw_data_dir)
 
 
-def _options() -> conversion_plan.Options:
-    return conversion_plan.Options(
+def _options() -> Options:
+    return Options(
         num_shards={
             tfrecord_format.TRAIN: FLAGS.train_shards,
             tfrecord_format.VALIDATION: FLAGS.validation_shards,
@@ -188,11 +181,11 @@ def _options() -> conversion_plan.Options:
     )
 
 
-def _write(plan: conversion_plan.Plan) -> str:
+def _write(plan: Plan) -> str:
     """Writes the set, or what is missing of it, and returns a summary for the user."""
     num_processes = min(_num_processes(), len(plan.paths))
     with Progress(plan.num_images, "images") as progress:
-        finished = conversion.find_finished(plan, num_processes, progress.add)
+        finished = convert.find_finished(plan, num_processes, progress.add)
         if finished:
             _say(
                 f"going on: {len(finished):,} of {len(plan.paths):,} shards are"
@@ -200,9 +193,9 @@ def _write(plan: conversion_plan.Plan) -> str:
             )
         num_kept = progress.num_done
         start_time = time.perf_counter()
-        conversion.write_shards(plan, finished, num_processes, progress.add)
+        convert.write_shards(plan, finished, num_processes, progress.add)
     seconds = time.perf_counter() - start_time
-    made = conversion.finish(plan)
+    made = convert.finish(plan)
     rate = (plan.num_images - num_kept) / seconds
     return "\n".join(
         (
@@ -256,7 +249,7 @@ def _verify() -> int:
         )
     folder = str(_records_folder())
     try:
-        record_index.make_if_missing(folder, _say)
+        indexing.make_if_missing(folder, _say)
         record_set = manifest.find(folder)
         if record_set is None:
             raise errors.UserError(
@@ -280,7 +273,7 @@ def _verify_set(record_set: manifest.RecordSet) -> int:
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     start_time = time.perf_counter()
     with Progress(num_records, "records") as progress:
-        damages = verify.verify(record_set, _num_processes(), progress.add)
+        damages = verification.verify(record_set, _num_processes(), progress.add)
     rate = num_records / (time.perf_counter() - start_time)
     for damage in damages:
         where = "" if damage.offset is None else f" at byte {damage.offset}"

@@ -21,8 +21,9 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 
 from absl import flags
 
-from data_prep import errors, manifest
+from data_prep import errors
 from data_prep.errors import UserError
+from data_prep.records import manifest
 from resnet import shared_flags  # noqa: F401 - defines --data_dir.
 
 if TYPE_CHECKING:

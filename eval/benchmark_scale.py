@@ -22,9 +22,10 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 from absl import flags
 from PIL import Image
 
-from data_prep import errors, manifest
+from data_prep import errors
 from data_prep.errors import UserError
-from data_prep.manifest import RecordSet
+from data_prep.records import manifest
+from data_prep.records.manifest import RecordSet
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("work_dir", None, "Folder for names and records.")

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from data_prep.errors import UserError
-from data_prep.manifest import Manifest
+from data_prep.records.manifest import Manifest
 from resnet import config as configs
 from resnet import imagenet_recipes, recipes, shared_flags
 from resnet.config import Config

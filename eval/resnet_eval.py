@@ -15,7 +15,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 from absl import flags
 
 from data_prep.errors import UserError, parse_flags
-from data_prep.manifest import RecordSet
+from data_prep.records.manifest import RecordSet
 from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import config as configs

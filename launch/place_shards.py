@@ -14,9 +14,10 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 
 from absl import flags
 
-from data_prep import errors, manifest
+from data_prep import errors
 from data_prep.errors import UserError
-from data_prep.manifest import Manifest, RecordSet
+from data_prep.records import manifest
+from data_prep.records.manifest import Manifest, RecordSet
 from resnet import shared_flags  # noqa: F401 - defines --data_dir.
 
 FLAGS = flags.FLAGS

@@ -21,8 +21,8 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 
 from absl import flags, logging
 
-from data_prep import manifest
 from data_prep.errors import UserError, parse_flags
+from data_prep.records import manifest
 from resnet import (
     checkpoint_folders,
     explain,

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep import record_scan, tfrecord_format
 from data_prep.errors import UserError
+from data_prep.records import scan, tfrecord_format
 from resnet.data.record_files import RecordFiles
 
 # More than both is no accident of single records, and to train on is no use.
@@ -141,13 +141,13 @@ def describe_damage(records: RecordFiles, example: int) -> str | None:
             f"the record file {path} can't be read ({os.strerror(error.errno or 0)});"
             " put it back"
         ) from error
-    except tfrecord_format.DamagedRecord as error:
+    except tfrecord_format.CorruptRecord as error:
         return f"{where}: {error}"
     try:
         features = tfrecord_format.parse_example(data)
-        encoded = bytes(record_scan.the_bytes(features, records.image_key))
-        label = record_scan.the_integer(features, records.label_key)
-        image_format = record_scan.image_format_of(memoryview(encoded))
+        encoded = bytes(scan.the_bytes(features, records.image_key))
+        label = scan.the_integer(features, records.label_key)
+        image_format = scan.image_format_of(memoryview(encoded))
     except ValueError as error:
         return f"{where}: {error}"
     num_classes = len(records.class_names)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from data_prep import manifest, tfrecord_format
-from data_prep.manifest import RecordSet
+from data_prep.records import manifest, tfrecord_format
+from data_prep.records.manifest import RecordSet
 from resnet import native
 
 

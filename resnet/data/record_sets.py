@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from data_prep import manifest, record_index
 from data_prep.errors import UserError
-from data_prep.manifest import RecordSet, Split
+from data_prep.records import indexing, manifest
+from data_prep.records.manifest import RecordSet, Split
 from resnet.distributed import Communicator
 from resnet.placement import Place
 
@@ -35,7 +35,7 @@ def open_record_set(
     for makes_index in (communicator.rank == 0, place.local_rank == 0):
         with communicator.together():
             if makes_index:
-                record_index.make_if_missing(data_dir, logging.info)
+                indexing.make_if_missing(data_dir, logging.info)
     with communicator.together():
         return manifest.load(data_dir, split_name)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep import class_mixing, manifest
+from data_prep.records import class_mixing, manifest
 from resnet.data import example_order
 
 pytestmark = pytest.mark.multiprocess

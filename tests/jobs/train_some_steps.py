@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet import config as configs
 from resnet import distributed, placement, program, small_recipes
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import class_mixing, manifest, record_index, tfrecord_format
-from data_prep.manifest import RecordSet
+from data_prep.records import class_mixing, indexing, manifest, tfrecord_format
+from data_prep.records.manifest import RecordSet
 from resnet import config as configs
 from resnet import small_recipes
 from tests.unit.converter_program import CLASSES, picture, write
@@ -130,7 +130,7 @@ def index_cache(
 @pytest.fixture
 def forbid_scans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function after whose call no record file can be scanned any more."""
-    return lambda: monkeypatch.setattr(record_index.record_scan, "scan_file", None)
+    return lambda: monkeypatch.setattr(indexing.scan, "scan_file", None)
 
 
 def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes]]:

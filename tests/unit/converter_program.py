@@ -9,9 +9,7 @@ import sys
 import numpy as np
 from PIL import Image
 
-from data_prep import tfrecord_format
-
-REPOSITORY = pathlib.Path(tfrecord_format.__file__).resolve().parents[1]
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
 CLASSES = ("n01", "n02", "n03")
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep import manifest, tfrecord_format
 from data_prep.errors import UserError
+from data_prep.records import manifest, tfrecord_format
 from resnet import native
 from resnet.config import Config
 from resnet.data import batches, example_order, record_files

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import conversion, errors
+from data_prep import errors
+from data_prep.conversion import convert
 
-PROGRAM = pathlib.Path(conversion.__file__).with_name("imagenet_to_tfrecords.py")
+PROGRAM = pathlib.Path(convert.__file__).parents[1] / "imagenet_to_tfrecords.py"
 NUM_SHARDS = 36 + 6
 SHARDS = ("--train_shards=36", "--validation_shards=6")
 

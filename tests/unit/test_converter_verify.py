@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from data_prep import manifest
+from data_prep.records import manifest
 from tests.unit.converter_program import (
     PROGRAM,
     assert_refused,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep import manifest, tfrecord_format
 from data_prep.errors import UserError
+from data_prep.records import manifest, tfrecord_format
 from resnet.data import corrupt_records, record_files
 from resnet.data.corrupt_records import CorruptRecords, Replacements, describe_damage
 from resnet.data.record_files import RecordFiles

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet.config import Config
 from resnet.data import input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements

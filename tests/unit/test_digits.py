@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 from sklearn import datasets
 
-from data_prep import digits, sources
+from data_prep import digits
 from data_prep.errors import UserError
+from data_prep.sources import raw_data
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def digits_dir(tmp_path_factory) -> pathlib.Path:
 
 
 def test_the_folder_is_a_raw_data_folder_of_ten_classes(digits_dir):
-    raw = sources.open_raw_data(digits_dir)
+    raw = raw_data.open_raw_data(digits_dir)
     assert raw.class_names == tuple("0123456789")
     assert len(raw.splits["train"]) == 1437
     assert len(raw.splits["validation"]) == 360
@@ -28,7 +29,7 @@ def test_the_folder_is_a_raw_data_folder_of_ten_classes(digits_dir):
 
 
 def test_each_digit_is_there_once_with_its_class(digits_dir):
-    raw = sources.open_raw_data(digits_dir)
+    raw = raw_data.open_raw_data(digits_dir)
     found = {
         int(pathlib.Path(image.path).stem): int(image.class_name)
         for images in raw.splits.values()
@@ -39,7 +40,7 @@ def test_each_digit_is_there_once_with_its_class(digits_dir):
 
 
 def test_the_held_out_digits_are_in_proportion(digits_dir):
-    raw = sources.open_raw_data(digits_dir)
+    raw = raw_data.open_raw_data(digits_dir)
     held_out = [int(image.class_name) for image in raw.splits["validation"]]
     shares = np.bincount(held_out) / np.bincount(datasets.load_digits().target)
     # One picture more or less of about 180.

@@ -1,7 +1,7 @@
 import collections
 import hashlib
 
-from data_prep import imagenet_labels
+from data_prep.sources import imagenet_labels
 
 
 def sha256(lines) -> str:

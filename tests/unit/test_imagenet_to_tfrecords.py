@@ -12,7 +12,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from data_prep import manifest, sources, tfrecord_format
+from data_prep.records import manifest, tfrecord_format
+from data_prep.sources import raw_data
 from tests.unit.converter_program import (
     CLASSES,
     PROGRAM,
@@ -156,14 +157,15 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
     slow.write_text(
         "import pathlib, sys, time\n"
         f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
-        "from data_prep import conversion_folder, imagenet_to_tfrecords\n"
-        "check = conversion_folder.check_space\n"
+        "from data_prep import imagenet_to_tfrecords\n"
+        "from data_prep.conversion import output_folder\n"
+        "check = output_folder.check_space\n"
         "def wait(plan):\n"
         "    check(plan)\n"
         "    pathlib.Path(__file__).with_name('waits').touch()\n"
         "    while not pathlib.Path(__file__).with_name('first ended').exists():\n"
         "        time.sleep(0.01)\n"
-        "conversion_folder.check_space = wait\n"
+        "output_folder.check_space = wait\n"
         "if __name__ == '__main__':\n"
         "    imagenet_to_tfrecords.run()\n"
     )
@@ -287,7 +289,7 @@ def test_warnings_of_the_source_are_said(raw, tmp_path):
     warnings = [
         line for line in done.stderr.splitlines() if line.startswith("warning: ")
     ]
-    assert len(warnings) == len(sources.open_raw_data(raw).warnings)
+    assert len(warnings) == len(raw_data.open_raw_data(raw).warnings)
 
 
 def test_a_second_start_finishes_what_a_killed_one_left(raw, tmp_path):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep import manifest
-from data_prep.tfrecord_format import frame_record
+from data_prep.records import manifest
+from data_prep.records.tfrecord_format import frame_record
 from resnet import phases
 from resnet.config import Config
 from resnet.data import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet.config import Config
 from resnet.data import example_order, input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements

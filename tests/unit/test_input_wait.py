@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet import config as configs
 from resnet import input_wait, metrics_file, train
 from resnet.data import record_files

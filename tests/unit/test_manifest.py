@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep import index_folders, manifest
 from data_prep.errors import UserError
+from data_prep.records import index_location, manifest
 
 pytestmark = pytest.mark.usefixtures("index_cache")
 
@@ -201,7 +201,7 @@ def set_with_cached_index(tmp_path):
     """Writes a set whose index lies in the cache; gives the folders of both."""
     records_dir = tmp_path / "foreign"
     (records_dir / "train").mkdir(parents=True)
-    index_dir = index_folders.cache_folder(records_dir)
+    index_dir = index_location.cache_folder(records_dir)
     index_dir.mkdir(parents=True)
     write_set(records_dir, index_dir, sha256=None)
     return records_dir, index_dir
@@ -233,15 +233,15 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.delenv("RESNET_CPU_CACHE")
-    folder = index_folders.cache_folder("/some/set")
+    folder = index_location.cache_folder("/some/set")
     assert folder.parent == tmp_path / "home/.cache/resnet-cpu/indexes"
     assert folder.name == hashlib.sha256(b"/some/set").hexdigest()[:16]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    folder = index_folders.cache_folder("/some/set/")
+    folder = index_location.cache_folder("/some/set/")
     assert folder.parent == tmp_path / "xdg/resnet-cpu/indexes"
     assert folder.name == hashlib.sha256(b"/some/set").hexdigest()[:16]
     monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "ours"))
-    assert index_folders.cache_folder("x").parent == tmp_path / "ours/indexes"
+    assert index_location.cache_folder("x").parent == tmp_path / "ours/indexes"
 
 
 def test_another_folder_in_a_set_is_not_a_set(converted_set):
@@ -377,6 +377,8 @@ def test_changed_offsets_are_refused(converted_set):
 
 
 def test_the_manifest_needs_no_tensorflow():
-    program = "import sys; from data_prep import manifest, record_index, verify;"
+    program = (
+        "import sys; from data_prep.records import indexing, manifest, verification;"
+    )
     program += " sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet import native, setting_bounds
 from resnet.config import Config
 from resnet.data import input_pipeline, record_files

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.manifest import Manifest, Shard, Split
+from data_prep.records.manifest import Manifest, Shard, Split
 from launch import place_shards
 
 PROGRAM = Path(place_shards.__file__)

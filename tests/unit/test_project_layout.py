@@ -21,16 +21,32 @@ MAINS = {
     "data_prep.imagenet_to_tfrecords",
     "data_prep.digits",
 }
-# The files of data_prep that are for everybody; no TensorFlow in them.
+# What data_prep offers to the other packages: path prefixes, no TensorFlow below them.
 DATA_PREP_SHARED = {
-    "data_prep.tfrecord_format",
-    "data_prep.manifest",
+    "data_prep.records",
     "data_prep.errors",
     "data_prep.atomic_files",
-    "data_prep.record_index",
-    "data_prep.record_scan",
 }
-# What each folder may take from the others; None: everything.
+# What each package of data_prep may import of data_prep, as path prefixes.
+DATA_PREP_DIRECTIONS = {
+    "data_prep.errors": set(),
+    "data_prep.atomic_files": set(),
+    "data_prep.worker_processes": {"data_prep.errors"},
+    "data_prep.records": {
+        "data_prep.errors",
+        "data_prep.atomic_files",
+        "data_prep.worker_processes",
+    },
+    "data_prep.sources": {"data_prep.errors", "data_prep.records"},
+    "data_prep.conversion": {
+        "data_prep.errors",
+        "data_prep.atomic_files",
+        "data_prep.worker_processes",
+        "data_prep.records",
+        "data_prep.sources",
+    },
+}
+# What each folder may take from the others, as path prefixes; None: everything.
 DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
     "data_prep": {},
     "resnet": {"data_prep": DATA_PREP_SHARED},
@@ -50,7 +66,7 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.failure_file",
             "resnet.stop_signals",
         },
-        "data_prep": DATA_PREP_SHARED,
+        "data_prep": {"data_prep.errors", "data_prep.records.manifest"},
     },
 }
 # Read before TensorFlow is imported, or on machines without it.
@@ -152,6 +168,11 @@ def top(name: str) -> str:
     return name.split(".")[0]
 
 
+def is_below(name: str, prefixes: set[str]) -> bool:
+    """Returns whether a module is one of the prefixes or lies in one of them."""
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
 def everything_imported_by(name: str) -> set[str]:
     """Returns what importing one of our modules imports, through our modules.
 
@@ -193,7 +214,18 @@ def test_folders_import_only_downwards():
             if other not in PACKAGES or other == package:
                 continue
             allowed = DIRECTIONS[package].get(other, set())
-            if allowed is not None and imported not in allowed:
+            if allowed is not None and not is_below(imported, allowed):
+                wrong.append(f"{name} imports {imported}")
+    assert wrong == []
+
+
+def test_packages_of_data_prep_import_only_downwards():
+    wrong = []
+    for name in (n for n in SOURCES if top(n) == "data_prep" and n not in MAINS):
+        own = next((p for p in DATA_PREP_DIRECTIONS if is_below(name, {p})), name)
+        allowed = {own} | DATA_PREP_DIRECTIONS.get(own, set())
+        for imported in IMPORTS[name]:
+            if top(imported) == "data_prep" and not is_below(imported, allowed):
                 wrong.append(f"{name} imports {imported}")
     assert wrong == []
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import tfrecord_format
+from data_prep.records import tfrecord_format
 from resnet.data import record_files
 
 IMAGE, LABEL = tfrecord_format.ENCODED, tfrecord_format.LABEL

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep import manifest, tfrecord_format
 from data_prep.errors import UserError
+from data_prep.records import manifest, tfrecord_format
 from resnet import native
 from resnet.data import record_files
 from resnet.data.record_files import RecordFiles

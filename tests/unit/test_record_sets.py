@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from data_prep import manifest, record_index
 from data_prep.errors import UserError
-from data_prep.manifest import RecordSet, Split
+from data_prep.records import indexing, manifest
+from data_prep.records.manifest import RecordSet, Split
 from resnet.data import record_sets
 from resnet.distributed import AgreedError, Communicator
 from resnet.placement import Place
@@ -86,7 +86,7 @@ def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
     makers: list[int] = []
     ranks = threading.local()
     monkeypatch.setattr(
-        record_index,
+        indexing,
         "make_if_missing",
         lambda data_dir, report: makers.append(ranks.rank),
     )

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import manifest, shard_reports
+from data_prep.conversion import shard_reports
+from data_prep.records import manifest, tfrecord_format
 
 COUNTS = st.integers(1, 10**6)
 SKIPPED = st.builds(manifest.SkippedImage, st.text(), st.text())
@@ -23,7 +24,7 @@ REPORTS = st.builds(
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("set")
-    (root / shard_reports.FOLDER).mkdir()
+    (root / tfrecord_format.CONVERSION_FOLDER).mkdir()
     return root
 
 

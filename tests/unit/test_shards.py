@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep import manifest, shard_reports, shards
+from data_prep.conversion import shard_reports, shards
 from data_prep.errors import UserError
-from data_prep.pictures import SourceImage
+from data_prep.records import manifest, tfrecord_format
+from data_prep.sources.image_list import SourceImage
 
 
 def source_image(path: pathlib.Path, class_name: str = "a") -> SourceImage:
@@ -36,7 +37,7 @@ def pictures(tmp_path):
 @pytest.fixture
 def root(tmp_path):
     """The folder of a set, ready for shards without a folder of their own."""
-    (tmp_path / "set" / shard_reports.FOLDER).mkdir(parents=True)
+    (tmp_path / "set" / tfrecord_format.CONVERSION_FOLDER).mkdir(parents=True)
     return tmp_path / "set"
 
 
@@ -112,8 +113,8 @@ def test_a_shard_with_a_bad_picture_leaves_nothing(root, pictures, bad):
     job = shards.ShardJob(str(root), "x", [*pictures, bad], [0] * 4)
     with pytest.raises(UserError, match=r"bad\.JPEG .* --on_bad_image=skip\.$"):
         shards.write_shard(job)
-    assert os.listdir(root) == [shard_reports.FOLDER]
-    assert os.listdir(root / shard_reports.FOLDER) == []
+    assert os.listdir(root) == [tfrecord_format.CONVERSION_FOLDER]
+    assert os.listdir(root / tfrecord_format.CONVERSION_FOLDER) == []
 
 
 def test_bad_pictures_can_be_left_out(root, pictures, bad):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_prep import tfrecord_format
+from data_prep.records import tfrecord_format
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.binary() | INTEGERS
@@ -230,7 +230,7 @@ def test_each_record_is_read_at_its_offset(tmp_path):
         header = content[offset : offset + 12]
         assert tfrecord_format.record_length(header, offset) == len(record)
         offset += 16 + len(record)
-    with pytest.raises(tfrecord_format.DamagedRecord, match="0 bytes are there of"):
+    with pytest.raises(tfrecord_format.CorruptRecord, match="0 bytes are there of"):
         tfrecord_format.read_record(content, offset)
 
 
@@ -245,7 +245,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(bit):
     )
     begin = 16
     content[begin + bit // 8] ^= 1 << bit % 8
-    with pytest.raises(tfrecord_format.DamagedRecord) as caught:
+    with pytest.raises(tfrecord_format.CorruptRecord) as caught:
         tfrecord_format.read_record(bytes(content), begin)
     region = "length" if bit < 8 * 12 else "data"
     assert str(caught.value) == f"the checksum of its {region} does not match"
@@ -256,6 +256,6 @@ def test_a_flipped_bit_is_found_wherever_it_is(bit):
 def test_a_record_that_is_cut_anywhere_is_found():
     content = tfrecord_format.frame_record(b"data")
     for num_bytes in range(len(content)):
-        with pytest.raises(tfrecord_format.DamagedRecord, match="cut short") as caught:
+        with pytest.raises(tfrecord_format.CorruptRecord, match="cut short") as caught:
             tfrecord_format.read_record(b"x" * 7 + content[:num_bytes], 7)
         assert caught.value.offset == 7

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet import checkpoints, metrics_file, metrics_log, saving, train
 from resnet import config as configs
 from resnet.checkpoint_folders import saved_steps

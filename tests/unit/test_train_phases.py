@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep import manifest
+from data_prep.records import manifest
 from resnet import checkpoint_retention, checkpoints, metrics_file, phases, train
 from resnet import config as configs
 from resnet.checkpoint_folders import of_step, saved_steps

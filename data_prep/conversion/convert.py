@@ -1,0 +1,146 @@
+"""Writes a planned set: the shards by several processes, then manifest and offsets."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from data_prep import worker_processes
+from data_prep.conversion import shard_reports, shards
+from data_prep.conversion.plan import Plan, SplitPlan, encoder, shard_jobs
+from data_prep.errors import UserError
+from data_prep.records import class_mixing, manifest, tfrecord_format
+
+
+def find_finished(
+    plan: Plan, num_processes: int, report_images: Callable[[int], None]
+) -> set[str]:
+    """Returns the paths of the shards that earlier runs finished; each one is read.
+
+    Args:
+        plan: Of the conversion.
+        num_processes: At least 1.
+        report_images: Called with the number of pictures of each shard that is kept.
+    """
+    checks = [
+        shards.ShardCheck(
+            str(plan.root), path, len(share), plan.options.skip_bad_images
+        )
+        for split in plan.splits
+        for path, share in zip(split.paths, split.shares, strict=True)
+        if shard_reports.report_path(plan.root, path).exists()
+    ]
+    finished: set[str] = set()
+
+    def keep(report: shard_reports.ShardReport | None) -> None:
+        if report is not None:
+            finished.add(report.path)
+            report_images(report.num_images)
+
+    if checks:
+        num_processes = min(num_processes, len(checks))
+        worker_processes.run(shards.check_shard, checks, num_processes, keep)
+    return finished
+
+
+def write_shards(
+    plan: Plan,
+    finished: Collection[str],
+    num_processes: int,
+    report_images: Callable[[int], None],
+) -> None:
+    """Writes the shards that are not finished; the files don't depend on how many.
+
+    Args:
+        plan: Of the conversion.
+        finished: Paths of the shards that are kept as they are.
+        num_processes: At least 1. Each one writes whole shards.
+        report_images: Called with the number of pictures of each shard that is done.
+
+    Raises:
+        UserError: If a picture can't be decoded or a process died.
+        OSError: If a picture can't be read or a shard can't be written.
+    """
+    num_missing = len(plan.paths) - len(finished)
+    if num_missing:
+        worker_processes.run(
+            shards.write_shard,
+            shard_jobs(plan, finished),
+            min(num_processes, num_missing),
+            lambda report: report_images(report.num_images),
+        )
+
+
+def finish(plan: Plan) -> manifest.Manifest:
+    """Writes offsets and manifest, removes the reports, and returns the manifest.
+
+    All of it comes from the reports, so a set in one run and a set in many are the
+    same.
+
+    Raises:
+        UserError: If a report went missing.
+    """
+    converted_counts: Counter[str] = Counter()
+    splits = {
+        split.name: _finish_split(plan, split, converted_counts)
+        for split in plan.splits
+    }
+    made = manifest.Manifest(
+        class_names=plan.raw.class_names,
+        class_descriptions=plan.raw.class_descriptions,
+        first_label=tfrecord_format.FIRST_LABEL,
+        splits=splits,
+        source={
+            **plan.raw.description,
+            "shuffle_seed": plan.options.shuffle_seed,
+            "apply_exif_orientation": plan.options.apply_exif_orientation,
+            "on_bad_image": "skip" if plan.options.skip_bad_images else "fail",
+            "converted_images": dict(sorted(converted_counts.items())),
+            "num_ignored_files": plan.raw.num_ignored_files,
+            **encoder(),
+        },
+    )
+    manifest.write(made, plan.root)
+    shutil.rmtree(plan.root / tfrecord_format.CONVERSION_FOLDER, ignore_errors=True)
+    return made
+
+
+def _finish_split(
+    plan: Plan, split: SplitPlan, converted_counts: Counter[str]
+) -> manifest.Split:
+    class_counts = np.zeros((len(split.shares), len(plan.raw.class_names)), np.int32)
+    offsets = []
+    skipped_images: list[manifest.SkippedImage] = []
+    entries = []
+    for index, path in enumerate(split.paths):
+        report = shard_reports.read(plan.root, path)
+        if report is None:
+            raise UserError(
+                f"{shard_reports.report_path(plan.root, path)} must be there until the"
+                " set is finished, and can't be read; start again"
+            )
+        offsets.append(np.array(report.offsets, np.int64))
+        class_counts[index, list(report.class_counts)] = list(
+            report.class_counts.values()
+        )
+        skipped_images += report.skipped_images
+        converted_counts.update(report.converted_counts)
+        entries.append((path, report.num_records, report.num_bytes, report.sha256))
+    split_counts = class_counts.sum(axis=0, dtype=np.int64)
+    offsets_path, offsets_sha256 = manifest.write_offsets(
+        plan.root, split.name, np.concatenate(offsets)
+    )
+    return manifest.Split(
+        name=split.name,
+        shards=tuple(
+            manifest.Shard(
+                *entry, class_mixing.class_mixing(counts.astype(np.int64), split_counts)
+            )
+            for entry, counts in zip(entries, class_counts, strict=True)
+        ),
+        label_counts=tuple(split_counts.tolist()),
+        offsets_path=offsets_path,
+        offsets_sha256=offsets_sha256,
+        skipped_images=tuple(skipped_images),
+    )

@@ -1,0 +1,257 @@
+"""Makes the manifest of a record set that another program wrote."""
+
+import errno
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from data_prep.errors import UserError
+from data_prep.records import class_mixing, layouts, manifest, scan, tfrecord_format
+from data_prep.records.index_location import cache_folder as cache_folder
+from data_prep.records.layouts import Layout
+from data_prep.records.scan import ScannedFile
+
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MOST_CLASSES = 1_000_000  # A higher label is no class number, but a mistake.
+
+
+def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) -> None:
+    """Makes the manifest of a record set that has none, if it is of a known kind.
+
+    That of a set by tensorflow_datasets or in the layout of the TPU scripts is made by
+    a scan of all records, at some 30,000 a second. It is written beside the records
+    or, where that is not allowed, to `cache_folder`. Anything else is left alone;
+    `manifest.load` says what it should have been.
+
+    Args:
+        data_dir: As for `manifest.load`.
+        report: Called with a sentence at the start and at the end of a scan.
+
+    Raises:
+        UserError: If there is no such folder, if the set isn't whole or if its records
+            can't be used.
+    """
+    if manifest.find(data_dir) is not None:
+        return
+    layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
+    if layout is None:
+        return
+    if (layout.root / tfrecord_format.CONVERSION_FOLDER).exists():
+        raise UserError(
+            f"the conversion to {layout.root} is not finished; start"
+            " data_prep/imagenet_to_tfrecords.py again with the same settings"
+        )
+    if report is None:
+        report = _say_nothing
+    num_files = sum(map(len, layout.paths.values()))
+    report(f"making an index of the {num_files:,} record files in {layout.root}, once")
+    index_dir = _save_where_allowed(layout, _scan(layout))
+    report(f"the index is in {index_dir}")
+
+
+def _say_nothing(sentence: str) -> None:
+    pass
+
+
+def _find_layout(folder: pathlib.Path) -> Layout | None:
+    own = layouts.find(folder)
+    if folder.name in layouts.SPLITS and (own is None or len(own.paths) == 1):
+        whole = layouts.find(folder.parent)
+        if whole is not None and folder.name in whole.paths:
+            return whole
+    if own is not None:
+        return own
+    version_folder = manifest.only_version_folder(folder)
+    return layouts.find(version_folder) if version_folder else None
+
+
+def _scan(layout: Layout) -> dict[str, list[ScannedFile]]:
+    scanned = {
+        split: [
+            scan.scan_file(
+                layout.root / path, layout.image_key, layout.label_key, layout.name_key
+            )
+            for path in paths
+        ]
+        for split, paths in layout.paths.items()
+    }
+    for split, files in scanned.items():
+        expected = layout.num_records.get(split, [len(file.offsets) for file in files])
+        for path, file, num_records in zip(
+            layout.paths[split], files, expected, strict=True
+        ):
+            if len(file.offsets) != num_records:
+                raise UserError(
+                    f"{layout.root / path} must hold {num_records:,} records, as"
+                    f" dataset_info.json says; it holds {len(file.offsets):,}. Prepare"
+                    " the data set again."
+                )
+        if not any(len(file.offsets) for file in files):
+            raise UserError(f"split {split} of the set in {layout.root} has no records")
+    return scanned
+
+
+def _save_where_allowed(
+    layout: Layout, scanned: dict[str, list[ScannedFile]]
+) -> pathlib.Path:
+    index_dir = layout.root
+    try:
+        try:
+            _save(layout, scanned, index_dir)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            index_dir = cache_folder(layout.root)
+            index_dir.mkdir(parents=True, exist_ok=True)
+            _save(layout, scanned, index_dir)
+    except OSError as error:
+        raise UserError(
+            f"the index of the records in {layout.root} can't be written to"
+            f" {index_dir}: {error}; RESNET_CPU_CACHE names another folder for it"
+        ) from error
+    return index_dir
+
+
+def _save(
+    layout: Layout, scanned: dict[str, list[ScannedFile]], index_dir: pathlib.Path
+) -> None:
+    first_label, class_names = _classes(layout, scanned)
+    made = manifest.Manifest(
+        class_names=class_names,
+        first_label=first_label,
+        splits={
+            split: _save_split(
+                split,
+                # A split in more files than it has records leaves some empty.
+                [
+                    (path, file)
+                    for path, file in zip(layout.paths[split], files, strict=True)
+                    if len(file.offsets)
+                ],
+                first_label,
+                len(class_names),
+                index_dir,
+            )
+            for split, files in scanned.items()
+        },
+        source={"indexed": layout.description},
+        image_key=layout.image_key,
+        label_key=layout.label_key,
+        image_format=_image_format(layout, scanned),
+    )
+    manifest.write(made, index_dir)
+
+
+def _save_split(
+    name: str,
+    files: Sequence[tuple[str, ScannedFile]],
+    first_label: int,
+    num_classes: int,
+    index_dir: pathlib.Path,
+) -> manifest.Split:
+    counts = [
+        np.bincount(file.labels - first_label, minlength=num_classes)
+        for _, file in files
+    ]
+    split_counts = np.sum(counts, axis=0)
+    offsets_path, offsets_sha256 = manifest.write_offsets(
+        index_dir, name, np.concatenate([file.offsets for _, file in files])
+    )
+    return manifest.Split(
+        name=name,
+        shards=tuple(
+            manifest.Shard(
+                path=path,
+                num_records=len(file.offsets),
+                num_bytes=file.num_bytes,
+                sha256=None,
+                class_mixing=class_mixing.class_mixing(shard_counts, split_counts),
+            )
+            for (path, file), shard_counts in zip(files, counts, strict=True)
+        ),
+        label_counts=tuple(split_counts.tolist()),
+        offsets_path=offsets_path,
+        offsets_sha256=offsets_sha256,
+    )
+
+
+def _classes(
+    layout: Layout, scanned: dict[str, list[ScannedFile]]
+) -> tuple[int, tuple[str, ...]]:
+    """Returns the first label and the names of the classes, in their labels' order."""
+    labels = np.concatenate([file.labels for _, file in _all_files(layout, scanned)])
+    if layout.class_names:
+        first_label, num_classes = 0, len(layout.class_names)
+    else:
+        first_label = 0 if labels.min() == 0 else tfrecord_format.FIRST_LABEL
+        num_classes = _MOST_CLASSES
+    for path, file in _all_files(layout, scanned):
+        classes = file.labels - first_label
+        wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
+        if len(wrong):
+            raise UserError(
+                f"the labels in {path} must be from {first_label} to"
+                f" {first_label + num_classes - 1:,}; that of the record at byte"
+                f" {file.offsets[wrong[0]]:,} is {file.labels[wrong[0]]:,}"
+            )
+    if layout.class_names:
+        return first_label, layout.class_names
+    return first_label, _names_of(
+        range(first_label, int(labels.max()) + 1), layout, scanned
+    )
+
+
+def _names_of(
+    labels: Sequence[int], layout: Layout, scanned: dict[str, list[ScannedFile]]
+) -> tuple[str, ...]:
+    """Returns each label's class name, from the records that have it."""
+    names: dict[int, str] = {}
+    for path, file in _all_files(layout, scanned):
+        for label, name in file.class_names.items():
+            if names.setdefault(label, name) != name:
+                raise UserError(
+                    f"the class of label {label} must have one name in all records of"
+                    f" {layout.root}; it is called {name!r} in {path} and"
+                    f" {names[label]!r} in others"
+                )
+    labels_of = {name: label for label, name in names.items()}
+    for label, name in names.items():
+        if labels_of[name] != label:
+            raise UserError(
+                f"each class in {layout.root} must have one label; {name!r} has"
+                f" {label} and {labels_of[name]}"
+            )
+    # A number can be the name of another class.
+    return tuple(
+        names.get(label)
+        or (f"label {label}" if str(label) in labels_of else str(label))
+        for label in labels
+    )
+
+
+def _image_format(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
+    """Returns the format of all pictures; what is said of it elsewhere can be wrong."""
+    first: dict[str, str] = {}
+    for path, file in _all_files(layout, scanned):
+        for image_format, offset in file.image_formats.items():
+            first.setdefault(image_format, f"the record at byte {offset:,} of {path}")
+    if len(first) > 1:
+        raise UserError(
+            f"the pictures in {layout.root} must be all JPEG or all PNG; the first JPEG"
+            f" is {first['jpeg']}, the first PNG {first['png']}. Make the record set"
+            " again."
+        )
+    (image_format,) = first
+    return image_format
+
+
+def _all_files(
+    layout: Layout, scanned: dict[str, list[ScannedFile]]
+) -> list[tuple[pathlib.Path, ScannedFile]]:
+    return [
+        (layout.root / path, file)
+        for split, files in scanned.items()
+        for path, file in zip(layout.paths[split], files, strict=True)
+    ]

@@ -1,0 +1,228 @@
+"""Record sets that other programs wrote: which files belong to one, by their names.
+
+Two kinds are known: those of tensorflow_datasets, with `dataset_info.json` and
+`features.json`, and those of the TPU scripts, `train-00000-of-01024` and so on in one
+folder or in `train/` and `validation/`. Nothing of tensorflow_datasets is imported.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+from data_prep.errors import UserError
+from data_prep.records import tfrecord_format
+
+SPLITS = (tfrecord_format.TRAIN, tfrecord_format.VALIDATION)
+
+_INFO_FILE = "dataset_info.json"
+_FEATURES_FILE = "features.json"
+_DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A record set as it stands in its folder, before a record was read.
+
+    Attributes:
+        root: The set's folder.
+        paths: By split, the record files' posix paths relative to `root`, in order.
+        num_records: By split, how many records each file must hold; empty if nothing
+            says so.
+        image_key: Feature of a record that holds the picture.
+        label_key: Feature of a record that holds the label.
+        name_key: Feature of a record that holds the class's name, if there is one.
+        class_names: In the order of the labels from 0, if the set's files tell them.
+        description: What wrote the set, for people.
+    """
+
+    root: pathlib.Path
+    paths: dict[str, list[str]]
+    num_records: dict[str, list[int]]
+    image_key: str
+    label_key: str
+    name_key: str | None
+    class_names: tuple[str, ...] | None
+    description: str
+
+
+def find(root: pathlib.Path) -> Layout | None:
+    """Returns the layout of the record set in a folder, or None if it has none.
+
+    Args:
+        root: An existing folder.
+
+    Raises:
+        UserError: If it holds a set of a known kind that isn't whole or is of a sort
+            that can't be read.
+    """
+    if (root / _INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
+        return _tfds_layout(root)
+    return _tpu_layout(root)
+
+
+def _tpu_layout(root: pathlib.Path) -> Layout | None:
+    paths = {}
+    for split in SPLITS:
+        found = _shard_names(root, split)
+        folder = ""
+        if not found and (root / split).is_dir():
+            folder = f"{split}/"
+            found = _shard_names(root / split, split)
+        if found:
+            paths[split] = [folder + name for name in found]
+    if not paths:
+        return None
+    return Layout(
+        root=root,
+        paths=paths,
+        num_records={},
+        image_key=tfrecord_format.ENCODED,
+        label_key=tfrecord_format.LABEL,
+        name_key=tfrecord_format.SYNSET,
+        class_names=None,
+        description="records in the layout of the TPU scripts",
+    )
+
+
+def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
+    """Returns the names of a split's record files, in order; all must be there."""
+    matches = [match for n in os.listdir(folder) if (match := _SHARD_NAME.fullmatch(n))]
+    names = {match[0] for match in matches if match[1] == split}
+    totals = {match[3] for match in matches if match[1] == split}
+    if not names:
+        return []
+    if len(totals) > 1:
+        raise UserError(
+            f"{folder} must hold one set of {split} records; it holds files of"
+            f" {' and of '.join(sorted(totals))}. Take all but one of these sets away."
+        )
+    num_shards = int(totals.pop())
+    wanted = [
+        tfrecord_format.shard_name(split, index, num_shards)
+        for index in range(num_shards)
+    ]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise UserError(
+            f"{folder} must hold {num_shards:,} record files of split {split};"
+            f" {len(missing):,} are missing: {shown}. Copy the set again, or finish its"
+            " conversion."
+        )
+    return wanted
+
+
+def _tfds_layout(root: pathlib.Path) -> Layout:
+    info = _read_json(root / _INFO_FILE)
+    features = _read_json(root / _FEATURES_FILE)
+    try:
+        return _parse_tfds(root, info, features)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"{root / _INFO_FILE} and {root / _FEATURES_FILE} must be those of"
+            " tensorflow_datasets 4.4 or newer, and can't be understood"
+            f" ({type(error).__name__}: {error}); prepare the data set again"
+        ) from error
+
+
+def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
+    file_format = info.get("fileFormat", "tfrecord")
+    if file_format != "tfrecord":
+        raise UserError(
+            f"the data set in {root} must be in the file format tfrecord; it is in"
+            f" {file_format}. Prepare it again with file_format='tfrecord'."
+        )
+    by_name = features["featuresDict"]["features"]
+    image_key = _only_feature(root, by_name, "Image", "image")
+    label_key = _only_feature(root, by_name, "ClassLabel", "classLabel")
+    num_classes = int(by_name[label_key]["classLabel"]["numClasses"])
+
+    parts = {part["name"]: part for part in info["splits"] if part.get("shardLengths")}
+    test_part = parts.get("test")
+    chosen = {
+        tfrecord_format.TRAIN: parts.get("train"),
+        tfrecord_format.VALIDATION: parts.get("validation", test_part),
+    }
+    paths = {}
+    num_records = {}
+    for split, part in chosen.items():
+        if part is not None:
+            num_records[split] = [int(length) for length in part["shardLengths"]]
+            paths[split] = _tfds_paths(info["name"], part, len(num_records[split]))
+    if not paths:
+        raise UserError(
+            f"the data set in {root} must have a split named train, validation or test;"
+            f" it has {', '.join(sorted(parts)) or 'none'}"
+        )
+    return Layout(
+        root=root,
+        paths=paths,
+        num_records=num_records,
+        image_key=image_key,
+        label_key=label_key,
+        name_key=None,
+        class_names=_tfds_class_names(root / f"{label_key}.labels.txt", num_classes),
+        description=f"tensorflow_datasets {info['name']} {info.get('version', '')}",
+    )
+
+
+def _tfds_paths(dataset: str, part: dict[str, Any], num_shards: int) -> list[str]:
+    template = part.get("filepathTemplate") or _DEFAULT_TEMPLATE
+    digits = max(5, len(str(num_shards)))
+    total = f"{num_shards:0{digits}d}"
+    return [
+        template.format(
+            DATASET=dataset,
+            SPLIT=part["name"],
+            FILEFORMAT="tfrecord",
+            SHARD_INDEX=f"{index:0{digits}d}",
+            NUM_SHARDS=total,
+            SHARD_X_OF_Y=f"{index:0{digits}d}-of-{total}",
+        )
+        for index in range(num_shards)
+    ]
+
+
+def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return tuple(map(str, range(num_classes)))
+    names = tuple(line.strip() for line in lines if line.strip())
+    if len(names) != num_classes:
+        raise UserError(
+            f"{path} must name the {num_classes:,} classes, one a line; it names"
+            f" {len(names):,}"
+        )
+    return names
+
+
+def _only_feature(
+    root: pathlib.Path, features: dict[str, Any], class_name: str, key: str
+) -> str:
+    """Returns the name of the only feature of a class, `key` being its JSON field."""
+    found = [
+        name
+        for name, feature in features.items()
+        if key in feature and feature["pythonClassName"].split(".")[-1] == class_name
+    ]
+    if len(found) != 1:
+        raise UserError(
+            f"the data set in {root} must have one feature of the class {class_name}"
+            f" among its features; it has {len(found)}: {', '.join(sorted(found))}."
+            " Only data sets of labelled pictures can be read."
+        )
+    return found[0]
+
+
+def _read_json(path: pathlib.Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be read: {error}") from error

@@ -1,0 +1,282 @@
+"""What stands in a manifest, and its JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from collections import Counter
+from typing import Any, TypeVar
+
+from data_prep.errors import UserError
+from data_prep.records import tfrecord_format
+
+FORMAT_VERSION = 2
+IMAGE_FORMATS = ("jpeg", "png")
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One record file.
+
+    Attributes:
+        path: Posix path, relative to the folder of the records.
+        num_records: At least 1.
+        num_bytes: Size of the file.
+        sha256: Of the file's content, in hexadecimal; None if nobody has computed it,
+            in a set that another program wrote.
+        class_mixing: How far its classes are from the split's, see `class_mixing`.
+    """
+
+    path: str
+    num_records: int
+    num_bytes: int
+    sha256: str | None
+    class_mixing: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedImage:
+    """One picture that was left out.
+
+    Attributes:
+        name: Which one, as in the messages.
+        reason: What is wrong with it.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The train or the validation part of a set.
+
+    Attributes:
+        name: `train` or `validation`.
+        shards: In the order in which their records are numbered.
+        label_counts: Number of examples of each class, in the order of the labels.
+        offsets_path: Posix path of the offsets file, relative to the index folder.
+        offsets_sha256: Of the offsets file's content, in hexadecimal.
+        skipped_images: Pictures that were to be in the split and could not be.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    label_counts: tuple[int, ...]
+    offsets_path: str
+    offsets_sha256: str
+    skipped_images: tuple[SkippedImage, ...] = ()
+
+    @property
+    def num_examples(self) -> int:
+        """Number of records in all shards."""
+        return sum(shard.num_records for shard in self.shards)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What there is to know of a record set without reading its records.
+
+    Attributes:
+        class_names: Synsets or folder names, in the order of the labels.
+        first_label: Label of the first class, as it stands in the records.
+        splits: By name; one of the two can be missing.
+        source: What the set was made from and with; for people, no code reads it.
+        class_descriptions: Words for each class ("tench, Tinca tinca"), or empty.
+        image_key: Feature of a record that holds the picture.
+        label_key: Feature of a record that holds the label.
+        image_format: What kind of file the pictures are, one of `IMAGE_FORMATS`.
+        format_version: Of this file's layout.
+    """
+
+    class_names: tuple[str, ...]
+    first_label: int
+    splits: dict[str, Split]
+    source: dict[str, Any]
+    class_descriptions: tuple[str, ...] = ()
+    image_key: str = tfrecord_format.ENCODED
+    label_key: str = tfrecord_format.LABEL
+    image_format: str = "jpeg"
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """Returns the manifest file's text."""
+        fields = dataclasses.asdict(self)
+        for split in fields["splits"].values():
+            del split["name"]  # It is the key already.
+        return json.dumps(fields, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
+        """Returns the manifest that `to_json` wrote.
+
+        Args:
+            text: The file's text.
+            path: The file's name, for messages.
+
+        Raises:
+            UserError: If the text is no manifest, is of another format version or
+                contradicts itself.
+        """
+        try:
+            return _parse(json.loads(text))
+        except ValueError as error:
+            raise UserError(
+                f"{path} is not a manifest that can be read: {error}. The records may"
+                f" be good all the same: remove this file, and the next program that"
+                " reads the set makes a new one from them; or convert the pictures"
+                " again."
+            ) from error
+
+
+def _parse(fields: Any) -> Manifest:
+    """Returns the manifest of parsed JSON; a ValueError says what is wrong with it."""
+    whole = "the file"
+    version = _get(fields, "format_version", int, whole)
+    if version != FORMAT_VERSION:
+        raise ValueError(f"format_version must be {FORMAT_VERSION}; it is {version}")
+    class_names = _get_list(fields, "class_names", str, whole)
+    if not class_names:
+        raise ValueError("class_names is empty")
+    _check_unique(class_names, "class_names")
+    descriptions = _get_list(fields, "class_descriptions", str, whole)
+    if descriptions and len(descriptions) != len(class_names):
+        raise ValueError(
+            f"class_descriptions describes {len(descriptions)} of the"
+            f" {len(class_names)} classes"
+        )
+    image_format = _get(fields, "image_format", str, whole)
+    if image_format not in IMAGE_FORMATS:
+        raise ValueError(
+            f"image_format must be {' or '.join(IMAGE_FORMATS)}; it is {image_format!r}"
+        )
+    splits = _get(fields, "splits", dict, whole)
+    if not splits:
+        raise ValueError("splits is empty")
+    parsed = {
+        name: _parse_split(split, name, len(class_names))
+        for name, split in splits.items()
+    }
+    _check_unique(
+        [shard.path for split in parsed.values() for shard in split.shards], "shards"
+    )
+    return Manifest(
+        class_names=tuple(class_names),
+        first_label=_get_count(fields, "first_label", whole, least=0),
+        splits=parsed,
+        source=_get(fields, "source", dict, whole),
+        class_descriptions=tuple(descriptions),
+        image_key=_get(fields, "image_key", str, whole),
+        label_key=_get(fields, "label_key", str, whole),
+        image_format=image_format,
+        format_version=version,
+    )
+
+
+def _parse_split(fields: Any, name: str, num_classes: int) -> Split:
+    where = f"split {name}"
+    shards = tuple(
+        _parse_shard(shard, f"shard {index} of {where}")
+        for index, shard in enumerate(_get_list(fields, "shards", dict, where))
+    )
+    if not shards:
+        raise ValueError(f"{where} has no shards")
+    label_counts = tuple(_get_list(fields, "label_counts", int, where))
+    skipped_images = tuple(
+        SkippedImage(
+            name=_get(image, "name", str, f"skipped image {index} of {where}"),
+            reason=_get(image, "reason", str, f"skipped image {index} of {where}"),
+        )
+        for index, image in enumerate(_get_list(fields, "skipped_images", dict, where))
+    )
+    split = Split(
+        name=name,
+        shards=shards,
+        label_counts=label_counts,
+        offsets_path=_get_path(fields, "offsets_path", where),
+        offsets_sha256=_get(fields, "offsets_sha256", str, where),
+        skipped_images=skipped_images,
+    )
+    if len(label_counts) != num_classes:
+        raise ValueError(
+            f"{where} counts {len(label_counts)} labels; there are {num_classes}"
+            " classes"
+        )
+    if min(label_counts) < 0 or sum(label_counts) != split.num_examples:
+        raise ValueError(
+            f"the label_counts of {where} add up to {sum(label_counts)} examples, its"
+            f" shards to {split.num_examples}"
+        )
+    return split
+
+
+def _parse_shard(fields: Any, where: str) -> Shard:
+    mixing = _get(fields, "class_mixing", float, where)
+    if not (math.isfinite(mixing) and mixing >= 0):
+        raise ValueError(f"class_mixing of {where} must be at least 0; it is {mixing}")
+    sha256 = fields.get("sha256")
+    return Shard(
+        path=_get_path(fields, "path", where),
+        num_records=_get_count(fields, "num_records", where, least=1),
+        num_bytes=_get_count(fields, "num_bytes", where, least=1),
+        sha256=None
+        if sha256 is None and "sha256" in fields
+        else _get(fields, "sha256", str, where),
+        class_mixing=mixing,
+    )
+
+
+def _get(fields: Any, key: str, kind: type[_T], where: str) -> _T:
+    if not isinstance(fields, dict):
+        raise ValueError(f"{where} must be a JSON object")
+    if key not in fields:
+        raise ValueError(f"{where} has no {key}")
+    value = fields[key]
+    if not _is_a(value, kind):
+        raise ValueError(
+            f"{key} of {where} must be of type {kind.__name__}; it is {value!r:.50}"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _get_list(fields: Any, key: str, kind: type[_T], where: str) -> list[_T]:
+    values: list[_T] = _get(fields, key, list, where)
+    for value in values:
+        if not _is_a(value, kind):
+            raise ValueError(
+                f"{key} of {where} must hold only values of type {kind.__name__};"
+                f" one is {value!r:.50}"
+            )
+    return values
+
+
+def _get_count(fields: Any, key: str, where: str, least: int) -> int:
+    value = _get(fields, key, int, where)
+    if value < least:
+        raise ValueError(f"{key} of {where} must be at least {least}; it is {value}")
+    return value
+
+
+def _get_path(fields: Any, key: str, where: str) -> str:
+    value = _get(fields, key, str, where)
+    path = pathlib.PurePosixPath(value)
+    if not path.name or path.is_absolute() or ".." in path.parts:
+        raise ValueError(
+            f"{key} of {where} must be a path inside the set; it is {value!r}"
+        )
+    return value
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _check_unique(values: list[str], name: str) -> None:
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{name} has {repeated[0]!r} more than once")

@@ -1,0 +1,225 @@
+"""The pictures of ImageNet's archives as downloaded; nothing is unpacked.
+
+ILSVRC2012_img_train.tar    n01440764.tar and so on, each with n01440764_10026.JPEG ...
+ILSVRC2012_img_val.tar      ILSVRC2012_val_00000001.JPEG ..., perhaps in a folder
+
+The classes are always ImageNet's 1,000, so the labels are the published ones.
+"""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import posixpath
+import tarfile
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from data_prep.errors import UserError
+from data_prep.records import tfrecord_format
+from data_prep.sources import imagenet_labels
+from data_prep.sources.image_list import ImageList, ImageListBuilder
+
+TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
+VALIDATION_ARCHIVE = "ILSVRC2012_img_val.tar"
+NUM_PICTURES = {  # Of the whole archives.
+    tfrecord_format.TRAIN: imagenet_labels.NUM_TRAIN,
+    tfrecord_format.VALIDATION: imagenet_labels.NUM_VALIDATION,
+}
+_EXTENSIONS = (".jpeg", ".jpg")  # In any case.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Member:
+    """A file in an archive.
+
+    Attributes:
+        filename: Without its folder.
+        offset: Where its content begins in the archive's file, in bytes.
+        num_bytes: Of its content.
+    """
+
+    filename: str
+    offset: int
+    num_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Where its content ends in the archive's file, in bytes."""
+        return self.offset + self.num_bytes
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is one, going by its name."""
+        return self.filename.lower().endswith(_EXTENSIONS)
+
+
+def find(root: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the archives in `root`, that of the train pictures first."""
+    names = (TRAIN_ARCHIVE, VALIDATION_ARCHIVE)
+    return [root / name for name in names if (root / name).is_file()]
+
+
+def list_pictures(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
+    """Returns the pictures of the archives in `root`; only the headers are read.
+
+    Args:
+        root: A folder in which `find` finds something.
+
+    Returns:
+        The pictures of `train` and `validation`, of whichever there are, sorted by
+        class and file name; and the number of files that are no pictures, going by
+        their extension.
+
+    Raises:
+        UserError: If an archive is cut short or damaged, or what it holds is not as
+            above.
+        OSError: If an archive can't be read.
+    """
+    splits = {}
+    num_ignored_files = 0
+    for archive in find(root):
+        if archive.name == TRAIN_ARCHIVE:
+            split = tfrecord_format.TRAIN
+            pictures, num_ignored = _list_train(archive)
+        else:
+            split = tfrecord_format.VALIDATION
+            pictures, num_ignored = _list_validation(archive)
+        if not len(pictures):
+            raise UserError(
+                f"{archive} must hold ImageNet's {split} pictures; it holds none."
+                " Copy the archive again."
+            )
+        splits[split] = pictures
+        num_ignored_files += num_ignored
+    return splits, num_ignored_files
+
+
+def _list_train(archive: pathlib.Path) -> tuple[ImageList, int]:
+    builder = ImageListBuilder(imagenet_labels.synsets())
+    known = frozenset(imagenet_labels.synsets())
+    num_ignored = 0
+    inner_archives: dict[str, _Member] = {}
+    with open(archive, "rb", buffering=0) as file:
+        for member in _members(file, str(archive), 0, os.path.getsize(archive)):
+            synset, extension = os.path.splitext(member.filename)
+            if extension != ".tar":
+                num_ignored += 1
+                continue
+            if synset not in known:
+                raise UserError(
+                    f"{archive} must hold one archive for each of ImageNet's classes,"
+                    f" such as n01440764.tar; it holds {member.filename!r}. Is it the"
+                    f" {TRAIN_ARCHIVE} of ILSVRC 2012?"
+                )
+            if synset in inner_archives:
+                raise UserError(_twice(str(archive), member.filename))
+            inner_archives[synset] = member
+        for class_index, synset in enumerate(imagenet_labels.synsets()):
+            if synset not in inner_archives:
+                continue
+            inner = inner_archives[synset]
+            where = f"{archive}: {inner.filename}"
+            members = list(_members(file, where, inner.offset, inner.end))
+            pictures = sorted(
+                (m for m in members if m.is_picture), key=lambda m: m.filename
+            )
+            _check_names(where, [picture.filename for picture in pictures])
+            num_ignored += len(members) - len(pictures)
+            for picture in pictures:
+                builder.add_span(
+                    str(archive),
+                    picture.filename,
+                    class_index,
+                    picture.offset,
+                    picture.num_bytes,
+                )
+    return builder.build(), num_ignored
+
+
+def _list_validation(archive: pathlib.Path) -> tuple[ImageList, int]:
+    class_index = {name: i for i, name in enumerate(imagenet_labels.synsets())}
+    num_ignored = 0
+    found: list[tuple[int, str, _Member]] = []
+    with open(archive, "rb", buffering=0) as file:
+        for member in _members(file, str(archive), 0, os.path.getsize(archive)):
+            if not member.is_picture:
+                num_ignored += 1
+                continue
+            synset = imagenet_labels.validation_synset(member.filename)
+            if synset is None:
+                raise UserError(
+                    f"the pictures of {archive} must be named"
+                    " ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG, and"
+                    f" one is {member.filename!r}. Is it the {VALIDATION_ARCHIVE} of"
+                    " ILSVRC 2012?"
+                )
+            found.append((class_index[synset], member.filename, member))
+    found.sort(key=lambda entry: entry[:2])
+    _check_names(str(archive), [filename for _, filename, _ in found])
+    builder = ImageListBuilder(imagenet_labels.synsets())
+    for index, filename, member in found:
+        builder.add_span(str(archive), filename, index, member.offset, member.num_bytes)
+    return builder.build(), num_ignored
+
+
+def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Member]:
+    """Yields the files in an archive, without folders, links and hidden files.
+
+    Args:
+        file: That holds the archive, perhaps inside another one.
+        name: Of the archive, for messages.
+        start: Where it begins in `file`, in bytes.
+        end: Where it ends.
+
+    Raises:
+        UserError: If a member reaches past the end, a header is damaged, or the mark
+            that ends an archive is missing.
+    """
+    file.seek(start)
+    if file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE):
+        return  # Empty, on which Python 3.10's tarfile fails.
+    file.seek(start)
+    try:
+        archive = tarfile.TarFile(fileobj=file)  # It begins where the file stands.
+        while (info := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined]  # Or it keeps all.
+            if info.offset >= end:
+                return
+            if info.offset_data + info.size > end:
+                raise UserError(
+                    f"{name} is cut short: its member {info.name} needs"
+                    f" {info.offset_data + info.size - end:,} more bytes. Copy the"
+                    " archive again."
+                )
+            filename = posixpath.basename(info.name)
+            if info.isreg() and not info.issparse() and not filename.startswith("."):
+                yield _Member(filename, info.offset_data, info.size)
+        last = archive.offset
+    except tarfile.TarError as error:
+        raise UserError(
+            f"{name} is not an archive that can be read: {error}. Copy it again."
+        ) from error
+    # A bad header ends tarfile's listing without an error, and so does the file's end.
+    file.seek(last)
+    mark = file.read(tarfile.BLOCKSIZE)
+    may_lack_mark = start > 0 and last >= end  # Inside another archive, at its end.
+    if not may_lack_mark and mark != bytes(tarfile.BLOCKSIZE):
+        raise UserError(
+            f"{name} is cut short or damaged: at byte {last:,} there is neither a"
+            " member nor the archive's end mark. Copy the archive again."
+        )
+
+
+def _check_names(where: str, filenames: list[str]) -> None:
+    """Raises an error if two names of a sorted list are the same."""
+    for first, second in itertools.pairwise(filenames):
+        if first == second:
+            raise UserError(_twice(where, first))
+
+
+def _twice(where: str, filename: str) -> str:
+    return (
+        f"{where} must hold each file once; it holds {filename!r} twice. Copy the"
+        " archive again."
+    )

@@ -1,0 +1,266 @@
+"""One picture that can be read from wherever it lies, and a compact list of many."""
+
+import array
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from data_prep.errors import UserError
+from data_prep.records import tfrecord_format
+
+_ENCODING = ("utf-8", "surrogateescape")  # Of names, whatever the locale says.
+_UNKNOWN = -1  # Number of bytes of a picture that is a file of its own.
+_KEY_BYTES = 16  # Of a digest; no two texts are known to agree in so many.
+_CHUNK = 65_536  # Pictures whose keys are Python objects at the same time.
+_MOST_STATS = 1_000  # Files whose size is asked for to estimate that of all.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceImage:
+    """One picture: a file, a span of an archive, or a feature of a record.
+
+    Attributes:
+        path: Of the file, or of the archive or record file that holds it.
+        filename: The picture's own name, without a folder.
+        class_name: Synset, or whatever the class folder is called.
+        offset: Where the picture, or its record, begins in the file, in bytes.
+        num_bytes: Of the picture in an archive, or of a record's data; None for a file
+            of its own.
+        image_key: The feature with the picture, of the `tf.train.Example` in the
+            record; None where there is no record.
+    """
+
+    path: str
+    filename: str
+    class_name: str
+    offset: int = 0
+    num_bytes: int | None = None
+    image_key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What a message calls the picture."""
+        if self.num_bytes is None and self.image_key is None:
+            return self.path
+        return f"{self.path}: {self.filename}"
+
+    def read(self) -> bytes:
+        """Returns the content of the picture's file.
+
+        Raises:
+            UserError: If the archive ends before the picture does, or the record is
+                damaged or has no such feature.
+            OSError: If the file can't be read.
+        """
+        with open(self.path, "rb", buffering=0) as file:
+            if self.image_key is not None:
+                return self._read_feature(file.fileno(), self.image_key)
+            if self.num_bytes is None:
+                return file.readall()
+            return self._read_span(file.fileno(), self.offset, self.num_bytes)
+
+    def _read_span(self, descriptor: int, offset: int, num_bytes: int) -> bytes:
+        data = os.pread(descriptor, num_bytes, offset)
+        if len(data) != num_bytes:
+            raise UserError(
+                f"{self.path} must have {num_bytes:,} bytes of {self.filename} from"
+                f" byte {offset:,} on; it ends after {len(data):,} of them. Copy the"
+                " file again."
+            )
+        return data
+
+    def _read_feature(self, descriptor: int, image_key: str) -> bytes:
+        try:
+            header = self._read_span(
+                descriptor, self.offset, tfrecord_format.HEADER_BYTES
+            )
+            num_bytes = tfrecord_format.record_length(header, self.offset)
+            num_bytes += tfrecord_format.HEADER_BYTES + tfrecord_format.FOOTER_BYTES
+            record = self._read_span(descriptor, self.offset, num_bytes)
+            example = tfrecord_format.parse_example(
+                tfrecord_format.read_record(record, 0)
+            )
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(
+                f"the record of {self.filename} at byte {self.offset:,} of {self.path}"
+                f" is damaged: {error}. Prepare the data set again."
+            ) from error
+        values = example.get(image_key, [])
+        if len(values) != 1 or not isinstance(values[0], memoryview):
+            raise UserError(
+                f"the record at byte {self.offset:,} of {self.path} must have one"
+                f" picture in its feature {image_key!r}; it has"
+                f" {', '.join(sorted(map(repr, example))) or 'no features'}"
+            )
+        return bytes(values[0])
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class ImageList:
+    """A list of `SourceImage`s in some 50 bytes each, and their file names.
+
+    `ImageListBuilder` makes it. The arrays have one entry for each picture.
+
+    Attributes:
+        class_names: In the order of the labels, also those without a picture here.
+        class_indices: Index into `class_names`, int32.
+        image_key: As in `SourceImage`, for all.
+        containers: Folders, archives or record files.
+        container_indices: Index into `containers`, int32.
+        filenames: All file names, one after the other, encoded.
+        filename_ends: Where each one ends in `filenames`, int64.
+        offsets: As in `SourceImage`, int64.
+        sizes: `num_bytes` of `SourceImage`, int64; -1 is None.
+    """
+
+    class_names: tuple[str, ...]
+    class_indices: npt.NDArray[np.int32]
+    image_key: str | None
+    containers: tuple[str, ...]
+    container_indices: npt.NDArray[np.int32]
+    filenames: bytes
+    filename_ends: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.class_indices)
+
+    def __getitem__(self, index: int) -> SourceImage:
+        index = range(len(self))[index]  # Counts from the end; IndexError.
+        start = int(self.filename_ends[index - 1]) if index else 0
+        end = int(self.filename_ends[index])
+        filename = self.filenames[start:end].decode(*_ENCODING)
+        container = self.containers[self.container_indices[index]]
+        num_bytes = int(self.sizes[index])
+        is_file = num_bytes == _UNKNOWN
+        return SourceImage(
+            path=os.path.join(container, filename) if is_file else container,
+            filename=filename,
+            class_name=self.class_names[self.class_indices[index]],
+            offset=int(self.offsets[index]),
+            num_bytes=None if is_file else num_bytes,
+            image_key=self.image_key,
+        )
+
+    def __iter__(self) -> Iterator[SourceImage]:
+        return (self[index] for index in range(len(self)))
+
+    def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
+        """Returns the pictures' indices in an order that looks random, never changing.
+
+        They are sorted by the SHA-256 of "seed/split/class/file name". So the order
+        does not depend on how a file system or an archive lists them, on where they
+        lie, nor on the version of any library, and a picture that is added or taken
+        away does not change the order of the others.
+
+        Args:
+            seed: Another seed gives another order.
+            split: `train` or `validation`.
+
+        Returns:
+            A permutation, `[len(self)]`.
+        """
+        prefixes = [_encode(f"{seed}/{split}/{name}/") for name in self.class_names]
+        keys = np.empty((len(self), 2), np.uint64)
+        for first in range(0, len(self), _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            ends = self.filename_ends[chunk].tolist()
+            start = int(self.filename_ends[first - 1]) if first else 0
+            digests = bytearray()
+            for class_index, end in zip(self.class_indices[chunk], ends, strict=True):
+                text = prefixes[class_index] + self.filenames[start:end]
+                digests += hashlib.sha256(text).digest()[:_KEY_BYTES]
+                start = end
+            keys[chunk] = np.frombuffer(digests, ">u8").reshape(-1, 2)
+        return np.lexsort((keys[:, 1], keys[:, 0]))
+
+    def num_bytes_estimate(self) -> int:
+        """Returns about how many bytes the pictures have together.
+
+        It is exact in archives. The sizes of files are told from at most 1,000 of them,
+        evenly spaced.
+
+        Raises:
+            OSError: If one of these files is not there.
+        """
+        known = self.sizes != _UNKNOWN
+        files = np.flatnonzero(~known)
+        total = int(self.sizes[known].sum())
+        if not len(files):
+            return total
+        num_sampled = min(len(files), _MOST_STATS)
+        sampled = files[np.arange(num_sampled) * len(files) // num_sampled]
+        num_bytes = sum(os.path.getsize(self[index].path) for index in sampled.tolist())
+        return total + num_bytes * len(files) // num_sampled
+
+    def fingerprint(self) -> str:
+        """Returns a SHA-256 of classes, names and, where known, places and sizes.
+
+        It is the same wherever the folder or the archive lies.
+        """
+        digest = hashlib.sha256(json.dumps(self.class_names).encode())
+        digest.update(self.class_indices.astype("<i4").tobytes())
+        digest.update(self.filenames)
+        for numbers in (self.filename_ends, self.offsets, self.sizes):
+            digest.update(numbers.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+class ImageListBuilder:
+    """Gathers the pictures of one split, in the order of their listing."""
+
+    def __init__(
+        self, class_names: tuple[str, ...], image_key: str | None = None
+    ) -> None:
+        self._class_names = class_names
+        self._image_key = image_key
+        self._containers: dict[str, int] = {}
+        self._class_indices = array.array("i")
+        self._container_indices = array.array("i")
+        self._filenames = bytearray()
+        self._filename_ends = array.array("q")
+        self._offsets = array.array("q")
+        self._sizes = array.array("q")
+
+    def add_file(self, folder: str, filename: str, class_index: int) -> None:
+        """Adds a picture that is a file of its own."""
+        self.add_span(folder, filename, class_index, 0, _UNKNOWN)
+
+    def add_span(
+        self, path: str, filename: str, class_index: int, offset: int, num_bytes: int
+    ) -> None:
+        """Adds a picture that is a part of a file: see `SourceImage`."""
+        self._class_indices.append(class_index)
+        self._container_indices.append(
+            self._containers.setdefault(path, len(self._containers))
+        )
+        self._filenames += _encode(filename)
+        self._filename_ends.append(len(self._filenames))
+        self._offsets.append(offset)
+        self._sizes.append(num_bytes)
+
+    def build(self) -> ImageList:
+        """Returns the pictures that were added."""
+        return ImageList(
+            class_names=self._class_names,
+            class_indices=np.array(self._class_indices, np.int32),
+            image_key=self._image_key,
+            containers=tuple(self._containers),
+            container_indices=np.array(self._container_indices, np.int32),
+            filenames=bytes(self._filenames),
+            filename_ends=np.array(self._filename_ends, np.int64),
+            offsets=np.array(self._offsets, np.int64),
+            sizes=np.array(self._sizes, np.int64),
+        )
+
+
+def _encode(name: str) -> bytes:
+    return name.encode(*_ENCODING)

@@ -1,0 +1,166 @@
+"""The pictures of a data set of tensorflow_datasets, read from its record files."""
+
+import mmap
+import os
+import pathlib
+from typing import Any
+
+from data_prep.errors import UserError
+from data_prep.records import layouts, scan, tfrecord_format
+from data_prep.records.layouts import Layout
+from data_prep.sources import imagenet_labels
+from data_prep.sources.image_list import ImageList, ImageListBuilder
+from data_prep.sources.raw_data import RawData
+
+_FILENAME_KEYS = ("file_name", "filename", "image/filename")  # As data sets call it.
+_FRAME_BYTES = tfrecord_format.HEADER_BYTES + tfrecord_format.FOOTER_BYTES
+_MOST_REASON = 500  # Characters; some errors list all data sets there are.
+
+
+def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> RawData:
+    """Returns the labelled pictures of a data set, which is downloaded if it isn't yet.
+
+    The split `train` is taken and, as validation pictures, `validation` or else `test`.
+    A picture is called by its feature `file_name`, if there is one, else by split and
+    place, as "validation-00000042".
+
+    Args:
+        tfds_name: As tensorflow_datasets has it: "mnist", "imagenet2012:5.1.0".
+        tfds_data_dir: Folder for its data sets; None: its own default.
+
+    Raises:
+        UserError: If there is no such data set, it can't be downloaded or prepared, or
+            it isn't one of pictures with one label each.
+    """
+    builder = _prepare(tfds_name, tfds_data_dir)
+    root = pathlib.Path(os.path.abspath(builder.data_path))
+    layout = layouts.find(root)
+    if layout is None or layout.class_names is None:
+        raise UserError(
+            f"preparing {tfds_name} left no record files of labelled pictures in"
+            f" {root}; remove that folder and start again"
+        )
+    class_names = layout.class_names
+    return RawData(
+        class_names=class_names,
+        class_descriptions=imagenet_labels.describe(class_names),
+        splits={
+            split: _list_split(layout, split, class_names) for split in layout.paths
+        },
+        num_ignored_files=0,
+        description={"tfds_name": builder.info.full_name, "tfds_dir": str(root)},
+    )
+
+
+def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Any:
+    """Returns the builder of a data set whose files are there."""
+    import tensorflow_datasets as tfds  # Takes a second; only needed here.
+
+    data_dir = None if tfds_data_dir is None else os.path.abspath(tfds_data_dir)
+    try:
+        builder = tfds.builder(tfds_name, data_dir=data_dir)
+        _check_features(tfds_name, builder.info.features, tfds)
+        builder.download_and_prepare(
+            file_format="tfrecord",
+            # Its copies in the cloud are of another date, and without a network the
+            # search for them takes minutes.
+            download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+        )
+    except UserError:
+        raise
+    except Exception as error:  # The data sets' own code raises errors of any type.
+        raise UserError(
+            f"tensorflow_datasets must have a data set {tfds_name!r} that it can"
+            f" prepare here; it says: {_reason(error)}"
+        ) from error
+    return builder
+
+
+def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
+    """Raises an error for a data set of no use, before hours are spent on it."""
+    by_name = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
+    kinds = [type(feature) for feature in by_name.values()]
+    if (
+        kinds.count(tfds.features.Image) != 1
+        or kinds.count(tfds.features.ClassLabel) != 1
+    ):
+        found = ", ".join(
+            f"{name} ({type(feature).__name__})" for name, feature in by_name.items()
+        )
+        raise UserError(
+            f"{tfds_name} must have one Image and one ClassLabel among its features; it"
+            f" has {found or 'none'}. Choose a data set of labelled pictures."
+        )
+
+
+def _list_split(layout: Layout, split: str, class_names: tuple[str, ...]) -> ImageList:
+    builder = ImageListBuilder(class_names, layout.image_key)
+    num_listed = 0
+    for path, expected in zip(
+        layout.paths[split], layout.num_records[split], strict=True
+    ):
+        file = str(layout.root / path)
+        scanned = scan.scan_file(file, layout.image_key, layout.label_key)
+        offsets = scanned.offsets.tolist()
+        labels = scanned.labels.tolist()
+        if len(offsets) != expected:
+            raise UserError(
+                f"{file} must hold {expected:,} records, as its data set's"
+                f" dataset_info.json says; it holds {len(offsets):,}. Remove the"
+                " folder and start again."
+            )
+        if offsets and not 0 <= min(labels) <= max(labels) < len(class_names):
+            raise UserError(
+                f"the labels of {file} must be from 0 to {len(class_names) - 1}; they"
+                f" are from {min(labels)} to {max(labels)}. Choose a data set whose"
+                f" {split} pictures are labelled."
+            )
+        ends = [*offsets[1:], scanned.num_bytes][: len(offsets)]
+        sizes = [b - a - _FRAME_BYTES for a, b in zip(offsets, ends, strict=True)]
+        names = _filenames(file, offsets, sizes)
+        for name, label, offset, size in zip(
+            names, labels, offsets, sizes, strict=True
+        ):
+            builder.add_span(
+                file, name or f"{split}-{num_listed:08d}", label, offset, size
+            )
+            num_listed += 1
+    return builder.build()
+
+
+def _filenames(path: str, offsets: list[int], sizes: list[int]) -> list[str]:
+    """Returns each record's file name, without a folder; empty where there is none.
+
+    Args:
+        path: A record file that has been scanned.
+        offsets: Where each record begins.
+        sizes: Bytes of each record's data.
+    """
+    names: list[str] = []
+    if not offsets:
+        return names
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as content,
+    ):
+        for offset, size in zip(offsets, sizes, strict=True):
+            begin = offset + tfrecord_format.HEADER_BYTES
+            names.append(_filename(content[begin : begin + size]))
+    return names
+
+
+def _filename(example: memoryview) -> str:
+    features = tfrecord_format.parse_example(example, _FILENAME_KEYS)
+    for key in _FILENAME_KEYS:
+        values = features.get(key, [])
+        if len(values) == 1 and isinstance(values[0], memoryview):
+            return os.path.basename(str(values[0], "utf-8", "surrogateescape"))
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """Returns an error's text in one line, cut to a readable length."""
+    text = str(error).split("\nAvailable ")[0].strip()
+    text = " ".join(text.split()) or type(error).__name__
+    return text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]} ..."

@@ -1,0 +1,85 @@
+"""Encoded pictures for the tests of images, and what is expected of them."""
+
+import io
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from data_prep.conversion import image_encoding
+
+
+def encode(image: Image.Image, kind: str, **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def decode(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        return image
+
+
+def plain(mode: str, colour, size=(24, 16)) -> Image.Image:
+    return Image.new(mode, size, colour)
+
+
+def noise(mode: str = "RGB") -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def assert_is_plain(
+    encoded: image_encoding.EncodedImage, kind: str, colour, tolerance: int = 2
+) -> None:
+    """Asserts a converted RGB picture in one colour, up to the loss of the JPEG."""
+    picture = decode(encoded.data)
+    assert encoded.converted_from == kind
+    assert (picture.format, picture.mode) == ("JPEG", "RGB")
+    assert (encoded.width, encoded.height) == picture.size == (24, 16)
+    difference = np.asarray(picture, int) - np.array(colour)
+    assert np.abs(difference).max() <= tolerance
+
+
+def assert_is_kept(data: bytes) -> None:
+    kept = image_encoding.to_jpeg(data, "x.JPEG")
+    assert kept == image_encoding.EncodedImage(
+        data, height=16, width=24, converted_from=None
+    )
+    assert kept.data is data
+
+
+def assert_tensorflow_agrees(encoded: image_encoding.EncodedImage) -> None:
+    """Asserts that training decodes what is written, to the same pixels."""
+    decoded = tf.io.decode_jpeg(
+        encoded.data, channels=3, dct_method="INTEGER_ACCURATE"
+    ).numpy()
+    expected = np.asarray(decode(encoded.data).convert("RGB"), int)
+    assert decoded.shape == (encoded.height, encoded.width, 3)
+    # Two builds of one library; they may round differently where they interpolate.
+    assert np.abs(decoded - expected).max() <= 2
+
+
+def replace_byte(data: bytes, offset: int, value: int) -> bytes:
+    return data[:offset] + bytes([value]) + data[offset + 1 :]
+
+
+def with_frame(data: bytes, changes: dict[int, int]) -> bytes:
+    """Returns a baseline JPEG with other bytes in its frame header, by their place.
+
+    1: process; 4: precision; 5, 6: height; 7, 8: width; 9: number of components; 11,
+    14, 17: sampling factors of each.
+    """
+    frame = data.index(b"\xff\xc0")
+    for place, value in changes.items():
+        data = replace_byte(data, frame + place, value)
+    return data
+
+
+def without(data: bytes, marker: bytes) -> bytes:
+    """Returns a JPEG without the segments of a marker."""
+    while (begin := data.find(marker)) >= 0:
+        length = int.from_bytes(data[begin + 2 : begin + 4], "big")
+        data = data[:begin] + data[begin + 2 + length :]
+    return data

@@ -1,0 +1,259 @@
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep import errors
+from data_prep.conversion import convert, output_folder, shard_reports
+from data_prep.conversion.plan import Options, Plan, shard_jobs
+from data_prep.conversion.plan import make_plan as make_plan_of
+from data_prep.records import manifest, tfrecord_format
+from data_prep.sources import raw_data
+
+
+def write_picture(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(seed)
+    pixels = generator.integers(0, 256, (size, size, 3), np.uint8)
+    Image.fromarray(pixels).save(path, kind)
+
+
+@pytest.fixture
+def raw(tmp_path) -> pathlib.Path:
+    """A raw folder: 7 train pictures and 3 validation pictures of 2 classes."""
+    root = tmp_path / "raw"
+    for index in range(7):
+        write_picture(root / "train" / f"n{index % 2}" / f"{index}.JPEG", index)
+    for index in range(3):
+        write_picture(root / "val" / f"n{index % 2}" / f"{index}.JPEG", 10 + index)
+    return root
+
+
+def make_plan(raw, root, **options) -> Plan:
+    options.setdefault("num_shards", {"train": 3})
+    return make_plan_of(root, raw_data.open_raw_data(raw), Options(**options))
+
+
+def convert_all(plan: Plan) -> manifest.Manifest:
+    with output_folder.locked(plan.root):
+        output_folder.begin(plan)
+        finished = convert.find_finished(plan, 1, lambda _: None)
+        convert.write_shards(plan, finished, 1, lambda _: None)
+        return convert.finish(plan)
+
+
+def content(root: pathlib.Path) -> dict[str, bytes]:
+    """Each file's bytes, hidden ones included."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_plan_puts_each_picture_into_one_shard(raw, tmp_path):
+    plan = make_plan(raw, tmp_path / "set")
+    assert plan.num_images == 10
+    assert plan.paths == [
+        "train/train-00000-of-00003",
+        "train/train-00001-of-00003",
+        "train/train-00002-of-00003",
+        "validation/validation-00000-of-00001",
+    ]
+    jobs = list(shard_jobs(plan, finished=()))
+    assert [job.path for job in jobs] == plan.paths
+    assert [len(job.images) for job in jobs] == [3, 2, 2, 3]
+    names = [image.name for job in jobs for image in job.images]
+    assert sorted(names) == sorted(str(path) for path in raw.rglob("*.JPEG"))
+    assert names != sorted(names)
+    for job in jobs:
+        classes = [plan.raw.class_names[index] for index in job.class_indices]
+        assert classes == [image.class_name for image in job.images]
+    assert not (tmp_path / "set").exists()
+
+    some = shard_jobs(plan, finished={plan.paths[0], plan.paths[3]})
+    assert list(some) == jobs[1:3]
+
+
+def test_more_shards_than_pictures_are_refused(raw, tmp_path):
+    with pytest.raises(errors.UserError, match="--validation_shards must be at most"):
+        make_plan(raw, tmp_path, num_shards={"validation": 4})
+
+
+def test_the_manifest_counts_what_was_written(raw, tmp_path):
+    write_picture(raw / "train" / "n1" / "5.JPEG", 5, kind="PNG")
+    (raw / "train" / "n0" / "4.JPEG").write_bytes(b"bad")
+    plan = make_plan(raw, tmp_path / "set", shuffle_seed=3, skip_bad_images=True)
+    made = convert_all(plan)
+
+    train, validation = made.splits["train"], made.splits["validation"]
+    assert train.label_counts == (3, 3)
+    assert validation.label_counts == (2, 1)
+    assert train.num_examples == 6
+    (skipped,) = train.skipped_images
+    assert skipped.name == str(raw / "train" / "n0" / "4.JPEG")
+    assert validation.skipped_images == ()
+    source = made.source
+    assert source["raw_data_dir"] == str(raw)
+    assert source["shuffle_seed"] == 3
+    assert source["on_bad_image"] == "skip"
+    assert source["apply_exif_orientation"] is False
+    assert source["converted_images"] == {"PNG": 1}
+    assert source["jpeg_quality"] == 95
+    assert source["num_ignored_files"] == 0
+
+    # By hand: chi-square of one shard's classes, with one degree of freedom.
+    record_set = manifest.load(str(tmp_path / "set"), "train")
+    assert record_set.manifest == made
+    manifest.check_files(record_set, "train")
+    assert validation.shards[0].class_mixing == 0
+    for shard, job in zip(train.shards, shard_jobs(plan, ()), strict=False):
+        good = [i.class_name for i in job.images if not i.name.endswith("n0/4.JPEG")]
+        half = len(good) / 2
+        expected = 2 * (good.count("n0") - half) ** 2 / half
+        assert shard.class_mixing == pytest.approx(expected, abs=1e-4)
+    assert not (tmp_path / "set" / tfrecord_format.CONVERSION_FOLDER).exists()
+
+
+def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
+    raw, tmp_path
+):
+    root = tmp_path / "set"
+    root.mkdir()
+    output_folder.begin(make_plan(raw, root))
+    before = content(root)
+    output_folder.begin(make_plan(raw, root))
+    # A picture that ended a run may be left out by the next.
+    output_folder.begin(make_plan(raw, root, skip_bad_images=True))
+    for options, message in [
+        ({"shuffle_seed": 5}, "shuffle_seed is 5 and was 0"),
+        ({"num_shards": {"train": 2}}, "train_shards is 2 and was 3"),
+        ({"apply_exif_orientation": True}, "apply_exif_orientation is True and was"),
+    ]:
+        with pytest.raises(errors.UserError, match=message):
+            output_folder.begin(make_plan(raw, root, **options))
+
+    shutil.copytree(raw, tmp_path / "copy")
+    with pytest.raises(errors.UserError, match=r"raw_data_dir is '.*copy' and was"):
+        output_folder.begin(make_plan(tmp_path / "copy", root))
+    (raw / "train" / "n0" / "0.JPEG").rename(raw / "train" / "n0" / "00.JPEG")
+    with pytest.raises(errors.UserError, match=r": train_fingerprint is '[^,]*, r"):
+        output_folder.begin(make_plan(raw, root))
+    write_picture(raw / "val" / "n1" / "more.JPEG", 1)
+    with pytest.raises(errors.UserError, match="validation_images is 4 and was 3"):
+        output_folder.begin(make_plan(raw, root))
+    assert content(root) == before
+
+
+def test_a_damaged_plan_is_named_and_without_one_all_is_written_again(raw, tmp_path):
+    plan = make_plan(raw, tmp_path / "set")
+    convert_all(plan)
+    whole = content(plan.root)
+    (plan.root / "manifest.json").unlink()
+    output_folder.begin(plan)
+    plan_file = plan.root / ".conversion" / "plan.json"
+    for text in ("{", "[]"):
+        plan_file.write_text(text)
+        with pytest.raises(errors.UserError, match=r"remove .*/\.conversion to"):
+            output_folder.begin(plan)
+
+    plan_file.unlink()
+    report = shard_reports.report_path(plan.root, plan.paths[0])
+    report.write_text("of which plan, nobody knows")
+    output_folder.begin(plan)
+    assert not report.exists()
+    convert_all(plan)
+    assert content(plan.root) == whole
+
+
+def test_strangers_are_refused_and_leftovers_removed(raw, tmp_path):
+    plan = make_plan(raw, tmp_path / "set")
+    split = plan.root / "train"
+    split.mkdir(parents=True)
+    (split / ".train-00000-of-00003.01234567.partial").touch()
+    (split / "train-00000-of-00007").touch()
+    with pytest.raises(errors.UserError, match="'train-00000-of-00007'"):
+        output_folder.begin(plan)
+    assert os.listdir(split) == ["train-00000-of-00007"]
+    assert os.listdir(plan.root) == ["train"]
+
+
+def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path):
+    plan = make_plan(raw, tmp_path / "deep" / "set")
+    output_folder.check_space(plan)
+    free = shutil.disk_usage(tmp_path).free
+    with open(raw / "train" / "n0" / "0.JPEG", "wb") as file:
+        file.truncate(2 * free)  # Of holes: it takes no room itself.
+    with pytest.raises(errors.UserError, match=r"need about [\d.]+ .B in .* has [\d.]"):
+        output_folder.check_space(make_plan(raw, tmp_path / "deep" / "set"))
+    assert not (tmp_path / "deep").exists()
+
+
+def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):
+    plan = make_plan(raw, tmp_path / "set")
+    plan.root.mkdir()
+    output_folder.begin(plan)
+    sizes = [path.stat().st_size for path in raw.rglob("*.JPEG")]
+    Usage = type(shutil.disk_usage(tmp_path))
+    room = Usage(10**6, 0, sum(sizes) // 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    with pytest.raises(errors.UserError, match="make room"):
+        output_folder.check_space(plan)
+    convert.write_shards(plan, (), 1, lambda _: None)
+    output_folder.check_space(plan)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (1_234_567, "1.2 MB"),
+        (138_200_000_000, "138.2 GB"),
+        (5 * 10**15, "5000.0 TB"),
+    ],
+)
+def test_sizes_are_written_for_people(num_bytes, text):
+    assert output_folder.in_units(num_bytes) == text
+
+
+def test_a_folder_belongs_to_one_conversion_at_a_time(tmp_path):
+    with (
+        output_folder.locked(tmp_path / "set"),
+        pytest.raises(errors.UserError, match="another conversion is writing to"),
+        output_folder.locked(tmp_path / "set"),
+    ):
+        pass
+    with output_folder.locked(tmp_path / "set"):
+        pass
+
+
+def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
+    plan = make_plan(raw, tmp_path / "set")
+    whole = convert_all(plan)
+    expected = content(plan.root)
+    (plan.root / "manifest.json").unlink()
+    output_folder.begin(plan)
+    convert.write_shards(plan, (), 2, lambda _: None)
+
+    paths = plan.paths
+    damaged = bytearray((plan.root / paths[0]).read_bytes())
+    damaged[50] ^= 1
+    (plan.root / paths[0]).write_bytes(damaged)
+    os.truncate(plan.root / paths[1], 10)
+    os.truncate(shard_reports.report_path(plan.root, paths[2]), 10)
+    reported: list[int] = []
+    finished = convert.find_finished(plan, 2, reported.append)
+    assert finished == {paths[3]}
+    assert reported == [3]
+    with pytest.raises(errors.UserError, match=r"00002-of-00003\.json must be there"):
+        convert.finish(plan)
+
+    convert.write_shards(plan, finished, 2, reported.append)
+    assert sorted(reported) == [2, 2, 3, 3]
+    assert convert.finish(plan) == whole
+    assert content(plan.root) == expected

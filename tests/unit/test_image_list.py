@@ -1,0 +1,244 @@
+import hashlib
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.errors import UserError
+from data_prep.records import tfrecord_format
+from data_prep.sources.image_list import ImageList, ImageListBuilder, SourceImage
+
+
+def listed(names, classes=("a", "b"), folder="/raw") -> ImageList:
+    """Returns pictures of `(class name, file name)`."""
+    builder = ImageListBuilder(classes)
+    for class_name, filename in names:
+        builder.add_file(f"{folder}/{class_name}", filename, classes.index(class_name))
+    return builder.build()
+
+
+def in_order(pictures, seed=0, split="train"):
+    order = pictures.order(seed, split)
+    return [(pictures[i].class_name, pictures[i].filename) for i in order.tolist()]
+
+
+def test_a_file_is_a_picture_of_its_own(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"content")
+    builder = ImageListBuilder(("a", "b"))
+    builder.add_file(str(tmp_path), "1.jpg", 1)
+    (picture,) = builder.build()
+    path = str(tmp_path / "1.jpg")
+    assert picture == SourceImage(path, "1.jpg", "b")
+    assert picture.name == path
+    assert picture.read() == b"content"
+
+
+def test_a_span_of_an_archive_is_a_picture(tmp_path):
+    path = str(tmp_path / "all.tar")
+    (tmp_path / "all.tar").write_bytes(b"..content..")
+    builder = ImageListBuilder(("a",))
+    builder.add_span(path, "1.jpg", 0, offset=2, num_bytes=7)
+    builder.add_span(path, "empty.jpg", 0, offset=4, num_bytes=0)
+    builder.add_span(path, "cut.jpg", 0, offset=4, num_bytes=9)
+    first, empty, cut = builder.build()
+    assert first == SourceImage(path, "1.jpg", "a", 2, 7)
+    assert first.name == f"{path}: 1.jpg"
+    assert first.read() == b"content"
+    assert empty.read() == b""
+    with pytest.raises(UserError, match=r"9 bytes of cut.jpg .* ends after 7"):
+        cut.read()
+
+
+@pytest.fixture
+def record_file(tmp_path):
+    """A record file with two pictures; the second begins at byte `offset`."""
+    records = [
+        tfrecord_format.frame_record(
+            tfrecord_format.encode_example({"image": content, "label": 3})
+        )
+        for content in (b"first", b"second")
+    ]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(b"".join(records))
+    return path, len(records[0])
+
+
+def test_a_feature_of_a_record_is_a_picture(record_file):
+    path, offset = record_file
+    builder = ImageListBuilder(("a",), image_key="image")
+    builder.add_span(str(path), "1.jpg", 0, offset, path.stat().st_size - offset - 16)
+    (picture,) = builder.build()
+    assert picture.image_key == "image"
+    assert picture.name == f"{path}: 1.jpg"
+    assert picture.read() == b"second"
+
+
+@pytest.mark.parametrize(
+    ("key", "damaged", "message"),
+    [
+        ("image", 3, "is damaged: the checksum of its length does not match"),
+        ("image", 30, "is damaged: the checksum of its data does not match"),
+        ("picture", None, "in its feature 'picture'; it has 'image', 'label'"),
+        ("label", None, "in its feature 'label'"),
+    ],
+)
+def test_a_record_that_holds_no_picture_is_named(record_file, key, damaged, message):
+    path, offset = record_file
+    data = bytearray(path.read_bytes())
+    if damaged is not None:
+        data[offset + damaged] ^= 1
+    path.write_bytes(data)
+    picture = SourceImage(str(path), "1.jpg", "a", offset, image_key=key)
+    with pytest.raises(UserError, match=message) as error:
+        picture.read()
+    assert f"byte {offset} of {path}" in str(error.value)
+
+
+def test_a_record_file_that_ends_too_early_is_named(record_file):
+    path, offset = record_file
+    path.write_bytes(path.read_bytes()[:-1])
+    picture = SourceImage(str(path), "1.jpg", "a", offset, image_key="image")
+    with pytest.raises(UserError, match="it ends after"):
+        picture.read()
+
+
+def test_a_list_counts_from_both_ends_and_has_classes():
+    pictures = listed([("a", "1"), ("b", "2"), ("a", "3")])
+    assert len(pictures) == 3
+    assert [picture.path for picture in pictures] == [
+        "/raw/a/1",
+        "/raw/b/2",
+        "/raw/a/3",
+    ]
+    assert pictures[-1] == pictures[2] == SourceImage("/raw/a/3", "3", "a")
+    with pytest.raises(IndexError):
+        pictures[3]
+    assert pictures.class_indices.dtype == np.int32
+    assert pictures.class_indices.tolist() == [0, 1, 0]
+
+
+def test_no_pictures_are_a_list_too():
+    pictures = listed([])
+    assert list(pictures) == []
+    assert pictures.order(0, "train").tolist() == []
+    assert pictures.num_bytes_estimate() == 0
+
+
+def test_a_list_goes_to_other_processes():
+    pictures = listed([("a", "1"), ("b", "2\udcff")])
+    assert list(pickle.loads(pickle.dumps(pictures))) == list(pictures)
+
+
+def test_the_order_is_that_of_the_stated_digests():
+    names = [(c, f"{i}.jpg") for c in "ab" for i in range(40)]
+
+    def digest(name):
+        return hashlib.sha256(f"7/train/{name[0]}/{name[1]}".encode()).hexdigest()
+
+    assert in_order(listed(names), 7) == sorted(names, key=digest)
+
+
+def test_seed_and_split_change_the_order():
+    pictures = listed([("a", f"{i}.jpg") for i in range(20)])
+    orders = {
+        tuple(pictures.order(seed, split).tolist())
+        for seed in (0, 1)
+        for split in ("train", "validation")
+    }
+    assert len(orders) == 4
+
+
+def test_pictures_of_one_name_keep_the_order_of_the_listing():
+    pictures = listed([("a", "x"), ("b", "y"), ("a", "x"), ("a", "x")])
+    order = pictures.order(0, "train").tolist()
+    assert [index for index in order if index != 1] == [0, 2, 3]
+
+
+@given(
+    st.sets(
+        st.tuples(st.sampled_from("ab"), st.text("xyzé\udcff", min_size=1)), max_size=30
+    ),
+    st.integers(),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_is_a_permutation_whatever_the_listing_and_the_place(
+    files, seed, random_order
+):
+    names = sorted(files)
+    relisted = list(names)
+    random_order.shuffle(relisted)
+    pictures = listed(names)
+    assert [(p.class_name, p.filename) for p in pictures] == names
+    assert sorted(pictures.order(seed, "train").tolist()) == list(range(len(names)))
+    elsewhere = listed(relisted, folder="/elsewhere")
+    assert in_order(pictures, seed) == in_order(elsewhere, seed)
+
+
+def test_more_pictures_than_one_chunk_are_in_the_order_of_their_digests(monkeypatch):
+    names = [("ab"[i % 2], f"{i}.jpg") for i in range(50)]
+    whole = in_order(listed(names))
+    monkeypatch.setattr("data_prep.sources.image_list._CHUNK", 7)
+    assert in_order(listed(names)) == whole
+
+
+def test_the_size_is_known_in_archives_and_estimated_of_files(tmp_path):
+    builder = ImageListBuilder(("a",))
+    for i in range(2_000):
+        (tmp_path / f"{i}").write_bytes(bytes(10 + i // 2 % 5))  # 12 on the average.
+        builder.add_file(str(tmp_path), f"{i}", 0)
+    builder.add_span("never/opened.tar", "x", 0, 0, 1_000_000)
+    # The sample is every second file.
+    assert builder.build().num_bytes_estimate() == 1_000_000 + 2_000 * 12
+
+
+def test_the_fingerprint_tells_lists_apart():
+    def fingerprint(*entries, classes=("a", "b"), path="/raw/all.tar"):
+        builder = ImageListBuilder(classes)
+        for filename, class_index, offset, num_bytes in entries:
+            builder.add_span(path, filename, class_index, offset, num_bytes)
+        return builder.build().fingerprint()
+
+    first, second = ("1.jpg", 0, 512, 10), ("2.jpg", 1, 1536, 20)
+    same = fingerprint(first, second)
+    assert len(same) == 64
+    assert fingerprint(first, second, path="/elsewhere/all.tar") == same
+    others = [
+        fingerprint(first),
+        fingerprint(second, first),
+        fingerprint(first, second, classes=("a", "c")),
+        fingerprint(first, ("2.jpg", 0, 1536, 20)),
+        fingerprint(first, ("3.jpg", 1, 1536, 20)),
+        fingerprint(first, ("2.jpg", 1, 2048, 20)),
+        fingerprint(first, ("2.jpg", 1, 1536, 21)),
+        fingerprint(("1.jpg2", 0, 512, 10), (".jpg", 1, 1536, 20)),
+    ]
+    assert len({same, *others}) == 1 + len(others)
+
+
+def test_a_list_is_small_in_memory():
+    num_pictures = 100_000
+
+    def build() -> ImageList:
+        builder = ImageListBuilder(tuple(f"n{i:08d}" for i in range(100)))
+        for i in range(num_pictures):
+            class_index = i // 1000
+            filename = f"n{class_index:08d}_{i % 1000}.JPEG"  # 17 or so bytes.
+            builder.add_file(f"/raw/train/n{class_index:08d}", filename, class_index)
+        return builder.build()
+
+    tracemalloc.start()
+    try:
+        pictures = build()
+        kept, peak_of_build = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        order = pictures.order(0, "train")
+        peak_of_order = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(order) == num_pictures
+    assert kept < 60 * num_pictures
+    assert peak_of_build < 150 * num_pictures
+    assert peak_of_order - kept < 150 * num_pictures

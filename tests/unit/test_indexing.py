@@ -1,0 +1,333 @@
+import errno
+import io
+import itertools
+import json
+import os
+
+import pytest
+from PIL import Image
+
+from data_prep import atomic_files
+from data_prep.errors import UserError
+from data_prep.records import indexing, manifest, tfrecord_format
+
+pytestmark = pytest.mark.usefixtures("index_cache")
+
+SYNSETS = ("n01440764", "n01443537", "n01484850")
+
+
+def picture(index, image_format="JPEG"):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 4 + index), (index, 0, 0)).save(file, image_format)
+    return file.getvalue()
+
+
+def record(index, label, **changes):
+    """Returns a framed record as the TPU scripts write it."""
+    features = {
+        "image/encoded": picture(index),
+        "image/class/label": label,
+        "image/class/synset": SYNSETS[(label - 1) % 3].encode(),
+        "image/filename": f"{index}.JPEG".encode(),
+        "image/format": b"JPEG",
+        "image/height": 4 + index,
+    }
+    kept = {k: v for k, v in (features | changes).items() if v is not None}
+    return tfrecord_format.frame_record(tfrecord_format.encode_example(kept))
+
+
+def write_shards(folder, split, shards):
+    """Writes record files, each a list of framed records."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, records in enumerate(shards):
+        name = tfrecord_format.shard_name(split, index, len(shards))
+        (folder / name).write_bytes(b"".join(records))
+
+
+TRAIN_LABELS = ((1, 3, 2), (2, 2, 1, 3))
+VALIDATION_LABELS = ((3, 1),)
+
+
+def write_tpu_set(root, in_folders, shift=0):
+    for split, shard_labels in (
+        ("train", TRAIN_LABELS),
+        ("validation", VALIDATION_LABELS),
+    ):
+        numbers = itertools.count()
+        write_shards(
+            root / split if in_folders else root,
+            split,
+            [
+                [
+                    record(
+                        next(numbers),
+                        label + shift,
+                        **{"image/class/synset": SYNSETS[label - 1].encode()},
+                    )
+                    for label in labels
+                ]
+                for labels in shard_labels
+            ],
+        )
+
+
+@pytest.mark.parametrize("in_folders", [True, False])
+@pytest.mark.parametrize("shift", [0, -1])
+def test_a_set_of_the_tpu_scripts_is_opened(
+    tmp_path, in_folders, shift, forbid_scans, read_split
+):
+    root = tmp_path / "records"
+    write_tpu_set(root, in_folders, shift)
+    said = []
+    indexing.make_if_missing(str(root), said.append)
+    assert said == [
+        f"making an index of the 3 record files in {root}, once",
+        f"the index is in {root}",
+    ]
+    forbid_scans()
+    indexing.make_if_missing(str(root), said.append)
+    assert len(said) == 2
+
+    record_set = manifest.load(str(root), "train")
+    assert record_set.records_dir == record_set.index_dir == root
+    contents = record_set.manifest
+    assert contents.class_names == SYNSETS
+    assert contents.first_label == 1 + shift
+    assert contents.image_format == "jpeg"
+    assert (contents.image_key, contents.label_key) == (
+        "image/encoded",
+        "image/class/label",
+    )
+    prefix = "train/" if in_folders else ""
+    assert [shard.path for shard in contents.splits["train"].shards] == [
+        f"{prefix}train-00000-of-00002",
+        f"{prefix}train-00001-of-00002",
+    ]
+    assert [shard.num_records for shard in contents.splits["train"].shards] == [3, 4]
+    assert [shard.sha256 for shard in contents.splits["train"].shards] == [None, None]
+    assert contents.splits["train"].label_counts == (2, 3, 2)
+    assert contents.splits["validation"].label_counts == (1, 0, 1)
+    # Of 3 records, 6/7, 9/7 and 6/7 were expected, and there is one of each.
+    expected = ((1 / 7) ** 2 / (6 / 7) * 2 + (2 / 7) ** 2 / (9 / 7)) / 2
+    measure = contents.splits["train"].shards[0].class_mixing
+    assert measure == round(expected, 4)
+    for split in ("train", "validation"):
+        manifest.check_files(record_set, split)
+    labels = [label - 1 for labels in TRAIN_LABELS for label in labels]
+    pictures = [picture(index) for index in range(7)]
+    assert read_split(record_set, "train") == list(zip(labels, pictures, strict=True))
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_set_is_opened_by_the_folder_of_a_split(tmp_path, split):
+    write_tpu_set(tmp_path / "records", in_folders=True)
+    indexing.make_if_missing(str(tmp_path / "records" / split))
+    record_set = manifest.load(str(tmp_path / "records" / split), "train")
+    assert record_set.records_dir == tmp_path / "records"
+    assert set(record_set.manifest.splits) == {"train", "validation"}
+
+
+def test_a_folder_called_train_can_hold_a_whole_set(tmp_path):
+    write_tpu_set(tmp_path / "train", in_folders=False)
+    indexing.make_if_missing(str(tmp_path / "train"))
+    record_set = manifest.load(str(tmp_path / "train"), "validation")
+    assert record_set.records_dir == tmp_path / "train"
+
+
+def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):
+    pictures = [picture(0), picture(1)]
+    write_tiny_set(tmp_path, pictures, [0, 1], ["cat", "dog"], [1, 1])
+    before = (tmp_path / "manifest.json").read_bytes()
+    forbid_scans()
+    for data_dir in (tmp_path, tmp_path / "train"):
+        indexing.make_if_missing(str(data_dir))
+    assert (tmp_path / "manifest.json").read_bytes() == before
+
+
+def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
+    tmp_path, write_tiny_set, read_split
+):
+    pictures = [picture(index) for index in range(5)]
+    names = ["7", "cat", "dog"]
+    write_tiny_set(tmp_path, pictures, [0, 1, 2, 1, 0], names, [3, 2])
+    path = tmp_path / "manifest.json"
+    new = manifest.load(str(tmp_path), "train")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 1}))
+    with pytest.raises(UserError, match="remove this file, and the next program"):
+        indexing.make_if_missing(str(tmp_path))
+    path.unlink()
+    indexing.make_if_missing(str(tmp_path))
+    again = manifest.load(str(tmp_path), "train")
+    assert again.manifest.class_names == tuple(names)
+    assert again.manifest.first_label == 1
+    old_split = new.manifest.splits["train"]
+    split = again.manifest.splits["train"]
+    assert split.label_counts == old_split.label_counts
+    assert split.offsets_sha256 == old_split.offsets_sha256
+    assert read_split(again, "train") == list(
+        zip([0, 1, 2, 1, 0], pictures, strict=True)
+    )
+
+
+def test_an_unfinished_conversion_is_no_set_yet(tmp_path):
+    write_tpu_set(tmp_path, in_folders=True)
+    (tmp_path / ".conversion").mkdir()
+    with pytest.raises(UserError, match=r"the conversion to .* is not finished"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_anything_else_is_left_to_the_message_of_load(tmp_path):
+    (tmp_path / "picture.jpg").write_bytes(b"")
+    indexing.make_if_missing(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["picture.jpg"]
+    with pytest.raises(UserError, match="expected a record set in"):
+        manifest.load(str(tmp_path), "train")
+    with pytest.raises(UserError, match="must be a folder of records"):
+        indexing.make_if_missing(str(tmp_path / "absent"))
+
+
+def test_the_index_of_a_folder_without_write_permission_goes_to_the_cache(
+    tmp_path, index_cache, monkeypatch, forbid_scans, read_split
+):
+    root = tmp_path / "records"
+    write_tpu_set(root, in_folders=True)
+    before = sorted(root.rglob("*"))
+    write = atomic_files.atomic_write_bytes
+
+    def write_as_if_read_only(path, data):
+        if root in path.parents:  # The tests may run as root, who may write anywhere.
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        write(path, data)
+
+    monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_as_if_read_only)
+    said = []
+    indexing.make_if_missing(str(root), said.append)
+    index_dir = indexing.cache_folder(root)
+    assert index_dir.parent == index_cache / "indexes"
+    assert said[-1] == f"the index is in {index_dir}"
+    assert sorted(root.rglob("*")) == before
+    forbid_scans()
+    for data_dir in (root, root / "train"):
+        indexing.make_if_missing(str(data_dir))
+        record_set = manifest.load(str(data_dir), "train")
+        assert (record_set.records_dir, record_set.index_dir) == (root, index_dir)
+        manifest.check_files(record_set, "train")
+        assert len(read_split(record_set, "train")) == 7
+
+
+def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(tmp_path, monkeypatch):
+    write_tpu_set(tmp_path, in_folders=True)
+
+    def write_nothing(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_nothing)
+    with pytest.raises(UserError, match=r"can't be written to .*No space left"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_missing_record_files_are_named(tmp_path):
+    write_shards(tmp_path, "train", [[record(i, 1)] for i in range(6)])
+    for index in (1, 2, 4, 5):
+        (tmp_path / f"train-0000{index}-of-00006").unlink()
+    with pytest.raises(UserError) as caught:
+        indexing.make_if_missing(str(tmp_path))
+    assert "must hold 6 record files of split train; 4 are missing:" in str(
+        caught.value
+    )
+    assert "train-00001-of-00006, train-00002-of-00006, train-00004-of-00006, ..." in (
+        str(caught.value)
+    )
+
+
+def test_two_sets_in_one_folder_are_refused(tmp_path):
+    write_shards(tmp_path, "train", [[record(0, 1)]])
+    write_shards(tmp_path, "train", [[record(0, 1)]] * 2)
+    with pytest.raises(UserError, match="files of 00001 and of 00002"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_empty_record_files_are_left_out(tmp_path):
+    write_shards(tmp_path, "train", [[record(0, 1)], [record(1, 2)], []])
+    indexing.make_if_missing(str(tmp_path))
+    split = manifest.load(str(tmp_path), "train").manifest.splits["train"]
+    assert [shard.path[:11] for shard in split.shards] == ["train-00000", "train-00001"]
+
+
+def test_a_split_without_records_is_refused(tmp_path):
+    write_shards(tmp_path, "train", [[], []])
+    with pytest.raises(UserError, match=r"split train of .* has no records"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_classes_without_a_name_are_called_by_their_number(tmp_path):
+    nameless = {"image/class/synset": None}
+    empty = {"image/class/synset": b""}
+    two = {"image/class/synset": b"2"}
+    records = [record(0, 5, **nameless), record(1, 1, **empty), record(2, 3, **two)]
+    write_shards(tmp_path, "train", [records])
+    indexing.make_if_missing(str(tmp_path))
+    contents = manifest.load(str(tmp_path), "train").manifest
+    assert contents.class_names == ("1", "label 2", "2", "4", "5")
+    assert contents.splits["train"].label_counts == (1, 0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        (
+            [[record(0, 1), record(1, 1, **{"image/class/synset": b"other"})]],
+            r"class of label 1 is called 'other' there and 'n01440764' before",
+        ),
+        (
+            [[record(0, 1)], [record(1, 1, **{"image/class/synset": b"other"})]],
+            r"label 1 must have one name .*'other' in .*-00001-of-00002 and 'n01",
+        ),
+        (
+            [[record(0, 1), record(1, 4)]],
+            "each class in .* must have one label; 'n01440764' has 1 and 4",
+        ),
+        ([[record(0, 1), record(1, -1)]], r"must be from 1 to .* is -1$"),
+        ([[record(0, 0), record(1, 2_000_000)]], r"from 0 to 999,999; .* is 2,000,000"),
+        (
+            [[record(0, 1), record(1, 1, **{"image/class/label": None})]],
+            "it has no feature image/class/label",
+        ),
+        (
+            [[record(0, 1, **{"image/class/label": b"1"})]],
+            "feature image/class/label is not an integer",
+        ),
+        (
+            [[record(0, 1, **{"image/encoded": 1})]],
+            "feature image/encoded is not a string of bytes",
+        ),
+        ([[record(0, 1, **{"image/encoded": b"GIF8"})]], "it begins with b'GIF8'"),
+        (
+            [[record(0, 1), record(1, 1, **{"image/encoded": picture(1, "PNG")})]],
+            "all JPEG or all PNG; the first JPEG is the record at byte 0 of .*PNG",
+        ),
+        (
+            [[b"x" * 100]],
+            r"record at byte 0 of .*checksum of its length does not match",
+        ),
+        ([[record(0, 1)[:-1]]], "it is cut short"),
+        ([[record(0, 1), b"x"]], "it is cut short, 1 bytes are there"),
+        (
+            [[tfrecord_format.frame_record(b"\x0b")]],
+            "record at byte 0 .* can't be used",
+        ),
+    ],
+)
+def test_records_that_cannot_be_used_are_refused(tmp_path, shards, message):
+    write_shards(tmp_path, "train", shards)
+    with pytest.raises(UserError, match=message):
+        indexing.make_if_missing(str(tmp_path))
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_the_scan_reads_no_pictures(tmp_path):
+    content = bytearray(record(0, 1, **{"image/encoded": picture(0) * 100}))
+    content[2000] ^= 1  # In the picture; its checksum would tell.
+    write_shards(tmp_path, "train", [[bytes(content)]])
+    indexing.make_if_missing(str(tmp_path))
+    assert manifest.load(str(tmp_path), "train").manifest.class_names == SYNSETS[:1]

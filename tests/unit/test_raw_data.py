@@ -1,0 +1,104 @@
+import json
+import tarfile
+
+import pytest
+
+from data_prep.errors import UserError
+from data_prep.sources import archives, imagenet_labels, raw_data
+
+
+def touch(root, *paths):
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+def write_validation_archive(folder, num_pictures: int) -> None:
+    parts = []
+    for number in range(1, num_pictures + 1):
+        info = tarfile.TarInfo(f"ILSVRC2012_val_{number:08d}.JPEG")
+        info.size = 3
+        parts += [info.tobuf(tarfile.GNU_FORMAT), b"abc".ljust(tarfile.BLOCKSIZE)]
+    parts.append(bytes(2 * tarfile.BLOCKSIZE))
+    (folder / archives.VALIDATION_ARCHIVE).write_bytes(b"".join(parts))
+
+
+def test_folders_are_opened(tmp_path):
+    touch(tmp_path, "train/b/1.jpg", "train/a/1.jpg", "val/a/1.jpg", "train/x.txt")
+    raw = raw_data.open_raw_data(tmp_path)
+    assert raw.class_names == ("a", "b")
+    assert raw.class_descriptions == ()
+    assert {split: len(pictures) for split, pictures in raw.splits.items()} == {
+        "train": 2,
+        "validation": 1,
+    }
+    assert raw.num_ignored_files == 1
+    assert raw.description == {"raw_data_dir": str(tmp_path)}
+    assert raw.warnings == ()
+
+
+def test_folders_named_by_synsets_are_described(tmp_path):
+    touch(tmp_path, "train/n01443537/1.jpg", "train/n15075141/1.jpg")
+    raw = raw_data.open_raw_data(tmp_path)
+    assert raw.class_descriptions == (
+        "goldfish, Carassius auratus",
+        "toilet tissue, toilet paper, bathroom tissue",
+    )
+
+
+def test_archives_have_imagenets_classes_and_say_what_is_missing(tmp_path):
+    write_validation_archive(tmp_path, 3)
+    raw = raw_data.open_raw_data(tmp_path)
+    assert raw.class_names == imagenet_labels.synsets()
+    assert raw.class_descriptions == imagenet_labels.words()
+    assert list(raw.splits) == ["validation"]
+    assert raw.description == {
+        "raw_data_dir": str(tmp_path),
+        "archives": True,
+        "incomplete": ["validation holds 3 of 50,000 pictures"],
+    }
+    assert json.loads(json.dumps(raw.description)) == raw.description
+    assert raw.warnings == (
+        "validation holds 3 of 50,000 pictures of ImageNet; the rest is not in the"
+        " archive",
+    )
+
+
+def test_a_whole_archive_has_every_class_fifty_times(tmp_path):
+    write_validation_archive(tmp_path, 50_000)
+    raw = raw_data.open_raw_data(tmp_path)
+    pictures = raw.splits["validation"]
+    assert raw.warnings == ()
+    assert "incomplete" not in raw.description
+    assert pictures.class_indices.tolist() == [i // 50 for i in range(50_000)]
+    assert pictures.num_bytes_estimate() == 150_000
+    assert pictures[49_999].read() == b"abc"
+
+
+def test_a_relative_folder_is_told_by_its_whole_path(tmp_path, monkeypatch):
+    touch(tmp_path, "raw/train/a/1.jpg")
+    monkeypatch.chdir(tmp_path)
+    raw = raw_data.open_raw_data("raw")
+    assert raw.description == {"raw_data_dir": str(tmp_path / "raw")}
+    assert raw.splits["train"][0].path == str(tmp_path / "raw/train/a/1.jpg")
+
+
+def test_a_folder_with_nothing_in_it_is_refused(tmp_path):
+    message = (
+        f"expected a folder named train or validation, val, test in {tmp_path}, or"
+        " ILSVRC2012_img_train.tar or ILSVRC2012_img_val.tar; there is none"
+    )
+    with pytest.raises(UserError, match=message):
+        raw_data.open_raw_data(tmp_path)
+
+
+def test_archives_beside_folders_are_refused(tmp_path):
+    touch(tmp_path, "train/a/1.jpg", "ILSVRC2012_img_val.tar")
+    message = "there are ILSVRC2012_img_val.tar and train/. Take one kind away"
+    with pytest.raises(UserError, match=message):
+        raw_data.open_raw_data(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="absent is none"):
+        raw_data.open_raw_data(tmp_path / "absent")

@@ -1,0 +1,196 @@
+import io
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow_datasets
+from PIL import Image
+
+from data_prep.conversion import image_encoding
+from data_prep.errors import UserError
+from data_prep.sources import tfds
+
+NAMES = ["cat", "dog", "fox"]
+
+
+def jpeg(grey: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (8, 6), grey).save(file, "JPEG")
+    return file.getvalue()
+
+
+def info(builder, **features) -> tensorflow_datasets.core.DatasetInfo:
+    return tensorflow_datasets.core.DatasetInfo(
+        builder=builder, features=tensorflow_datasets.features.FeaturesDict(features)
+    )
+
+
+class NamedPictures(tensorflow_datasets.core.GeneratorBasedBuilder):
+    """JPEGs with file names; train and validation, and a test split besides."""
+
+    VERSION = tensorflow_datasets.core.Version("1.2.3")
+
+    def _info(self):
+        return info(
+            self,
+            image=tensorflow_datasets.features.Image(encoding_format="jpeg"),
+            label=tensorflow_datasets.features.ClassLabel(names=NAMES),
+            file_name=tensorflow_datasets.features.Text(),
+        )
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {
+            "train": self._generate_examples("train", 7),
+            "validation": self._generate_examples("validation", 2),
+            "test": self._generate_examples("test", 1),
+        }
+
+    def _generate_examples(self, split, num_examples):
+        for index in range(num_examples):
+            name = f"{split}/{index}.JPEG"
+            yield (
+                name,
+                {
+                    "image": io.BytesIO(jpeg(10 * index)),
+                    "label": index % 3,
+                    "file_name": name,
+                },
+            )
+
+
+class NamelessPictures(tensorflow_datasets.core.GeneratorBasedBuilder):
+    """PNGs as MNIST and CIFAR-10 have them: train and test, without file names."""
+
+    VERSION = tensorflow_datasets.core.Version("1.0.0")
+    TEST_LABELS = (2, 0)
+
+    def _info(self):
+        return info(
+            self,
+            id=tensorflow_datasets.features.Text(),
+            image=tensorflow_datasets.features.Image(shape=(6, 8, 1)),
+            label=tensorflow_datasets.features.ClassLabel(num_classes=3),
+        )
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {
+            "train": self._generate_examples((0, 1, 1, 2)),
+            "test": self._generate_examples(self.TEST_LABELS),
+        }
+
+    def _generate_examples(self, labels):
+        for index, label in enumerate(labels):
+            image = np.full((6, 8, 1), 10 * index + 1, np.uint8)
+            yield index, {"id": f"number {index}", "image": image, "label": label}
+
+
+class UnlabelledPictures(NamelessPictures):
+    TEST_LABELS = (-1, -1)
+
+
+class Sentences(NamelessPictures):
+    def _info(self):
+        return info(self, text=tensorflow_datasets.features.Text())
+
+
+class Unreachable(NamelessPictures):
+    def _split_generators(self, dl_manager):
+        raise ConnectionError("no way\nto example.com")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("tfds")
+
+
+def test_pictures_are_read_from_the_record_files(data_dir):
+    raw = tfds.prepare("named_pictures", data_dir)
+    assert raw.class_names == ("cat", "dog", "fox")
+    assert raw.class_descriptions == ()
+    assert raw.num_ignored_files == 0
+    assert raw.warnings == ()
+    folder = data_dir / "named_pictures" / "1.2.3"
+    assert raw.description == {
+        "tfds_name": "named_pictures/1.2.3",
+        "tfds_dir": str(folder),
+    }
+    assert list(raw.splits) == ["train", "validation"]
+    found = {p.filename: (p.class_name, p.read()) for p in raw.splits["train"]}
+    assert found == {
+        f"{index}.JPEG": (NAMES[index % 3], jpeg(10 * index)) for index in range(7)
+    }
+    counts = np.bincount(raw.splits["train"].class_indices)
+    assert counts.tolist() == [3, 2, 2]
+    assert {p.filename for p in raw.splits["validation"]} == {"0.JPEG", "1.JPEG"}
+    path = folder / "named_pictures-validation.tfrecord-00000-of-00001"
+    picture = raw.splits["validation"][0]
+    assert picture.path == str(path)
+    assert picture.name == f"{path}: {picture.filename}"
+    # What is in the files but no picture: a frame of 16 bytes a record.
+    sizes = os.path.getsize(path) - 16 * 2
+    assert raw.splits["validation"].num_bytes_estimate() == sizes
+
+
+def test_pictures_without_names_are_called_by_their_places(data_dir):
+    raw = tfds.prepare("nameless_pictures", data_dir)
+    assert raw.class_names == ("0", "1", "2")
+    names = [picture.filename for picture in raw.splits["train"]]
+    assert names == [f"train-{index:08d}" for index in range(4)]
+    test = raw.splits["validation"]
+    assert [p.filename for p in test] == ["validation-00000000", "validation-00000001"]
+    assert sorted(test.class_indices.tolist()) == [0, 2]
+    for picture in test:
+        encoded = image_encoding.to_jpeg(picture.read(), picture.name)
+        assert encoded.converted_from == "PNG"
+        assert (encoded.height, encoded.width) == (6, 8)
+
+
+def test_what_is_prepared_is_only_read_the_second_time(data_dir):
+    first = tfds.prepare("named_pictures", data_dir)
+    folder = pathlib.Path(first.description["tfds_dir"])
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    second = tfds.prepare("named_pictures:1.2.3", data_dir)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    for split in first.splits:
+        assert first.splits[split].fingerprint() == second.splits[split].fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_pictures", "it says: Dataset no_such_pictures not found"),
+        ("named_pictures:9.9.9", "cannot be loaded at version 9.9.9"),
+        ("a name//", "Parsing builder name string a name// failed"),
+        ("unreachable", "it says: no way to example.com"),
+        ("sentences", r"one Image and one ClassLabel .*; it has text \(Text\)"),
+        ("unlabelled_pictures", "must be from 0 to 2; they are from -1 to -1"),
+    ],
+)
+def test_what_cannot_be_prepared_is_named(data_dir, name, message):
+    with pytest.raises(UserError, match=message) as error:
+        tfds.prepare(name, data_dir)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 700
+
+
+def test_another_file_format_is_refused(tmp_path):
+    raw = tfds.prepare("nameless_pictures", tmp_path)
+    info_file = pathlib.Path(raw.description["tfds_dir"], "dataset_info.json")
+    content = json.loads(info_file.read_text())
+    content["fileFormat"] = "riegeli"
+    info_file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="must be in the file format tfrecord"):
+        tfds.prepare("nameless_pictures", tmp_path)
+
+
+def test_a_record_file_with_too_few_records_is_refused(tmp_path):
+    raw = tfds.prepare("nameless_pictures", tmp_path)
+    train = raw.splits["train"]
+    path = pathlib.Path(train[0].path)
+    path.write_bytes(path.read_bytes()[: train[3].offset])
+    with pytest.raises(UserError, match=r"must hold 4 records, .*; it holds 3"):
+        tfds.prepare("nameless_pictures", tmp_path)
