@@ -95,12 +95,12 @@ def _work(
     """Returns network, step, and the operations that the step needs for an image."""
     if settings.infer:
         model, step = step_timing.evaluation_step(config)
-        return model, step, flops.of_forward_pass(model)
+        return model, step, flops.count_forward_pass(model)
     alone = Communicator(Place())
     model, step = step_timing.training_step(
         config, communicator if settings.average_gradients else alone
     )
-    return model, step, flops.of_training_step(model)
+    return model, step, flops.count_training_step(model)
 
 
 def _images(

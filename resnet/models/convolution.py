@@ -1,7 +1,9 @@
-"""A convolution without bias, its padding independent of the input's size.
+"""2-D convolution with fixed padding, which doesn't depend on the input's size.
 
-`(kernel_size - 1) // 2` zeros before, the rest of `kernel_size - 1` after, in both
-directions, for every stride (the TPU recipe's `fixed_padding`).
+In both dimensions and for every stride it pads with `(kernel_size - 1) // 2` zeros
+before the images and with the rest of `kernel_size - 1` zeros after them.
+
+Source: tensorflow/tpu, models/official/resnet/resnet_model.py, fixed_padding.
 """
 
 from typing import Any
@@ -22,16 +24,17 @@ def conv2d(
 ) -> tf.Tensor:
     """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`.
 
-    It is of the images' dtype. Bias, residual and ReLU, in this order, are done before
-    the result is rounded and stored.
+    The result has the images' dtype. Bias, residual and ReLU are applied in this order,
+    before the result is rounded and stored.
 
     Args:
         images: `[batch, height, width, channels]`, float32 or bfloat16.
-        kernel: `[size, size, channels, filters]`, float32; rounded to the images'.
-        stride: Of both directions.
+        kernel: `[size, size, channels, filters]`, float32; it is rounded to the images'
+            dtype.
+        stride: Stride in both dimensions.
         bias: `[filters]`, float32, or None.
-        residual: What to add, shaped like the result and of its dtype, or None.
-        relu: Whether negative results become 0.
+        residual: Tensor to add, of the shape and dtype of the result, or None.
+        relu: Whether to apply ReLU.
     """
     library = native.convolutions(images.dtype)
     if library is None:
@@ -54,10 +57,11 @@ def conv2d_with_stock_ops(
     residual: tf.Tensor | None = None,
     relu: bool = False,
 ) -> tf.Tensor:
-    """Returns what `conv2d` does, made of TensorFlow's own ops.
+    """Returns the result of `conv2d`, computed by TensorFlow's own ops.
 
-    As a pad and a convolution without padding it stays inside oneDNN forward and
-    backward, which explicit padding of the convolution does not.
+    This is the reference implementation of the compiled op, and the fallback where that
+    op can't be used. The forward and the backward pass of `tf.pad` and an unpadded
+    convolution run in oneDNN, those of a convolution with explicit padding don't.
     """
     size = kernel.shape[0]
     before = (size - 1) // 2
@@ -74,20 +78,20 @@ def conv2d_with_stock_ops(
 
 @tf.RegisterGradient("ResnetConv2D")
 def _gradients(op: tf.Operation, gradient: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of images, kernel, and bias and residual if there are."""
+    """Returns gradients of images and kernel, and of bias and residual if present."""
     images, kernel = op.inputs[:2]
     stride = op.get_attr("stride")
     library: Any = native.ops()
     if op.get_attr("relu"):
         gradient = tf.where(op.outputs[0] > 0, gradient, tf.zeros_like(gradient))
     kernel_gradient = library.resnet_conv2d_kernel_gradient(
-        images=normalization.computed_again(images, gradient),
+        images=normalization.rematerialize(images, gradient),
         gradient=gradient,
         kernel_size=kernel.shape[0],
         stride=stride,
     )
-    # In this order ranks can average the kernel's gradient while they go on, and no
-    # images wait in memory for a kernel gradient that was put off.
+    # The kernel's gradient comes first: its all-reduce overlaps with the rest of the
+    # backward pass, and no images stay in memory for a deferred kernel gradient.
     with tf.control_dependencies([kernel_gradient]):
         images_gradient = library.resnet_conv2d_input_gradient(
             images_shape=tf.shape(images),

@@ -1,7 +1,7 @@
-"""How many floating-point operations a network needs for an image.
+"""Counts the floating-point operations (FLOPs) of a Keras model per image.
 
-Those of convolutions and dense layers, which are nearly all: a multiplication and an
-addition count as two.
+Only convolutions and dense layers count, which are nearly all of the work. A
+multiplication and an addition count as two operations.
 """
 
 import math
@@ -9,33 +9,35 @@ import math
 import keras
 
 
-def of_forward_pass(model: keras.Model) -> int:
-    """Returns the operations that the logits of one image need."""
-    return sum(_of_layers(model))
+def count_forward_pass(model: keras.Model) -> int:
+    """Returns the number of operations of the forward pass for one image."""
+    return sum(_count_layers(model))
 
 
-def of_training_step(model: keras.Model) -> int:
-    """Returns the operations that one image needs in a step of training.
+def count_training_step(model: keras.Model) -> int:
+    """Returns the number of operations of forward and backward pass for one image.
 
-    Each layer computes its result, the gradient of its kernel and that of its input,
-    all of the same size; but nobody needs the gradient of the images.
+    In each layer the outputs, the gradient of the kernel and the gradient of the inputs
+    take the same number of operations. The first layer doesn't compute the gradient of
+    its inputs, the images.
     """
-    layers = _of_layers(model)
+    layers = _count_layers(model)
     return 3 * sum(layers) - layers[0]
 
 
-def _of_layers(model: keras.Model) -> list[int]:
-    """Returns the operations of each kernel, from the images on.
+def _count_layers(model: keras.Model) -> list[int]:
+    """Returns the number of operations in the forward pass for each kernel, in order.
 
-    A kernel `[height, width, channels, filters]` is applied at every place of its
+    A kernel `[height, width, channels, filters]` is applied at every position of its
     layer's output, a kernel `[features, classes]` once.
     """
-    found = []
+    counts = []
     for layer in model.layers:
         for weight in layer.trainable_weights:
             if len(weight.shape) == 4:
                 output, *_ = keras.tree.flatten(layer.output)
-                found.append(2 * math.prod(weight.shape) * math.prod(output.shape[1:3]))
+                positions = math.prod(output.shape[1:3])
+                counts.append(2 * math.prod(weight.shape) * positions)
             elif len(weight.shape) == 2:
-                found.append(2 * math.prod(weight.shape))
-    return found
+                counts.append(2 * math.prod(weight.shape))
+    return counts

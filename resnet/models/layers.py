@@ -1,7 +1,7 @@
 """The layers of the networks: normalized convolution, pooling, classifier.
 
-They compute in the dtype of what comes in, float32 or bfloat16, and keep their
-variables in float32. Images are `[batch, height, width, channels]`.
+They compute in the dtype of their inputs, float32 or bfloat16, and keep their variables
+in float32. Images and feature maps are `[batch, height, width, channels]`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from resnet.models import convolution, normalization
 
 
 class Layer(keras.layers.Layer):
-    """A layer that casts neither its inputs nor its variables by itself."""
+    """A Keras layer without automatic casts of its inputs or variables."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, autocast=False, dtype="float32")
@@ -26,7 +26,7 @@ class Layer(keras.layers.Layer):
         initializer: Any,
         trainable: bool = True,
     ) -> Any:
-        """Returns a new float32 variable of this layer."""
+        """Adds a float32 variable to this layer and returns it."""
         return self.add_weight(
             name=name,
             shape=tuple(shape),
@@ -38,12 +38,15 @@ class Layer(keras.layers.Layer):
 
 
 class ConvNorm(Layer):
-    """A convolution, its normalization, the sum with a residual, and ReLU.
+    """Convolution, batch normalization, optional residual addition and ReLU.
 
-    In training it normalizes by the mean and variance of this rank's batch and moves
-    its averages towards them; the variance that it keeps is the unbiased one, as in the
-    fused op of TensorFlow 1, the TPU recipe's. Otherwise it normalizes by the averages:
-    as factors of the kernel and as a bias, so that the normalization costs nothing.
+    In training mode it normalizes with the mean and the variance of this rank's batch
+    and updates the moving averages: average = m * average + (1 - m) * batch statistic,
+    where m is `batch_norm_momentum`. The moving variance is that of the unbiased
+    estimates, as in TensorFlow 1's fused op, which the TPU recipe uses.
+
+    In inference mode it normalizes with the moving averages, which are folded into the
+    convolution's kernel and bias, so the normalization costs nothing.
 
     Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
     """
@@ -53,48 +56,75 @@ class ConvNorm(Layer):
         filters: int,
         kernel_size: int,
         stride: int,
-        decay: float,
+        batch_norm_momentum: float,
         seed: int,
         name: str,
         relu: bool = True,
         zero_gamma: bool = False,
         num_copies: int = 1,
+        epsilon: float = normalization.EPSILON,
+        fixed_gamma: bool = False,
+        use_bias: bool = False,
     ) -> None:
-        """Makes the layer.
+        """Stores the settings of the layer.
 
         Args:
-            filters: Channels of the result.
-            kernel_size: Side of the kernel.
-            stride: Of both directions.
-            decay: Of the moving averages.
-            seed: Of the initial kernel.
-            name: Of the layer.
-            relu: Whether negative results become 0.
-            zero_gamma: Whether the scale starts at 0 rather than at 1.
-            num_copies: How often the result is returned: once for each layer that takes
-                it, so that their gradients are summed in the backward pass of this one.
+            filters: Number of output channels.
+            kernel_size: Height and width of the kernel.
+            stride: Stride in both dimensions.
+            batch_norm_momentum: Momentum of the moving averages, in [0, 1).
+            seed: Seed of the initial kernel.
+            name: Name of the layer, the first part of its variables' paths.
+            relu: Whether to apply ReLU to the outputs.
+            zero_gamma: Whether gamma, the scale, is initialized to 0 instead of 1.
+            num_copies: Number of references to the output that `call` returns. With one
+                for each consuming layer, the gradients of all of them are summed inside
+                this layer's backward op instead of by an op of their own.
+            epsilon: Constant added to the variance before the square root.
+            fixed_gamma: Whether gamma is the constant 1 and not a variable, as with
+                `scale=False` of Keras' BatchNormalization.
+            use_bias: Whether the convolution has a trainable bias, initialized to 0, in
+                front of the normalization.
+
+        Raises:
+            ValueError: If both `zero_gamma` and `fixed_gamma` are set.
         """
         super().__init__(name)
+        if zero_gamma and fixed_gamma:
+            raise ValueError(
+                f"expected at most one of zero_gamma and fixed_gamma for layer {name},"
+                " got both; a fixed gamma is always 1"
+            )
         self.filters = filters
         self.kernel_size = kernel_size
         self.stride = stride
-        self.decay = decay
+        self.batch_norm_momentum = batch_norm_momentum
         self.seed = seed
         self.relu = relu
         self.zero_gamma = zero_gamma
         self.num_copies = num_copies
+        self.epsilon = epsilon
+        self.fixed_gamma = fixed_gamma
+        self.use_bias = use_bias
 
     def build(self, input_shape: Sequence[int], *_: Any) -> None:
-        """Makes the kernel, `[size, size, channels, filters]`, and the `[filters]`."""
+        """Creates the variables.
+
+        The kernel is `[kernel_size, kernel_size, channels, filters]`; bias, gamma, beta
+        and the moving averages are `[filters]`.
+        """
         self.kernel = self.add_float(
             "kernel",
             (self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
-            keras.initializers.VarianceScaling(seed=self.seed),  # As the TPU recipe's.
+            keras.initializers.VarianceScaling(seed=self.seed),  # As in the TPU recipe.
         )
         shape = (self.filters,)
-        self.gamma = self.add_float(
-            "gamma", shape, "zeros" if self.zero_gamma else "ones"
-        )
+        if self.use_bias:
+            self.bias = self.add_float("bias", shape, "zeros")
+        if not self.fixed_gamma:
+            self.gamma = self.add_float(
+                "gamma", shape, "zeros" if self.zero_gamma else "ones"
+            )
         self.beta = self.add_float("beta", shape, "zeros")
         self.moving_mean = self.add_float("moving_mean", shape, "zeros", False)
         self.moving_variance = self.add_float("moving_variance", shape, "ones", False)
@@ -107,43 +137,56 @@ class ConvNorm(Layer):
     ) -> tf.Tensor | list[tf.Tensor]:
         """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`.
 
-        A list of equal ones if there are several copies.
+        With `num_copies` above 1 it returns a list with that many equal tensors.
+
+        Args:
+            images: `[batch, height, width, channels]`, float32 or bfloat16.
+            residual: Tensor to add before the ReLU, of the shape and dtype of the
+                result, or None.
+            training: Whether to normalize with the batch's statistics and to update the
+                moving averages.
         """
         if training:
-            outputs = self._normalized_by_batch(images, residual)
+            outputs = self._call_in_training(images, residual)
         else:
-            outputs = self._normalized_by_averages(images, residual)
+            outputs = self._call_in_inference(images, residual)
         return outputs[0] if self.num_copies == 1 else outputs
 
-    def _normalized_by_batch(
+    def _call_in_training(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        images = convolution.conv2d(images, self.kernel.value, self.stride)
+        bias = self.bias.value if self.use_bias else None
+        images = convolution.conv2d(images, self.kernel.value, self.stride, bias)
         outputs, mean, variance = normalization.batch_norm(
             images,
-            self.gamma.value,
+            tf.ones([self.filters]) if self.fixed_gamma else self.gamma.value,
             self.beta.value,
             residual,
             self.relu,
             self.num_copies,
+            self.epsilon,
         )
         for average, new in (
             (self.moving_mean.value, mean),
             (self.moving_variance.value, variance),
         ):
-            average.assign_sub((average - new) * (1 - self.decay))
+            average.assign_sub((average - new) * (1 - self.batch_norm_momentum))
         return list(outputs)
 
-    def _normalized_by_averages(
+    def _call_in_inference(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        variance = self.moving_variance.value
-        scale = self.gamma.value * tf.math.rsqrt(variance + normalization.EPSILON)
+        scale = tf.math.rsqrt(self.moving_variance.value + self.epsilon)
+        if not self.fixed_gamma:
+            scale = self.gamma.value * scale
+        mean = self.moving_mean.value
+        if self.use_bias:
+            mean = mean - self.bias.value
         outputs = convolution.conv2d(
             images,
             self.kernel.value * scale,
             self.stride,
-            self.beta.value - self.moving_mean.value * scale,
+            self.beta.value - mean * scale,
             residual,
             self.relu,
         )
@@ -152,14 +195,14 @@ class ConvNorm(Layer):
     def compute_output_shape(
         self, input_shape: Sequence[int], *_: Any
     ) -> tuple[int, ...] | list[tuple[int, ...]]:
-        """Returns the shape of what `call` returns, or a list of shapes."""
+        """Returns the shape of `call`'s result, or a list of `num_copies` shapes."""
         height, width = (-(-side // self.stride) for side in input_shape[1:3])
         shape = (input_shape[0], height, width, self.filters)
         return shape if self.num_copies == 1 else [shape] * self.num_copies
 
 
 class MaxPool(Layer):
-    """The maximum of each window of places ("SAME" padding, as the TPU recipe)."""
+    """Max pooling with "SAME" padding, as in the TPU recipe."""
 
     def __init__(self, window: int, stride: int, name: str) -> None:
         super().__init__(name)
@@ -171,8 +214,8 @@ class MaxPool(Layer):
         return tf.nn.max_pool2d(images, self.window, self.stride, "SAME")
 
 
-class MaxOfAll(Layer):
-    """The maximum over all places; the batch must tell its height and width."""
+class GlobalMaxPool(Layer):
+    """Max pooling over all positions; needs inputs of static height and width."""
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, 1, 1, channels]`."""
@@ -181,10 +224,10 @@ class MaxOfAll(Layer):
 
 
 class AvgPool(Layer):
-    """The mean of each two times two places; at an odd side's end, of those there are.
+    """2x2 average pooling of stride 2; padding doesn't count in the averages.
 
-    TensorFlow's own op is fast in both number formats, its gradient too, and rounds
-    only the means.
+    TensorFlow's own op and its gradient are fast in both dtypes and round only the
+    averages.
     """
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
@@ -192,28 +235,49 @@ class AvgPool(Layer):
         return tf.nn.avg_pool2d(images, 2, 2, "SAME")
 
 
-class Sum(Layer):
-    """The sum of two equally shaped inputs."""
+class Add(Layer):
+    """The sum of two inputs of the same shape."""
 
     def call(self, images: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-        """Returns what both add up to."""
+        """Returns the elementwise sum."""
         return images + residual
 
 
 class Cast(Layer):
-    """The images in the dtype that the network computes in."""
+    """The cast of the images to the dtype that the network computes in."""
 
-    def __init__(self, compute_dtype: str, name: str) -> None:
+    def __init__(self, to: str, name: str) -> None:
         super().__init__(name)
-        self.to = compute_dtype
+        self.to = to
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns the images, cast."""
+        """Returns the images, shape unchanged, in the dtype `to`."""
         return tf.cast(images, self.to)
 
 
+class ZeroPadShortcut(Layer):
+    """An identity shortcut without parameters to a smaller, deeper feature map.
+
+    It subsamples the positions and appends channels of zeros.
+
+    Source: He et al. 2015, arXiv:1512.03385, section 3.3, option A; the zeros come last
+    as in facebookarchive/fb.resnet.torch, models/resnet.lua.
+    """
+
+    def __init__(self, filters: int, stride: int, name: str) -> None:
+        super().__init__(name)
+        self.filters = filters
+        self.stride = stride
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`."""
+        images = images[:, :: self.stride, :: self.stride]
+        num_zeros = self.filters - images.shape[-1]
+        return tf.pad(images, [[0, 0], [0, 0], [0, 0], [0, num_zeros]])
+
+
 class Classifier(Layer):
-    """The mean over all places, then a dense layer with bias."""
+    """Global average pooling, then a dense layer with bias."""
 
     def __init__(self, num_classes: int, seed: int, name: str) -> None:
         super().__init__(name)
@@ -221,7 +285,7 @@ class Classifier(Layer):
         self.seed = seed
 
     def build(self, input_shape: Sequence[int]) -> None:
-        """Makes the kernel, `[channels, num_classes]`, and the bias."""
+        """Creates the kernel, `[channels, num_classes]`, and the bias."""
         self.kernel = self.add_float(
             "kernel",
             (input_shape[-1], self.num_classes),
@@ -237,7 +301,10 @@ class Classifier(Layer):
 
 
 class ScaledLinear(Layer):
-    """A dense layer without bias for images of one place, its logits scaled."""
+    """A dense layer without bias that multiplies its logits by a constant.
+
+    Its inputs are `[batch, 1, 1, channels]`.
+    """
 
     def __init__(self, num_classes: int, scale: float, seed: int, name: str) -> None:
         super().__init__(name)
@@ -246,11 +313,11 @@ class ScaledLinear(Layer):
         self.seed = seed
 
     def build(self, input_shape: Sequence[int]) -> None:
-        """Makes the kernel, `[channels, num_classes]`."""
+        """Creates the kernel, `[channels, num_classes]`."""
         self.kernel = self.add_float(
             "kernel",
             (input_shape[-1], self.num_classes),
-            # As PyTorch's default, the source's.
+            # PyTorch's default, which the source uses.
             keras.initializers.VarianceScaling(
                 1 / 3, distribution="uniform", seed=self.seed
             ),

@@ -1,4 +1,4 @@
-"""Batch normalization in training, with the sum with a residual and ReLU in one op.
+"""Batch normalization in training mode, with residual addition and ReLU in one op.
 
 Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
 """
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from resnet import native
 
-EPSILON = 1e-5  # As in the TPU recipe.
+EPSILON = 1e-5  # The TPU recipe's.
 
 
 def batch_norm(
@@ -19,31 +19,41 @@ def batch_norm(
     residual: tf.Tensor | None,
     relu: bool,
     num_copies: int = 1,
+    epsilon: float = EPSILON,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
-    """Returns the normalized images, the mean and the variance of each channel.
+    """Returns the normalized images y, and the mean and variance of each channel.
 
-    y = relu(gamma * (x - mean) / sqrt(biased variance + EPSILON) + beta + residual),
-    by the moments of these images. The variance that is returned is the unbiased one.
-    Mean and variance pass no gradients.
+    y = relu(gamma * (x - mean) / sqrt(variance + epsilon) + beta + residual)
+
+    with the mean and the biased variance of `x` over batch, height and width. The
+    returned variance is the unbiased estimate. No gradients flow through the returned
+    mean and variance.
 
     Args:
         x: `[batch, height, width, channels]`, float32 or bfloat16.
-        gamma: `[channels]`, float32.
-        beta: `[channels]`, float32.
-        residual: What to add, shaped like `x` and of its dtype, or None.
-        relu: Whether negative results become 0.
-        num_copies: How often y is returned, the same each time. With one for each layer
-            that takes it, their gradients are summed where they are read anyway.
+        gamma: Scale, `[channels]`, float32.
+        beta: Shift, `[channels]`, float32.
+        residual: Tensor to add, of the shape and dtype of `x`, or None.
+        relu: Whether to apply ReLU.
+        num_copies: Number of references to y that are returned. With one for each
+            consumer, the backward op sums their gradients while it reads them.
+        epsilon: Constant added to the variance.
+
+    Returns:
+        y, `num_copies` times, of the shape and dtype of `x`; mean and variance,
+        `[channels]`, float32.
     """
     library = native.fast_ops(x.dtype)
     if library is None:
-        return batch_norm_with_stock_ops(x, gamma, beta, residual, relu, num_copies)
+        return batch_norm_with_stock_ops(
+            x, gamma, beta, residual, relu, num_copies, epsilon
+        )
     outputs = library.resnet_batch_norm(
         x=x,
         gamma=gamma,
         beta=beta,
         residual=[] if residual is None else [residual],
-        epsilon=EPSILON,
+        epsilon=epsilon,
         relu=relu,
         num_copies=num_copies,
     )
@@ -57,15 +67,20 @@ def batch_norm_with_stock_ops(
     residual: tf.Tensor | None,
     relu: bool,
     num_copies: int = 1,
+    epsilon: float = EPSILON,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
-    """Returns what `batch_norm` does, made of TensorFlow's own ops."""
+    """Returns the results of `batch_norm`, computed by TensorFlow's own ops.
+
+    This is the reference implementation of the compiled op, and the fallback where that
+    op can't be used.
+    """
     y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x,
         scale=gamma,
         offset=beta,
         mean=[],
         variance=[],
-        epsilon=EPSILON,
+        epsilon=epsilon,
         is_training=True,
     )
     if residual is not None:
@@ -75,16 +90,17 @@ def batch_norm_with_stock_ops(
     return (y,) * num_copies, mean, variance
 
 
-def computed_again(images: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """Returns the images; those of `batch_norm` are computed again, to the same bits.
+def rematerialize(images: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """Returns the images, recomputed bit for bit if `batch_norm` is their producer.
 
-    Until then they needn't be kept, which is a sixth of what ResNet-50's forward pass
-    would leave in memory for its backward pass. In a graph only, and not where there
-    are copies or a residual.
+    The output of the forward pass then needn't stay in memory until the backward pass,
+    which saves a sixth of ResNet-50's activations. In eager mode, for other producers,
+    and for a `batch_norm` with a residual or several copies (whose outputs stay in
+    memory anyway) the images are returned as they are.
 
     Args:
-        images: What a forward pass has computed.
-        after: What has to be there first.
+        images: A result of the forward pass, `[batch, height, width, channels]`.
+        after: Tensor that must be available before the recomputation starts.
     """
     if not tf.is_symbolic_tensor(images) or images.op.type != "ResnetBatchNorm":
         return images
@@ -107,13 +123,13 @@ def computed_again(images: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
 
 @tf.RegisterGradient("ResnetBatchNorm")
 def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of x, gamma, beta, and of the residual if there is one."""
+    """Returns the gradients of x, gamma and beta, and of the residual if present."""
     num_copies = op.get_attr("num_copies")
     mean, _, inverse_stddev, positive = op.outputs[num_copies:]
     x, gamma, beta, *residuals = op.inputs
     library: Any = native.ops()
-    found = library.resnet_batch_norm_grad(
-        dy=[one for one in gradients[:num_copies] if one is not None],
+    results = library.resnet_batch_norm_grad(
+        dy=[dy for dy in gradients[:num_copies] if dy is not None],
         x=x,
         positive=positive,
         gamma=gamma,
@@ -123,4 +139,4 @@ def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
         relu=op.get_attr("relu"),
         num_residuals=len(residuals),
     )
-    return [found.dx, found.dgamma, found.dbeta, *found.dresidual]
+    return [results.dx, results.dgamma, results.dbeta, *results.dresidual]

@@ -1,13 +1,16 @@
-"""ResNet of 18 to 200 layers ("v1.5": the stride of a bottleneck is in its 3x3).
+"""ResNet with 18 to 200 layers for ImageNet ("v1.5"), and ResNet-D.
 
-Source: He et al. 2015, arXiv:1512.03385, as in the TPU recipe (tensorflow/tpu,
-models/official/resnet/resnet_model.py): a projection in the first block of every stage,
-the first one included; the last normalization of a block starts at 0.
+v1.5 means that the 3x3 convolution of a bottleneck block has its stride. Every stage,
+the first one included, begins with a block with a projection shortcut, and gamma of the
+last normalization in a block is initialized to 0.
+Source: He et al. 2015, arXiv:1512.03385, as in tensorflow/tpu,
+models/official/resnet/resnet_model.py.
 
-ResNet-D has three 3x3 convolutions for the first 7x7, and its projections of stride 2
-average four places rather than leave out three of them. Source: He et al. 2018,
-arXiv:1812.01187, figures 2c and 2d, as the TPU recipe's use_resnetd_stem and
-resnetd_shortcut; here the projections of blocks without a bottleneck do so too.
+ResNet-D replaces the 7x7 convolution of the stem with three 3x3 convolutions, and puts
+2x2 average pooling in front of projections of stride 2, which then have stride 1.
+Source: He et al. 2018, arXiv:1812.01187, figures 2c and 2d, as in the TPU recipe's
+use_resnetd_stem and resnetd_shortcut; here the basic blocks of ResNet-18 and 34 have
+the pooled shortcut too.
 """
 
 import random
@@ -18,7 +21,7 @@ import keras
 
 from resnet.models import layers
 
-# Layers -> (blocks of each stage, whether they are bottlenecks).
+# Number of layers -> (number of blocks in each stage, whether they are bottlenecks).
 DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
@@ -30,48 +33,51 @@ DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 STAGE_FILTERS = (64, 128, 256, 512)
 BOTTLENECK_EXPANSION = 4
 
-Copies = Any  # A KerasTensor, or a list of equal ones.
+Copies = Any  # A KerasTensor, or a list of references to the same one.
 
 
 def build(
     depth: int,
     num_classes: int,
     image_size: int,
-    batch_norm_decay: float,
+    batch_norm_momentum: float,
     compute_dtype: str,
     seed: int,
     zero_last_gamma: bool = True,
     is_resnet_d: bool = False,
 ) -> keras.Model:
-    """Returns the network: float32 images in, float32 logits out.
+    """Returns a Keras model from float32 images to float32 logits.
 
     Args:
-        depth: A key of `DEPTHS`.
-        num_classes: Length of the logits.
-        image_size: Side in pixels of the images that the layers' shapes are told for.
-        batch_norm_decay: Of the moving averages.
+        depth: Number of layers, a key of `DEPTHS`.
+        num_classes: Number of logits.
+        image_size: Height and width in pixels that the symbolic shapes are for.
+        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
         compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Of the initial weights.
-        zero_last_gamma: Whether the last normalization of a block starts at 0.
-        is_resnet_d: Whether it is a ResNet-D.
+        seed: Seed of the initial weights.
+        zero_last_gamma: Whether gamma of the last normalization in each block is
+            initialized to 0 instead of 1.
+        is_resnet_d: Whether to build the ResNet-D variant.
     """
     blocks, is_bottleneck = DEPTHS[depth]
     generator = random.Random(seed)
     seeds = iter(lambda: generator.getrandbits(31), None)
-    parts = _Parts(batch_norm_decay, zero_last_gamma, is_resnet_d, seeds)
+    builder = _Builder(batch_norm_momentum, zero_last_gamma, is_resnet_d, seeds)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
-    x = parts.stem(x)
+    x = builder.stem(x)
     x = layers.MaxPool(3, 2, name="stem_pool")(x)
-    copies = [x, x]  # For the convolutions of the next block and for its shortcut.
+    copies = [x, x]  # The first for the next block's convolutions, then its shortcut.
     for stage, (num_blocks, filters) in enumerate(
         zip(blocks, STAGE_FILTERS, strict=True), start=1
     ):
         for block in range(1, num_blocks + 1):
             stride = 2 if stage > 1 and block == 1 else 1
-            make = parts.bottleneck if is_bottleneck else parts.basic
+            add_block = (
+                builder.bottleneck_block if is_bottleneck else builder.basic_block
+            )
             is_last = (stage, block) == (len(blocks), num_blocks)
-            copies = make(
+            copies = add_block(
                 copies,
                 filters,
                 stride,
@@ -79,24 +85,24 @@ def build(
                 f"stage{stage}_block{block}",
                 num_copies=1 if is_last else 2,
             )
-    seed = next(parts.seeds)
+    seed = next(builder.seeds)
     logits = layers.Classifier(num_classes, seed, name="classifier")(copies)
     return keras.Model(
         inputs, logits, name=f"resnet{depth}{'d' if is_resnet_d else ''}"
     )
 
 
-class _Parts:
-    """The pieces of a ResNet, each variable's seed drawn in turn."""
+class _Builder:
+    """Adds layers and blocks to a graph; draws the seed of each layer in order."""
 
     def __init__(
         self,
-        batch_norm_decay: float,
+        batch_norm_momentum: float,
         zero_last_gamma: bool,
         is_resnet_d: bool,
         seeds: Iterator[int],
     ) -> None:
-        self.batch_norm_decay = batch_norm_decay
+        self.batch_norm_momentum = batch_norm_momentum
         self.zero_last_gamma = zero_last_gamma
         self.is_resnet_d = is_resnet_d
         self.seeds = seeds
@@ -110,26 +116,26 @@ class _Parts:
         name: str,
         relu: bool = True,
     ) -> keras.KerasTensor:
-        """Returns a normalized convolution of `x`."""
+        """Returns `x` after a convolution with batch normalization."""
         return layers.ConvNorm(
             filters,
             kernel_size,
             stride,
-            self.batch_norm_decay,
+            self.batch_norm_momentum,
             next(self.seeds),
             name,
             relu=relu,
         )(x)
 
     def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
-        """Returns 64 channels, made of the images at half their size."""
+        """Returns the stem's feature map: 64 channels at half the images' size."""
         if not self.is_resnet_d:
             return self.conv(x, 64, 7, 2, "stem")
         x = self.conv(x, 32, 3, 2, "stem_1")
         x = self.conv(x, 32, 3, 1, "stem_2")
         return self.conv(x, 64, 3, 1, "stem_3")
 
-    def last(
+    def last_conv(
         self,
         x: keras.KerasTensor,
         residual: keras.KerasTensor,
@@ -138,12 +144,12 @@ class _Parts:
         name: str,
         num_copies: int,
     ) -> Copies:
-        """Returns the end of a block, as often as it is needed."""
+        """Returns a block's output: convolution, residual addition and ReLU."""
         return layers.ConvNorm(
             filters,
             kernel_size,
             1,
-            self.batch_norm_decay,
+            self.batch_norm_momentum,
             next(self.seeds),
             name,
             zero_gamma=self.zero_last_gamma,
@@ -158,6 +164,7 @@ class _Parts:
         is_first: bool,
         name: str,
     ) -> keras.KerasTensor:
+        """Returns `x`, or its projection in the first block of a stage."""
         if not is_first:
             return x
         if self.is_resnet_d and stride == 2:
@@ -165,7 +172,7 @@ class _Parts:
             stride = 1
         return self.conv(x, filters, 1, stride, f"{name}_shortcut", relu=False)
 
-    def basic(
+    def basic_block(
         self,
         copies: Copies,
         filters: int,
@@ -174,13 +181,13 @@ class _Parts:
         name: str,
         num_copies: int,
     ) -> Copies:
-        """Returns the output of a block of two 3x3 convolutions."""
+        """Returns the output of a block with two 3x3 convolutions."""
         x, shortcut = copies
         residual = self.shortcut(shortcut, filters, stride, is_first, name)
         x = self.conv(x, filters, 3, stride, f"{name}_1")
-        return self.last(x, residual, filters, 3, f"{name}_2", num_copies)
+        return self.last_conv(x, residual, filters, 3, f"{name}_2", num_copies)
 
-    def bottleneck(
+    def bottleneck_block(
         self,
         copies: Copies,
         filters: int,
@@ -189,10 +196,10 @@ class _Parts:
         name: str,
         num_copies: int,
     ) -> Copies:
-        """Returns the output of a 1x1, a 3x3 and an expanding 1x1 convolution."""
+        """Returns the output of a block with 1x1, 3x3 and expanding 1x1 convolution."""
         expanded = BOTTLENECK_EXPANSION * filters
         x, shortcut = copies
         residual = self.shortcut(shortcut, expanded, stride, is_first, name)
         x = self.conv(x, filters, 1, 1, f"{name}_1")
         x = self.conv(x, filters, 3, stride, f"{name}_2")
-        return self.last(x, residual, expanded, 1, f"{name}_3", num_copies)
+        return self.last_conv(x, residual, expanded, 1, f"{name}_3", num_copies)

@@ -1,8 +1,8 @@
-"""ResNet9, a network for pictures of 32 pixels.
+"""ResNet-9, a network for images of 32 pixels.
 
 Source: davidcpage/cifar10-fast, as in the study of compressed gradients of Dutta et al.
-2019, arXiv:1911.08250 (sands-lab/layer-wise-aaai20, CIFAR10/dawn.py, resnet9). Only the
-convolutions start otherwise: as those of the other networks here.
+2019, arXiv:1911.08250 (sands-lab/layer-wise-aaai20, CIFAR10/dawn.py, resnet9). The one
+difference: kernels are initialized as in the other networks of this package.
 """
 
 import random
@@ -17,31 +17,31 @@ LOGIT_SCALE = 0.125  # The source's.
 def build(
     num_classes: int,
     image_size: int,
-    batch_norm_decay: float,
+    batch_norm_momentum: float,
     compute_dtype: str,
     seed: int,
 ) -> keras.Model:
-    """Returns the network: float32 images in, float32 logits out.
+    """Returns a Keras model from float32 images to float32 logits.
 
-    The source's last pool is 4x4, which at 32 pixels is all that is left; at other
-    sizes the last pool takes all that is left too.
+    The source's last pool has a 4x4 window, which for images of 32 pixels is the whole
+    feature map. Here it covers the whole feature map for any size of images.
 
     Args:
-        num_classes: Length of the logits.
-        image_size: Side in pixels of the images that the layers' shapes are told for.
-        batch_norm_decay: Of the moving averages.
+        num_classes: Number of logits.
+        image_size: Height and width in pixels that the symbolic shapes are for.
+        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
         compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Of the initial weights.
+        seed: Seed of the initial weights.
     """
     generator = random.Random(seed)
 
     def conv(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
-        own_seed = generator.getrandbits(31)
-        return layers.ConvNorm(filters, 3, 1, batch_norm_decay, own_seed, name)(x)
+        layer_seed = generator.getrandbits(31)
+        return layers.ConvNorm(filters, 3, 1, batch_norm_momentum, layer_seed, name)(x)
 
     def residual(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         branch = conv(conv(x, filters, f"{name}_1"), filters, f"{name}_2")
-        return layers.Sum(f"{name}_sum")(x, branch)  # After the branch's ReLU.
+        return layers.Add(f"{name}_sum")(x, branch)  # The branch ends with ReLU.
 
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
@@ -54,7 +54,7 @@ def build(
     x = conv(x, 512, "layer3")
     x = layers.MaxPool(2, 2, name="layer3_pool")(x)
     x = residual(x, 512, "layer3_residual")
-    x = layers.MaxOfAll(name="pool")(x)
-    own_seed = generator.getrandbits(31)
-    logits = layers.ScaledLinear(num_classes, LOGIT_SCALE, own_seed, "classifier")(x)
+    x = layers.GlobalMaxPool(name="pool")(x)
+    layer_seed = generator.getrandbits(31)
+    logits = layers.ScaledLinear(num_classes, LOGIT_SCALE, layer_seed, "classifier")(x)
     return keras.Model(inputs, logits, name="resnet9")

@@ -61,9 +61,9 @@ def test_the_operations_of_resnet50_are_those_of_the_paper():
     model = models.build("resnet50")
     multiply_adds = multiply_adds_of_resnet50()
     assert multiply_adds == 4_089_184_256
-    assert flops.of_forward_pass(model) == 2 * multiply_adds
+    assert flops.count_forward_pass(model) == 2 * multiply_adds
     stem = 112**2 * 7 * 7 * 3 * 64
-    assert flops.of_training_step(model) == 2 * (3 * multiply_adds - stem)
+    assert flops.count_training_step(model) == 2 * (3 * multiply_adds - stem)
 
 
 @pytest.mark.parametrize(

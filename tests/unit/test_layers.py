@@ -15,7 +15,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def test_the_kernel_has_the_variance_of_its_inputs():
-    layer = layers.ConvNorm(64, 3, 1, decay=0.9, seed=3, name="conv")
+    layer = layers.ConvNorm(64, 3, 1, batch_norm_momentum=0.9, seed=3, name="conv")
     layer.build((1, 8, 8, 64))
     kernel = layer.kernel.numpy()
     # Fan-in 3 * 3 * 64 = 576: standard deviation 1 / 24; cut off at two standard
@@ -64,8 +64,8 @@ def test_the_gradients_of_copies_are_summed(training):
 
 def identity_layer(channels: int, **options) -> layers.ConvNorm:
     """A layer whose convolution changes nothing."""
-    decay = options.pop("decay", 0.9)
-    layer = layers.ConvNorm(channels, 1, 1, decay, 0, "norm", **options)
+    momentum = options.pop("momentum", 0.9)
+    layer = layers.ConvNorm(channels, 1, 1, momentum, 0, "norm", **options)
     layer.build((None, 4, 4, channels))
     layer.kernel.assign(np.eye(channels, dtype=np.float32)[None, None])
     return layer
@@ -119,9 +119,9 @@ def test_inference_normalizes_by_the_averages_and_leaves_them():
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.9, 0.95])
-def test_training_normalizes_by_the_batch_and_moves_the_averages(decay):
-    layer = norm_layer(3, relu=False, decay=decay)
+@pytest.mark.parametrize("momentum", [0.0, 0.9, 0.95])
+def test_training_normalizes_by_the_batch_and_moves_the_averages(momentum):
+    layer = norm_layer(3, relu=False, momentum=momentum)
     gamma, beta, old_mean, old_variance = (one.numpy() for one in layer.variables[1:])
     images = 3 + 2 * normal(2, 5, 4, 3)
     ours = layer(tf.constant(images), training=True)
@@ -131,11 +131,11 @@ def test_training_normalizes_by_the_batch_and_moves_the_averages(decay):
     )
     unbiased = variance * 40 / 39  # 2 * 5 * 4 values of each channel.
     np.testing.assert_allclose(
-        layer.moving_mean.numpy(), decay * old_mean + (1 - decay) * mean, **CLOSE
+        layer.moving_mean.numpy(), momentum * old_mean + (1 - momentum) * mean, **CLOSE
     )
     np.testing.assert_allclose(
         layer.moving_variance.numpy(),
-        decay * old_variance + (1 - decay) * unbiased,
+        momentum * old_variance + (1 - momentum) * unbiased,
         **CLOSE,
     )
 
@@ -263,7 +263,7 @@ def test_average_pooling_takes_the_mean_of_the_places_that_there_are(size, dtype
 @pytest.mark.parametrize("size", [(1, 1), (4, 4), (5, 3)])
 def test_the_pool_of_all_places_takes_their_maximum(size):
     images = normal(2, *size, 3)
-    ours = layers.MaxOfAll(name="pool")(tf.constant(images))
+    ours = layers.GlobalMaxPool(name="pool")(tf.constant(images))
     np.testing.assert_array_equal(ours, images.max((1, 2), keepdims=True))
 
 

@@ -272,10 +272,10 @@ def test_the_operations_of_resnet50d_are_those_of_the_paper():
     # places: 28,512 weights rather than 9,408. The paper says 4.3 G.
     multiply_adds = 4_089_184_256 + 112**2 * (28_512 - 9_408)
     assert multiply_adds == 4_328_824_832
-    assert flops.of_forward_pass(model) == 2 * multiply_adds
+    assert flops.count_forward_pass(model) == 2 * multiply_adds
     # Nobody needs the gradient of the images: of the first 3 * 3 * 3 * 32 weights.
     first = 112**2 * 864
-    assert flops.of_training_step(model) == 2 * (3 * multiply_adds - first)
+    assert flops.count_training_step(model) == 2 * (3 * multiply_adds - first)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet18d"])

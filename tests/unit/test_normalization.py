@@ -304,13 +304,13 @@ def test_a_copy_that_nothing_takes_adds_no_gradient_and_eager_calls_agree():
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 3, 40), (32, 56, 56, 64)])
-def test_what_is_computed_again_has_the_same_bits(shape, relu, dtype):
+def test_what_is_rematerialize_has_the_same_bits(shape, relu, dtype):
     inputs = make_inputs(shape, dtype, relu=relu)
 
     @tf.function
     def twice() -> tuple[tf.Tensor, tf.Tensor]:
         (y,), *_ = op(inputs.x, inputs.gamma, inputs.beta, None, relu)
-        again = normalization.computed_again(y, y)
+        again = normalization.rematerialize(y, y)
         assert again.op.type == "ResnetNormalize"
         return y, again
 
@@ -319,19 +319,17 @@ def test_what_is_computed_again_has_the_same_bits(shape, relu, dtype):
 
 
 @pytest.mark.parametrize(("residual", "num_copies"), [(False, 2), (True, 1), (True, 2)])
-def test_outputs_that_stay_in_memory_anyway_are_not_computed_again(
-    residual, num_copies
-):
+def test_outputs_that_stay_in_memory_anyway_are_not_rematerialize(residual, num_copies):
     inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=residual)
 
     @tf.function
     def check() -> None:
         (y, *_), *_ = op(*inputs[:4], True, num_copies)
-        assert normalization.computed_again(y, y) is y
-        assert normalization.computed_again(inputs.x, y) is inputs.x
+        assert normalization.rematerialize(y, y) is y
+        assert normalization.rematerialize(inputs.x, y) is inputs.x
 
     check()
-    assert normalization.computed_again(inputs.x, inputs.x) is inputs.x
+    assert normalization.rematerialize(inputs.x, inputs.x) is inputs.x
 
 
 def test_the_moments_pass_no_gradients():
