@@ -1,8 +1,8 @@
-"""TensorFlow ops of our own, in C++, for what the stock ops do slowly.
+"""Custom TensorFlow ops in C++ that replace slow sequences of stock ops.
 
-`make venv` compiles the sources of this folder (install/build_native.sh). Each op has
-a twin made of stock ops, which gives the same numbers and stands in where the library
-isn't there or can't be loaded.
+`make venv` compiles the sources in this folder (install/build_native.sh). Each op has a
+reference implementation of stock ops, which gives the same numbers and is the fallback
+where the library is missing, can't be loaded or needs instructions that the CPU lacks.
 """
 
 import functools
@@ -21,20 +21,23 @@ _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 @functools.cache
 def ops() -> Any | None:
-    """Returns the module of the compiled ops, or None; says once why there is none."""
+    """Returns the module of the compiled ops, or None after a warning with the reason.
+
+    The warning is logged once per process.
+    """
     if not LIBRARY.exists():
         logging.warning(
-            "%s is not there: slower stock ops read pictures and train. make venv"
-            " builds it.",
+            "compiled ops unavailable: expected the library %s, found no such file;"
+            " falling back to TensorFlow's slower ops. Run make venv to build it.",
             LIBRARY,
         )
         return None
     try:
         return tf.load_op_library(str(LIBRARY))
-    except tf.errors.OpError as error:  # Of another TensorFlow or another machine.
+    except tf.errors.OpError as error:  # Built for another TensorFlow or machine.
         logging.warning(
-            "%s can't be loaded (%s): slower stock ops read pictures and train."
-            " make clean venv builds it anew.",
+            "compiled ops unavailable: the library %s can't be loaded (%s); falling"
+            " back to TensorFlow's slower ops. Run make clean venv to rebuild it.",
             LIBRARY,
             error.message,
         )
@@ -43,17 +46,18 @@ def ops() -> Any | None:
 
 @functools.cache
 def fast_ops(dtype: tf.DType) -> Any | None:
-    """Returns the module of the compiled ops if those with AVX-512 can be used.
+    """Returns the module of the compiled ops if this CPU can run the AVX-512 ones.
 
-    Says once why they can't.
+    Otherwise it returns None and logs the reason once per process.
 
     Args:
-        dtype: What they are to compute in, float32 or bfloat16.
+        dtype: Dtype that the ops compute in, float32 or bfloat16.
     """
     needed = _AVX512 | ({"avx512_bf16"} if dtype == tf.bfloat16 else set())
     if missing := sorted(needed - cpu_features.flags()):
         logging.warning(
-            "this CPU has no %s: slower stock ops convolve and normalize in %s",
+            "this CPU has no %s: falling back to TensorFlow's slower ops for"
+            " convolution and batch normalization in %s",
             missing[0],
             dtype.name,
         )
@@ -65,7 +69,10 @@ def fast_ops(dtype: tf.DType) -> Any | None:
 def convolutions(dtype: tf.DType) -> Any | None:
     """Returns the module of the compiled ops if its convolutions are the fastest here.
 
-    They are, but in bfloat16 on a CPU with AMX, which only oneDNN makes use of.
+    They are, except in bfloat16 on a CPU with AMX, which only oneDNN uses.
+
+    Args:
+        dtype: Dtype that the convolutions compute in, float32 or bfloat16.
     """
     features = cpu_features.flags()
     has_amx = "amx_bf16" in features and not cpu_features.amx_is_hidden(features)

@@ -75,8 +75,8 @@ def assert_near(ours, expected, tolerance: float) -> None:
     assert abs(difference).max() <= 8 * tolerance * max(abs(expected).max(), 1e-30)
 
 
-# Of rounding in products of some thousand terms; bfloat16 rounds to 8 bits, its twin
-# also the kernel's gradient.
+# Of rounding in products of some thousand terms; bfloat16 rounds to 8 bits, the stock
+# ops also round the kernel's gradient.
 TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
 
 
@@ -161,7 +161,7 @@ def test_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
         for way in WAYS
     )
     assert (ours[0].numpy() == 0).any()
-    # In bfloat16 the twin rounds three times, and may round another way at 0.
+    # In bfloat16 the stock ops round three times, and may differ at ReLU's kink.
     tolerance = {tf.float32: 1e-5, tf.bfloat16: 3e-2}[dtype]
     for one, other in zip(ours, expected, strict=True):
         assert_near(one, other, tolerance)

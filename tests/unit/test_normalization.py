@@ -1,4 +1,4 @@
-"""Batch normalization in training: the op, its twin of stock ops, and the formula."""
+"""Batch normalization in training: the op against the formula and stock ops."""
 
 import os
 import pathlib
@@ -17,12 +17,12 @@ from resnet import cpu_features, native
 from resnet.models import normalization
 
 TYPES = [tf.float32, tf.bfloat16]
-# Of the numbers that a result is the sum of. float32 rounds to 2**-24, some times, and
-# the twin, which adds hundreds of them up one by one, loses some bits more. bfloat16
-# rounds to 2**-9: a result, sometimes one number of which it is made, and in the twin
-# the sum of the gradients of several copies.
+# Relative to the size of the numbers that are summed for a result. float32 rounds to
+# 2**-24 several times, and the stock ops, which add hundreds of numbers one by one,
+# lose some bits more. bfloat16 rounds to 2**-9: the result, sometimes one of its terms,
+# and in the stock ops the sum of the gradients of several copies.
 TOLERANCE = {tf.float32: 2.0**-20, tf.bfloat16: 2.0**-8}
-TWIN_TOLERANCE = {tf.float32: 2.0**-17, tf.bfloat16: 2.0**-7}
+STOCK_TOLERANCE = {tf.float32: 2.0**-17, tf.bfloat16: 2.0**-7}
 MANY_ROWS = (4, 64, 50, 32)  # Enough for 5 threads to share.
 
 Normalize = Callable[..., Any]
@@ -56,13 +56,13 @@ def skip_without_instructions_for(dtype: tf.DType) -> None:
 
 
 def op(x: tf.Tensor, *arguments: Any) -> Any:
-    """The compiled op, never its twin."""
+    """The compiled op, never the stock ops."""
     skip_without_instructions_for(x.dtype)
     assert native.fast_ops(x.dtype) is not None
     return normalization.batch_norm(x, *arguments)
 
 
-twin = normalization.batch_norm_with_stock_ops
+stock_ops = normalization.batch_norm_with_stock_ops
 
 
 def make_inputs(
@@ -202,12 +202,12 @@ def assert_right(
 @pytest.mark.parametrize(
     "shape", [(2, 5, 3, 64), (3, 2, 2, 17), (1, 3, 3, 3), (8, 4, 4, 130), MANY_ROWS]
 )
-def test_the_op_and_its_twin_do_what_the_formula_says(
+def test_the_op_and_the_stock_ops_agree_with_the_formula(
     shape, residual, relu, num_copies, dtype
 ):
     inputs = make_inputs(shape, dtype, residual, relu, num_copies)
     assert_right(inputs, run(op, inputs), TOLERANCE)
-    assert_right(inputs, run(twin, inputs), TWIN_TOLERANCE, of_sums=dtype)
+    assert_right(inputs, run(stock_ops, inputs), STOCK_TOLERANCE, of_sums=dtype)
 
 
 @settings(deadline=None, max_examples=40)
@@ -220,7 +220,7 @@ def test_the_op_and_its_twin_do_what_the_formula_says(
     num_copies=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
-def test_the_op_does_so_for_any_shape(
+def test_the_op_agrees_with_the_formula_for_any_shape(
     shape, channels, dtype, residual, relu, num_copies, seed
 ):
     shape = (*shape, channels)
@@ -236,7 +236,7 @@ def test_a_mean_much_larger_than_the_deviations_costs_no_accuracy(mean, outliers
     x.reshape(-1, x.shape[-1])[outliers] = 0  # The first rows, or the last ones.
     inputs = inputs._replace(x=tf.constant(x))
     found = run(op, inputs)
-    assert_right(inputs, found, TWIN_TOLERANCE)
+    assert_right(inputs, found, STOCK_TOLERANCE)
     expected, _ = by_formula(inputs, found.y)
     np.testing.assert_allclose(found.variance, expected.variance, rtol=2e-5)
 
@@ -251,7 +251,7 @@ def test_a_channel_that_is_the_same_everywhere_is_beta_and_passes_no_gradient():
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("residual", [False, True])
-def test_what_is_not_a_number_stays_so(residual, dtype):
+def test_nan_stays_nan_in_its_channel(residual, dtype):
     inputs = make_inputs((2, 3, 3, 64), dtype, residual)
     x = tf.cast(inputs.x, tf.float32).numpy()
     x[1, 2, 0, 5] = np.nan
@@ -304,7 +304,7 @@ def test_a_copy_that_nothing_takes_adds_no_gradient_and_eager_calls_agree():
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 3, 40), (32, 56, 56, 64)])
-def test_what_is_rematerialize_has_the_same_bits(shape, relu, dtype):
+def test_rematerialized_outputs_have_the_same_bits(shape, relu, dtype):
     inputs = make_inputs(shape, dtype, relu=relu)
 
     @tf.function
@@ -319,7 +319,9 @@ def test_what_is_rematerialize_has_the_same_bits(shape, relu, dtype):
 
 
 @pytest.mark.parametrize(("residual", "num_copies"), [(False, 2), (True, 1), (True, 2)])
-def test_outputs_that_stay_in_memory_anyway_are_not_rematerialize(residual, num_copies):
+def test_outputs_that_stay_in_memory_anyway_are_not_rematerialized(
+    residual, num_copies
+):
     inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=residual)
 
     @tf.function
@@ -335,7 +337,7 @@ def test_outputs_that_stay_in_memory_anyway_are_not_rematerialize(residual, num_
 def test_the_moments_pass_no_gradients():
     inputs = make_inputs((2, 3, 3, 64), tf.float32)
     x, gamma, beta, *_ = inputs
-    for normalize in (op, twin):
+    for normalize in (op, stock_ops):
         with tf.GradientTape() as tape:
             tape.watch(x)
             (y,), mean, variance = normalize(x, gamma, beta, None, True)
@@ -344,11 +346,11 @@ def test_the_moments_pass_no_gradients():
         np.testing.assert_allclose(tape.gradient(loss, x), expected.dx, atol=1e-6)
 
 
-def test_where_the_op_cannot_be_used_the_twin_stands_in(monkeypatch):
+def test_where_the_op_cannot_be_used_stock_ops_are(monkeypatch):
     inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=True, num_copies=2)
     monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
     found = run(normalization.batch_norm, inputs)
-    for one, other in zip(found, run(twin, inputs), strict=True):
+    for one, other in zip(found, run(stock_ops, inputs), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -1,4 +1,4 @@
-"""The op that reads a record against its twin of stock ops."""
+"""The op that reads a record against its reference implementation."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The resizing op against its twin of stock ops, and both against the formula."""
+"""The resizing op against stock ops, and both against the formula."""
 
 import numpy as np
 import pytest
@@ -58,14 +58,14 @@ def assert_resized_alike(image: np.ndarray, size: tuple[int, int]) -> None:
     expected = resized_by_formula(image, size)
     for mirror in (False, True):
         ours = resize(image, size, mirror)
-        twin = preprocessing.resize_with_stock_ops(
+        stock = preprocessing.resize_with_stock_ops(
             tf.constant(image), size, tf.constant(mirror)
         )
         mirrored = expected[:, ::-1] if mirror else expected
         assert ours.dtype == np.float32
         np.testing.assert_allclose(ours, mirrored, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(twin, mirrored, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(ours, twin, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(stock, mirrored, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(ours, stock, rtol=0, atol=TOLERANCE)
 
 
 @settings(deadline=None, max_examples=80)
