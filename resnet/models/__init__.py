@@ -43,13 +43,15 @@ def build(
         )
     import keras
 
-    from resnet.models import resnet, resnet9
+    from resnet.models import cifar_resnet, resnet, resnet9
 
     settings = (num_classes, image_size, batch_norm_momentum, compute_dtype, seed)
+    depth = int(name.removeprefix("resnet").removesuffix("d"))
     if name == "resnet9":
         model = resnet9.build(*settings)
+    elif depth in names.CIFAR_RESNET_DEPTHS:
+        model = cifar_resnet.build(depth, *settings, zero_last_gamma)
     else:
-        depth = int(name.removeprefix("resnet").removesuffix("d"))
         model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
     # Without this Keras refuses images of any size but `image_size`.
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))

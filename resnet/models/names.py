@@ -1,8 +1,10 @@
 """The names of the networks that can be built. Needs no TensorFlow."""
 
 RESNET_DEPTHS = (18, 34, 50, 101, 152, 200)
+CIFAR_RESNET_DEPTHS = (8, 20)
 
 MODELS = (
+    *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
     "resnet9",
     *(f"resnet{depth}{variant}" for variant in ("", "d") for depth in RESNET_DEPTHS),
 )

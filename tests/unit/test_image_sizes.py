@@ -10,7 +10,7 @@ import tensorflow as tf
 from resnet import models
 
 # Both kinds of blocks, both stems and all pools.
-NAMES = ("resnet9", "resnet18", "resnet50d")
+NAMES = ("resnet8", "resnet9", "resnet18", "resnet50d")
 BUILT_FOR = 64
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from data_prep.errors import UserError
 from resnet import models
-from resnet.models import flops, names
+from resnet.models import flops, names, resnet
 from resnet.train_state import decays
 
 BLOCKS = {
@@ -262,7 +262,7 @@ def test_training_has_the_gradients_of_the_paper(name):
     assert relative_difference(ours, logits) < 1e-3
     for path, gradient in tape.gradient(loss, variables).items():
         # Some 0.03 at most, of places that float32 puts on the other side of a ReLU's
-        # corner; a part that is left out or counted twice is far more.
+        # kink; a part that is left out or counted twice is far more.
         assert relative_difference(gradient, expected[path]) < 0.1, path
 
 
@@ -330,5 +330,9 @@ def test_an_unknown_network_is_refused_with_the_known_ones():
         models.build("resnet19")
 
 
+def test_the_names_have_the_depths_of_the_builder():
+    assert tuple(resnet.DEPTHS) == names.RESNET_DEPTHS
+
+
 def test_the_names_are_those_of_the_networks():
-    assert list(names.MODELS) == ["resnet9", *NAMES]
+    assert list(names.MODELS) == ["resnet8", "resnet20", "resnet9", *NAMES]

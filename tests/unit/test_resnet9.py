@@ -128,7 +128,7 @@ def test_the_gradients_are_those_of_the_paper():
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     for name, gradient in tape.gradient(loss, variables).items():
         # Some 5e-6 here. Of two almost equal places of a pool's window float32 may take
-        # the other, and the other side of ReLU's corner: each such place is some 1e-3.
+        # the other, and the other side of ReLU's kink: each such place is some 1e-3.
         assert relative_difference(gradient, expected[name]) < 1e-2, name
 
 

@@ -73,8 +73,8 @@ def refusal(job: subprocess.CompletedProcess) -> str:
     [
         (["--use_tpu=True"], "--use_tpu must be False"),
         (["--recipe=tpu_90ep"], "expected a recipe among"),
-        (["--model=resnet51"], "--model must be one of resnet9, resnet18, "),
-        (["--resnet_depth=51"], "--model must be one of resnet9, resnet18, "),
+        (["--model=resnet51"], "--model must be one of resnet8, resnet20, "),
+        (["--resnet_depth=51"], "--model must be one of resnet8, resnet20, "),
         (["--model=resnet18", "--resnet_depth=50"], "name two networks"),
         (["--image_size=16"], "--image_size must be in [32, 1024]"),
         (["--train_batch_size=0"], "--train_batch_size must be at least 1; got 0"),

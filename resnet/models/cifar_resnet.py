@@ -1,0 +1,77 @@
+"""The ResNet with 6n + 2 layers for CIFAR-10's images of 32 pixels.
+
+A 3x3 convolution, then three stages of n basic blocks with 16, 32 and 64 filters.
+Shortcuts have no parameters (option A): where the feature map shrinks, the shortcut
+takes every second position and appends channels of zeros. ResNet-20 (n = 3) is the
+smallest network of the paper, and ResNet-8 (n = 1) is the smallest of its kind.
+
+Source: He et al. 2015, arXiv:1512.03385, section 4.2. Two differences: kernels and the
+classifier are initialized as in the other networks of this package, and gamma of the
+last normalization in a block may be initialized to 0.
+"""
+
+import random
+from typing import Any
+
+import keras
+
+from resnet.models import layers
+
+STAGE_FILTERS = (16, 32, 64)
+
+
+def build(
+    depth: int,
+    num_classes: int,
+    image_size: int,
+    batch_norm_momentum: float,
+    compute_dtype: str,
+    seed: int,
+    zero_last_gamma: bool = True,
+) -> keras.Model:
+    """Returns a Keras model from float32 images to float32 logits.
+
+    Args:
+        depth: Number of layers, 6n + 2: 8, 14, 20 and so on.
+        num_classes: Number of logits.
+        image_size: Height and width in pixels that the symbolic shapes are for.
+        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
+        compute_dtype: "float32" or "bfloat16"; variables are float32.
+        seed: Seed of the initial weights.
+        zero_last_gamma: Whether gamma of the last normalization in each block is
+            initialized to 0 instead of 1, the value in the paper.
+    """
+    num_blocks = (depth - 2) // 6
+    generator = random.Random(seed)
+
+    def conv(filters: int, stride: int, name: str, **options: Any) -> layers.ConvNorm:
+        layer_seed = generator.getrandbits(31)
+        return layers.ConvNorm(
+            filters, 3, stride, batch_norm_momentum, layer_seed, name, **options
+        )
+
+    inputs = keras.Input((image_size, image_size, 3), name="images")
+    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    # Each output has a copy for the next block's convolutions and one for its shortcut.
+    copies = conv(STAGE_FILTERS[0], 1, "stem", num_copies=2)(x)
+    for stage, filters in enumerate(STAGE_FILTERS, start=1):
+        for block in range(1, num_blocks + 1):
+            name = f"stage{stage}_block{block}"
+            x, shortcut = copies
+            stride = 2 if stage > 1 and block == 1 else 1
+            if stride == 2:
+                shortcut = layers.ZeroPadShortcut(filters, stride, f"{name}_shortcut")(
+                    shortcut
+                )
+            x = conv(filters, stride, f"{name}_1")(x)
+            is_last = (stage, block) == (len(STAGE_FILTERS), num_blocks)
+            copies = conv(
+                filters,
+                1,
+                f"{name}_2",
+                zero_gamma=zero_last_gamma,
+                num_copies=1 if is_last else 2,
+            )(x, shortcut)
+    layer_seed = generator.getrandbits(31)
+    logits = layers.Classifier(num_classes, layer_seed, name="classifier")(copies)
+    return keras.Model(inputs, logits, name=f"resnet{depth}")

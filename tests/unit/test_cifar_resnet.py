@@ -1,0 +1,196 @@
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import models
+from resnet.models import flops, layers, names
+
+STAGES = [16, 32, 64]
+
+
+def build(depth: int = 8, image_size: int = 32, **options) -> keras.Model:
+    """Returns a network whose normalizations have values of no special kind."""
+    model = models.build(f"resnet{depth}", 10, image_size, **options)
+    generator = np.random.default_rng(5)
+    for one in model.variables:
+        name = one.path.rpartition("/")[2]
+        if name in ("gamma", "moving_variance"):
+            one.assign(generator.uniform(0.5, 1.0, one.shape))
+        elif name in ("beta", "moving_mean", "bias"):
+            one.assign(generator.normal(0, 0.1, one.shape))
+    return model
+
+
+@functools.cache
+def fresh(depth: int) -> keras.Model:
+    """Returns a network as it is built; tests must not change it."""
+    return models.build(f"resnet{depth}", 10, 32)
+
+
+def images(count: int, side: int = 32) -> tf.Tensor:
+    generator = np.random.default_rng(1)
+    return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
+
+
+def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
+    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
+
+
+def reference(
+    values: dict[str, tf.Tensor], depth: int, images: tf.Tensor, training: bool
+) -> tf.Tensor:
+    """The network of the paper as plain operations in float64."""
+
+    def conv(x: tf.Tensor, name: str, stride: int = 1) -> tf.Tensor:
+        x = tf.nn.conv2d(
+            x, values[f"{name}/kernel"], stride, [[0, 0], [1, 1], [1, 1], [0, 0]]
+        )
+        mean, variance = (
+            tf.nn.moments(x, [0, 1, 2])
+            if training
+            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
+        )
+        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
+        return (x - mean) * scale + values[f"{name}/beta"]
+
+    x = tf.nn.relu(conv(tf.cast(images, tf.float64), "stem"))
+    for stage in (1, 2, 3):
+        for block in range(1, (depth - 2) // 6 + 1):
+            name, residual, stride = f"stage{stage}_block{block}", x, 1
+            if stage > 1 and block == 1:
+                stride = 2
+                residual = tf.concat([x[:, ::2, ::2], 0 * x[:, ::2, ::2]], axis=-1)
+            x = tf.nn.relu(conv(x, f"{name}_1", stride))
+            x = tf.nn.relu(conv(x, f"{name}_2") + residual)
+    x = tf.reduce_mean(x, [1, 2])
+    return tf.matmul(x, values["classifier/kernel"]) + values["classifier/bias"]
+
+
+def relative_difference(ours, expected) -> float:
+    """Returns the norm of the difference, relative to that of the expected values."""
+    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
+    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(
+    ("depth", "num_parameters"),
+    [
+        # Kernels 9 * (3 * 16 + 2 * 16**2 + (16 + 32) * 32 + (32 + 64) * 64) = 74,160;
+        # gamma and beta 2 * (16 * 3 + 32 * 2 + 64 * 2) = 480; classifier 650.
+        (8, 75_290),
+        # Kernels 9 * (3 * 16 + 6 * 16**2 + (16 + 5 * 32) * 32 + (32 + 5 * 64) * 64)
+        # = 267,696; gamma and beta 2 * (16 * 7 + 32 * 6 + 64 * 6) = 1,376; 650.
+        (20, 269_722),  # The paper's table 6: 0.27 M.
+    ],
+)
+def test_it_has_the_parameters_of_the_paper(depth, num_parameters):
+    model = fresh(depth)
+    sizes = {one.path: int(np.prod(one.shape)) for one in model.trainable_variables}
+    assert sum(sizes.values()) == num_parameters
+    # The depth counts convolutions and the classifier.
+    assert sum(path.endswith("/kernel") for path in sizes) == depth
+    assert not any("shortcut" in path for path in sizes)
+
+
+def test_the_operations_are_those_of_the_paper():
+    # Multiplications and additions: kernel weights times positions of the outputs.
+    multiply_adds = (
+        32**2 * 9 * (3 * 16 + 6 * 16**2)
+        + 16**2 * 9 * (16 + 5 * 32) * 32
+        + 8**2 * 9 * (32 + 5 * 64) * 64
+        + 64 * 10
+    )
+    assert multiply_adds == 40_551_040
+    assert flops.count_forward_pass(fresh(20)) == 2 * multiply_adds
+
+
+@pytest.mark.parametrize("depth", [8, 20])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_network_is_that_of_the_paper(depth, training):
+    model = build(depth)
+    expected = reference(values_of(model), depth, images(4), training)
+    ours = model(images(4), training=training)
+    assert ours.dtype == tf.float32
+    # Up to 20 layers of float32 sums.
+    assert relative_difference(ours, expected) < 1e-5
+
+
+def test_the_gradients_are_those_of_the_paper():
+    model, labels = build(), tf.constant([3, 1, 9, 0])
+    values = values_of(model)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        logits = reference(values, 8, images(4), training=True)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    expected = tape.gradient(loss, values)
+    variables = {one.path: one.value for one in model.trainable_variables}
+    with tf.GradientTape() as tape:
+        logits = model(images(4), training=True)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    for path, gradient in tape.gradient(loss, variables).items():
+        # About 1e-6, more where float32 puts a value on the other side of ReLU's kink.
+        assert relative_difference(gradient, expected[path]) < 1e-2, path
+
+
+@pytest.mark.parametrize("side", [32, 33, 48])
+def test_it_takes_images_of_other_sizes(side):
+    model = build()
+    expected = reference(values_of(model), 8, images(2, side), training=False)
+    ours = model(images(2, side), training=False)
+    assert relative_difference(ours, expected) < 1e-5
+
+
+@pytest.mark.parametrize("zero_last_gamma", [False, True])
+def test_only_the_last_gamma_of_each_block_may_start_at_zero(zero_last_gamma):
+    model = models.build("resnet8", 10, 32, zero_last_gamma=zero_last_gamma)
+    for one in model.variables:
+        if one.path.endswith("/gamma"):
+            is_zero = zero_last_gamma and one.path.endswith("_2/gamma")
+            np.testing.assert_array_equal(one, np.full(one.shape, 1 - is_zero))
+
+
+def test_bfloat16_comes_near_float32():
+    exact, short = build(), build(compute_dtype="bfloat16")
+    ours = short(images(8), training=True)
+    assert ours.dtype == tf.float32
+    inner = keras.Model(short.input, short.get_layer("stage3_block1_2").output)
+    assert inner(images(2)).dtype == tf.bfloat16
+    assert {one.dtype for one in short.variables} == {"float32"}
+    # Each of 8 layers rounds to 8 bits, by up to 0.4 %.
+    assert 0 < relative_difference(ours, exact(images(8), training=True)) < 0.05
+
+
+def test_the_seed_decides_the_kernels():
+    first, same, other = (
+        models.build("resnet8", 10, 32, seed=seed) for seed in (1, 1, 2)
+    )
+    for one, two, three in zip(
+        first.variables, same.variables, other.variables, strict=True
+    ):
+        np.testing.assert_array_equal(one.numpy(), two.numpy())
+        if one.path.endswith("/kernel"):
+            assert not np.array_equal(one.numpy(), three.numpy())
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_the_shortcut_subsamples_and_appends_zeros_and_so_does_its_gradient(dtype):
+    layer = layers.ZeroPadShortcut(5, 2, "shortcut")
+    x = tf.cast(images(2, 7), dtype)
+    weights = tf.cast(np.random.default_rng(2).normal(size=(2, 4, 4, 5)), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y[..., :3], x[:, ::2, ::2])
+    np.testing.assert_array_equal(y[..., 3:], np.zeros((2, 4, 4, 2)))
+    expected = np.zeros((2, 7, 7, 3))
+    expected[:, ::2, ::2] = tf.cast(weights[..., :3], tf.float64)
+    gradient = tape.gradient(y, x, weights)
+    np.testing.assert_array_equal(tf.cast(gradient, tf.float64), expected)
+
+
+def test_depths_are_six_n_plus_two():
+    assert all(depth % 6 == 2 for depth in names.CIFAR_RESNET_DEPTHS)
