@@ -1,9 +1,9 @@
-// Batch normalization in training with the sum with a residual and ReLU, and its
-// gradient, as TensorFlow ops.
+// TensorFlow ops for batch normalization in training mode, fused with residual addition
+// and ReLU, and for its gradient.
 //
-// The twin in TensorFlow's own ops is normalization.batch_norm_with_stock_ops.
+// The reference implementation is normalization.batch_norm_with_stock_ops.
 
-#ifdef __x86_64__  // The kernels are for its AVX-512.
+#ifdef __x86_64__  // The kernels need AVX-512.
 
 #include "resnet/native/batch_norm.h"
 
@@ -200,8 +200,8 @@ class BatchNormGradOp : public OpKernel {
     OP_REQUIRES(context, positive->NumElements() == bytes,
                 absl::InvalidArgumentError("positive must be of ResnetBatchNorm"));
 
-    // Into the memory of inputs that nothing else needs any more: it is in the cache, or
-    // at least it needn't be read just to be written.
+    // Outputs reuse the memory of inputs that no other op needs. That memory is in the
+    // cache, or at least needn't be fetched before it is overwritten.
     Tensor *dx = nullptr, *dresidual = nullptr, *dgamma = nullptr, *dbeta = nullptr;
     std::vector<int> candidates(dys.size());
     std::iota(candidates.begin(), candidates.end(), 0);
@@ -211,7 +211,7 @@ class BatchNormGradOp : public OpKernel {
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
                                   candidates, 3, shape, &dresidual, &taken));
       if (taken >= 0) candidates.erase(candidates.begin() + taken);
-      // The second pass reads x then, and no dy.
+      // With a residual the second pass reads x, and none of the dys.
       candidates.insert(candidates.begin(), index_of_x);
     } else {
       candidates.push_back(index_of_x);

@@ -1,4 +1,4 @@
-// Batch normalization in training, with the sum with a residual and ReLU in one.
+// Batch normalization in training mode, fused with residual addition and ReLU.
 
 #ifndef RESNET_NATIVE_BATCH_NORM_H_
 #define RESNET_NATIVE_BATCH_NORM_H_
@@ -13,21 +13,21 @@ namespace resnet {
 template <typename T>
 struct NormalizeArguments {
   int64_t rows, channels;
-  const T* x;  // [rows, channels], as are residual and y.
+  const T* x;  // [rows, channels], like residual and y.
   const float* gamma;
   const float* beta;
-  const T* residual;  // nullptr: none is added.
+  const T* residual;  // nullptr if there is none.
   bool relu;
 
   T* y;
-  uint8_t* positive;  // [PositiveBytes]; nullptr: isn't wanted.
+  uint8_t* positive;  // [PositiveBytes]; nullptr if it isn't needed.
 };
 
-// The same by the moments of x: mean is over its rows and inverse_stddev =
-// 1 / sqrt(variance of x + epsilon), each [channels].
+// The arguments of `BatchNorm`, which computes mean and inverse_stddev =
+// 1 / sqrt(variance + epsilon) over the rows of x, each [channels].
 //
-// The variance there is the mean square of the deviations; the one that is an output is
-// the unbiased one, their sum divided by rows - 1.
+// It normalizes with the biased variance, the sum of squared deviations divided by rows.
+// The output is the unbiased variance, that sum divided by rows - 1.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1.
 template <typename T>
 struct BatchNormArguments : NormalizeArguments<T> {
@@ -41,32 +41,34 @@ struct BatchNormArguments : NormalizeArguments<T> {
 template <typename T>
 void BatchNorm(const BatchNormArguments<T>& arguments, Context& context);
 
-// Writes, bit for bit, what BatchNorm wrote, from the mean and inverse_stddev that it found.
+// Recomputes the y of `BatchNorm`, bit for bit, from the mean and inverse_stddev that it
+// computed.
 template <typename T>
 void Normalize(const NormalizeArguments<T>& arguments, const float* mean,
                const float* inverse_stddev, Context& context);
 
-// Returns the size of `positive`: one bit for each element, whether y is above 0. The
-// gradient needs no more of y where it can't be worked out from x alone.
+// Returns the number of bytes of `positive`, which has one bit per element: whether y is
+// above 0. With a residual that can't be computed from x, and the gradient needs nothing
+// else of y.
 template <typename T>
 int64_t PositiveBytes(int64_t rows, int64_t channels);
 
-// The gradients of the above. With g = the sum of the dys, 0 where y is not above 0 if
-// there is a ReLU, and xhat = (x - mean) * inverse_stddev:
+// The arguments of `BatchNormGrad`. With g = the sum of the dys, set to 0 where y is not
+// above 0 if there is a ReLU, and xhat = (x - mean) * inverse_stddev:
 //
 //   dbeta = sum of g over the rows, dgamma = sum of g * xhat over the rows
 //   dresidual = g
 //   dx = gamma * inverse_stddev * (g - dbeta / rows - xhat * dgamma / rows)
 //
-// dresidual may be one of the dys, and dx may be one of them or x: elements are read
-// before they are written. But dresidual and dx are not the same.
+// dresidual may share its memory with one of the dys, and dx with one of the dys or x,
+// because each element is read before it is written. dresidual and dx must be distinct.
 template <typename T>
 struct BatchNormGradArguments {
   int64_t rows, channels;
-  const T* const* dys;  // [num_dys], of [rows, channels], as are x, dx and dresidual.
+  const T* const* dys;  // num_dys arrays [rows, channels], like x, dx and dresidual.
   int num_dys;
   const T* x;
-  const uint8_t* positive;  // Of the forward pass; read if there is a residual and ReLU.
+  const uint8_t* positive;  // From the forward pass; read with residual and ReLU.
   const float* gamma;
   const float* beta;
   const float* mean;
@@ -76,7 +78,7 @@ struct BatchNormGradArguments {
   T* dx;
   float* dgamma;
   float* dbeta;
-  T* dresidual;  // nullptr: there was no residual.
+  T* dresidual;  // nullptr if there was no residual.
 };
 
 template <typename T>

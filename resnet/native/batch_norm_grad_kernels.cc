@@ -1,5 +1,5 @@
-// The gradients of batch normalization, ReLU and the sum with a residual in two passes
-// over memory: one for the sums over the rows, one that writes the gradient of x.
+// The gradients of batch normalization, ReLU and residual addition in two passes over
+// memory: the first computes the sums over the rows, the second writes dx.
 
 #ifdef __x86_64__
 
@@ -15,10 +15,10 @@
 namespace resnet {
 namespace {
 
-// Where the gradient passes the ReLU.
+// The elements for which ReLU's derivative is 1.
 enum class Passes { kEverywhere, kByX, kByPositive };
 
-// What is taken from dx for each 1 of x - mean, and in any case; of each channel, padded.
+// dx = scale * g - slope * (x - mean) - constant; one value per channel, padded.
 struct Corrections {
   Corrections(int64_t channels, Context& context) {
     slope = AllocateFloats(2, channels, context);
@@ -29,7 +29,7 @@ struct Corrections {
   float* constant;
 };
 
-// Returns g of one unit, before its rounding.
+// Returns g of one unit, not yet rounded to T.
 template <typename T, Passes kPasses, typename Which>
 [[gnu::always_inline]] inline Unit<T> Gradient(const BatchNormGradArguments<T>& a,
                                                const Channels& of, const Unit<T>& x,
@@ -52,7 +52,7 @@ template <typename T, Passes kPasses, typename Which>
   return g;
 }
 
-// Adds up g and g * (x - mean), and writes dresidual.
+// Sums g and g * (x - mean) over rows, and writes dresidual.
 template <typename T, Passes kPasses, bool kResidual>
 void AddUpGradients(const BatchNormGradArguments<T>& a, const Channels& of, int64_t begin,
                     int64_t end, const Sums& sums) {
@@ -72,7 +72,7 @@ void AddUpGradients(const BatchNormGradArguments<T>& a, const Channels& of, int6
       });
 }
 
-// Puts together the sums of all tasks, for some channels.
+// Combines the sums of all tasks, for a range of channels.
 template <typename T>
 void FinishSums(const BatchNormGradArguments<T>& a, const std::vector<Sums>& sums,
                 int64_t begin, int64_t end, const Channels& of,
@@ -91,8 +91,8 @@ void FinishSums(const BatchNormGradArguments<T>& a, const std::vector<Sums>& sum
   }
 }
 
-// Writes dx = scale * g - slope * (x - mean) - constant; with a residual g is read from
-// where the first pass wrote it.
+// Writes dx = scale * g - slope * (x - mean) - constant. With a residual it reads g from
+// dresidual, which the first pass wrote.
 template <typename T, Passes kPasses, bool kResidual>
 void WriteGradients(const BatchNormGradArguments<T>& a, const Channels& of,
                     const Corrections& corrections, int64_t begin, int64_t end) {

@@ -1,8 +1,8 @@
-// Batch normalization in two passes over memory: one for the moments, one that writes.
+// Batch normalization in two passes over memory: the first computes the moments, the
+// second writes y.
 //
-// It computes next to nothing for each number that it reads, so what it reads and writes
-// decides. The first pass ends at the beginning, where the second one starts: that much
-// of x is still in the cache.
+// It is bound by memory bandwidth. The first pass goes from the last rows to the first
+// ones, where the second pass starts, so that part of x is still in the cache.
 
 #ifdef __x86_64__
 
@@ -21,8 +21,9 @@
 namespace resnet {
 namespace {
 
-// Returns a number of T near to `number`, so that x - number is short as well: what is cut
-// off where such differences are added up would be alike for all of them.
+// Returns a value near `number` with few significant bits, so that the differences
+// x - value have few bits too. Otherwise sums of them would have a rounding error with a
+// common sign, which accumulates.
 template <typename T>
 float Near(float number) {
   if constexpr (sizeof(T) == 2) {
@@ -34,8 +35,9 @@ float Near(float number) {
   return number;
 }
 
-// Adds up x - shift and its square. Sums of x itself would lose the deviations from a
-// mean that is much larger than they are; the mean of a few rows is near enough to it.
+// Sums x - shift and its square. Sums of x and x^2 would cancel catastrophically where the
+// mean is much larger than the deviations; the shift is the mean of a few rows, which is
+// near enough to the mean.
 template <typename T>
 void AddUpDeviations(const T* x, int64_t begin, int64_t end, int64_t channels,
                      float* shift, const Sums& sums) {
@@ -65,7 +67,7 @@ void SetChannel(const NormalizeArguments<T>& a, int64_t c, float mean, float inv
   of.beta[c] = a.beta[c];
 }
 
-// Puts together the sums of all tasks, for some channels.
+// Combines the sums of all tasks, for a range of channels.
 // Source: Chan, Golub and LeVeque 1979, Stanford STAN-CS-79-773, equation 2.1.
 template <typename T>
 void FinishMoments(const BatchNormArguments<T>& a, const Tasks& tasks, const float* shifts,
@@ -86,7 +88,7 @@ void FinishMoments(const BatchNormArguments<T>& a, const Tasks& tasks, const flo
       squares += sums[task].total(1, c) - rows * from_shift * from_shift +
                  rows * from_mean * from_mean;
     }
-    squares = squares < 0 ? 0 : squares;  // By rounding; NaN stays.
+    squares = squares < 0 ? 0 : squares;  // Negative by rounding; keeps NaN.
     a.mean[c] = mean;
     a.unbiased_variance[c] = squares / std::max<int64_t>(a.rows - 1, 1);
     a.inverse_stddev[c] = 1 / std::sqrt(squares / a.rows + a.epsilon);
@@ -112,7 +114,7 @@ void WriteNormalized(const NormalizeArguments<T>& a, int64_t begin, int64_t end,
       if (positive) positive[row * units + c / unit.kSize] = Positive(unit);
     }
     for (int i = 0; i < unit.kParts; ++i) {
-      unit.part[i] = _mm512_max_ps(floor, unit.part[i]);  // In this order NaN stays.
+      unit.part[i] = _mm512_max_ps(floor, unit.part[i]);  // This order keeps NaN.
     }
     if constexpr (kStream) {
       unit.Stream(a.y + index);
@@ -123,9 +125,9 @@ void WriteNormalized(const NormalizeArguments<T>& a, int64_t begin, int64_t end,
   if (kStream) _mm_sfence();
 }
 
-// Whether to write around the cache: so that the memory of y isn't read before it is
-// written. But y is no longer in the cache then, and that only pays if it is too large to
-// stay there anyway.
+// Whether to use non-temporal stores, which don't fetch the memory of y before it is
+// written. Afterwards y isn't in the cache, so they only pay if y is too large to stay
+// there.
 template <typename T>
 bool WritesAroundCache(const NormalizeArguments<T>& a) {
   constexpr int64_t kLargeBytes = 1 << 24;

@@ -14,19 +14,19 @@
 namespace resnet {
 namespace {
 
-// Of patches that are gathered at a time: half of an L2 cache. But few rows at a time would
-// read the packed kernel often.
+// Bytes of the patches that are gathered at a time, half of an L2 cache, and the least
+// number of patches: with fewer rows the packed kernel would be read too often.
 constexpr int64_t kPatchBytes = 1 << 19;
 constexpr int64_t kLeastPatches = 96;
-// Of a kernel gradient: few rows at a time would write its sums often.
+// The same for a kernel gradient, whose sums are written once per group of patches.
 constexpr int64_t kGradientPatchBytes = 1 << 20;
 constexpr int64_t kWidestPatch = 1024;
 
-// A kernel packed in parts: a range of columns each.
+// A kernel packed in parts, each a range of its columns.
 template <typename T>
 class PackedKernel {
  public:
-  // Writes the columns of a range to memory as `Pack` does.
+  // Packs a range of columns into the given memory, like `Pack`.
   using PackPart = std::function<void(const Range&, void*)>;
 
   PackedKernel(int64_t k, int64_t n, int64_t parts, const PackPart& pack, Context& context)
@@ -52,8 +52,8 @@ class PackedKernel {
   Pieces memory_;
 };
 
-// Where the results for the places of a window go in images of `height` by `width` pixels:
-// to each stride-th row and column, from `row` and `column` on.
+// The output positions of a window in images of `height` by `width` pixels: every
+// stride-th row and column, starting at `row` and `column`.
 struct Target {
   int64_t height, width;
   int64_t row, column, stride;
@@ -66,7 +66,7 @@ struct Target {
   }
 };
 
-// y[image, target of place, n] = epilogue(patch of place * kernel[patch_size, n]).
+// y[image, target(position), n] = epilogue(patch(position) * kernel[patch_size, n]).
 template <typename T>
 void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
                      const typename PackedKernel<T>::PackPart& pack,
@@ -125,16 +125,17 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
   });
 }
 
-// The window of a forward convolution.
+// Returns the window of a forward convolution.
 Window MakeWindow(const ConvShape& shape) {
   return {shape.in_height,   shape.in_width,    shape.in_channels, shape.kernel_size,
           shape.kernel_size, shape.stride,      shape.pad(),       shape.pad(),
           shape.out_height,  shape.out_width};
 }
 
-// The input gradient at the places of one phase: those whose row and column have these
-// remainders by the stride. Only every stride-th row and column of the kernel reach them,
-// so each phase is a convolution of dy of stride 1 with a smaller, turned kernel.
+// One phase of the input gradient: the positions whose row and column have the given
+// remainders modulo the stride. Only every stride-th row and column of the kernel
+// contributes to them, so each phase is a convolution of dy with stride 1 and a smaller
+// kernel, rotated by 180 degrees.
 struct Phase {
   Phase(const ConvShape& shape, int64_t row, int64_t column)
       : kernel_row((row + shape.pad()) % shape.stride),
@@ -156,13 +157,13 @@ struct Phase {
     return DivideUp(std::max<int64_t>(shape.kernel_size - first, 0), shape.stride);
   }
 
-  int64_t kernel_row, kernel_column;  // The first of the kernel's rows and columns.
+  int64_t kernel_row, kernel_column;  // The first that contribute.
   Target target;
   Window window;
 };
 
-// Packs the kernel of a phase, turned and transposed, for some of the input channels:
-// [rows, columns, out_channels, channels]. `turned` is scratch memory for all of it.
+// Packs the kernel of a phase, rotated and transposed, for a range of input channels:
+// [rows, columns, out_channels, channels]. `turned` is scratch memory of that size.
 template <typename T>
 void PackTurned(const ConvShape& shape, const Phase& phase, const Range& channels,
                 const float* kernel, float* turned, void* packed) {
@@ -200,7 +201,7 @@ void ClearPhase(const ConvShape& shape, const Phase& phase, T* dx, Context& cont
   });
 }
 
-// Divides a window into parts whose patches aren't too wide: rows, or else pixels.
+// Divides a window into parts whose patches are narrow enough: rows, or single pixels.
 std::vector<Window> DivideWindow(const Window& window) {
   Window part = window;
   if (window.patch_size() > kWidestPatch) part.rows = 1;
@@ -216,7 +217,7 @@ std::vector<Window> DivideWindow(const Window& window) {
   return parts;
 }
 
-// dkernel = the sum of the partial sums and of what it is.
+// Adds the partial sums to dkernel.
 void AddSums(const float* sums, int64_t num_sums, int64_t size, float* dkernel,
              Context& context) {
   constexpr int64_t kPiece = 1 << 12;
@@ -271,7 +272,7 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   const int64_t n = shape.out_channels;
   const int64_t k = window.patch_size();
   const int64_t places = shape.batch * window.places();
-  // Pixels are divided by their channels.
+  // Pixels are divided by channels.
   const std::vector<Window> windows = DivideWindow(window);
   const int64_t most_parts = in_place ? DivideUp(k, kColumnStep) : windows.size();
   const GradientGrid grid =

@@ -7,17 +7,17 @@
 
 namespace resnet {
 
-// y = epilogue(convolution of x); all of y is written.
+// y = epilogue(convolution of x with the kernel); writes all of y.
 template <typename T>
 void ConvForwardGemm(const ConvShape& shape, const T* x, const float* kernel,
                      const Epilogue<T>& epilogue, T* y, Context& context);
 
-// dx from dy; all of dx is written.
+// Computes dx from dy; writes all of dx.
 template <typename T>
 void ConvInputGradientGemm(const ConvShape& shape, const T* dy, const float* kernel, T* dx,
                            Context& context);
 
-// The kernel's gradient from x and dy; all of it is written.
+// Computes the kernel's gradient from x and dy; writes all of it.
 template <typename T>
 void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, float* dkernel,
                             Context& context);

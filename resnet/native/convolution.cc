@@ -1,8 +1,9 @@
-// A convolution without bias and its two gradients, as TensorFlow ops.
+// TensorFlow ops for a convolution, optionally fused with bias, residual addition and
+// ReLU, and for its gradients.
 //
-// The twin in TensorFlow's own ops is convolution.conv2d_with_stock_ops. Images are
-// float32 or bfloat16, kernels and their gradients float32: the kernel is rounded inside,
-// so no casts are needed around the op, and padding needs no copy of the images.
+// The reference implementation is convolution.conv2d_with_stock_ops. Images are float32 or
+// bfloat16, kernels and their gradients float32. The ops round the kernel themselves, so
+// no casts are needed around them, and pad without a copy of the images.
 
 #ifdef __x86_64__
 
@@ -64,8 +65,8 @@ absl::Status CheckOutput(const ConvShape& shape, const TensorShape& output) {
   return absl::OkStatus();
 }
 
-// Where Winograd's algorithm takes less time than a plain product: enough channels for
-// its transforms to be a small part (measured from 32 on, as the networks have).
+// Returns whether Winograd's algorithm is faster than a plain matrix product: its
+// transforms take a small share of the time if there are enough channels (32 as measured).
 bool WinogradIsFaster(const ConvShape& shape) {
   return shape.kernel_size == 3 && shape.stride == 1 && shape.in_channels >= 32 &&
          shape.out_channels >= 32;

@@ -1,5 +1,5 @@
-// Compiles a function for several kinds of processor; the fitting one is chosen when the
-// library is loaded.
+// Compiles a function for several instruction sets; the best version for the CPU is chosen
+// when the library is loaded.
 
 #ifndef RESNET_NATIVE_FOR_EACH_CPU_H_
 #define RESNET_NATIVE_FOR_EACH_CPU_H_

@@ -1,4 +1,4 @@
-// Multiply and Pack in bfloat16, with float32 sums.
+// Multiply and Pack in bfloat16, with float32 accumulation.
 
 #ifdef __x86_64__
 
@@ -12,7 +12,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
-// GCC 12 takes undefined registers inside of intrinsics for mistakes.
+// GCC 12 warns about undefined registers inside intrinsics (its bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -23,22 +23,23 @@ using namespace bf16;
 
 namespace {
 
-// Multiply's blocks: a block of a's rows and a panel of b stay in the L2 cache (1 MB).
+// Block sizes of Multiply: a block of rows of a and a panel of b fit into the L2 cache
+// (1 MB).
 constexpr int64_t kMaxDepth = 1536;
 constexpr int64_t kBlockRows = 8 * kMaxRows;
 
-// What one tile of Multiply's c is computed from.
+// The operands of one tile of c in Multiply.
 struct Tile {
   const Bf16* a;
   int64_t lda;
   const char* b;
-  int64_t depth;   // Of this block of k.
-  float* partial;  // Sums of the blocks of k before this one.
+  int64_t depth;   // Size of this block of k.
+  float* partial;  // Sums over the previous blocks of k.
   int64_t partial_ld;
   bool is_first, is_last;
   Bf16* c;
   int64_t ldc;
-  int64_t width;  // Columns that exist.
+  int64_t width;  // Number of valid columns.
   Epilogue<Bf16> epilogue;
   Prefetch prefetch;
 };
@@ -77,7 +78,7 @@ void MultiplyTile(const Tile& tile) {
   const int64_t num_pairs = tile.depth / 2;
   Accumulate<kRows, kVectors>(a, row_step, kPairBytes, tile.b, num_pairs, tile.prefetch,
                               sums);
-  if (tile.depth % 2 != 0) {  // The last element of a row has no neighbour of its own.
+  if (tile.depth % 2 != 0) {  // The last element of a row has no partner.
     const char* b = tile.b + num_pairs * kVectors * kVectorBytes;
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
@@ -125,7 +126,7 @@ void MultiplyTile(const Tile& tile) {
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {  // In this order a NaN stays one.
+      for (int v = 0; v < kVectors; ++v) {  // This order of operands keeps NaN.
         sums[r][v] = _mm512_max_ps(_mm512_setzero_ps(), sums[r][v]);
       }
     }
@@ -139,7 +140,7 @@ void MultiplyTile(const Tile& tile) {
       const __m512 high = v + 1 < kVectors ? sums[r][v + 1 < kVectors ? v + 1 : v]
                                            : _mm512_setzero_ps();
       const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(high, sums[r][v]);
-      if (is_full && v + 1 < kVectors) {  // Stores with a mask are much slower.
+      if (is_full && v + 1 < kVectors) {  // Masked stores are much slower.
         _mm512_storeu_si512(c, rounded);
       } else {
         _mm512_mask_storeu_epi16(c, Mask32(tile.width - v * kLanes), rounded);
@@ -151,13 +152,13 @@ void MultiplyTile(const Tile& tile) {
 constexpr void (*kMultiplyTiles[kMaxRows][kMaxVectors])(const Tile&) =
     RESNET_BF16_TILES(MultiplyTile);
 
-// Returns how many of k's elements one pass of Multiply sums.
+// Returns the number of elements along k that one pass of Multiply sums.
 int64_t Depth(int64_t k) {
   const int64_t num_passes = std::max<int64_t>(1, CeilDiv(k, kMaxDepth));
   return std::max<int64_t>(2, RoundUp(CeilDiv(k, num_passes), 2));
 }
 
-// Packs b whose rows are contiguous, two rows at a time.
+// Packs a matrix b with contiguous rows, two rows at a time.
 void PackRows(const float* b, int64_t row_stride, int64_t k, int64_t n, char* packed) {
   const __m512i index = InterleaveHalves();
   const int64_t num_pairs = CeilDiv(k, 2);
@@ -179,7 +180,7 @@ void PackRows(const float* b, int64_t row_stride, int64_t k, int64_t n, char* pa
   }
 }
 
-// Transposes 16 rows of 16 32-bit numbers.
+// Transposes a 16x16 matrix of 32-bit numbers.
 inline void Transpose(__m512i (&x)[16]) {
   __m512i y[16];
 #pragma GCC unroll 8
@@ -208,7 +209,7 @@ inline void Transpose(__m512i (&x)[16]) {
   }
 }
 
-// Packs b whose columns are contiguous: 16 columns and 16 pairs at a time.
+// Packs a matrix b with contiguous columns, 16 columns and 16 pairs at a time.
 void PackColumns(const float* b, int64_t column_stride, int64_t k, int64_t n,
                  char* packed) {
   const int64_t num_pairs = CeilDiv(k, 2);

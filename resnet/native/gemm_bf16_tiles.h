@@ -1,9 +1,9 @@
-// What the matrix products in bfloat16 are made of; needs AVX512_BF16.
+// The building blocks of matrix products in bfloat16; needs AVX512_BF16.
 //
-// Everything is built on vdpbf16ps, which adds two products to each of 16 float32 sums:
-// its operands are pairs of neighbours along the summed dimension. A tile of sums (6 rows
-// times 4 vectors of 16 columns) stays in registers while 4 vectors of pairs and one
-// broadcast pair a row are loaded: 10 loads for 24 instructions.
+// They use vdpbf16ps, which adds two products to each of 16 float32 sums. Its operands are
+// pairs of elements that are adjacent along the summed dimension. A tile of sums (6 rows
+// by 4 vectors of 16 columns) stays in registers. For each pair, 4 vectors and one
+// broadcast per row are loaded: 10 loads for 24 vdpbf16ps instructions.
 
 #ifndef RESNET_NATIVE_GEMM_BF16_TILES_H_
 #define RESNET_NATIVE_GEMM_BF16_TILES_H_
@@ -18,7 +18,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
-// GCC 12 takes undefined registers inside of intrinsics for mistakes.
+// GCC 12 warns about undefined registers inside intrinsics (its bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -26,9 +26,9 @@
 namespace resnet {
 namespace bf16 {
 
-constexpr int64_t kLanes = 16;  // Float32 sums, or bfloat16 pairs, of a register.
-constexpr int kMaxVectors = 4;  // Of a tile. 64 divides most numbers of channels.
-constexpr int kMaxRows = 6;     // Of a tile: 24 registers of sums, 8 for operands.
+constexpr int64_t kLanes = 16;  // Float32 sums or bfloat16 pairs per register.
+constexpr int kMaxVectors = 4;  // Per tile; most numbers of channels are multiples of 64.
+constexpr int kMaxRows = 6;     // Per tile: 24 registers for sums, 8 for operands.
 constexpr int64_t kPanel = kMaxVectors * kLanes;
 constexpr int64_t kPairBytes = 4;
 constexpr int64_t kVectorBytes = 64;
@@ -44,18 +44,19 @@ inline __mmask32 Mask32(int64_t count) {
   return count >= 32 ? 0xffffffff : count <= 0 ? 0 : (1u << count) - 1;
 }
 
-// Memory that will be needed soon, fetched bit by bit while sums are computed.
+// Memory that will be needed soon, prefetched step by step while sums are computed.
 struct Prefetch {
-  const char* next;  // Valid even if nothing is to be fetched: other addresses cost time.
-  int64_t step;      // Bytes a pair.
+  const char* next;  // Always a valid address, as prefetching others is slow.
+  int64_t step;      // Bytes per pair.
 };
 
-// Returns the bytes of rows that are worth fetching: none if most lies between the rows.
+// Returns the number of bytes to prefetch for some rows: 0 if most of their span is gaps
+// between the rows.
 inline int64_t FetchBytes(int64_t num_rows, int64_t num_columns, int64_t ld) {
   return ld > 2 * num_columns ? 0 : num_rows * ld * int64_t{sizeof(Bf16)};
 }
 
-// Returns the step that fetches so many bytes during num_pairs iterations.
+// Returns the step that prefetches the given bytes within num_pairs iterations.
 inline int64_t FetchStep(int64_t bytes, int64_t num_pairs) {
   return std::min(kVectorBytes, CeilDiv(bytes, std::max<int64_t>(1, num_pairs)));
 }
@@ -66,8 +67,8 @@ inline __m512bh BroadcastPair(const char* pair) {
   return (__m512bh)_mm512_set1_epi32(bits);
 }
 
-// sums[r][v] += a's row r times b's column group v. The pair p of a's row r is at
-// a + r * row_step + p * pair_step, that of b's columns at b + p * kVectors vectors.
+// sums[r][v] += row r of a times column group v of b. Pair p of row r of a is at
+// a + r * row_step + p * pair_step, pair p of b's columns at b + p * kVectors vectors.
 template <int kRows, int kVectors>
 inline __attribute__((always_inline)) void Accumulate(
     const char* a, int64_t row_step, int64_t pair_step, const char* b, int64_t num_pairs,
@@ -94,7 +95,7 @@ inline __attribute__((always_inline)) void Accumulate(
   }
 }
 
-// Returns the order that makes 16 pairs of the two halves of a register.
+// Returns the permutation that interleaves the two halves of a register into 16 pairs.
 inline __m512i InterleaveHalves() {
   alignas(64) static constexpr uint16_t kIndex[32] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -102,7 +103,7 @@ inline __m512i InterleaveHalves() {
   return _mm512_load_si512(kIndex);
 }
 
-// A table of kernel<rows, vectors> for each size of a tile.
+// A table of kernel<rows, vectors> for all tile sizes.
 #define RESNET_TILES_OF_ROWS(kernel, rows) \
   { kernel<rows, 1>, kernel<rows, 2>, kernel<rows, 3>, kernel<rows, 4> }
 #define RESNET_BF16_TILES(kernel)                                                      \

@@ -1,4 +1,4 @@
-// MultiplyTransposed in bfloat16, with float32 sums.
+// MultiplyTransposed in bfloat16, with float32 accumulation.
 
 #ifdef __x86_64__
 
@@ -12,7 +12,7 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
-// GCC 12 takes undefined registers inside of intrinsics for mistakes.
+// GCC 12 warns about undefined registers inside intrinsics (its bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -23,10 +23,10 @@ using namespace bf16;
 
 namespace {
 
-// MultiplyTransposed's blocks: long, because c is read and written once a block.
+// Block size of MultiplyTransposed: large, because c is read and written once per block.
 constexpr int64_t kMaxSummedRows = 512;
 
-// What one tile of MultiplyTransposed's c is computed from.
+// The operands of one tile of c in MultiplyTransposed.
 struct TransposedTile {
   const char* a;
   const char* b;
@@ -74,12 +74,12 @@ void MultiplyTransposedTile(const TransposedTile& tile) {
 constexpr void (*kMultiplyTransposedTiles[kMaxRows][kMaxVectors])(const TransposedTile&) =
     RESNET_BF16_TILES(MultiplyTransposedTile);
 
-// Writes pairs of rows in panels of kWidth columns: [panels][pairs][columns][2].
+// Packs pairs of rows into panels of kWidth columns: [panels][pairs][columns][2].
 template <int64_t kWidth>
 void InterleaveRows(const Bf16* x, int64_t ld, int64_t num_rows, int64_t num_columns,
                     char* packed) {
   const __m512i halves = InterleaveHalves(), half = _mm512_set1_epi16(16);
-  // The second elements come from the second register, whose indices start at 32.
+  // The second element of each pair is in the second register, at indices from 32.
   const __m512i low = _mm512_mask_add_epi16(halves, 0xaaaaaaaa, halves, half);
   const __m512i high = _mm512_add_epi16(low, half);
   const int64_t num_pairs = CeilDiv(num_rows, 2);
@@ -87,7 +87,7 @@ void InterleaveRows(const Bf16* x, int64_t ld, int64_t num_rows, int64_t num_col
     char* panels = packed + j * num_pairs * kPairBytes;
     const int64_t columns = std::min(kPanel, num_columns - j);
     const int64_t width = std::min(kWidth, RoundUp(columns, kLanes));
-    // Returns the place of 16 columns of a pair.
+    // Returns the address of 16 columns of a pair.
     const auto place = [=](int64_t p, int64_t i) {
       const int64_t panel = i / kWidth * kWidth;
       return panels + (panel * num_pairs + p * width + i - panel) * kPairBytes;
@@ -145,7 +145,7 @@ void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, in
     InterleaveRows<kLanes>(a + m0 * lda, lda, rows, k, a_pairs);
     InterleaveRows<kPanel>(b + m0 * ldb, ldb, rows, n, b_pairs);
 
-    // The next block's rows are fetched meanwhile: first those of a, then those of b.
+    // Meanwhile the next block's rows are prefetched: first those of a, then those of b.
     const int64_t next_rows = std::min(rows, m - m0 - rows);
     const int64_t next = next_rows > 0 ? m0 + rows : 0;
     const int64_t a_bytes = FetchBytes(next_rows, k, lda);

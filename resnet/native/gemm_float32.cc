@@ -1,10 +1,10 @@
-// Matrix products in float32 for one thread, in AVX-512.
+// Single-threaded matrix products in float32 with AVX-512.
 //
-// The scheme is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix
-// Multiplication" (ACM TOMS 34, 2008): a tile of c stays in registers while its sum runs,
-// blocks of the operands stay in the second-level cache. What comes from memory is asked
-// for one block ahead, a little with each tile: the products of a network's first layers
-// are so thin that waiting for memory would take a third of their time.
+// Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM
+// TOMS 34, 2008). A tile of c stays in registers while it is summed, and blocks of the
+// operands stay in the L2 cache. Each tile prefetches a part of the next block from
+// memory: in a network's first layers, whose products have a short inner dimension,
+// waiting for memory would take a third of the time.
 
 #ifdef __x86_64__
 
@@ -24,63 +24,64 @@ namespace resnet {
 namespace {
 
 constexpr int kLanes = 16;
-// Of a tile: 24 of the 32 registers hold sums. Of the tiles with so many, this one reads
-// least: 44 values for 384 products.
+// Tile size: 24 of the 32 registers hold sums. Among the tiles with as many sums this one
+// reads the fewest values: 44 for 384 products.
 constexpr int kRows = 12;
 constexpr int kVectors = 2;
-constexpr int kPanel = kVectors * kLanes;  // Columns of b that lie together when packed.
+constexpr int kPanel = kVectors * kLanes;  // Columns of b that are packed together.
 
-// Of Multiply's blocks: 256 KB of a and a panel of b of 64 KB lie in the L2 cache.
+// Block sizes of Multiply: 256 KB of a and a 64 KB panel of b are in the L2 cache.
 constexpr int64_t kMaxDepth = 512;
 constexpr int64_t kBlockSize = 64 * 1024;
 constexpr int64_t kMaxBlockRows = 40 * kRows;
-// A result of so many elements is written past the caches: they needn't fetch first what is
-// overwritten, and it would hardly stay until it is read.
+// From this number of elements on, a result is written with non-temporal stores: its memory
+// needn't be fetched first, and it would hardly stay in the cache until it is read.
 constexpr int64_t kStreamedSize = 1 << 20;
 
-// Of MultiplyTransposed's blocks: 256 KB of a and of b each. Large results are computed in
-// narrower blocks, which rows that lie far apart disturb less in the caches; with thin ones
-// reading a and b again would cost more.
+// Block sizes of MultiplyTransposed: 256 KB of a and of b each. Large results are computed
+// in narrower blocks, where distant rows cause fewer cache conflicts; for small results
+// reading a and b again would cost more than that saves.
 constexpr int64_t kTransposedDepth = 256;
 constexpr int64_t kTransposedColumns = 256;
 constexpr int64_t kLargeSize = 128 * 1024;
 constexpr int64_t kLargeDepth = 384;
 constexpr int64_t kLargeColumns = 128;
-constexpr int64_t kStepsAhead = 8;  // From the L2 cache.
+constexpr int64_t kStepsAhead = 8;  // Prefetch distance from the L2 cache.
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-// Returns how many parts of at most `limit` there are in `total`.
+// Returns the number of parts of size at most `limit` in `total`.
 int64_t Parts(int64_t total, int64_t limit) {
   return std::max<int64_t>(1, (total + limit - 1) / limit);
 }
 
-// Returns the size, a multiple of `step`, of equal parts of `total`.
+// Returns the size of nearly equal parts of `total`, a multiple of `step`.
 int64_t EvenPart(int64_t total, int64_t limit, int64_t step) {
   const int64_t parts = Parts(total, limit);
   return RoundUp(std::max<int64_t>(1, (total + parts - 1) / parts), step);
 }
 
-// What becomes of the sums of a tile.
+// How the sums of a tile are stored.
 struct Finish {
-  bool add = false;  // To what is in c.
+  bool add = false;  // To the values in c.
   bool relu = false;
-  bool stream = false;  // Past the caches.
+  bool stream = false;  // With non-temporal stores.
   const float* bias = nullptr;
   const float* residual = nullptr;
 };
 
-// What is fetched into the L2 cache while a tile is computed: as many elements as the tile
-// is deep of each of `rows` rows; if it is transposed, a line of as many rows.
+// The memory that is prefetched into the L2 cache while a tile of some depth is computed:
+// `depth` elements of each of `rows` rows, or a cache line of each of `depth` rows if it is
+// transposed.
 struct Ahead {
   const float* at;
   int64_t stride;
   int64_t rows;
 };
 
-// Sums a[R, depth] * b[depth, V * kLanes] for c. Element (r, p) of a is at a[r * lda + p],
-// or at a[p * lda + r] if it is transposed. Of the last vector only the lanes of `mask`
-// count.
+// Computes a tile of c, a[R, depth] * b[depth, V * kLanes]. Element (r, p) of a is at
+// a[r * lda + p], or at a[p * lda + r] if it is transposed. In the last vector only the
+// lanes of `mask` are valid.
 template <int R, int V, bool kTransposed>
 void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
           int64_t ldc, __mmask16 mask, const Finish& finish, Ahead ahead) {
@@ -90,7 +91,7 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
       sum[r][v] = _mm512_setzero_ps();
-      // They arrive while the sums run.
+      // These values arrive while the sums are computed.
       if (!finish.stream) __builtin_prefetch(c + r * ldc + v * kLanes, 1);
       if (finish.residual != nullptr) {
         __builtin_prefetch(finish.residual + r * ldc + v * kLanes);
@@ -101,7 +102,7 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
     if (kTransposed) {
       __builtin_prefetch(ahead.at, 0, 2);
       ahead.at += ahead.stride;
-      // The processor doesn't foresee strides of more than a few lines.
+      // The hardware prefetcher doesn't follow strides of more than a few lines.
       __builtin_prefetch(a + kStepsAhead * lda);
       __builtin_prefetch(a + kStepsAhead * lda + R - 1);
 #pragma GCC unroll 4
@@ -138,10 +139,10 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
       if (finish.residual != nullptr) {
         value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, finish.residual + at));
       }
-      if (finish.relu) {  // In this order a NaN stays one.
+      if (finish.relu) {  // This order of operands keeps NaN.
         value = _mm512_maskz_max_ps(lanes, _mm512_setzero_ps(), value);
       }
-      if (lanes != 0xffff) {  // Slow.
+      if (lanes != 0xffff) {  // Masked stores are slow.
         _mm512_mask_storeu_ps(c + at, lanes, value);
       } else if (finish.stream) {
         _mm512_stream_ps(c + at, value);
@@ -161,13 +162,13 @@ constexpr TileTable MakeTable(std::index_sequence<I...>) {
   return {Tile<I / kVectors + 1, I % kVectors + 1, kTransposed>...};
 }
 
-// The tile of r rows and v vectors is at (r - 1) * kVectors + v - 1.
+// The function for a tile of r rows and v vectors is at (r - 1) * kVectors + v - 1.
 template <bool kTransposed>
 constexpr TileTable kTiles =
     MakeTable<kTransposed>(std::make_index_sequence<kRows * kVectors>());
 
-// Sums a[rows, depth] * b[depth, columns], at most kPanel columns, for c. `ahead_of` says
-// what is fetched with each tile, counted from 0.
+// Computes a[rows, depth] * b[depth, columns] for c, with at most kPanel columns.
+// ahead_of(i) returns what to prefetch with tile i.
 template <bool kTransposed, typename AheadOf>
 void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, const float* a,
                    int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
@@ -175,7 +176,7 @@ void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, const float* a,
   const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
   const __mmask16 mask =
       static_cast<__mmask16>(0xffff >> (vectors * kLanes - static_cast<int>(columns)));
-  // A last tile of one or two rows would wait for its own sums.
+  // A last tile of one or two rows would be bound by the latency of its additions.
   const int64_t step = EvenPart(rows, kRows, 1);
   int64_t tile = 0;
   for (int64_t row = 0; row < rows; row += step) {
@@ -188,8 +189,8 @@ void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, const float* a,
   }
 }
 
-// to[j, i] = from[i, j], 16 by 16 elements: swaps blocks of 8 by 8, then of 4 by 4 within
-// them, of 2 by 2 and the last.
+// to[j, i] = from[i, j] for 16x16 elements: swaps 8x8 blocks, then the 4x4 blocks within
+// them, the 2x2 blocks and the single elements.
 void TransposeBlock(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
   const __m512i lane =
       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -198,7 +199,7 @@ void TransposeBlock(const float* from, int64_t from_stride, float* to, int64_t t
   for (int i = 0; i < kLanes; ++i) row[i] = _mm512_loadu_ps(from + i * from_stride);
 #pragma GCC unroll 4
   for (int size = kLanes / 2; size > 0; size /= 2) {
-    // Bit 4 of an index chooses the second row.
+    // Bit 4 of an index selects the second row.
     const __mmask16 odd = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(size));
     const __m512i first =
         _mm512_mask_add_epi32(lane, odd, lane, _mm512_set1_epi32(kLanes - size));
@@ -215,7 +216,7 @@ void TransposeBlock(const float* from, int64_t from_stride, float* to, int64_t t
   for (int i = 0; i < kLanes; ++i) _mm512_storeu_ps(to + i * to_stride, row[i]);
 }
 
-// The blocks of a in one product.
+// The blocks of a for one product.
 struct Blocks {
   Blocks(int64_t m, int64_t k, int64_t lda)
       : depth(EvenPart(k, kMaxDepth, 1)),
@@ -226,11 +227,12 @@ struct Blocks {
     return std::min(kMaxBlockRows, RoundUp(kBlockSize / depth, kRows));
   }
 
-  // Not a multiple of 4 KB, see `copy`.
+  // Not a multiple of 4 KB, for the reason given at `copy`.
   int64_t copy_stride() const { return RoundUp(depth, 2 * kLanes) + kLanes; }
 
   int64_t depth, rows;
-  bool copy;  // Rows that lie a multiple of 4 KB apart share a few lines of the L1 cache.
+  // Rows that are a multiple of 4 KB apart would compete for a few lines of the L1 cache.
+  bool copy;
 };
 
 
@@ -307,7 +309,7 @@ void Multiply<float>(int64_t m, int64_t n, int64_t k, const float* a, int64_t ld
         finish.add = p > 0;
         finish.relu = epilogue.relu && last;
         finish.stream = stream;
-        if (p == 0) {  // Not at the end: c may be the residual's own memory.
+        if (p == 0) {  // Not later: c may share the residual's memory.
           if (epilogue.bias != nullptr) finish.bias = epilogue.bias + column;
           if (epilogue.residual != nullptr) finish.residual = epilogue.residual + at;
         }
@@ -322,7 +324,7 @@ void Multiply<float>(int64_t m, int64_t n, int64_t k, const float* a, int64_t ld
       }
     }
   }
-  if (stream) _mm_sfence();  // Other threads may read it next.
+  if (stream) _mm_sfence();  // Other threads may read c next.
 }
 
 template <>
@@ -359,7 +361,7 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
           const int64_t width = RoundUp(columns, kLanes);
           const float* panel = b + row * ldb + column;
           int64_t stride = ldb;
-          if (columns < width) {  // Not to read behind the last row.
+          if (columns < width) {  // So as not to read past the last row.
             for (int64_t p = 0; p < depth; ++p) {
               std::memcpy(copy + p * width, panel + p * ldb, sizeof(float) * columns);
               std::fill(copy + p * width + columns, copy + (p + 1) * width, 0.0f);

@@ -1,7 +1,8 @@
-// Moves all variables of a network by one step with momentum, Nesterov's or plain.
+// A TensorFlow op that applies an SGD step with momentum, plain or Nesterov's, to all
+// variables of a network.
 //
-// The twin in TensorFlow's own ops is optimizers.Momentum.apply_with_stock_ops. Weight
-// decay is part of the same pass: the memory is read and written once.
+// The reference implementation is optimizers.Momentum.apply_with_stock_ops. Weight decay
+// is added in the same pass, so memory is read and written once.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,10 +29,10 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::Var;
 
-constexpr int64_t kPiece = 1 << 16;  // Elements of one task.
+constexpr int64_t kPiece = 1 << 16;  // Elements per task.
 
-// All ranks must move their weights by the same bits, also on processors of different
-// kinds: so no multiplication is joined with an addition, which not all of them can.
+// All ranks must update their weights to the same bits, also on CPUs of different kinds.
+// So no multiplication is fused with an addition (FMA), which not all CPUs support.
 #pragma GCC push_options
 #pragma GCC optimize("-ffp-contract=off")
 
@@ -57,7 +58,7 @@ FOR_EACH_CPU void MovePlain(const float* gradient, int64_t size, float learning_
 
 #pragma GCC pop_options
 
-// Where one task reads and writes.
+// The memory that one task reads and writes.
 struct Piece {
   const float* gradient;
   float* variable;
@@ -66,7 +67,7 @@ struct Piece {
   float weight_decay;
 };
 
-// Makes the variable's tensor this op's own: a reader may still hold the old one.
+// Replaces the variable's tensor with a copy if a reader still holds a reference to it.
 absl::Status Own(OpKernelContext* context, Var* variable) {
   Tensor* tensor = variable->tensor();
   if (tensor->RefCountIsOne()) return absl::OkStatus();

@@ -1,5 +1,4 @@
-// Lets the kernels compute with the threads and the memory of the TensorFlow op that
-// calls them.
+// Gives kernels the threads and the memory of the TensorFlow op that calls them.
 
 #ifndef RESNET_NATIVE_OP_CONTEXT_H_
 #define RESNET_NATIVE_OP_CONTEXT_H_
@@ -34,15 +33,15 @@ class OpContext : public Context {
       int64_t num_tasks,
       const std::function<void(int64_t, int64_t)>& task) const override {
     const int64_t num_workers = std::min<int64_t>(num_threads(), num_tasks);
-    // Each takes the next task when it is done with one: no core is equally fast all the
-    // time, and all wait for the last.
+    // Each worker takes the next task when it has finished one, because the speed of cores
+    // varies and all wait for the last worker.
     std::atomic<int64_t> next{0};
     const auto work = [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
         for (int64_t i = next++; i < num_tasks; i = next++) task(i, worker);
       }
     };
-    // The pool's only thread would take over what this one could go on with.
+    // A single worker's tasks run faster on this thread than on one of the pool.
     if (num_workers <= 1) return work(0, num_workers);
     workers_->workers->ParallelFor(
         num_workers, tensorflow::thread::ThreadPool::SchedulingParams::Fixed(1), work);
@@ -53,7 +52,7 @@ class OpContext : public Context {
     const absl::Status status = context_->allocate_temp(
         tensorflow::DT_INT8, tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
         &memory);
-    // A kernel has no way on without it, and no way to say so.
+    // A kernel can't continue without memory and can't return an error.
     if (!status.ok()) LOG(FATAL) << "A kernel needs memory: " << status;
     return memory.data();
   }
@@ -64,7 +63,7 @@ class OpContext : public Context {
   std::vector<tensorflow::Tensor> allocated_;
 };
 
-// The number format of the kernels that stands for one of TensorFlow's.
+// The kernels' number type for a TensorFlow type.
 template <typename T>
 struct KernelType {
   using type = T;
@@ -74,7 +73,7 @@ struct KernelType<tensorflow::bfloat16> {
   using type = Bf16;
 };
 
-// The elements of a tensor of floats or bfloat16s, as the kernels take them.
+// The elements of a float or bfloat16 tensor, as the kernels' number type.
 template <typename T>
 const typename KernelType<T>::type* Data(const tensorflow::Tensor& tensor) {
   return reinterpret_cast<const typename KernelType<T>::type*>(tensor.flat<T>().data());

@@ -1,4 +1,5 @@
-// The parts of images that a convolution's kernel sees, gathered into rows of a matrix.
+// Gathers the patches of images that a convolution reads into the rows of a matrix
+// (im2col).
 
 #ifndef RESNET_NATIVE_PATCHES_H_
 #define RESNET_NATIVE_PATCHES_H_
@@ -9,20 +10,20 @@
 
 namespace resnet {
 
-// What is seen from each place of an output image: `rows` by `columns` pixels, the first
-// at row place_row * stride - top_pad, and columns likewise.
+// The patch that is read for each output position: `rows` by `columns` pixels, the first
+// one in row output_row * stride - top_pad, and likewise for columns.
 struct Window {
-  int64_t height, width, channels;  // Of the image.
+  int64_t height, width, channels;  // Size of the input images.
   int64_t rows, columns;
   int64_t stride;
   int64_t top_pad, left_pad;
-  int64_t out_height, out_width;  // The places.
+  int64_t out_height, out_width;  // Size of the outputs.
 
   int64_t patch_size() const { return rows * columns * channels; }
   int64_t places() const { return out_height * out_width; }
   int64_t image_size() const { return height * width * channels; }
 
-  // Whether the patches are the pixels themselves.
+  // Returns whether the patches are the pixels themselves.
   bool IsPixel() const {
     return rows == 1 && columns == 1 && stride == 1 && top_pad == 0 && left_pad == 0 &&
            out_height == height && out_width == width;
@@ -32,7 +33,7 @@ struct Window {
 #pragma GCC push_options
 #pragma GCC target("avx512f")
 
-// Copies in steps of kStep bytes; the last may overlap the one before.
+// Copies in steps of kStep bytes; the last step may overlap the previous one.
 template <int64_t kStep>
 inline void CopySteps(const char* from, int64_t bytes, char* to) {
   for (int64_t done = 0; done + kStep < bytes; done += kStep) {
@@ -41,7 +42,7 @@ inline void CopySteps(const char* from, int64_t bytes, char* to) {
   std::memcpy(to + bytes - kStep, from + bytes - kStep, kStep);
 }
 
-// memcpy; for runs of some dozens of bytes its call costs more than the copying.
+// Like memcpy, whose call costs more than the copy itself for a few dozen bytes.
 inline void CopyRun(const void* source, int64_t bytes, void* target) {
   const char* from = static_cast<const char*>(source);
   char* to = static_cast<char*>(target);
@@ -58,7 +59,7 @@ inline void CopyRun(const void* source, int64_t bytes, void* target) {
 
 #pragma GCC pop_options
 
-// Writes one patch's row of pixels, zeros for those outside of the image's row `from`.
+// Writes one row of a patch; pixels outside the image's row `from` are zeros.
 template <typename T>
 void GatherRow(const Window& window, const T* from, int64_t left, T* to) {
   const int64_t first = std::clamp<int64_t>(-left, 0, window.columns);
@@ -70,8 +71,8 @@ void GatherRow(const Window& window, const T* from, int64_t left, T* to) {
   std::memset(to + before + seen, 0, behind * sizeof(T));
 }
 
-// Writes the patches of `count` places, counted over all images, from `begin` on: a row
-// [rows, columns, channels] each, zeros outside of the image.
+// Writes the patches of `count` output positions, numbered over all images, from `begin`
+// on. Each patch is a row [rows, columns, channels] with zeros outside the image.
 template <typename T>
 void GatherPatches(const Window& window, const T* images, int64_t begin, int64_t count,
                    T* patches) {

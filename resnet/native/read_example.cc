@@ -1,7 +1,8 @@
-// Reads one labelled picture from a TFRecord file by its byte offset.
+// A TensorFlow op that reads the image and label of one record in a TFRecord file, given
+// its byte offset.
 //
-// The twin in TensorFlow's own ops is record_files.read_with_stock_ops; this op does the
-// same in one go: two preads, both checksums, and a walk over the fields of the Example.
+// The reference implementation is record_files.read_with_stock_ops. This op does two
+// preads, checks both checksums, and walks over the fields of the serialized Example.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -34,10 +35,10 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::tstring;
 
-constexpr size_t kHeaderBytes = 12;  // Length of the data, and the length's checksum.
+constexpr size_t kHeaderBytes = 12;  // Length of the data and its checksum.
 constexpr size_t kFooterBytes = 4;   // The data's checksum.
 
-// An open file, closed when nobody reads it any more.
+// An open file, closed with the last reference to it.
 class File {
  public:
   explicit File(int descriptor) : descriptor_(descriptor) {}
@@ -50,10 +51,11 @@ class File {
   const int descriptor_;
 };
 
-// Keeps files open: opening one for each picture costs more than reading it, and a
-// parallel file system's metadata server serves all nodes. Each op of a graph has its
-// own, so that what was opened for a data set is closed with it: hence a quarter of
-// what the process may have, for training, evaluation and all else.
+// A cache of open files. Opening a file for each record costs more than reading the record,
+// and loads the metadata server of a parallel file system, which all nodes share. Each op
+// of a graph has its own cache, so that its files are closed with the data set. It may use
+// a quarter of the process's file descriptors, because training, evaluation and other
+// readers need some at the same time.
 class OpenFiles {
  public:
   OpenFiles() {
@@ -75,18 +77,19 @@ class OpenFiles {
     }
     auto file = std::make_shared<File>(descriptor);
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (files_.size() >= most_) files_.erase(files_.begin());  // Any: order is random.
+    // Any file may go, because reads are in random order.
+    if (files_.size() >= most_) files_.erase(files_.begin());
     files_[path] = file;
     return file;
   }
 
  private:
   size_t most_;
-  std::mutex mutex_;  // Of `files_`.
+  std::mutex mutex_;  // Guards `files_`.
   std::unordered_map<std::string, std::shared_ptr<File>> files_;
 };
 
-// Reads until `size` bytes are there or the file ends; returns how many, or -1.
+// Reads `size` bytes, or up to the end of the file; returns the number read, or -1.
 ssize_t ReadFully(int descriptor, char* buffer, size_t size, int64_t offset) {
   size_t done = 0;
   while (done < size) {
@@ -104,7 +107,7 @@ bool ChecksumIsRight(const char* data, size_t size, const char* stored) {
   return tensorflow::crc32c::Unmask(masked) == tensorflow::crc32c::Value(data, size);
 }
 
-// Reads a number of seven bits a byte, lowest first, and goes past it.
+// Reads a varint (seven bits per byte, lowest first) and advances past it.
 bool ReadVarint(const char** at, const char* end, uint64_t* value) {
   *value = 0;
   for (int shift = 0; shift < 64 && *at < end; shift += 7) {
@@ -115,13 +118,13 @@ bool ReadVarint(const char** at, const char* end, uint64_t* value) {
   return false;
 }
 
-// A part of a protobuf message, read from its start to its end.
+// A protobuf message, or a part of one, that is read from start to end.
 // Source: protobuf.dev, "Encoding"; the messages are those of example.proto.
 class Fields {
  public:
   Fields(const char* begin, size_t size) : at_(begin), end_(begin + size) {}
 
-  // Goes to the next field; false at the end or if the message is broken.
+  // Advances to the next field; returns false at the end or if the message is corrupt.
   bool Next() {
     uint64_t tag;
     if (broken_ || at_ == end_ || !Varint(&tag)) return false;
@@ -183,7 +186,7 @@ class Fields {
   bool broken_ = false;
 };
 
-// What of an Example is wanted.
+// The features of an Example to extract.
 struct Wanted {
   int num_images = 0;
   const char* image = nullptr;
@@ -192,10 +195,10 @@ struct Wanted {
   int64_t label = 0;
 };
 
-// Takes the values of a Feature into `wanted`, of an image or of a label, and counts them.
+// Stores the values of a Feature, image or label, in `wanted` and counts them.
 bool TakeFeature(Fields feature, bool is_image, Wanted* wanted) {
   int& count = is_image ? wanted->num_images : wanted->num_labels;
-  count = 0;  // Of entries with the same key the last one counts.
+  count = 0;  // The last of several entries with the same key counts.
   while (feature.Next()) {
     if (!feature.Is(is_image ? 1 : 3, 2)) continue;  // bytes_list, int64_list.
     Fields values = feature.Inside();
@@ -207,7 +210,7 @@ bool TakeFeature(Fields feature, bool is_image, Wanted* wanted) {
       } else if (!is_image && values.Is(1, 0)) {
         wanted->label = values.value();
         ++count;
-      } else if (!is_image && values.Is(1, 2)) {  // Packed, as is usual.
+      } else if (!is_image && values.Is(1, 2)) {  // Packed, the usual encoding.
         const char* at = values.data();
         const char* const end = at + values.size();
         while (at < end) {
@@ -223,7 +226,7 @@ bool TakeFeature(Fields feature, bool is_image, Wanted* wanted) {
   return !feature.broken();
 }
 
-// Finds the wanted features of a serialized Example; false if it is none.
+// Finds the features in a serialized Example; returns false if it is corrupt.
 bool ParseExample(const char* data, size_t size, const std::string& image_key,
                   const std::string& label_key, Wanted* wanted) {
   Fields example(data, size);
@@ -277,14 +280,14 @@ class ReadExampleOp : public OpKernel {
     struct stat status;
     OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
                 ReadError(path, offset));
-    // Before memory is asked for: a faulty writer's length can be anything.
+    // Checked before allocation, because the length in a corrupt file can be anything.
     const uint64_t rest = status.st_size - std::min<int64_t>(offset, status.st_size);
     OP_REQUIRES(context,
                 rest >= kHeaderBytes + kFooterBytes &&
                     size <= rest - kHeaderBytes - kFooterBytes,
                 Damaged(path, offset, "the file ends inside the record"));
 
-    // Thread-local: a fresh one for each record would be cleared by the system first.
+    // Thread-local, because the system would have to zero fresh memory for each record.
     thread_local std::string buffer;
     buffer.resize(size + kFooterBytes);
     got = ReadFully(file->descriptor(), &buffer[0], buffer.size(),
@@ -335,7 +338,7 @@ REGISTER_OP("ResnetReadExample")
     .Output("label: int64")
     .Attr("image_key: string")
     .Attr("label_key: string")
-    .SetIsStateful()  // A file is no constant.
+    .SetIsStateful()  // A file's content isn't constant.
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
       tensorflow::shape_inference::ShapeHandle scalar;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 0, &scalar));

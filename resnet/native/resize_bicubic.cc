@@ -1,8 +1,9 @@
-// Resizes a decoded picture, mirrors it and normalizes it, in one pass over its bytes.
+// A TensorFlow op that resizes a decoded image, optionally flips it horizontally, and
+// normalizes it, in one pass over its bytes.
 //
-// The twin in TensorFlow's own ops is preprocessing.resize_with_stock_ops. The kernel is
+// The reference implementation is preprocessing.resize_with_stock_ops. The filter is
 // TensorFlow 1's bicubic one, which the published runs used: Keys' cubic with A = -0.75,
-// corners not aligned, no half-pixel centers, weights rounded to 1/1024 of a pixel.
+// corners not aligned, no half-pixel centers, positions rounded to 1/1024 of a pixel.
 // Source: tensorflow/core/kernels/image/resize_bicubic_op.cc (its arithmetic).
 
 #include <algorithm>
@@ -30,9 +31,9 @@ using tensorflow::TensorShape;
 constexpr int kChannels = 3;
 constexpr int kTaps = 4;
 constexpr float kA = -0.75f;
-constexpr int kSteps = 1024;  // Of a pixel, to which positions are rounded.
+constexpr int kSteps = 1024;  // Positions are rounded to 1 / kSteps of a pixel.
 
-// The four neighbours of an output position and their weights.
+// The four input pixels that contribute to an output position, and their weights.
 struct Taps {
   int index[kTaps];
   float weight[kTaps];
@@ -60,7 +61,7 @@ std::vector<Taps> MakeTaps(int in_size, int out_size) {
   return taps;
 }
 
-// Writes the weighted sum of four rows of bytes.
+// Writes the weighted sum of four rows of pixels.
 FOR_EACH_CPU void SumRows(const uint8_t* a, const uint8_t* b, const uint8_t* c,
                           const uint8_t* d, const float* weight, int size,
                           float* __restrict__ sum) {
@@ -70,10 +71,10 @@ FOR_EACH_CPU void SumRows(const uint8_t* a, const uint8_t* b, const uint8_t* c,
   }
 }
 
-// Three channels and one lane that isn't used.
+// Three channels and an unused lane.
 typedef float Pixel __attribute__((vector_size(16), aligned(4), may_alias));
 
-// Writes one row: the weighted sum of four pixels of `row` each, normalized.
+// Writes one output row: normalized weighted sums of four pixels of `row`.
 FOR_EACH_CPU void SumColumns(const float* row, const Taps* taps, int size, bool mirror,
                              Pixel scale, Pixel shift, float* out) {
   for (int x = 0; x < size; ++x) {
@@ -130,7 +131,7 @@ class ResizeBicubicOp : public OpKernel {
     const uint8_t* in = image.flat<uint8_t>().data();
     float* out = output->flat<float>().data();
     const int stride = kChannels * width;
-    std::vector<float> row(stride + 1);  // One more for the last pixel's unused lane.
+    std::vector<float> row(stride + 1);  // One more for the unused lane of the last pixel.
     for (int y = 0; y < size(0); ++y) {
       const Taps& tap = rows[y];
       SumRows(in + stride * tap.index[0], in + stride * tap.index[1],

@@ -1,5 +1,5 @@
-// Passes over the rows of matrices of float32 or bfloat16, and sums over rows, with
-// AVX-512. For kernels only: what includes this must not be reached on other processors.
+// Passes over the rows of float32 or bfloat16 matrices, and sums over rows, with AVX-512.
+// For kernels only: code that includes this must not run on CPUs without AVX-512.
 
 #ifndef RESNET_NATIVE_ROW_PASSES_H_
 #define RESNET_NATIVE_ROW_PASSES_H_
@@ -19,13 +19,13 @@
 namespace resnet {
 namespace {
 
-// Which elements of a Unit there are.
+// Masks: which elements of a Unit are valid.
 struct All {};
 struct First {
   uint32_t mask;
 };
 
-// 64 bytes of T as float32.
+// 64 bytes of elements of T, converted to float32.
 template <typename T>
 struct Unit;
 
@@ -78,7 +78,7 @@ struct Unit<Bf16> {
   }
 };
 
-// Float32 numbers of a Unit's channels, in memory of `Padded` size.
+// The float32 values of a Unit's channels, loaded from an array of `Padded` size.
 template <typename T>
 Unit<T> LoadFloats(const float* p) {
   Unit<T> unit;
@@ -90,7 +90,7 @@ void StoreFloats(const Unit<T>& unit, float* p) {
   for (int i = 0; i < unit.kParts; ++i) _mm512_store_ps(p + 16 * i, unit.part[i]);
 }
 
-// Bit i of the result: whether element i is above 0.
+// Returns a bit mask; bit i tells whether element i is above 0.
 template <typename T>
 typename Unit<T>::Bits Positive(const Unit<T>& unit) {
   typename Unit<T>::Bits bits = 0;
@@ -102,7 +102,7 @@ typename Unit<T>::Bits Positive(const Unit<T>& unit) {
   return bits;
 }
 
-// Sets the elements to 0 whose bit is 0.
+// Sets the elements whose bit is 0 to 0.
 template <typename T>
 void Keep(typename Unit<T>::Bits bits, Unit<T>* unit) {
   for (int i = 0; i < unit->kParts; ++i) {
@@ -110,7 +110,7 @@ void Keep(typename Unit<T>::Bits bits, Unit<T>* unit) {
   }
 }
 
-// Channels, rounded up to whole units of any type.
+// Returns the number of channels, rounded up to whole units of any type.
 inline int64_t Padded(int64_t channels) { return (channels + 31) / 32 * 32; }
 
 template <typename T>
@@ -118,10 +118,10 @@ int64_t UnitsOfRow(int64_t channels) {
   return (channels + Unit<T>::kSize - 1) / Unit<T>::kSize;
 }
 
-// Calls visit(which of its elements there are, row, channel) for each unit of each row.
+// Calls visit(mask, row, channel) for each unit of each row, in the order of memory.
 //
-// In the order of memory, though the sums of several rows at a time could stay in
-// registers: the processor fetches ahead only what is read in order.
+// Another order could keep sums over several rows in registers, but the hardware
+// prefetcher only follows sequential reads.
 template <typename T, typename Visit>
 void ForEachUnit(int64_t begin, int64_t end, int64_t channels, const Visit& visit) {
   constexpr int kSize = Unit<T>::kSize;
@@ -133,11 +133,11 @@ void ForEachUnit(int64_t begin, int64_t end, int64_t channels, const Visit& visi
   }
 }
 
-// The rows, cut into as many parts as the threads can share evenly.
+// The division of the rows into tasks for threads.
 class Tasks {
  public:
   Tasks(int64_t rows, int64_t channels, int num_threads) : rows_(rows) {
-    constexpr int64_t kTaskSize = 1 << 14;  // Elements, below which it isn't worth it.
+    constexpr int64_t kTaskSize = 1 << 14;  // The least number of elements per task.
     const int64_t most = num_threads == 1 ? 1 : 2 * num_threads;
     count_ = std::max<int64_t>(1, std::min({most, rows * channels / kTaskSize, rows}));
   }
@@ -149,7 +149,7 @@ class Tasks {
   int64_t rows_, count_;
 };
 
-// Two sums over rows for each channel: each of float32 for some rows, then in double.
+// Two sums over rows per channel: in float32 over a block of rows, in double over blocks.
 class Sums {
  public:
   Sums(int64_t channels, Context& context) : padded_(Padded(channels)) {
@@ -159,13 +159,13 @@ class Sums {
 
   double total(int i, int64_t channel) const { return total_[i * padded_ + channel]; }
 
-  // Sets the totals: calls add(which of its elements there are, row, channel, two sums)
-  // for each unit, which adds to the sums. Piece by piece from the last rows to the first
-  // ones, so that it ends where the next pass over the rows begins.
+  // Computes the totals. add(mask, row, channel, sums) is called for each unit and adds to
+  // two sums. Goes from the last rows to the first ones in pieces, so that it ends where
+  // the next pass over the rows starts.
   template <typename T, typename Add>
   void AddUp(int64_t begin, int64_t end, int64_t channels, const Add& add) const {
-    constexpr int64_t kRows = 256;            // As many as float32 adds up well.
-    constexpr int64_t kPieceBytes = 1 << 18;  // For the processor to read ahead in.
+    constexpr int64_t kRows = 256;            // Few enough for accurate sums in float32.
+    constexpr int64_t kPieceBytes = 1 << 18;  // Large enough for the hardware prefetcher.
     const int64_t blocks = kPieceBytes / (kRows * channels * sizeof(T));
     const int64_t piece = kRows * std::max<int64_t>(1, blocks);
     std::fill_n(total_, 2 * padded_, 0.);
@@ -179,7 +179,7 @@ class Sums {
   }
 
  private:
-  static constexpr int kFewChannels = 64;  // Whose sums stay in registers.
+  static constexpr int kFewChannels = 64;  // Up to so many, sums stay in registers.
 
   template <typename T, typename Add>
   void AddBlock(int64_t begin, int64_t end, int64_t channels, const Add& add) const {
@@ -218,7 +218,7 @@ class Sums {
   float* part_;
 };
 
-// The sums of each task, not yet set.
+// Returns the Sums of each task, uninitialized.
 inline std::vector<Sums> SumsOfTasks(const Tasks& tasks, int64_t channels,
                                      Context& context) {
   std::vector<Sums> sums;
@@ -226,7 +226,7 @@ inline std::vector<Sums> SumsOfTasks(const Tasks& tasks, int64_t channels,
   return sums;
 }
 
-// Calls finish(begin, end) for ranges that are all channels together.
+// Calls finish(begin, end) for ranges of channels that together cover all of them.
 template <typename Finish>
 void RunOverChannels(const Tasks& tasks, int64_t channels, const Context& context,
                      const Finish& finish) {
@@ -237,7 +237,7 @@ void RunOverChannels(const Tasks& tasks, int64_t channels, const Context& contex
   });
 }
 
-// Returns `count` arrays of `Padded` floats, one after the other, all 0.
+// Returns `count` consecutive arrays of `Padded` floats, filled with 0.
 inline float* AllocateFloats(int count, int64_t channels, Context& context) {
   const int64_t size = count * Padded(channels);
   float* memory = static_cast<float*>(context.Allocate(size * sizeof(float)));
@@ -245,7 +245,7 @@ inline float* AllocateFloats(int count, int64_t channels, Context& context) {
   return memory;
 }
 
-// Numbers of each channel, padded.
+// Values per channel, padded.
 struct Channels {
   Channels(int64_t channels, Context& context) {
     mean = AllocateFloats(3, channels, context);
@@ -258,8 +258,8 @@ struct Channels {
   float* beta;
 };
 
-// Returns (x - mean) * scale + beta of the unit at channel c. As x * scale + offset it
-// would lose the deviations from a mean that is much larger than they are.
+// Returns (x - mean) * scale + beta of the unit at channel c. Written as
+// x * scale + offset it would cancel where the mean is much larger than the deviations.
 template <typename T>
 [[gnu::always_inline]] inline Unit<T> Normalized(const Unit<T>& x, const Channels& of,
                                                  int64_t c) {

@@ -1,4 +1,4 @@
-// How matrix products are divided into tasks for threads, and their memory.
+// The division of matrix products into tasks for threads, and the tasks' memory.
 
 #ifndef RESNET_NATIVE_TASK_GRIDS_H_
 #define RESNET_NATIVE_TASK_GRIDS_H_
@@ -12,12 +12,12 @@
 
 namespace resnet {
 
-constexpr int64_t kLine = 64;        // Bytes of a cache line.
-constexpr int64_t kColumnStep = 64;  // Between the first columns of tasks.
+constexpr int64_t kLine = 64;        // Bytes per cache line.
+constexpr int64_t kColumnStep = 64;  // The first column of each task is a multiple of it.
 
-// Costs in multiplications, for dividing work among threads.
-constexpr double kReadCost = 8;  // Of an element into a core's caches.
-constexpr double kSumCost = 24;  // Of writing and adding an element of a partial sum.
+// Costs in units of a multiplication, for dividing work among threads.
+constexpr double kReadCost = 8;  // Reading an element into a core's caches.
+constexpr double kSumCost = 24;  // Writing and adding an element of a partial sum.
 
 inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t value, int64_t step) { return DivideUp(value, step) * step; }
@@ -27,7 +27,7 @@ T* AllocateFor(Context& context, int64_t count) {
   return static_cast<T*>(context.Allocate(count * sizeof(T)));
 }
 
-// Several pieces of memory of the same size: of tasks, or of workers.
+// Several pieces of memory of the same size, one per task or one per worker.
 class Pieces {
  public:
   Pieces(Context& context, int64_t count, size_t bytes)
@@ -41,7 +41,8 @@ class Pieces {
   char* memory_;
 };
 
-// The i-th of `parts` parts of [0, total) that are as even as multiples of `step` can be.
+// The i-th of `parts` parts of [0, total), which are multiples of `step` and as even as
+// possible.
 struct Range {
   Range(int64_t total, int64_t parts, int64_t i, int64_t step = 1) {
     const int64_t steps = DivideUp(total, step);
@@ -52,17 +53,17 @@ struct Range {
   int64_t begin, size;
 };
 
-// Returns the size of the largest of such parts.
+// Returns the size of the largest of these parts.
 inline int64_t LargestPart(int64_t total, int64_t parts, int64_t step) {
   return std::min(total, DivideUp(DivideUp(total, step), parts) * step);
 }
 
-// Into how many parts the rows and the columns of a product are divided among threads.
+// The number of parts that the rows and the columns of a product are divided into.
 struct Grid {
   int64_t rows, columns;
 };
 
-// Returns the quickest grid for a product of m rows and n columns.
+// Returns the fastest grid for a product with m rows and n columns.
 inline Grid MakeGrid(int64_t m, int64_t n, int64_t threads) {
   Grid best = {1, 1};
   double least = std::numeric_limits<double>::infinity();
@@ -71,7 +72,7 @@ inline Grid MakeGrid(int64_t m, int64_t n, int64_t threads) {
     const int64_t rows = std::min(m, DivideUp(threads, columns));
     const double part_rows = DivideUp(m, rows);
     const double part_columns = LargestPart(n, columns, kColumnStep);
-    // For each element of the dimension that is summed.
+    // The cost per element of the summed dimension.
     const double cost = DivideUp(rows * columns, threads) *
                         (part_rows * part_columns + kReadCost * (part_rows + part_columns));
     if (cost < least) {
@@ -82,14 +83,14 @@ inline Grid MakeGrid(int64_t m, int64_t n, int64_t threads) {
   return best;
 }
 
-// How the work of a kernel gradient is divided among threads. Parts of the places need a
-// sum each; parts of the kernel and of its columns read the images more often.
+// The division of a kernel gradient among threads. Each part of the positions needs a
+// partial sum of its own; parts of the kernel's rows or columns read the images again.
 struct GradientGrid {
   int64_t places, parts, columns;
 };
 
-// Returns the quickest grid for m places and a kernel of [k, n], of which the k rows can be
-// divided into `most_parts`.
+// Returns the fastest grid for m positions and a kernel [k, n] whose k rows can be divided
+// into at most `most_parts` parts.
 inline GradientGrid MakeGradientGrid(int64_t m, int64_t k, int64_t n, int64_t most_parts,
                                      int64_t threads) {
   GradientGrid best = {1, 1, 1};

@@ -1,9 +1,9 @@
-// The forward convolution and the gradient of its inputs, which is one with the kernel
-// turned.
+// The forward convolution and the gradient of its inputs, which is a convolution with the
+// kernel rotated by 180 degrees.
 
 #ifdef __x86_64__
 
-#pragma GCC diagnostic ignored "-Wuninitialized"  // In GCC 12's intrinsics: its bug 105593.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's intrinsics, its bug 105593.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 #include "resnet/native/winograd.h"
@@ -25,12 +25,12 @@ namespace resnet {
 namespace winograd {
 namespace {
 
-// Tiles of one product: 28 registers of sums and two of the kernel, of 32.
+// Tiles per product: of 32 registers, 28 hold sums and two the kernel.
 constexpr int kMaxRows = 14;
-constexpr int64_t kBlockTiles = 2 * kMaxRows;  // With 64 channels all they need is in L2.
-constexpr int64_t kLongBlockTiles = 64;        // Where each reads the kernel from L3.
+constexpr int64_t kBlockTiles = 2 * kMaxRows;  // With 64 channels their data fit into L2.
+constexpr int64_t kLongBlockTiles = 64;        // If each block reads the kernel from L3.
 
-// Products of a block of tiles with a panel: [kPoints][tiles][kPanel].
+// The products of a block of tiles with a panel: [kPoints][tiles][kPanel].
 struct ProductLayout {
   int64_t tiles;
 
@@ -38,8 +38,8 @@ struct ProductLayout {
   int64_t size() const { return kPoints * point_stride(); }
 };
 
-// m[kRows, 16 * kVectors] = v * u. Rows of v are tiles: 16 channels of each lie side by side,
-// the next 16 v_stride further.
+// m[kRows, 16 * kVectors] = v * u. Rows of v are tiles: 16 channels of each are contiguous,
+// the next 16 are v_stride further.
 template <int kRows, int kVectors>
 void MultiplyRows(const float* v, int64_t v_stride, const float* u, int64_t channels,
                   float* m) {
@@ -76,8 +76,8 @@ void MultiplyUpToMaxRows(int64_t rows, const float* v, int64_t v_stride, const f
   MultiplyRows<kRows, kVectors>(v, v_stride, u, channels, m);
 }
 
-// Multiplies tiles of a block with a panel of `columns` columns at all points, and calls
-// between(p) after point p.
+// Multiplies the tiles of a block with a panel of `columns` columns at all points, and
+// calls between(p) after point p.
 template <typename Between>
 void MultiplyPanel(int64_t tiles, const float* block, const BlockLayout& layout,
                    const float* panel, int64_t columns, float* products,
@@ -97,7 +97,7 @@ void MultiplyPanel(int64_t tiles, const float* block, const BlockLayout& layout,
   }
 }
 
-// Of a convolution: what its tasks share.
+// The state that all tasks of a convolution share.
 template <typename T>
 struct Work {
   Tiles tiles;
@@ -112,7 +112,7 @@ struct Work {
   }
 };
 
-// Writes columns of tiles of the output.
+// Writes a range of columns (channels) of the output's tiles.
 template <typename T>
 void TransformOutputPanel(const Work<T>& work, const float* products,
                           const ProductLayout& layout, const Range& range,
@@ -132,7 +132,8 @@ void TransformOutputPanel(const Work<T>& work, const float* products,
   }
 }
 
-// Computes columns of a block of tiles, and calls between(p) 36 times on the way.
+// Computes a range of columns of a block of tiles, and calls between(p) 36 times
+// meanwhile.
 template <typename T, typename Between>
 void ComputePanel(const Work<T>& work, const float* block, const BlockLayout& layout,
                   const Range& range, const float* panel, const Range& columns,
@@ -148,8 +149,8 @@ BlockLayout MakeBlockLayout(int64_t tiles, int64_t channels) {
   return {tiles, CeilDiv(tiles, CeilDiv(tiles, kMaxRows)), channels};
 }
 
-// For many tiles and few weights: all of the kernel is transformed, then each thread takes
-// some tiles, a block at a time.
+// For many tiles and few weights: transforms the whole kernel, then each thread processes
+// some of the tiles, a block at a time.
 template <typename T>
 void ConvolveByTiles(const Work<T>& work, Context& context) {
   const Kernel& kernel = work.kernel;
@@ -188,8 +189,8 @@ void ConvolveByTiles(const Work<T>& work, Context& context) {
   });
 }
 
-// For few tiles and many weights: all tiles are transformed, then each thread takes
-// columns of the kernel. So the transformed kernel, four times as large as the kernel, is
+// For few tiles and many weights: transforms all tiles, then each thread processes some
+// columns of the kernel. The transformed kernel, four times the size of the kernel, is
 // never in memory as a whole.
 template <typename T>
 void ConvolveByColumns(const Work<T>& work, Context& context) {
@@ -221,8 +222,8 @@ void ConvolveByColumns(const Work<T>& work, Context& context) {
 template <typename T>
 void Convolve(const Work<T>& work, Context& context) {
   if (work.tiles.count == 0) return;
-  // Whichever of the transformed inputs and the transformed kernel is larger had better not
-  // be in memory as a whole; tiles divide better among threads.
+  // The larger one of the transformed inputs and the transformed kernel should not be in
+  // memory as a whole; tiles divide better among threads.
   if (3 * work.tiles.count >= 2 * work.kernel.out) {
     ConvolveByTiles(work, context);
   } else {

@@ -1,9 +1,9 @@
 // 3x3 convolutions of stride 1 with a quarter of the multiplications.
 //
-// Winograd's minimal filtering F(4x4, 3x3): 36 products make 4x4 outputs, for which the
-// sums as they are written take 144. The arithmetic is float32 for both number formats; its
-// error is two to three times that of the plain sums in float32, far below bfloat16's steps.
-// An input that is not finite makes NaN of all outputs of the tiles of 4x4 that read it.
+// Winograd's minimal filtering F(4x4, 3x3) computes 4x4 outputs with 36 multiplications
+// instead of 144. It computes in float32 for both dtypes. Its error is two to three times
+// that of direct summation in float32, far below bfloat16's precision. A non-finite input
+// turns all outputs of the 4x4 tiles that read it into NaN.
 // Source: Lavin and Gray 2015, arXiv:1509.09308, section 4.
 
 #ifndef RESNET_NATIVE_WINOGRAD_H_
@@ -18,12 +18,12 @@ template <typename T>
 void ConvForwardWinograd(const ConvShape& shape, const T* x, const float* kernel,
                          const Epilogue<T>& epilogue, T* y, Context& context);
 
-// dx = the gradient of sum(dy * y) with respect to x.
+// Computes dx, the gradient of sum(dy * y) with respect to x.
 template <typename T>
 void ConvInputGradientWinograd(const ConvShape& shape, const T* dy, const float* kernel,
                                T* dx, Context& context);
 
-// dkernel = the gradient of sum(dy * y) with respect to the kernel.
+// Computes dkernel, the gradient of sum(dy * y) with respect to the kernel.
 template <typename T>
 void ConvKernelGradientWinograd(const ConvShape& shape, const T* x, const T* dy,
                                 float* dkernel, Context& context);

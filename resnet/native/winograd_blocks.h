@@ -1,5 +1,5 @@
-// Blocks of transformed tiles, as the products of Winograd's algorithm read them. Needs
-// AVX-512, see winograd_transforms.h.
+// Blocks of transformed tiles in the layout that Winograd's products read. Needs AVX-512,
+// see winograd_transforms.h.
 
 #ifndef RESNET_NATIVE_WINOGRAD_BLOCKS_H_
 #define RESNET_NATIVE_WINOGRAD_BLOCKS_H_
@@ -19,12 +19,12 @@
 namespace resnet {
 namespace winograd {
 
-// Points lie one cache line off the round distances at which lines would share a place in
-// the cache.
+// The distance between points is one cache line more than a power of two, at which they
+// would compete for the same cache set.
 constexpr int64_t kPadding = kLanes;
 
-// A block of tiles at all points: [kPoints][groups][channels / 16][tiles a group][16], zeros
-// after the last channel. A product reads groups one after the other.
+// A block of tiles at all points: [kPoints][groups][channels / 16][tiles per group][16],
+// with zeros after the last channel. A product reads the groups one after the other.
 struct BlockLayout {
   int64_t tiles, group_tiles, channels;
 
@@ -40,7 +40,7 @@ struct BlockLayout {
   }
 };
 
-// The first of `total` things that are part number `part` of `parts`.
+// Returns the first of `total` items that belongs to part number `part` of `parts`.
 inline int64_t PartStart(int64_t total, int64_t parts, int64_t part) {
   return total * part / parts;
 }
@@ -55,11 +55,12 @@ inline Range Part(int64_t total, int64_t parts, int64_t part) {
   return {PartStart(total, parts, part), PartStart(total, parts, part + 1)};
 }
 
-// Tiles that are transformed together, so that stores of a point go to places side by side.
+// Number of tiles that are transformed together, so that their values at a point are
+// stored side by side.
 constexpr int64_t kStripe = 8;
 
-// Transforms tiles of an image and all of their channels with transform(patch, to, stride).
-// The block starts at tile `first`; tiles of `range` are written.
+// Transforms all channels of an image's tiles with transform(patch, to, stride). The block
+// starts at tile `first`; the tiles of `range` are written.
 template <typename T, typename Transform>
 void TransformBlock(const T* image, const Tiles& tiles, int64_t first, const Range& range,
                     const BlockLayout& layout, float* block, const Transform& transform) {
@@ -76,14 +77,14 @@ void TransformBlock(const T* image, const Tiles& tiles, int64_t first, const Ran
   }
 }
 
-// All tiles, cut into blocks of almost the same size.
+// The division of all tiles into blocks of almost the same size.
 struct Blocks {
   int64_t tiles, count;
 
   int64_t max_tiles() const { return CeilDiv(tiles, count); }
   Range Tiles(int64_t block) const { return Part(tiles, count, block); }
 
-  // Calls task(block, tiles) for stripes of all blocks, as tasks of a context.
+  // Calls task(block, tiles) for ranges of tiles of all blocks, on the context's threads.
   template <typename Task>
   void RunStripes(const Context& context, const Task& task) const {
     const int64_t stripes = CeilDiv(max_tiles(), kStripe);
@@ -96,15 +97,15 @@ struct Blocks {
   }
 };
 
-// Asks for a number of bytes to be brought into the second level cache.
+// Prefetches a number of bytes into the L2 cache.
 inline void Prefetch(const void* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
     _mm_prefetch(static_cast<const char*>(from) + i, _MM_HINT_T1);
-    asm volatile("");  // Else GCC sees no effect in functions that only prefetch: drops calls.
+    asm volatile("");  // Else GCC drops calls of functions that only prefetch.
   }
 }
 
-// Prefetches part number `part` of the columns in the middle pixels of tiles.
+// Prefetches part number `part` of the columns (channels) of the tiles' middle pixels.
 template <typename T>
 void PrefetchTiles(const T* image, int64_t channels, const Range& columns, const Tiles& tiles,
                    const Range& range, int64_t parts, int64_t part) {

@@ -1,12 +1,12 @@
 // The gradient of the kernel.
 //
-// The forward convolution of a tile is y = A^T [(G g G^T) * (B^T d B)] A, where * is a
-// product of elements, so its transpose gives dg = G^T [(B^T d B) * (A dy A^T)] G, of which
-// the brackets are summed over tiles first.
+// The forward convolution of a tile is y = A^T [(G g G^T) * (B^T d B)] A, where * is the
+// elementwise product. Its transpose gives dg = G^T [(B^T d B) * (A dy A^T)] G, where the
+// terms in brackets are first summed over the tiles.
 
 #ifdef __x86_64__
 
-#pragma GCC diagnostic ignored "-Wuninitialized"  // In GCC 12's intrinsics: its bug 105593.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's intrinsics, its bug 105593.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 #include <immintrin.h>
@@ -27,13 +27,14 @@ namespace resnet {
 namespace winograd {
 namespace {
 
-constexpr int kRows = 8;  // Of one product: 16 registers of sums.
-constexpr int64_t kBlockTiles = 64;  // Many, as each block reads and writes all sums once.
-constexpr int64_t kMaxGroupRows = 128;  // With a panel's columns they leave room in L2.
+constexpr int kRows = 8;  // Per product: 16 registers of sums.
+constexpr int64_t kBlockTiles = 64;  // Large: each block reads and writes all sums once.
+constexpr int64_t kMaxGroupRows = 128;  // Together with a panel they fit into L2.
 
 // sums[kRows, 16 * kVectors] += transposed(v) * w, or = if is_first. Rows of v and w are
-// tiles; w_stride lies between 16 columns of w and the next. A block is summed up before it
-// is added, which makes rounding errors several times smaller than adding tile by tile.
+// tiles; 16 columns of w are contiguous, the next 16 are w_stride further. A block is
+// summed before it is added, which makes rounding errors several times smaller than adding
+// tile by tile.
 template <int kVectors>
 void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride,
                  bool is_first, float* sums) {
@@ -67,16 +68,16 @@ struct GradientLayout {
   int64_t size() const { return kPoints * point_stride(); }
 };
 
-// A block of tiles, transformed.
+// A block of transformed tiles.
 struct Block {
   int64_t tiles;
   const float* v;
   const float* w;
-  bool is_first;  // Sums start here.
+  bool is_first;  // Whether this block starts the sums.
 };
 
-// Adds a block's part to rows of the panel that starts at `column`, and calls between(p)
-// after point p.
+// Adds a block's products to rows of the panel that starts at `column`, and calls
+// between(p) after point p.
 template <typename Between>
 void AddBlock(const Block& block, const BlockLayout& v_layout, const BlockLayout& w_layout,
               const Range& rows, int64_t column, const GradientLayout& layout, float* sums,
@@ -95,13 +96,13 @@ void AddBlock(const Block& block, const BlockLayout& v_layout, const BlockLayout
   }
 }
 
-// The gradient of a transformed kernel, which is the sum of `parts`.
+// The gradient of a transformed kernel, the sum of `parts`.
 struct Sums {
   const float* first;
   int64_t parts, part_stride, point_stride;
 };
 
-// dg = G^T U G of one row, where U starts at `offset`.
+// dg = G^T U G for one row, where U starts at `offset`.
 inline void TransformGradientRow(const Sums& sums, int64_t offset, int row,
                                  KernelBlock& block) {
   __m512 half[6][3];
@@ -125,13 +126,13 @@ inline void TransformGradientRow(const Sums& sums, int64_t offset, int row,
   }
 }
 
-// The gradient of [3, 3, in, out] weights.
+// The gradient of a [3, 3, in, out] kernel.
 struct Gradient {
   float* weights;
   int64_t in, out;
 };
 
-// Writes rows and columns, of which the sums start at the first one's.
+// Writes a range of rows and columns; the sums start at the first of them.
 void TransformGradientPanel(const Sums& sums, const Range& rows, const Range& columns,
                             const Gradient& gradient) {
   KernelBlock block;
@@ -153,7 +154,7 @@ void TransformGradientPanel(const Sums& sums, const Range& rows, const Range& co
   }
 }
 
-// Of a gradient: what its tasks share.
+// The state that all tasks of a gradient share.
 template <typename T>
 struct Work {
   Tiles tiles;
@@ -167,7 +168,7 @@ struct Work {
   }
 };
 
-// For many tiles and few weights: each thread sums up tiles of its own, a block at a time.
+// For many tiles and few weights: each thread sums over its own tiles, a block at a time.
 template <typename T>
 void GradientByTiles(const Work<T>& work, Context& context) {
   const Tiles& tiles = work.tiles;
@@ -212,9 +213,9 @@ void GradientByTiles(const Work<T>& work, Context& context) {
   });
 }
 
-// For few tiles and many weights: all tiles are transformed, then each thread sums up some
-// of the weights. So the transformed gradient, four times as large as the kernel, is never in
-// memory as a whole.
+// For few tiles and many weights: transforms all tiles, then each thread computes the sums
+// of some of the weights. The transformed gradient, four times the size of the kernel, is
+// never in memory as a whole.
 template <typename T>
 void GradientByColumns(const Work<T>& work, Context& context) {
   const Tiles& tiles = work.tiles;
@@ -233,7 +234,7 @@ void GradientByColumns(const Work<T>& work, Context& context) {
   });
 
   const int64_t threads = context.num_threads(), panels = work.num_panels();
-  int64_t group_rows = kMaxGroupRows;  // Fewer if there would not be enough for the threads.
+  int64_t group_rows = kMaxGroupRows;  // Fewer if there are too few groups for the threads.
   while (group_rows > kLanes && panels * CeilDiv(in, group_rows) < 3 * threads) {
     group_rows /= 2;
   }
@@ -268,7 +269,7 @@ void ConvKernelGradientWinograd(const ConvShape& shape, const T* x, const T* dy,
     std::fill_n(dkernel, 9 * shape.in_channels * shape.out_channels, 0.0f);
     return;
   }
-  // Either each thread has sums of the transformed kernel's size in memory, or there are the
+  // In memory are either the sums of each thread, of the transformed kernel's size, or the
   // transformed images: whichever takes less.
   const int64_t sums = context.num_threads() * shape.in_channels * shape.out_channels;
   if (work.tiles.count * (shape.in_channels + shape.out_channels) > sums) {

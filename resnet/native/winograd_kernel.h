@@ -1,5 +1,5 @@
-// The transformed kernel of Winograd's algorithm, as its products read it. Needs AVX-512,
-// see winograd_transforms.h.
+// The transformed kernel of Winograd's algorithm, in the layout that its products read.
+// Needs AVX-512, see winograd_transforms.h.
 
 #ifndef RESNET_NATIVE_WINOGRAD_KERNEL_H_
 #define RESNET_NATIVE_WINOGRAD_KERNEL_H_
@@ -18,14 +18,14 @@
 namespace resnet {
 namespace winograd {
 
-constexpr int64_t kPanel = 2 * kLanes;  // Columns of the transformed kernel side by side.
+constexpr int64_t kPanel = 2 * kLanes;  // Contiguous columns of the transformed kernel.
 
 // A 3x3 kernel from `in` to `out` channels.
 struct Kernel {
   const float* weights;
   int64_t in, out;
-  // If true weights are those of the convolution whose gradient this one computes: turned
-  // by 180 degrees, [3, 3, out, in].
+  // If true, the weights are those of the forward convolution, [3, 3, out, in], and are
+  // rotated by 180 degrees, because this convolution computes its input gradient.
   bool is_gradient;
 };
 
@@ -47,7 +47,7 @@ inline __m512 UnpackHigh(__m512 a, __m512 b) {
 
 inline void Transpose(__m512 rows[kLanes]) {
   __m512 t[kLanes];
-  for (int i = 0; i < kLanes; i += 4) {  // Now rows[i + j] has column j of the 4x4 blocks.
+  for (int i = 0; i < kLanes; i += 4) {  // rows[i + j] holds column j of the 4x4 blocks.
     const __m512 a = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
     const __m512 b = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]);
     const __m512 c = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
@@ -70,14 +70,14 @@ inline void Transpose(__m512 rows[kLanes]) {
   for (int i = 0; i < kLanes; ++i) rows[i] = t[i];
 }
 
-// 16 rows and columns of each of the nine parts of a kernel.
+// 16 rows and columns of the kernel at each of its nine positions.
 struct KernelBlock {
   alignas(64) float taps[9][kLanes][kLanes];
 };
 
-// Copies rows from c and columns from k, with zeros where there are no more. Without a copy
-// the transform would wait for lines that lie round distances apart, at shared places in the
-// cache.
+// Copies rows from c on and columns from k on, with zeros past the ends. Without a copy the
+// transform would suffer cache conflicts, because the kernel's rows are powers of two
+// apart.
 inline void CopyKernel(const Kernel& kernel, int64_t c, int64_t k, KernelBlock& block) {
   const int64_t tap_stride = kernel.in * kernel.out;
   for (int tap = 0; tap < 9; ++tap) {
@@ -100,7 +100,7 @@ inline void CopyKernel(const Kernel& kernel, int64_t c, int64_t k, KernelBlock& 
   }
 }
 
-// U = G g G^T of one row: element (i, j) goes to u + (6 * i + j) * stride.
+// U = G g G^T for one row: element (i, j) goes to u + (6 * i + j) * stride.
 inline void TransformKernelRow(const KernelBlock& block, int row, float* u, int64_t stride) {
   __m512 half[3][6];
   for (int j = 0; j < 3; ++j) {
@@ -116,7 +116,7 @@ inline void TransformKernelRow(const KernelBlock& block, int row, float* u, int6
   }
 }
 
-// Writes rows of a panel's columns, transformed, of which the first one goes to `panel`.
+// Writes a range of transformed rows of a panel, the first one to `panel`.
 inline void TransformKernelPanel(const Kernel& kernel, const Range& rows, const Range& columns,
                                  float* panel) {
   const int64_t stride = PanelLayout{kernel.in}.point_stride();

@@ -1,8 +1,8 @@
 // Cuts the images of a 3x3 convolution into the tiles of Winograd's algorithm F(4x4, 3x3).
 //
-// A tile is 4x4 outputs, for which 6x6 inputs are read. Where 4 does not divide the size of
-// the images they may be laid side by side with one row or column of zeros between them,
-// which pads both: 16 images of 14x14 pixels are 225 tiles like this and 256 otherwise.
+// A tile is 4x4 outputs, which read 6x6 inputs. If the images' size isn't a multiple of 4,
+// several images may be arranged side by side with one row or column of zeros between
+// them, which pads both: 16 images of 14x14 pixels then take 225 tiles instead of 256.
 
 #ifndef RESNET_NATIVE_WINOGRAD_TILES_H_
 #define RESNET_NATIVE_WINOGRAD_TILES_H_
@@ -17,12 +17,12 @@ namespace winograd {
 
 constexpr int kTileOut = 4;
 constexpr int kTileIn = 6;
-constexpr int kPoints = kTileIn * kTileIn;  // Products instead of 9 * 16.
+constexpr int kPoints = kTileIn * kTileIn;  // Multiplications instead of 9 * 16.
 
-// The rows, or the columns, which a tile reads; its outputs have the middle four places.
+// The rows, or the columns, that a tile reads; its outputs are at the middle four.
 struct Span {
-  int64_t pixel[kTileIn];  // The pixel is the row's plus the column's.
-  uint16_t mask[kTileIn];  // 0 outside of the images, else 0xffff.
+  int64_t pixel[kTileIn];  // A pixel's index is its row's plus its column's.
+  uint16_t mask[kTileIn];  // 0 outside the images, else 0xffff.
   bool inside;             // No mask is 0.
 };
 
@@ -50,7 +50,7 @@ inline int64_t CountSpans(int64_t size, int64_t images) {
   return std::min(CountApart(size, images), CountJoined(size, images));
 }
 
-// Writes the spans of `images` images in one direction.
+// Writes the spans of `images` images in one dimension.
 inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_a_step,
                       int64_t pixels_an_image, Span* spans) {
   const int64_t count = CountSpans(size, images);
@@ -61,7 +61,7 @@ inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_a_step,
     for (int i = 0; i < kTileIn; ++i) {
       int64_t image, place;
       if (joined) {
-        const int64_t at = kTileOut * s + i - 1 + (size + 1);  // From an image before.
+        const int64_t at = kTileOut * s + i - 1 + (size + 1);  // In the previous image.
         image = at / (size + 1) - 1;
         place = at % (size + 1);
       } else {
@@ -80,7 +80,7 @@ inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_a_step,
 
 inline Tiles MakeTiles(const ConvShape& shape, Context& context) {
   const int64_t height = shape.in_height, width = shape.in_width;
-  int64_t across = 1;  // Images side by side; batch / across are on top of each other.
+  int64_t across = 1;  // Images per row of the arrangement, which has batch / across rows.
   int64_t count = CountSpans(height, shape.batch) * CountSpans(width, 1);
   for (int64_t i = 2; i <= shape.batch; ++i) {
     if (shape.batch % i != 0) continue;

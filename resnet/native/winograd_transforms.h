@@ -1,9 +1,9 @@
 // Winograd's transforms of one tile and 16 channels, with AVX-512. Only for files whose
-// callers have asked whether the processor has it.
+// callers have checked that the CPU has it.
 //
-// The points of interpolation are 0, +-a, +-b with a = 1/sqrt(2), b = sqrt(2), and infinity.
-// Their error is half of that of Lavin and Gray's 0, +-1, +-2, at the same cost. In one
-// dimension outputs, data and kernel are y = A^T ((G g) * (B^T d)), see
+// The interpolation points are 0, +-a, +-b with a = 1/sqrt(2), b = sqrt(2), and infinity.
+// Their error is half of that of Lavin and Gray's points 0, +-1, +-2, at the same cost. In
+// one dimension, with kernel g and data d, the outputs are y = A^T ((G g) * (B^T d)), see
 // Barabasz et al. 2018, arXiv:1803.10986, with
 //   A^T = 1  1  1    1    1   0    G = 1     0     0      B^T = 1   0   -5/2   0   1   0
 //         0  a -a    b   -b   0       -2/3 -2/3 a -1/3          0  -b   -2     a   1   0
@@ -67,15 +67,15 @@ inline void Store(Bf16* to, __mmask16 mask, __m512 value) {
   _mm256_mask_storeu_epi16(to, mask, Round(value));
 }
 
-// Of `channels` left, the lanes that are there.
+// Returns the mask of the valid lanes if `channels` channels are left.
 inline __mmask16 LaneMask(int64_t channels) {
   return channels >= kLanes ? 0xffff : (1 << channels) - 1;
 }
 
-// 16 channels of one tile's pixels in an image, some of which may be missing.
+// 16 channels of one tile's pixels in an image; some of both may be missing.
 template <typename T>
 struct Patch {
-  T* image;  // At the first of the channels.
+  T* image;  // Points to the first of the channels.
   int64_t row[kTileIn], column[kTileIn];
   __mmask16 row_mask[kTileIn], column_mask[kTileIn];
   bool is_whole;
@@ -177,7 +177,7 @@ inline void TransformInputTile(const Patch<const T>& d, float* v, int64_t stride
   }
 }
 
-// W = A y A^T, of the middle four rows and columns of a patch of the outputs' gradient.
+// W = A y A^T, for the middle four rows and columns of a patch of the outputs' gradient.
 template <typename T>
 inline void TransformOutputGradientTile(const Patch<const T>& y, float* w, int64_t stride) {
   __m512 half[4][6];
@@ -194,7 +194,7 @@ inline void TransformOutputGradientTile(const Patch<const T>& y, float* w, int64
   }
 }
 
-// y = epilogue(A^T m A) to the middle four rows and columns of a patch.
+// Writes y = epilogue(A^T m A) to the middle four rows and columns of a patch.
 template <typename T, bool kMasked>
 inline void TransformOutputTile(const float* m, int64_t stride,
                                 const Patch<T>& y, const float* bias,
