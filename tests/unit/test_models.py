@@ -239,7 +239,7 @@ def test_the_network_is_that_of_the_paper(name):
     expected = reference(values_of(model), name, images, training=False)
     ours = model(images, training=False)
     assert ours.dtype == tf.float32
-    # Some 5e-7: 50 layers of float32 sums.
+    # About 5e-7: 50 layers of float32 sums.
     assert relative_difference(ours, expected) < 1e-5
 
 
@@ -258,10 +258,10 @@ def test_training_has_the_gradients_of_the_paper(name):
     with tf.GradientTape() as tape:
         ours = model(images, training=True)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, ours)
-    # Some 6e-5: the last stage normalizes by 16 places.
+    # About 6e-5: the last stage normalizes by 16 places.
     assert relative_difference(ours, logits) < 1e-3
     for path, gradient in tape.gradient(loss, variables).items():
-        # Some 0.03 at most, of places that float32 puts on the other side of a ReLU's
+        # About 0.03 at most, of places that float32 puts on the other side of a ReLU's
         # kink; a part that is left out or counted twice is far more.
         assert relative_difference(gradient, expected[path]) < 0.1, path
 

@@ -127,8 +127,9 @@ def test_the_gradients_are_those_of_the_paper():
         logits = model(images, training=True)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     for name, gradient in tape.gradient(loss, variables).items():
-        # Some 5e-6 here. Of two almost equal places of a pool's window float32 may take
-        # the other, and the other side of ReLU's kink: each such place is some 1e-3.
+        # About 5e-6. In float32 another of two almost equal values may be the maximum
+        # of a pool's window, or a value may be on the other side of ReLU's kink: each
+        # adds about 1e-3.
         assert relative_difference(gradient, expected[name]) < 1e-2, name
 
 
