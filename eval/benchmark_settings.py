@@ -8,6 +8,7 @@ from data_prep.records.manifest import Manifest
 from resnet import config as configs
 from resnet import imagenet_recipes, recipes, shared_flags
 from resnet.config import Config
+from resnet.models import names
 from resnet.recipe import Recipe
 
 MANY_STEPS = 1_000_000
@@ -93,7 +94,7 @@ class Settings:
         Raises:
             UserError: If one of them is out of its range, or there are too few images.
         """
-        small = self.model == "resnet9"  # Made for CIFAR-10.
+        small = self.model in names.CIFAR_MODELS
         image_size = self.image_size or (32 if small else 224)
         num_examples = imagenet_recipes.IMAGENET
         class_names = tuple(str(label) for label in range(10 if small else 1000))

@@ -253,9 +253,10 @@ def test_settings_are_flags_again():
     assert Settings(**parsed) == settings
 
 
-def test_resnet9_is_measured_on_what_it_was_made_for():
-    config = Settings(model="resnet9").config(2, None)
-    assert (config.num_classes, config.image_size) == (10, 32)
+def test_cifar_networks_are_measured_on_images_of_32_pixels():
+    for model in ("resnet8", "resnet20", "resnet9"):
+        config = Settings(model=model).config(2, None)
+        assert (config.num_classes, config.image_size) == (10, 32)
     config = Settings(model="resnet50").config(2, None)
     assert (config.num_classes, config.image_size) == (1000, 224)
     assert config.global_batch_size == 64
