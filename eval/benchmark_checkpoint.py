@@ -33,8 +33,8 @@ def main() -> None:
     import tensorflow as tf
 
     from resnet import checkpoints
-    from resnet.optim.optimizers import StepSettings
     from resnet.saving import CheckpointManager
+    from resnet.step_settings import StepSettings
     from resnet.train_state import TrainState
 
     stops, copies, threads, loads = [], [], [], []

@@ -17,8 +17,10 @@ from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed import Communicator
+from resnet.gradient_exchange import GradientExchange
+from resnet.step_settings import StepSettings
 from resnet.train_state import TrainState, build_model
-from resnet.train_step import NUM_VOTES, StepRates, TrainStep
+from resnet.train_step import TrainStep
 
 LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
 
@@ -67,13 +69,17 @@ def training_step(
         communicator: The ranks that average their gradients.
     """
     state = TrainState(config)
-    train_step = TrainStep(state, config.phases[0], communicator)
-    rates = StepRates(LEARNING_RATE, config.phases[0].momentum)
+    phase = config.phases[0]
+    exchange = GradientExchange(communicator.collectives, state.names)
+    train_step = TrainStep(state, phase, exchange)
+    settings = StepSettings(
+        LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
+    )
     nothing = tf.zeros([0])  # Of a batch: what the step doesn't use here.
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
         batch = Batch(images, labels, nothing, nothing, nothing)
-        return train_step(batch, rates, [0.0] * NUM_VOTES).own_loss
+        return train_step(batch, settings).local_loss
 
     return state.model, step
 

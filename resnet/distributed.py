@@ -1,12 +1,11 @@
 """The ranks of a job and what they do together.
 
-The only importer of mpi4py and of Horovod. mpi4py connects the ranks before TensorFlow
-starts, and carries what Python has to say; Horovod carries tensors inside the graph.
+The only importer of mpi4py, which connects the ranks before TensorFlow starts and
+carries Python objects and arrays. `collectives` carries tensors inside the graph.
 """
 
 import contextlib
 import importlib
-import os
 import platform
 import sys
 import time
@@ -17,15 +16,13 @@ import numpy as np
 
 from data_prep.errors import UserError
 from resnet import guard_link
+from resnet.collectives import Collectives
 from resnet.guard_link import GuardLink
 from resnet.placement import Place
 
 # What a launcher needs to pass on what was printed: after an abort it may drop it.
 _FORWARDING_SECONDS = 1.0
 _SHORT = 40  # Characters of what a sentence can quote.
-# Of gradients that travel together. Horovod's own 128 MiB would leave the caches while
-# they are copied and summed, and hold as much memory three times.
-_FUSED_BYTES = 8 << 20
 
 
 class AgreedError(UserError):
@@ -42,6 +39,7 @@ class Communicator:
     Attributes:
         rank: This rank, from 0.
         num_ranks: All ranks.
+        collectives: What the ranks do together with tensors inside the graph.
     """
 
     def __init__(self, place: Place, mpi: Any = None) -> None:
@@ -55,7 +53,7 @@ class Communicator:
         self.num_ranks = place.num_ranks
         self._mpi = mpi
         self._world = mpi.COMM_WORLD if mpi else None
-        self._horovod: Any = None
+        self.collectives = Collectives()
         self._guard: GuardLink | None = None
 
     def start_guard(
@@ -98,11 +96,9 @@ class Communicator:
             self._guard.bye()
 
     def start_horovod(self) -> None:
-        """Starts what carries tensors. Imports TensorFlow."""
+        """Starts the collective operations on tensors. Imports TensorFlow."""
         if self._world is not None:
-            os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(_FUSED_BYTES))
-            self._horovod = importlib.import_module("horovod.tensorflow")
-            self._horovod.init()
+            self.collectives.start()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -183,8 +179,13 @@ class Communicator:
 
     def broadcast_variables(self, variables: Sequence[Any]) -> None:
         """Gives each rank rank 0's values of these `tf.Variable`s."""
-        if self._horovod is not None:
-            self._horovod.broadcast_variables(variables, root_rank=0)
+        if self._world is None:
+            return
+        for variable in variables:
+            array = np.ascontiguousarray(variable.numpy())
+            self._world.Bcast(array, root=0)
+            if self.rank != 0:
+                variable.assign(array)
 
     def average_variables(self, variables: Sequence[Any]) -> None:
         """Gives each rank the mean over ranks of these float32 `tf.Variable`s."""
@@ -197,24 +198,6 @@ class Communicator:
         parts = np.split(mean, ends[:-1])
         for variable, array, part in zip(variables, arrays, parts, strict=True):
             variable.assign(part.reshape(array.shape))
-
-    def average(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        """Returns the mean over ranks of each tensor; to be called inside the graph.
-
-        Each travels by itself, as soon as it is there, while the rest is computed; as
-        one group they would wait for the last. The names keep ranks from mistaking one
-        for another whatever their order.
-
-        Args:
-            tensors: Dense, float32.
-            names: One for each, the same on all ranks.
-        """
-        if self._horovod is None:
-            return list(tensors)
-        return [
-            self._horovod.allreduce(tensor, op=self._horovod.Average, name=name)
-            for tensor, name in zip(tensors, names, strict=True)
-        ]
 
     def abort(self, exit_code: int, reason: str) -> None:
         """Ends all ranks of the job at once, for a fault only this one knows of.

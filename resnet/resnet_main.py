@@ -136,7 +136,7 @@ def main(
     for change in recipe_changes.of_run(recipe, given, config, communicator.num_ranks):
         logging.info("Changed from the recipe: %s.", change)
     try:
-        train.train(
+        train.train_and_evaluate(
             config,
             shares["train"],
             shares.get("validation"),

@@ -11,7 +11,8 @@ from resnet import models, phases
 from resnet.config import Config
 from resnet.distributed import Communicator
 from resnet.optim import losses
-from resnet.optim.optimizers import Lars, Momentum
+from resnet.optim.lars import Lars
+from resnet.optim.momentum import Momentum
 from resnet.precision import COMPUTE_DTYPES
 
 
@@ -121,18 +122,6 @@ class TrainState:
         finally:
             for variable, value in zip(self.model.variables, own, strict=True):
                 variable.value.assign(value)
-
-
-def ema_decay(config: Config, step: int) -> float:
-    """Returns the EMA decay of one step.
-
-    It is lower in the first steps of a run, so that the initial weights soon lose their
-    influence.
-
-    Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
-    """
-    done = step - phases.first_step(config.phases, config.first_phase)
-    return min(config.ema_decay, (1 + done) / (10 + done))
 
 
 def build_model(config: Config) -> keras.Model:

@@ -1,177 +1,216 @@
-"""One step of training: from a batch to new weights, the same on all ranks."""
+"""One step of training: gradients, their exchange between ranks, and the update."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
+import keras
 import tensorflow as tf
 
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import Communicator
+from resnet.gradient_exchange import GradientExchange
 from resnet.optim import losses
-from resnet.optim.optimizers import StepSettings
 from resnet.phases import Phase
+from resnet.step_settings import StepSettings
 from resnet.train_state import TrainState
 
-NUM_VOTES = 2  # Whether to leave, and whether to save.
 
-
-class StepRates(NamedTuple):
-    """What changes from step to step.
-
-    Attributes:
-        learning_rate: Of the step.
-        momentum: What the velocities are multiplied with.
-        ema_decay: Of the moving average of the weights.
-    """
-
-    learning_rate: float
-    momentum: float = 0.0
-    ema_decay: float = 0.0
-
-
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What a rank knows after a step.
 
     Attributes:
-        own_loss: Mean cross-entropy of this rank's examples; NaN if its gradients have
-            one.
-        loss: The same of the whole global batch.
-        votes: The mean over ranks of each vote, `[NUM_VOTES]` float32.
+        local_loss: Mean cross-entropy of this rank's examples; NaN if its gradients are
+            not finite.
+        loss: Mean cross-entropy of the global batch; NaN if the mean gradients are not
+            finite. It is the same on all ranks, as are the two requests.
+        stop_requested: Whether any rank has been asked to stop.
+        save_requested: Whether any rank asks for a checkpoint.
     """
 
-    own_loss: float
+    local_loss: float
     loss: float
-    votes: np.ndarray
+    stop_requested: bool
+    save_requested: bool
 
 
 class TrainStep:
-    """The step of one phase, made into a graph."""
+    """The step of one phase of a run, traced into a graph when it is first called.
+
+    Attributes:
+        phase: The phase.
+        is_traced: Whether a step is done, so that the graph is there.
+    """
 
     def __init__(
         self,
         state: TrainState,
         phase: Phase,
-        communicator: Communicator,
+        exchange: GradientExchange,
         freeze_batch_norm: bool = False,
     ) -> None:
-        """Prepares it; the first step makes the graph.
+        """Prepares the step.
 
         Args:
-            state: What the steps change.
-            phase: Of the run.
-            communicator: The ranks, whose gradients are averaged.
-            freeze_batch_norm: Whether to normalize by the moving averages, which then
-                stay.
+            state: The state of the run, which the steps change.
+            phase: The phase whose label smoothing and mixing the loss has.
+            exchange: The exchange of gradients with the other ranks.
+            freeze_batch_norm: Whether batch normalization uses its moving averages, as
+                in inference, and leaves them as they are.
         """
+        self.phase = phase
+        self.is_traced = False
         self._state = state
-        self._phase = phase
-        self._communicator = communicator
-        self._is_training = not freeze_batch_norm
-        self._names = [f"gradient/{name}" for name in state.names]
-        self._num_parts = state.config.accumulation_steps
-        self._sums: list[tf.Variable] = []
-        if self._num_parts > 1:
+        self._exchange = exchange
+        self._training = not freeze_batch_norm
+        self._num_micro_batches = state.config.accumulation_steps
+        self._sums: list[tf.Variable] = []  # Of the loss, and of each gradient.
+        if self._num_micro_batches > 1:
             variables = state.trainable_variables
-            self._sums = [tf.Variable(0.0)]  # Of the loss.
+            self._sums = [tf.Variable(0.0)]
             self._sums += [tf.Variable(tf.zeros_like(one)) for one in variables]
-        self._add = tf.function(self._add_part)
-        self._step = tf.function(self._last_part)
+        self._accumulate = tf.function(self._accumulate_gradients)
+        self._step = tf.function(self._whole_step)
 
-    def add(self, part: Batch) -> None:
-        """Adds up the gradients of a part of a step that is not its last."""
-        self._add(part.images, part.labels, part.mix_weight)
+    def accumulate(self, micro_batch: Batch) -> None:
+        """Adds up the gradients of a micro-batch that is not the last of its step."""
+        self._accumulate(micro_batch.images, micro_batch.labels, micro_batch.mix_weight)
 
     def __call__(
-        self, last: Batch, rates: StepRates, votes: Sequence[float]
-    ) -> Outcome:
-        """Moves the variables by one step. Each rank must call it as often.
+        self,
+        last: Batch,
+        settings: StepSettings,
+        stop_requested: bool = False,
+        save_requested: bool = False,
+    ) -> StepResult:
+        """Updates the variables once. Every rank must call it equally often.
 
         Args:
-            last: The last of the equal parts of this rank's batch that the gradients
-                are accumulated over; usually the only one.
-            rates: Of this step.
-            votes: Of this rank, `NUM_VOTES`; they travel while the gradients are
-                computed, and cost no time of their own.
+            last: The last of the equal micro-batches of this rank's part of the global
+                batch; without gradient accumulation, the only one.
+            settings: The hyperparameters of this step.
+            stop_requested: Whether this rank has been asked to stop.
+            save_requested: Whether this rank asks for a checkpoint.
         """
-        own_loss, loss, *means = self._step(
+        changing = (settings.learning_rate, settings.momentum, settings.ema_decay)
+        local_loss, loss, stop, save = self._step(
             last.images,
             last.labels,
             last.mix_weight,
-            tf.constant(rates, tf.float32),
-            tf.constant(votes, tf.float32),
+            tf.constant(changing, tf.float32),
+            tf.constant([stop_requested, save_requested], tf.float32),
+            settings.lookahead,
+            settings.weight_decay,
         ).numpy()
-        return Outcome(own_loss, loss, np.array(means))
+        self.is_traced = True
+        return StepResult(local_loss, loss, bool(stop > 0), bool(save > 0))
 
-    def _add_part(
+    def _accumulate_gradients(
         self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
     ) -> None:
-        loss, tape = self._loss(images, labels, mix_weight)
-        gradients = tape.gradient(loss, self._state.optimizer.variables)
+        loss, gradients = self._gradients(images, labels, mix_weight)
         for total, one in zip(self._sums, [loss, *gradients], strict=True):
             total.assign_add(one)
 
-    def _last_part(
+    def _whole_step(
         self,
         images: tf.Tensor,
         labels: tf.Tensor,
         mix_weight: tf.Tensor,
-        rates: tf.Tensor,
-        votes: tf.Tensor,
+        changing: tf.Tensor,
+        flags: tf.Tensor,
+        lookahead: float,
+        weight_decay: float,
     ) -> tf.Tensor:
-        state, communicator = self._state, self._communicator
-        learning_rate, momentum, ema_decay = tf.unstack(rates)
-        loss, tape = self._loss(images, labels, mix_weight)
-        mean_loss = loss
+        """Returns local loss, loss and both flags of all ranks, `[4]` float32.
+
+        `lookahead` and `weight_decay` are constants of the graph: they change with the
+        phase only.
+        """
+        learning_rate, momentum, ema_decay = tf.unstack(changing)
+        loss, gradients = self._gradients(images, labels, mix_weight)
         if self._sums:
-            mean_loss = (self._sums[0] + loss) / self._num_parts
-        own = tf.concat([[mean_loss], votes], axis=0)
-        (of_all,) = communicator.average([own], ["loss_and_votes"])
-        gradients = tape.gradient(loss, state.optimizer.variables)
-        if self._sums:
-            gradients = [
-                (total + one) / self._num_parts
-                for total, one in zip(self._sums[1:], gradients, strict=True)
-            ]
-        own_loss = nan_unless_finite(mean_loss, gradients[0])
-        gradients = communicator.average(gradients, self._names)
-        if clip_norm := state.config.clip_norm:
-            gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
-        settings = StepSettings(
-            learning_rate,
-            momentum,
-            tf.constant(self._phase.momentum),
-            self._phase.weight_decay,
+            loss, *gradients = (
+                (total + one) / self._num_micro_batches
+                for total, one in zip(self._sums, [loss, *gradients], strict=True)
+            )
+        exchanged = self._exchange(gradients, loss, flags)
+        apply_update(
+            self._state,
+            exchanged.gradients,
+            StepSettings(
+                learning_rate, momentum, tf.constant(lookahead), weight_decay, ema_decay
+            ),
         )
-        state.optimizer.apply(gradients, settings)
-        state.move_ema(ema_decay)
         for total in self._sums:
             total.assign(tf.zeros_like(total))
-        loss_of_all = nan_unless_finite(of_all[0], gradients[0])
-        return tf.concat([[own_loss, loss_of_all], of_all[1:]], axis=0)
+        return tf.concat(
+            [[exchanged.local_loss, exchanged.loss], exchanged.flags], axis=0
+        )
 
-    def _loss(
+    def _gradients(
         self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.GradientTape]:
-        """Returns the mean loss of a part, and what its gradients are got from."""
-        phase = self._phase
-        with tf.GradientTape() as tape:
-            logits = self._state.model(images, training=self._is_training)
-            if phase.mixup or phase.cutmix:
-                each = losses.mixed_cross_entropy(
-                    logits, labels, mix_weight, phase.label_smoothing
-                )
-            else:
-                each = losses.cross_entropy(logits, labels, phase.label_smoothing)
-            loss = tf.reduce_mean(each)
-        return loss, tape
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        state = self._state
+        return compute_gradients(
+            state.model,
+            state.optimizer.variables,
+            images,
+            labels,
+            mix_weight,
+            self.phase,
+            self._training,
+        )
 
 
-def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the loss; or NaN if the gradient of the first variable has one.
+def compute_gradients(
+    model: keras.Model,
+    variables: Sequence[tf.Variable],
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    mix_weight: tf.Tensor,
+    phase: Phase,
+    training: bool = True,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns the mean loss of a micro-batch and its gradients.
 
-    That gradient is the last to be computed, and what is no number anywhere reaches it.
-    The loss alone doesn't tell: TensorFlow's max pooling lets a NaN vanish.
+    Args:
+        model: The network.
+        variables: The variables that the gradients are for.
+        images: `[batch, height, width, 3]` float32.
+        labels: `[batch]` int32, from 0.
+        mix_weight: `[batch]` float32: weight of each example's own label where
+            examples are mixed.
+        phase: The phase whose label smoothing and mixing the loss has.
+        training: Whether batch normalization uses the statistics of the batch.
+
+    Returns:
+        A float32 scalar, and one float32 tensor for each variable.
     """
-    is_finite = tf.math.is_finite(tf.reduce_sum(first_gradient))
-    return tf.where(is_finite, loss, np.float32(np.nan))
+    with tf.GradientTape() as tape:
+        logits = model(images, training=training)
+        if phase.mixup or phase.cutmix:
+            each = losses.mixed_cross_entropy(
+                logits, labels, mix_weight, phase.label_smoothing
+            )
+        else:
+            each = losses.cross_entropy(logits, labels, phase.label_smoothing)
+        loss = tf.reduce_mean(each)
+    return loss, tape.gradient(loss, variables)
+
+
+def apply_update(
+    state: TrainState, gradients: Sequence[tf.Tensor], settings: StepSettings
+) -> None:
+    """Clips the gradients, and updates the weights and their moving average.
+
+    To be called inside the graph of a step. The optimizer adds the weight decay, after
+    the clipping.
+
+    Args:
+        state: The state of the run.
+        gradients: Mean gradients over the global batch, one for each variable.
+        settings: The hyperparameters of the step.
+    """
+    if clip_norm := state.config.clip_norm:
+        gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
+    state.optimizer.apply(gradients, settings)
+    state.move_ema(settings.ema_decay)

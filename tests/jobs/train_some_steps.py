@@ -22,7 +22,9 @@ def main() -> None:
     from resnet import train_state
     from resnet.data import batches, record_files
     from resnet.data.example_shard import shard_of_rank
-    from resnet.train_step import NUM_VOTES, StepRates, TrainStep
+    from resnet.gradient_exchange import GradientExchange
+    from resnet.step_settings import StepSettings
+    from resnet.train_step import TrainStep
 
     records = record_files.open_split(manifest.load(records_dir, "train"), "train")
     given = {
@@ -45,15 +47,18 @@ def main() -> None:
             variable.assign(variable + 1)
     communicator.broadcast_variables(list(state.tensors().values()))
     train_step = TrainStep(
-        state, config.phases[0], communicator, freeze_batch_norm=freeze == "True"
+        state,
+        config.phases[0],
+        GradientExchange(communicator.collectives, state.names),
+        freeze_batch_norm=freeze == "True",
     )
     all_shards = [tuple(range(len(records.paths)))] * place.num_ranks
     share = shard_of_rank(records, all_shards, place.rank)
     train_batches = batches.training(config, share, place.num_ranks, 0, 1)
     for _ in range(int(num_steps)):
         for _ in range(int(num_parts) - 1):
-            train_step.add(next(train_batches))
-        train_step(next(train_batches), StepRates(0.02, 0.9), [0.0] * NUM_VOTES)
+            train_step.accumulate(next(train_batches))
+        train_step(next(train_batches), StepSettings(0.02, 0.9, 0.9, 5e-5))
 
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])

@@ -158,7 +158,8 @@ def test_a_training_says_that_it_waits_for_its_input(
     records = record_files.open_split(
         manifest.load(str(numbered_set), "train"), "train"
     )
-    train.train(config, ExampleShard(records, 0, 1, 13), None, ALONE, 1)
+    shard = ExampleShard(records, 0, 1, 13)
+    train.train_and_evaluate(config, shard, None, ALONE, 1)
     lines = metrics_file.read(tmp_path / metrics_file.FILE)
     shares = [line["input_wait_share"] for line in lines]
     assert [line["step"] for line in lines] == [2, 4]

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.optim.optimizers import Lars, Momentum, StepSettings
+from resnet.optim.lars import Lars
+from resnet.optim.momentum import Momentum
+from resnet.step_settings import StepSettings
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -179,10 +181,10 @@ def test_lars_does_not_scale_where_a_norm_is_zero(weight, gradient):
     assert variable.numpy() == [weight - 0.5 * (gradient + 0.5 * weight)]
 
 
-def test_forgetting_sets_the_velocities_to_zero():
+def test_reset_sets_the_velocities_to_zero():
     variable = tf.Variable([1.0])
     optimizer = Momentum([variable], [True])
     optimizer.apply([tf.constant([1.0])], settings(0.5, 0.9, 0.0))
     assert optimizer.velocities[0].numpy() == [1.0]
-    optimizer.forget()
+    optimizer.reset()
     assert optimizer.velocities[0].numpy() == [0.0]

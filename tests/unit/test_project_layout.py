@@ -234,13 +234,11 @@ def test_nobody_imports_a_program():
     assert [name for name in IMPORTS if IMPORTS[name] & MAINS] == []
 
 
-def test_only_distributed_imports_horovod_and_mpi4py():
-    found = {
-        name
-        for name in IMPORTS
-        if {top(imported) for imported in IMPORTS[name]} & {"horovod", "mpi4py"}
-    }
-    assert found <= {"resnet.distributed"}
+def test_only_their_owners_import_horovod_and_mpi4py():
+    owners = {"horovod": {"resnet.collectives"}, "mpi4py": {"resnet.distributed"}}
+    for library, owner in owners.items():
+        importers = {name for name in IMPORTS if library in map(top, IMPORTS[name])}
+        assert importers <= owner
 
 
 def test_pure_modules_are_there_and_import_no_tensorflow():

@@ -6,10 +6,12 @@ import tensorflow as tf
 
 from resnet.data.input_pipeline import Batch
 from resnet.distributed import AgreedFailure, Communicator
+from resnet.gradient_exchange import GradientExchange
 from resnet.placement import Place
 from resnet.saving import check_weights, take_snapshot
+from resnet.step_settings import StepSettings
 from resnet.train_state import TrainState
-from resnet.train_step import NUM_VOTES, StepRates, TrainStep
+from resnet.train_step import TrainStep
 
 
 class Ranks(Communicator):
@@ -82,13 +84,17 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
 
 def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     alone = Communicator(Place())
-    train_step = TrainStep(state, state.config.phases[0], alone)
+    train_step = TrainStep(
+        state,
+        state.config.phases[0],
+        GradientExchange(alone.collectives, state.names),
+    )
     nothing = tf.zeros([2])  # Of a batch: what the step doesn't use here.
 
     def do_step() -> None:
         images, labels = tf.random.normal([2, 32, 32, 3]), tf.constant([0, 1])
         batch = Batch(images, labels, nothing, nothing, nothing)
-        train_step(batch, StepRates(0.1, 0.9), [0.0] * NUM_VOTES)
+        train_step(batch, StepSettings(0.1, 0.9, 0.9, 0.0))
 
     do_step()
     state.losses = [1.0, 2.0]

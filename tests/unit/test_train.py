@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet import checkpoints, metrics_file, metrics_log, saving, train
+from resnet import checkpoints, evaluations, metrics_file, metrics_log, saving, train
 from resnet import config as configs
 from resnet.checkpoint_folders import saved_steps
 from resnet.config import Config
@@ -81,7 +81,7 @@ def run(make_config, records) -> Callable[..., None]:
         share = share or ExampleShard(records, 0, 1, NUM_EXAMPLES)
         configs.save(own)
         eval_share = share if own.mode == "train_and_eval" else None
-        train.train(own, share, eval_share, ALONE, 2, signals)
+        train.train_and_evaluate(own, share, eval_share, ALONE, 2, signals)
 
     return run
 
@@ -187,7 +187,7 @@ def test_evaluations_are_due_as_the_settings_say_and_at_the_end(
 ):
     settings = {**SETTINGS, "mode": "train_and_eval", "eval_every": eval_every}
     config = make_config(NUM_EXAMPLES, CLASSES, **settings)
-    found = [step for step in range(7) if train.evaluation_is_due(config, step)]
+    found = [step for step in range(7) if evaluations.is_due_after(config, step)]
     assert found == steps
 
 
@@ -245,7 +245,7 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
 ):
     def run_with(*found: float, **changes: Any) -> list[int]:
         evaluator = Top1s(*found)
-        monkeypatch.setattr(train, "Evaluator", evaluator)
+        monkeypatch.setattr(evaluations, "Evaluator", evaluator)
         facts = {"model": "resnet9", "mode": "train_and_eval", "eval_every": "1"}
         run(tmp_path, **facts, **changes)
         assert evaluator.left == []
@@ -270,11 +270,11 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     run, tmp_path, monkeypatch
 ):
     facts = {"model": "resnet9", "mode": "train_and_eval", "eval_every": "2"}
-    monkeypatch.setattr(train, "Evaluator", Fails())
+    monkeypatch.setattr(evaluations, "Evaluator", Fails())
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, **facts)
     assert saved_steps(tmp_path) == [2]
-    monkeypatch.setattr(train, "Evaluator", Top1s(0.25, 0.5, 0.75))
+    monkeypatch.setattr(evaluations, "Evaluator", Top1s(0.25, 0.5, 0.75))
     run(tmp_path, **facts)
     found = metrics_file.read(tmp_path / metrics_file.FILE)
     assert [(line["kind"], line["step"]) for line in found] == [

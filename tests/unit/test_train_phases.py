@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from data_prep.records import manifest
-from resnet import checkpoint_retention, checkpoints, metrics_file, phases, train
+from resnet import (
+    checkpoint_retention,
+    checkpoints,
+    metrics_file,
+    phases,
+    step_settings,
+    train,
+)
 from resnet import config as configs
 from resnet.checkpoint_folders import of_step, saved_steps
+from resnet.config import Config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed import Communicator
@@ -104,8 +112,8 @@ def run(numbered_set) -> Callable[..., None]:
         assert [phase.num_steps for phase in config.phases] == [3, 3]
         configs.save(config)
         signals = None if leave_after is None else LeaveAfter(leave_after)
-        share, alone = ExampleShard(records, 0, 1, 13), Communicator(Place())
-        train.train(config, share, None, alone, 1, signals)  # type: ignore[arg-type]
+        shard, alone = ExampleShard(records, 0, 1, 13), Communicator(Place())
+        train.train_and_evaluate(config, shard, None, alone, 1, signals)  # type: ignore[arg-type]
 
     return run
 
@@ -141,7 +149,13 @@ def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
     return {line["step"]: line["learning_rate"] for line in lines}
 
 
-def test_a_step_has_the_rates_of_its_phase(make_config):
+def changing(config: Config, step: int) -> tuple[float, float, float]:
+    """Returns learning rate, factor of the velocity, and decay of the EMA."""
+    found = step_settings.at(config, step)
+    return found.learning_rate, found.momentum, found.ema_decay
+
+
+def test_a_step_has_the_settings_of_its_phase(make_config):
     settings = {
         "train_steps": 6,
         "warmup_steps": 2,
@@ -150,10 +164,12 @@ def test_a_step_has_the_rates_of_its_phase(make_config):
     }
     corrected = make_config(momentum_correction=True, ema_decay=0.999, **settings)
     # Rates of 0.01 and 0.03, before 0.9 * 0.01 / 0.03; and 2 / 11 of the average.
-    assert train.rates_of(corrected, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
-    assert train.rates_of(corrected, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
+    assert changing(corrected, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
+    assert changing(corrected, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
     plain = make_config(**settings)
-    assert train.rates_of(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
+    assert changing(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
+    constants = step_settings.at(plain, 1)
+    assert (constants.lookahead, constants.weight_decay) == (0.9, 5e-5)
 
 
 def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):

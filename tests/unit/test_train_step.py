@@ -4,18 +4,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet import train_state
+from resnet import step_settings, train_state
 from resnet.config import Config
 from resnet.data.input_pipeline import Batch
 from resnet.distributed import Communicator
+from resnet.gradient_exchange import GradientExchange, nan_unless_finite
+from resnet.phases import Phase
 from resnet.placement import Place
+from resnet.step_settings import StepSettings
 from resnet.train_state import TrainState
-from resnet.train_step import Outcome, StepRates, TrainStep, nan_unless_finite
+from resnet.train_step import StepResult, TrainStep
 from tests.unit.changed_settings import changed
 
 ALONE = Communicator(Place())
-VOTES = [1.0, 0.0]
-RATES = StepRates(learning_rate=0.1, momentum=0.9)
+SETTINGS = StepSettings(
+    learning_rate=0.1, momentum=0.9, lookahead=0.9, weight_decay=0.01
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +51,10 @@ def batch(num_examples: int = 8, seed: int = 1) -> Batch:
     )
 
 
-def in_parts(step: TrainStep, parts: list[Batch], rates: StepRates) -> Outcome:
+def in_parts(step: TrainStep, parts: list[Batch], settings: StepSettings) -> StepResult:
     for part in parts[:-1]:
-        step.add(part)
-    return step(parts[-1], rates, VOTES)
+        step.accumulate(part)
+    return step(parts[-1], settings)
 
 
 def parts_of(whole: Batch, num_parts: int) -> list[Batch]:
@@ -59,8 +63,13 @@ def parts_of(whole: Batch, num_parts: int) -> list[Batch]:
     return [Batch(*part) for part in parts]
 
 
+def step_of_phase(state: TrainState, phase: Phase, **settings) -> TrainStep:
+    exchange = GradientExchange(ALONE.collectives, state.names)
+    return TrainStep(state, phase, exchange, **settings)
+
+
 def step_of(state: TrainState, **settings) -> TrainStep:
-    return TrainStep(state, state.config.phases[0], ALONE, **settings)
+    return step_of_phase(state, state.config.phases[0], **settings)
 
 
 def values_of(variables) -> list[np.ndarray]:
@@ -109,10 +118,11 @@ def test_one_step_is_that_of_the_formula(config, model):
     before = values_of(state.trainable_variables)
     averages = values_of(state.batch_norm_averages)
     loss, gradients = gradients_of(state, batch())
-    outcome = step_of(state)(batch(), RATES, VOTES)
-    assert outcome.own_loss == pytest.approx(loss, rel=1e-5)
-    assert outcome.loss == outcome.own_loss
-    assert outcome.votes.tolist() == [1.0, 0.0]
+    outcome = step_of(state)(batch(), SETTINGS, stop_requested=True)
+    assert outcome.local_loss == pytest.approx(loss, rel=1e-5)
+    assert outcome.loss == outcome.local_loss
+    assert outcome.stop_requested
+    assert not outcome.save_requested
     changes = []
     for name, old, total in zip(state.names, before, gradients, strict=True):
         if name.rpartition("/")[2] not in ("gamma", "beta"):
@@ -129,7 +139,8 @@ def test_a_phase_has_its_own_momentum_and_weight_decay(state):
     before = values_of(state.trainable_variables)
     _, gradients = gradients_of(state, batch())
     phase = dataclasses.replace(state.config.phases[0], momentum=0.5, weight_decay=0.5)
-    TrainStep(state, phase, ALONE)(batch(), StepRates(0.1, 0.5), VOTES)
+    settings = StepSettings(0.1, 0.5, 0.5, 0.5)
+    step_of_phase(state, phase)(batch(), settings)
     changes = [
         -0.1 * (1 + 0.5) * (gradient + 0.5 * old * train_state.decays(name))
         for name, old, gradient in zip(state.names, before, gradients, strict=True)
@@ -145,7 +156,7 @@ def test_nesterov_looks_ahead_by_the_phases_momentum_whatever_the_velocity_is_ti
     for momentum in (0.9, 0.45):  # As where a corrected rate has doubled.
         before = values_of(state.trainable_variables)
         _, gradients = gradients_of(state, batch())
-        step(batch(), StepRates(0.1, momentum), VOTES)
+        step(batch(), SETTINGS._replace(momentum=momentum))
         totals = [
             gradient + 0.01 * old * train_state.decays(name)
             for name, old, gradient in zip(state.names, before, gradients, strict=True)
@@ -168,8 +179,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def test_a_phase_has_its_own_label_smoothing(state):
     logits = state.model(batch().images, training=False).numpy().astype(np.float64)
     phase = dataclasses.replace(state.config.phases[0], label_smoothing=0.25)
-    step = TrainStep(state, phase, ALONE, freeze_batch_norm=True)
-    outcome = step(batch(), RATES, VOTES)
+    step = step_of_phase(state, phase, freeze_batch_norm=True)
+    outcome = step(batch(), SETTINGS)
     targets = 0.75 * np.eye(3)[batch().labels] + 0.25 / 3
     expected = -(targets * log_softmax(logits)).sum(1).mean()
     assert outcome.loss == pytest.approx(expected, rel=1e-5)
@@ -181,8 +192,8 @@ def test_mixed_examples_are_taught_the_labels_of_both(state, what):
     mixed = batch()._replace(mix_weight=tf.constant(share))
     logits = state.model(mixed.images, training=False).numpy().astype(np.float64)
     phase = dataclasses.replace(state.config.phases[0], **{what: 0.2})
-    step = TrainStep(state, phase, ALONE, freeze_batch_norm=True)
-    outcome = step(mixed, RATES, VOTES)
+    step = step_of_phase(state, phase, freeze_batch_norm=True)
+    outcome = step(mixed, SETTINGS)
     labels = np.arange(8) % 3
     partners = labels[[1, 0, 3, 2, 5, 4, 7, 6]]
     targets = share[:, None] * np.eye(3)[labels]
@@ -196,8 +207,8 @@ def test_one_pixel_that_is_no_number_makes_the_loss_none(config, model):
     state = TrainState(changed(config, model=model))
     images = batch().images.numpy()
     images[2, 5, 7, 1] = np.nan
-    outcome = step_of(state)(batch()._replace(images=images), RATES, VOTES)
-    assert np.isnan(outcome.own_loss)
+    outcome = step_of(state)(batch()._replace(images=images), SETTINGS)
+    assert np.isnan(outcome.local_loss)
     assert np.isnan(outcome.loss)
 
 
@@ -207,8 +218,8 @@ def test_a_pixel_that_is_no_number_in_any_part_makes_the_loss_none(config, part)
     images = batch().images.numpy()
     images[4 * part + 1, 5, 7, 1] = np.nan
     parts = parts_of(batch()._replace(images=tf.constant(images)), 2)
-    outcome = in_parts(step_of(state), parts, RATES)
-    assert np.isnan(outcome.own_loss)
+    outcome = in_parts(step_of(state), parts, SETTINGS)
+    assert np.isnan(outcome.local_loss)
     assert np.isnan(outcome.loss)
 
 
@@ -224,7 +235,7 @@ def test_a_loss_is_none_if_the_first_gradient_is(gradient, is_number):
 def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(state):
     before = values_of(state.trainable_variables)
     averages = values_of(state.batch_norm_averages)
-    step_of(state, freeze_batch_norm=True)(batch(), RATES, VOTES)
+    step_of(state, freeze_batch_norm=True)(batch(), SETTINGS)
     for new, old in zip(values_of(state.batch_norm_averages), averages, strict=True):
         np.testing.assert_array_equal(new, old)
     weights = dict(zip(state.names, values_of(state.trainable_variables), strict=True))
@@ -260,12 +271,13 @@ def test_accumulated_parts_are_the_whole_batch(config, num_parts):
     # must see nothing of the first one's parts.
     for number, rate in enumerate((0.0, 0.0, 0.1)):
         one = batch(seed=number)
-        rates = RATES._replace(learning_rate=rate)
-        expected = step(one, rates, VOTES)
-        outcome = in_parts(step_of_parts, parts_of(one, num_parts), rates)
+        settings = SETTINGS._replace(learning_rate=rate)
+        expected = step(one, settings, save_requested=True)
+        outcome = in_parts(step_of_parts, parts_of(one, num_parts), settings)
         assert outcome.loss == pytest.approx(expected.loss, rel=1e-5)
-        assert outcome.own_loss == outcome.loss
-        assert outcome.votes.tolist() == VOTES
+        assert outcome.local_loss == outcome.loss
+        assert (expected.stop_requested, expected.save_requested) == (False, True)
+        assert (outcome.stop_requested, outcome.save_requested) == (False, False)
         assert_same_sums(
             values_of(accumulated.optimizer.velocities),
             values_of(whole.optimizer.velocities),
@@ -287,10 +299,10 @@ def test_the_comparison_would_see_a_part_that_counts_twice(config):
     whole, parted = (
         TrainState(changed(config, accumulation_steps=number)) for number in (1, 4)
     )
-    step_of(whole, freeze_batch_norm=True)(batch(), RATES, VOTES)
+    step_of(whole, freeze_batch_norm=True)(batch(), SETTINGS)
     first, _, third, fourth = parts_of(batch(), 4)
     wrong = [first, first, third, fourth]
-    in_parts(step_of(parted, freeze_batch_norm=True), wrong, RATES)
+    in_parts(step_of(parted, freeze_batch_norm=True), wrong, SETTINGS)
     with pytest.raises(AssertionError):
         assert_same_sums(
             values_of(parted.optimizer.velocities),
@@ -305,8 +317,8 @@ def test_gradients_longer_than_the_limit_are_shortened_together(config, share):
     before = values_of(state.trainable_variables)
     _, gradients = gradients_of(state, batch())
     norm = np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in gradients))
-    state = TrainState(changed(config, clip_norm=float(share * norm), weight_decay=0.0))
-    step_of(state)(batch(), RATES, VOTES)
+    state = TrainState(changed(config, clip_norm=float(share * norm)))
+    step_of(state)(batch(), SETTINGS._replace(weight_decay=0.0))
     factor = min(share, 1.0)
     assert_changes(state, before, [-0.1 * 1.9 * factor * one for one in gradients])
 
@@ -316,8 +328,8 @@ def test_weight_decay_is_added_behind_the_limit(config):
     before = values_of(state.trainable_variables)
     _, gradients = gradients_of(state, batch())
     norm = np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in gradients))
-    state = TrainState(changed(config, clip_norm=float(norm) / 8, weight_decay=0.5))
-    step_of(state)(batch(), RATES, VOTES)
+    state = TrainState(changed(config, clip_norm=float(norm) / 8))
+    step_of(state)(batch(), SETTINGS._replace(weight_decay=0.5))
     changes = [
         -0.1 * 1.9 * (gradient / 8 + 0.5 * old * train_state.decays(name))
         for name, old, gradient in zip(state.names, before, gradients, strict=True)
@@ -330,9 +342,9 @@ def test_the_moving_average_of_the_weights_is_that_of_the_formula(config):
     step = step_of(state)
     expected = [value.astype(np.float64) for value in values_of(state.model.variables)]
     for number in range(3):
-        decay = train_state.ema_decay(state.config, number)
+        decay = step_settings.ema_decay(state.config, number)
         assert decay == (1 + number) / (10 + number)
-        step(batch(seed=number), RATES._replace(ema_decay=decay), VOTES)
+        step(batch(seed=number), SETTINGS._replace(ema_decay=decay))
         expected = [
             decay * average + (1 - decay) * value
             for average, value in zip(
@@ -355,5 +367,5 @@ def test_the_moving_average_of_the_weights_is_that_of_the_formula(config):
 
 def test_without_an_average_there_is_none(state):
     assert state.ema == []
-    step_of(state)(batch(), RATES, VOTES)
+    step_of(state)(batch(), SETTINGS)
     assert not any(name.startswith("ema/") for name in state.tensors())

@@ -1,0 +1,68 @@
+"""LARS: momentum with a learning rate for each layer, relative to its weights."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from resnet.optim.momentum import Momentum
+from resnet.step_settings import StepSettings
+
+
+class Lars(Momentum):
+    """Momentum whose gradients are scaled relative to the weights of each layer.
+
+    trust = coefficient * |variable| / (|gradient| + weight_decay * |variable|)
+    velocity = momentum * velocity + trust * (gradient + weight_decay * variable)
+    variable = variable - learning_rate * velocity
+
+    with the 2-norm of each variable; where a norm is 0, trust is 1. Variables that
+    don't decay (those of batch normalization, and biases) are updated as `Momentum`
+    does. The paper's velocity holds the learning rate; `phases.momentum` gives the
+    factor by which this one, which doesn't, is equivalent.
+
+    Source: You et al. 2017, arXiv:1708.03888, algorithm 1. MLPerf's reference has the
+    same epsilon of 0, and leaves out the same variables.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        decays: Sequence[bool],
+        nesterov: bool = False,
+        trust_coefficient: float = 0.001,
+    ) -> None:
+        """Creates the velocities.
+
+        Args:
+            variables: The variables that are trained.
+            decays: Whether weight decay and scaling apply to each variable.
+            nesterov: Whether the update is Nesterov's.
+            trust_coefficient: The coefficient called eta in the paper.
+        """
+        super().__init__(variables, decays, nesterov)
+        self.trust_coefficient = trust_coefficient
+
+    def apply(self, gradients: Sequence[tf.Tensor], settings: StepSettings) -> None:
+        """Updates the variables by one step; to be called inside the graph."""
+        scaled = [
+            self._scaled(variable, gradient, settings.weight_decay)
+            if decays
+            else gradient
+            for variable, gradient, decays in zip(
+                self.variables, gradients, self.decays, strict=True
+            )
+        ]
+        super().apply(scaled, settings._replace(weight_decay=0.0))
+
+    def _scaled(
+        self, variable: tf.Variable, gradient: tf.Tensor, weight_decay: float
+    ) -> tf.Tensor:
+        weight_norm, gradient_norm = tf.norm(variable), tf.norm(gradient)
+        trust = tf.where(
+            (weight_norm > 0) & (gradient_norm > 0),
+            self.trust_coefficient
+            * weight_norm
+            / (gradient_norm + weight_decay * weight_norm),
+            1.0,
+        )
+        return trust * (gradient + weight_decay * variable)

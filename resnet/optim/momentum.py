@@ -1,0 +1,88 @@
+"""Gradient descent with momentum."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from resnet import native
+from resnet.step_settings import StepSettings
+
+
+class Momentum:
+    """Gradient descent with momentum, whose velocity holds no learning rate.
+
+    velocity = momentum * velocity + gradient
+    variable = variable - learning_rate * velocity                             (plain)
+    variable = variable - learning_rate * (gradient + lookahead * velocity) (Nesterov)
+
+    where `weight_decay` times the variable is added to the gradient first, for the
+    variables that decay.
+
+    Attributes:
+        variables: The variables that are trained.
+        decays: Whether each variable decays.
+        nesterov: Whether the update is Nesterov's.
+        velocities: The velocity of each variable, float32, zeros at first.
+
+    Source: TensorFlow 1's MomentumOptimizer, with use_nesterov as in the TPU recipe;
+    Sutskever et al. 2013, "On the importance of initialization and momentum".
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        decays: Sequence[bool],
+        nesterov: bool = True,
+    ) -> None:
+        """Creates the velocities.
+
+        Args:
+            variables: The variables that are trained.
+            decays: Whether weight decay applies to each variable.
+            nesterov: Whether the update is Nesterov's.
+        """
+        self.variables = list(variables)
+        self.decays = list(decays)
+        self.nesterov = nesterov
+        self.velocities = [tf.Variable(tf.zeros_like(one)) for one in variables]
+
+    def reset(self) -> None:
+        """Sets the velocities to zero."""
+        for velocity in self.velocities:
+            velocity.assign(tf.zeros_like(velocity))
+
+    def apply(self, gradients: Sequence[tf.Tensor], settings: StepSettings) -> None:
+        """Updates the variables by one step; to be called inside the graph.
+
+        Args:
+            gradients: Mean gradients, one for each variable.
+            settings: The hyperparameters of the step.
+        """
+        library = native.ops()
+        if library is None:
+            self.apply_with_stock_ops(gradients, settings)
+            return
+        library.resnet_momentum(
+            variables=[variable.handle for variable in self.variables],
+            velocities=[velocity.handle for velocity in self.velocities],
+            gradients=gradients,
+            learning_rate=settings.learning_rate,
+            momentum=settings.momentum,
+            lookahead=settings.lookahead,
+            nesterov=self.nesterov,
+            weight_decays=[settings.weight_decay * decays for decays in self.decays],
+        )
+
+    def apply_with_stock_ops(
+        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+    ) -> None:
+        """Does what `apply` does, with TensorFlow's own ops."""
+        rate, momentum, lookahead, weight_decay, _ = settings
+        for variable, velocity, gradient, decays in zip(
+            self.variables, self.velocities, gradients, self.decays, strict=True
+        ):
+            if decays and weight_decay:
+                gradient = gradient + weight_decay * variable
+            new = velocity.assign(momentum * velocity + gradient)
+            direction = gradient + lookahead * new if self.nesterov else new
+            variable.assign_sub(rate * direction)
