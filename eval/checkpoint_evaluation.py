@@ -124,7 +124,7 @@ class CheckpointEvaluation:
     def _take(self, what: str, load: Callable[[], Checkpoint | None]) -> bool:
         """Gives all ranks what rank 0 loads; returns whether that is anything."""
         state, communicator = self._state, self._communicator
-        communicator.doing(f"reading {what}", is_timed=False)
+        communicator.report_status(f"reading {what}", is_timed=False)
         metadata = None
         with communicator.together():
             if communicator.rank == 0 and (saved := load()) is not None:

@@ -72,7 +72,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         check_own_flags()
     model_dir = pathlib.Path(FLAGS.model_dir)
     signals = StopSignals() if FLAGS.watch else None
-    communicator.start_guard(place, FLAGS.stall_seconds)
+    communicator.start_watchdog(place, FLAGS.stall_seconds)
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "validation", place, communicator
     )

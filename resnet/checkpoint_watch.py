@@ -62,7 +62,7 @@ class CheckpointWatch:
         while True:
             number_of_looks += 1
             # As long as the words change, this rank doesn't stand still.
-            self._communicator.doing(
+            self._communicator.report_status(
                 f"looking for a checkpoint, look {number_of_looks}", is_timed=False
             )
             step: int | None = None
@@ -76,8 +76,8 @@ class CheckpointWatch:
             )
             if any(wants_to_leave for *_, wants_to_leave in seen):
                 raise Preempted(
-                    "stopped watching, as asked",
-                    "evaluates the checkpoints that are there",
+                    "stopped watching for checkpoints",
+                    "Rerun the same command to evaluate the checkpoints that exist",
                 )
             step, is_over, is_late, _ = seen[0]
             if step is not None or is_over:

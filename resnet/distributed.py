@@ -17,83 +17,86 @@ import numpy as np
 from data_prep.errors import UserError
 from resnet import guard_link
 from resnet.collectives import Collectives
-from resnet.guard_link import GuardLink
+from resnet.guard_link import WatchdogClient
 from resnet.placement import Place
 
-# What a launcher needs to pass on what was printed: after an abort it may drop it.
+# Time for the launcher to forward what was printed, which it may drop at an abort.
 _FORWARDING_SECONDS = 1.0
-_SHORT = 40  # Characters of what a sentence can quote.
+_QUOTED_CHARACTERS = 40  # Longest value that an error quotes.
 
 
 class AgreedError(UserError):
-    """A user's mistake that all ranks know of, so that each can end by itself."""
+    """A user's mistake that all ranks know of, so that each exits by itself."""
 
 
 class AgreedFailure(RuntimeError):
-    """What ends a run and all ranks know of, such as a loss that is no number."""
+    """A failure that all ranks know of, such as a non-finite loss."""
 
 
 class Communicator:
-    """One rank's connection to all ranks of its job; alone, every call is the identity.
+    """One rank's connection to all ranks of its job.
+
+    With one rank, every call is the identity.
 
     Attributes:
-        rank: This rank, from 0.
-        num_ranks: All ranks.
-        collectives: What the ranks do together with tensors inside the graph.
+        rank: Number of this rank, from 0.
+        num_ranks: Number of all ranks.
+        collectives: Collective operations on tensors inside the graph.
     """
 
     def __init__(self, place: Place, mpi: Any = None) -> None:
-        """Makes the connection; `connect` is what others call.
+        """Makes the connection; callers use `connect`.
 
         Args:
             place: This rank's place.
-            mpi: The module `mpi4py.MPI`, or None for a process that is alone.
+            mpi: The module `mpi4py.MPI`, or None for a process that runs alone.
         """
         self.rank = place.rank
         self.num_ranks = place.num_ranks
         self._mpi = mpi
         self._world = mpi.COMM_WORLD if mpi else None
         self.collectives = Collectives()
-        self._guard: GuardLink | None = None
+        self._watchdog: WatchdogClient | None = None
 
-    def start_guard(
+    def start_watchdog(
         self, place: Place, stall_seconds: float, model_dir: str | None = None
     ) -> None:
-        """Starts what ends the job if a rank can't go on; alone, there is no need.
+        """Starts the watchdog of this rank; a process that runs alone needs none.
 
         Args:
             place: This rank's place.
-            stall_seconds: How long a rank may stand still.
-            model_dir: Where rank 0's guard writes a failure down; None: nowhere.
+            stall_seconds: Seconds without progress after which a rank has stalled.
+            model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
+                no file.
         """
         if self._world is None:
             return
         token = self.broadcast(guard_link.new_token())
-        self._guard = GuardLink(place, token, stall_seconds, model_dir)
+        self._watchdog = WatchdogClient(place, token, stall_seconds, model_dir)
         listens = None
         if self.rank == 0:
-            listens = platform.node(), guard_link.own_addresses(), self._guard.port
+            listens = platform.node(), guard_link.own_addresses(), self._watchdog.port
         host, addresses, port = self.broadcast(listens)
         if self.rank != 0:
-            self._guard.connect(host, addresses, port)
+            self._watchdog.connect(host, addresses, port)
 
-    def doing(
-        self, what: str, is_timed: bool = True, waits_for_others: bool = False
+    def report_status(
+        self, status: str, is_timed: bool = True, waits_for_others: bool = False
     ) -> None:
-        """Says what this rank does now, for the sentence that would end the job.
+        """Reports to the watchdog what this rank does now.
 
         Args:
-            what: Such as "reading the batch of step 12".
-            is_timed: Whether it must end within the time set.
-            waits_for_others: Whether that needs all ranks.
+            status: What it does, such as "reading the batch of step 12".
+            is_timed: Whether it must end within the stall time.
+            waits_for_others: Whether it needs all ranks to do the same.
         """
-        if self._guard is not None:
-            self._guard.doing(what, is_timed, waits_for_others)
+        if self._watchdog is not None:
+            self._watchdog.report_status(status, is_timed, waits_for_others)
 
-    def bye(self) -> None:
-        """Says that this rank ends as it should."""
-        if self._guard is not None:
-            self._guard.bye()
+    def deregister(self) -> None:
+        """Reports to the watchdog that this rank is done."""
+        if self._watchdog is not None:
+            self._watchdog.deregister()
 
     def start_horovod(self) -> None:
         """Starts the collective operations on tensors. Imports TensorFlow."""
@@ -102,10 +105,10 @@ class Communicator:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Makes a UserError of any rank inside the block one of all ranks at its end.
+        """Raises on all ranks, at the end of the block, if any rank has a UserError.
 
         Raises:
-            AgreedError: With the sentence of the lowest rank that has one.
+            AgreedError: With the message of the lowest rank that has one.
         """
         sentence = None
         try:
@@ -117,7 +120,11 @@ class Communicator:
             raise AgreedError(sentences[0])
 
     def require_same(self, what: str, value: str) -> None:
-        """Refuses to go on if ranks differ in something that they must share.
+        """Refuses to continue if ranks differ in something that they must share.
+
+        Args:
+            what: Name of the value, for the error.
+            value: This rank's value.
 
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
@@ -126,11 +133,11 @@ class Communicator:
         for rank, (one, host) in enumerate(seen):
             if one != seen[0][0]:
                 first, first_host = seen[0]
-                is_short = max(len(one), len(first)) <= _SHORT
-                values = f" ({one}, there {first})" if is_short else ""
+                is_short = max(len(one), len(first)) <= _QUOTED_CHARACTERS
+                values = f" ({one} and {first})" if is_short else ""
                 raise AgreedError(
-                    f"all ranks must have the same {what}; rank {rank} on {host} has"
-                    f" another than rank 0 on {first_host}{values}. Give every host the"
+                    f"all ranks must have the same {what}; rank {rank} on {host}"
+                    f" differs from rank 0 on {first_host}{values}. Give every host the"
                     " same records, the same command and the same installation."
                 )
 
@@ -200,15 +207,15 @@ class Communicator:
             variable.assign(part.reshape(array.shape))
 
     def abort(self, exit_code: int, reason: str) -> None:
-        """Ends all ranks of the job at once, for a fault only this one knows of.
+        """Ends all ranks of the job at once; for a failure of this rank alone.
 
         Args:
-            exit_code: Of the job, if the launcher passes it on.
-            reason: What is printed: a sentence or a traceback.
+            exit_code: Exit code of the job, if the launcher passes it on.
+            reason: The sentence or traceback that is printed.
         """
         sys.stdout.flush()
-        if self._guard is not None:
-            self._guard.failed(reason)
+        if self._watchdog is not None:
+            self._watchdog.failed(reason)
         else:
             print(reason, file=sys.stderr, flush=True)
         if self._world is not None:
@@ -221,7 +228,7 @@ def connect(place: Place) -> Communicator:
     """Returns this process's connection to the ranks that were started with it.
 
     Raises:
-        UserError: If the launcher and the MPI library don't belong to each other.
+        UserError: If the launcher and the MPI library don't belong together.
     """
     if place.num_ranks == 1:
         return Communicator(place)
@@ -230,13 +237,14 @@ def connect(place: Place) -> Communicator:
     if seen != (place.rank, place.num_ranks):
         library = mpi.Get_library_version().splitlines()[0].strip()
         raise UserError(
-            f"for the launcher this is rank {place.rank} of {place.num_ranks}, for the"
-            f" MPI library rank {seen[0]} of {seen[1]} ({library}). Start with the"
-            " mpirun of that library."
+            f"the launcher started this process as rank {place.rank} of"
+            f" {place.num_ranks}, but for the MPI library it is rank {seen[0]} of"
+            f" {seen[1]} ({library}). Use the mpirun of that library."
         )
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise UserError(
-            "the MPI library must let several threads call it (MPI_THREAD_MULTIPLE), as"
-            " Python and Horovod do; it doesn't. Its manual names the setting."
+            "the MPI library doesn't support MPI_THREAD_MULTIPLE, which Python and"
+            " Horovod need. Enable it as the library's manual says, or use a build of"
+            " the library that has it."
         )
     return Communicator(place, mpi)

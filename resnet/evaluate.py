@@ -168,7 +168,7 @@ class Evaluator:
         for number in range(1, self.num_batches + 1):
             if self._wants_to_leave():
                 return
-            self._communicator.doing(
+            self._communicator.report_status(
                 f"evaluating batch {number} of {self.num_batches}",
                 # The first one of all makes the graph.
                 is_timed=number > 1 or self._has_evaluated,
@@ -183,14 +183,19 @@ class Evaluator:
 
     def _result_of_all(self, sums: np.ndarray, penalty: float) -> Result:
         """Returns the result of all ranks' sums, each as `_counts` returns them."""
-        self._communicator.doing("adding up the evaluation", waits_for_others=True)
+        self._communicator.report_status(
+            "adding up the evaluation", waits_for_others=True
+        )
         num_skipped = self._damaged.count(self._first, self._end)
         right, right_of_five, loss, count, num_skipped = self._communicator.sum(
             np.append(sums, num_skipped)
         )
         if count + num_skipped != self._share.num_examples_of_all or not count:
             if any(self._communicator.gather(self._wants_to_leave())):
-                raise Preempted("stopped in an evaluation, as asked", "begins it anew")
+                raise Preempted(
+                    "stopped during an evaluation",
+                    "Rerun the same command to start the evaluation over",
+                )
             raise RuntimeError(
                 f"evaluation must count all {self._share.num_examples_of_all} examples"
                 f" once; it counted {count:.0f} and skipped {num_skipped:.0f}"

@@ -1,4 +1,4 @@
-"""`model_dir/failure.json`: how the last start ended, for whoever starts it again."""
+"""`model_dir/failure.json`: how the last start failed, for programs that restart it."""
 
 import contextlib
 import json
@@ -12,14 +12,14 @@ _STEP = re.compile(r"\bstep (\d+)")
 
 
 def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
-    """Writes it: the reason, the step that it names, and the time.
+    """Writes the reason, the step that it names, and the time.
 
-    A disk that doesn't take it changes nothing about the failure.
+    An error of the disk is ignored: the failure itself matters more.
 
     Args:
         model_dir: Folder of the run.
-        reason: One sentence.
-        is_locked: Whether the start failed because another job is in the folder.
+        reason: The reason, one sentence.
+        is_locked: Whether the start failed because another job holds the run's lock.
     """
     match = _STEP.search(reason)
     facts = {
@@ -33,7 +33,7 @@ def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
 
 
 def read(model_dir: Path) -> dict[str, Any] | None:
-    """Returns what was written, or None if there is nothing, or not all of it."""
+    """Returns the contents, or None if there is no whole file."""
     try:
         return dict(json.loads((model_dir / FILE).read_text()))
     except (OSError, ValueError):
@@ -41,6 +41,6 @@ def read(model_dir: Path) -> dict[str, Any] | None:
 
 
 def remove(model_dir: Path) -> None:
-    """Removes it, at the beginning of a start."""
+    """Removes the file; to be called at each start."""
     with contextlib.suppress(OSError):
         (model_dir / FILE).unlink(missing_ok=True)

@@ -1,12 +1,12 @@
-"""The guard of one rank: a small process that ends the job when a rank can't go on.
+"""The watchdog of one rank: a small process that ends the job when a rank fails.
 
-A rank that is killed, stopped or cut off can't say so, and the others would wait for it
-without end. So each rank has a guard beside it, which hears from its rank by a pipe and
-from the other guards by TCP: rank 0's is the one that they all tell how their rank is.
-When a rank is gone, has failed or stands still, each guard kills its own rank, and rank
-0's says in one sentence which rank it was, on which host and why.
+A rank that is killed, stopped or cut off from the network can't report it, and the
+other ranks would wait for it forever. So each rank has a watchdog process beside it.
+The rank reports its status to it through a pipe, and the watchdogs report to that of
+rank 0, the monitor, over TCP. When a rank has died, failed or stalled, each watchdog
+kills its own rank, and the monitor prints one sentence: which rank, which host, why.
 
-Needs the standard library alone; `guard_link` starts it, as a program of its own.
+It needs only the standard library; `guard_link` starts it as a program of its own.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from resnet.process_facts import oom_kills, process_is_stopped
 from resnet.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
-_ENDING_SECONDS = 5.0  # For a rank that ends the job; then it is killed.
-_SUSPENDED_SECONDS = 10.0  # A gap between two ticks that means all was stopped.
+_ENDING_SECONDS = 5.0  # What a rank has to end the job itself before it is killed.
+_SUSPENDED_SECONDS = 10.0  # A gap between two ticks: the whole job was suspended.
 
 _EARLIER_DEATHS_SECONDS = 0.3
 _HELLO = b"hello\n"
 
 
-class Guard:
-    """The guard of one rank; rank 0's is the monitor, which the others report to."""
+class Watchdog:
+    """The watchdog of one rank; that of rank 0 is the monitor of all others."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -46,15 +46,15 @@ class Guard:
         self._own_rank = Channel(sys.stdin.fileno())
         self._selector.register(self._own_rank, selectors.EVENT_READ)
         self._monitor: Channel | None = None
-        self._guards: list[Channel] = []  # The monitor's connections.
+        self._watchdogs: list[Channel] = []  # The monitor's connections.
         self._listener: socket.socket | None = None
         self._heard_monitor_at = time.monotonic()
-        self._monitor_listens: Message | None = None  # Where, once the rank has said.
-        self._monitor_has_parted = False
-        self._unheard = set(range(args.num_ranks)) - {args.rank}  # By the monitor.
-        self._parted_at: float | None = None  # When the rank said it ends as it should.
-        self._ends_by: float | None = None  # When a job that is ending has to be gone.
-        self._died_at: float | None = None  # The monitor's own rank, by the clock.
+        self._monitor_address: Message | None = None  # As the rank has reported it.
+        self._monitor_has_deregistered = False
+        self._unregistered = set(range(args.num_ranks)) - {args.rank}  # Of the monitor.
+        self._deregistered_at: float | None = None  # When the rank was done.
+        self._kill_at: float | None = None  # Deadline of a job that is ending.
+        self._died_at: float | None = None  # Wall-clock time, of the monitor's rank.
         self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
         if args.rank == 0:
@@ -63,32 +63,32 @@ class Guard:
             print(self._listener.getsockname()[1], flush=True)
 
     def run(self) -> None:
-        """Watches until the rank has ended."""
+        """Monitors the rank until it has ended."""
         ticked_at = time.monotonic()
         while True:
             for key, _ in self._selector.select(self._interval):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
-                    self._hear(key.fileobj)  # type: ignore[arg-type]
+                    self._receive(key.fileobj)  # type: ignore[arg-type]
             now = time.monotonic()
             if now - ticked_at > self._interval + _SUSPENDED_SECONDS:
-                self._start_clocks_anew(now)
+                self._restart_clocks(now)
             if now - ticked_at >= self._interval:
                 self._tick(now)
                 ticked_at = now
 
     def _accept(self) -> None:
-        assert self._listener is not None  # noqa: S101 - It has just been heard.
-        with contextlib.suppress(OSError):  # Gone again, or too many of them.
+        assert self._listener is not None  # noqa: S101 - It has just had an event.
+        with contextlib.suppress(OSError):  # Closed again, or too many open files.
             connection, _ = self._listener.accept()
             connection.setblocking(False)
             self._selector.register(Channel(connection), selectors.EVENT_READ)
 
     def _connect(self) -> None:
         """Connects to the monitor at the first of its addresses that answers."""
-        assert self._monitor_listens is not None  # noqa: S101 - Asked by the callers.
-        message = self._monitor_listens
+        assert self._monitor_address is not None  # noqa: S101 - The callers check it.
+        message = self._monitor_address
         for address in message["addresses"]:
             with contextlib.suppress(OSError):
                 connection = socket.create_connection(
@@ -104,23 +104,24 @@ class Guard:
                     self._report()
                     return
                 connection.close()
-        if not message.get("was_tried"):
-            message["was_tried"] = True
-            self._say(
-                f"warning: the guard of {self._me.name} can't reach that of rank 0 on"
-                f" {message['host']} at {', '.join(message['addresses'])}, port"
-                f" {message['port']}: it tries again, and watches its rank alone"
+        if not message.get("has_failed"):
+            message["has_failed"] = True
+            self._print(
+                f"warning: the watchdog of {self._me.name} can't connect to that of"
+                f" rank 0 on {message['host']} at {', '.join(message['addresses'])},"
+                f" port {message['port']}. It retries, and monitors only its own rank"
+                " until then."
             )
 
-    def _hear(self, channel: Channel) -> None:
+    def _receive(self, channel: Channel) -> None:
         messages = channel.receive()
         for message in messages or ():
             if channel is self._own_rank:
-                self._hear_own_rank(message)
+                self._receive_from_own_rank(message)
             elif channel is self._monitor:
-                self._hear_monitor(message)
+                self._receive_from_monitor(message)
             else:
-                self._hear_guard(channel, message)
+                self._receive_from_watchdog(channel, message)
         if messages is not None:
             return
         self._close(channel)
@@ -128,176 +129,178 @@ class Guard:
             self._own_rank_has_ended()
         elif channel is self._monitor:
             self._monitor = None
-            self._lose_monitor()
+            self._monitor_is_lost()
         elif channel.rank in self._peers:
             gone = self._peers[channel.rank]
-            self._end_job(f"{gone.name} is gone, and its guard with it")
+            self._end_job(f"{gone.name} has died, and its watchdog with it")
 
     def _close(self, channel: Channel) -> None:
         self._selector.unregister(channel)
         channel.close()
-        if channel in self._guards:
-            self._guards.remove(channel)
+        if channel in self._watchdogs:
+            self._watchdogs.remove(channel)
 
-    def _hear_own_rank(self, message: Message) -> None:
-        if "doing" in message:
-            self._me.does(message)
+    def _receive_from_own_rank(self, message: Message) -> None:
+        if "status" in message:
+            self._me.update(message)
         elif "port" in message:
-            self._monitor_listens = message
+            self._monitor_address = message
             self._connect()
         elif "failed" in message:
             self._own_rank_has_failed(message["failed"])
-        elif "bye" in message:
-            self._part_from_others()
+        elif "deregister" in message:
+            self._deregister()
 
-    def _part_from_others(self) -> None:
-        """From here on only the rank's end is waited for: MPI's, then its process's."""
+    def _deregister(self) -> None:
+        """Disconnects; from now on, only the end of MPI and the process is awaited."""
         for key in list(self._selector.get_map().values()):
             if key.fileobj is self._own_rank:
                 continue
             self._selector.unregister(key.fileobj)
             if isinstance(key.fileobj, Channel):
-                key.fileobj.send({"bye": True})
+                key.fileobj.send({"deregister": True})
                 key.fileobj.close()
-        self._parted_at = time.monotonic()
+        self._deregistered_at = time.monotonic()
 
-    def _hear_monitor(self, message: Message) -> None:
+    def _receive_from_monitor(self, message: Message) -> None:
         self._heard_monitor_at = time.monotonic()
         if "kill" in message:
             self._job_is_ending(message["kill"])
-        elif "bye" in message and self._monitor:  # The job is ending as it should.
+        elif "deregister" in message and self._monitor:  # The job is done.
             self._close(self._monitor)
             self._monitor = None
-            self._monitor_has_parted = True
+            self._monitor_has_deregistered = True
 
-    def _hear_guard(self, channel: Channel, message: Message) -> None:
+    def _receive_from_watchdog(self, channel: Channel, message: Message) -> None:
         if message.get("token") == self._args.token:
             channel.rank = message["rank"]
-            self._unheard.discard(message["rank"])
-            self._guards.append(channel)
+            self._unregistered.discard(message["rank"])
+            self._watchdogs.append(channel)
             with contextlib.suppress(OSError):
                 os.write(channel.fileno(), _HELLO)
             return
-        if channel.rank is None:  # A stranger.
+        if channel.rank is None:  # Not a watchdog of this job.
             self._close(channel)
             return
         peer = self._peers.setdefault(channel.rank, Peer(channel.rank))
-        if "doing" in message:
+        if "status" in message:
             peer.host = message["host"]
-            peer.does(message)
+            peer.update(message)
         elif "died" in message:
             if self._died_at is None or message["at"] < self._died_at:
                 self._end_job(message["died"])
         elif "failed" in message:
             self._end_job(message["failed"], kill=False)
-        elif "bye" in message:
+        elif "deregister" in message:
             del self._peers[channel.rank]
             self._close(channel)
 
     def _tick(self, now: float) -> None:
         self._oom_kills = [oom_kills(), self._oom_kills[0]]
-        if self._parted_at is not None:
-            self._watch_the_end(now)
+        if self._deregistered_at is not None:
+            self._watch_shutdown(now)
             return
-        if self._ends_by is not None:
-            if now > self._ends_by:
+        if self._kill_at is not None:
+            if now > self._kill_at:
                 self._kill_own_rank()
-                self._leave()
+                self._exit()
             return
-        self._me.is_stopped(process_is_stopped(self._args.pid))
+        self._me.set_stopped(process_is_stopped(self._args.pid))
         self._me.heard_at = now
         if self._monitor:
             self._report()
             if now - self._heard_monitor_at > self._args.stall_seconds:
-                self._lose_monitor()
+                self._monitor_is_lost()
         elif self._args.rank == 0:
-            for guard in self._guards:
-                guard.send({"alive": True})
+            for watchdog in self._watchdogs:
+                watchdog.send({"alive": True})
             peers = list(self._peers.values())
-            unheard = sorted(self._unheard)
-            stall = find_stall(peers, unheard, self._args.stall_seconds, now)
+            unregistered = sorted(self._unregistered)
+            stall = find_stall(peers, unregistered, self._args.stall_seconds, now)
             if stall:
                 self._end_job(stall)
-        elif self._monitor_listens and not self._monitor_has_parted:
+        elif self._monitor_address and not self._monitor_has_deregistered:
             stall = find_stall([self._me], [], self._args.stall_seconds, now)
             if stall:
                 self._end_job(stall)
             else:
                 self._connect()
 
-    def _watch_the_end(self, now: float) -> None:
-        """Ends a rank that said good-bye, but whose MPI waits for others in vain."""
-        assert self._parted_at is not None  # noqa: S101 - Asked by the caller.
-        waited = now - self._parted_at
+    def _watch_shutdown(self, now: float) -> None:
+        """Kills a rank that is done, but whose MPI_Finalize waits for other ranks."""
+        assert self._deregistered_at is not None  # noqa: S101 - The caller checks it.
+        waited = now - self._deregistered_at
         if waited > self._args.stall_seconds:
-            self._say(
-                f"error: {self._me.name} had done its work {waited:.0f} s ago and has"
-                " not ended: another rank stands still at the end. The job ends."
+            self._print(
+                f"error: {self._me.name} was done {waited:.0f} s ago, but its process"
+                " has not ended: another rank hangs during shutdown (MPI_Finalize). The"
+                " job ends."
             )
             self._kill_own_rank()
-            self._leave()
+            self._exit()
 
     def _report(self) -> None:
-        assert self._monitor is not None  # noqa: S101 - Asked by the callers.
+        assert self._monitor is not None  # noqa: S101 - The callers check it.
         me = self._me
         self._monitor.send(
             {
                 "host": me.host,
-                "doing": me.doing,
+                "status": me.status,
                 "is_timed": me.is_timed,
                 "waits_for_others": me.waits_for_others,
                 "is_stopped": me.stopped_since is not None,
             }
         )
 
-    def _start_clocks_anew(self, now: float) -> None:
-        """After the whole job was suspended, nobody is late."""
+    def _restart_clocks(self, now: float) -> None:
+        """Restarts all timeouts after the whole job was suspended."""
         self._heard_monitor_at = now
-        if self._parted_at is not None:
-            self._parted_at = now
+        if self._deregistered_at is not None:
+            self._deregistered_at = now
         for peer in self._peers.values():
             peer.heard_at = peer.since = now
             peer.stopped_since = None
 
     def _own_rank_has_ended(self) -> None:
-        """If it said no word of it, it was killed."""
-        if self._ends_by is None and self._parted_at is None:
+        """Ends the job, unless the rank had deregistered or the job is ending."""
+        if self._kill_at is None and self._deregistered_at is None:
             reason = "it was killed, or crashed"
             if oom_kills() > self._oom_kills[1]:
                 reason = "the kernel of this host ran out of memory and killed it"
-            sentence = f"{self._me.name} has died while {self._me.doing}: {reason}"
+            sentence = f"{self._me.name} has died while {self._me.status}: {reason}"
             if self._monitor:
-                self._tell_monitor({"died": sentence, "at": time.time()})
+                self._send_to_monitor({"died": sentence, "at": time.time()})
             else:
-                self._hear_earlier_deaths()
+                self._await_earlier_deaths()
                 self._end_job(sentence)
-        self._leave()
+        self._exit()
 
-    def _hear_earlier_deaths(self) -> None:
-        """Lets another guard say why, if its rank has died before this one's.
+    def _await_earlier_deaths(self) -> None:
+        """Lets another watchdog report first if its rank died before this one's.
 
-        The launcher kills the others so soon that all deaths come in at once. Clocks of
-        hosts differ, by less than matters if they are kept.
+        After one death the launcher kills the other ranks so soon that all deaths are
+        reported at once. Their times are those of the hosts' clocks, which are assumed
+        to be synchronized.
         """
         self._died_at = time.time()
         deadline = time.monotonic() + _EARLIER_DEATHS_SECONDS
-        while self._ends_by is None and (left := deadline - time.monotonic()) > 0:
+        while self._kill_at is None and (left := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):
-                if key.fileobj in self._guards:
-                    self._hear(key.fileobj)  # type: ignore[arg-type]
+                if key.fileobj in self._watchdogs:
+                    self._receive(key.fileobj)  # type: ignore[arg-type]
 
     def _own_rank_has_failed(self, text: str) -> None:
-        """It says why, and ends the job when this guard has gone."""
-        text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.doing})"
+        """Reports the reason; the rank ends the job after this watchdog has exited."""
+        text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.status})"
         if self._monitor:
-            self._tell_monitor({"failed": text})
+            self._send_to_monitor({"failed": text})
         else:
             self._end_job(text, kill=False)
-        self._leave()
+        self._exit()
 
-    def _tell_monitor(self, message: Message) -> None:
-        """Sends it, and waits until the monitor ends the job."""
-        assert self._monitor is not None  # noqa: S101 - Asked by the callers.
+    def _send_to_monitor(self, message: Message) -> None:
+        """Sends a message, and waits until the monitor ends the job."""
+        assert self._monitor is not None  # noqa: S101 - The callers check it.
         self._monitor.send(message)
         deadline = time.monotonic() + CONNECT_SECONDS
         while (left := deadline - time.monotonic()) > 0:
@@ -307,52 +310,52 @@ class Guard:
                 return
 
     def _end_job(self, text: str, kill: bool = True) -> None:
-        """Says why the job ends, for the first time only, and has it ended.
+        """Prints why the job ends, the first time only, and ends it.
 
         Args:
-            text: What is said.
-            kill: Whether each guard has to kill its rank; or a rank ends the job.
+            text: The reason.
+            kill: Whether each watchdog kills its rank; otherwise a rank ends the job.
         """
-        if self._ends_by is not None:
+        if self._kill_at is not None:
             return
-        self._say(text if not kill else f"error: {text}. The job ends.")
-        for guard in self._guards:
-            guard.send({"kill": kill})
+        self._print(text if not kill else f"error: {text}. The job ends.")
+        for watchdog in self._watchdogs:
+            watchdog.send({"kill": kill})
         self._job_is_ending(kill)
-        if self._args.model_dir:  # Last, since its disk may be what hangs.
+        if self._args.model_dir:  # Last, since its disk may hang.
             failure_file.write(Path(self._args.model_dir), text.splitlines()[-1])
 
     def _job_is_ending(self, kill: bool) -> None:
-        self._ends_by = time.monotonic() + _ENDING_SECONDS
+        self._kill_at = time.monotonic() + _ENDING_SECONDS
         if kill:
             self._kill_own_rank()
 
-    def _lose_monitor(self) -> None:
-        if self._ends_by is not None:
+    def _monitor_is_lost(self) -> None:
+        if self._kill_at is not None:
             return
-        listens = self._monitor_listens or {}
-        self._say(
-            f"error: {self._me.name} can't reach rank 0 on {listens.get('host')} any"
-            " more: a host or the network is down. This rank ends."
+        address = self._monitor_address or {}
+        self._print(
+            f"error: {self._me.name} has lost its connection to rank 0 on"
+            f" {address.get('host')}: a host or the network is down. This rank ends."
         )
         self._kill_own_rank()
-        self._leave()
+        self._exit()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         with contextlib.suppress(OSError):
             os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
-    def _leave(self) -> None:
-        """Ends this guard after its rank.
+    def _exit(self) -> None:
+        """Exits after the rank, and removes what a killed rank leaves behind.
 
-        MPI libraries remove their shared memory only if the rank was let come to that,
-        as Python does its temporary files.
+        That is the shared memory of the MPI library and the temporary files of Python,
+        which both remove at a regular end only.
         """
         for path in self._args.shared_memory:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        if self._args.temporary_folder:
-            shutil.rmtree(self._args.temporary_folder, ignore_errors=True)
+        if self._args.scratch_dir:
+            shutil.rmtree(self._args.scratch_dir, ignore_errors=True)
         sys.exit(0)
 
     def _kill_own_rank(self) -> None:
@@ -361,7 +364,7 @@ class Guard:
 
 
 def main() -> None:
-    """Runs the guard that the arguments say."""
+    """Runs the watchdog of the rank that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--num_ranks", type=int, required=True)
@@ -369,16 +372,16 @@ def main() -> None:
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--stall_seconds", type=float, required=True)
     parser.add_argument("--model_dir")
-    parser.add_argument("--temporary_folder")
+    parser.add_argument("--scratch_dir")
     parser.add_argument("--shared_memory", nargs="*", default=[])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # A connection a rank.
-    # What ends the job is its rank's to hear; the guard goes when its rank goes.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # One per rank.
+    # Signals are handled by the rank; the watchdog exits when its rank has ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     args = parser.parse_args()
     args.token = os.environ.pop(TOKEN_VARIABLE)
-    Guard(args).run()
+    Watchdog(args).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a guard hears and says: one JSON object a line, over a socket or a pipe."""
+"""The messages of watchdogs: one JSON object per line, over a socket or a pipe."""
 
 import contextlib
 import json
@@ -6,30 +6,30 @@ import os
 import socket
 from typing import Any
 
-# Where a guard is told the secret of its job: arguments are for all users to see.
-TOKEN_VARIABLE = "RESNET_GUARD_TOKEN"
+# Passes the secret of the job: all users of a host can read a process's arguments.
+TOKEN_VARIABLE = "RESNET_WATCHDOG_TOKEN"
 Message = dict[str, Any]
 
-_LONGEST = 1 << 20  # Bytes of a message.
+_MAX_MESSAGE_BYTES = 1 << 20
 
 
 class Channel:
-    """Messages, one JSON object a line, over a socket or a pipe."""
+    """A connection over a socket or a pipe."""
 
     def __init__(self, file: int | socket.socket) -> None:
         self._file = file
         self._descriptor = file if isinstance(file, int) else file.fileno()
         self._received = b""
-        self.rank: int | None = None  # Of the guard at the other end.
+        self.rank: int | None = None  # The rank of the watchdog at the other end.
 
     def fileno(self) -> int:
-        """Returns the descriptor."""
+        """Returns the file descriptor."""
         return self._descriptor
 
     def receive(self) -> list[Message] | None:
-        """Returns the messages that have come; None at the end.
+        """Returns the messages that have arrived, or None at the end.
 
-        What is none of ours, such as a port scan's, is the end as well.
+        Anything else than messages, such as a port scan's, counts as the end too.
         """
         try:
             data = os.read(self._descriptor, 1 << 16)
@@ -44,11 +44,15 @@ class Channel:
             messages = [json.loads(line) for line in lines]
         except ValueError:
             return None
-        is_ours = all(isinstance(message, dict) for message in messages)
-        return messages if is_ours and len(self._received) < _LONGEST else None
+        are_messages = all(isinstance(message, dict) for message in messages)
+        return (
+            messages
+            if are_messages and len(self._received) < _MAX_MESSAGE_BYTES
+            else None
+        )
 
     def send(self, message: Message) -> None:
-        """Sends a message if the other end is there."""
+        """Sends a message; does nothing if the other end is closed."""
         with contextlib.suppress(OSError):
             os.write(self._descriptor, json.dumps(message).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""A rank's connection to its guard: what it does now, and how it ended."""
+"""A rank's side of its watchdog: starts it, and reports the rank's status to it."""
 
 import contextlib
 import fcntl
@@ -18,8 +18,8 @@ from resnet.guard_channel import TOKEN_VARIABLE
 from resnet.placement import Place
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
-_MOST_OF_A_TRACEBACK = 16_384  # Bytes: what a socket takes at once.
-_GUARD_GOES_WITHIN_SECONDS = 10.0
+_TRACEBACK_BYTES = 16_384  # Bytes: what a socket takes at once.
+_WATCHDOG_EXIT_SECONDS = 10.0
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _START = """
 import sys
@@ -29,23 +29,25 @@ main()
 """
 
 
-class GuardLink:
-    """The pipe to a rank's guard. Nothing here waits for it, or fails with it."""
+class WatchdogClient:
+    """The pipe to the watchdog of this rank. No call waits for it or fails with it."""
 
     def __init__(
         self, place: Place, token: str, stall_seconds: float, model_dir: str | None
     ) -> None:
-        """Starts the guard.
+        """Starts the watchdog.
 
         Args:
-            place: This rank's place.
+            place: The rank and its place on the node.
             token: A secret of this job, the same on all ranks.
-            stall_seconds: As `stalls.find_stall` takes it.
-            model_dir: Where rank 0's guard writes a failure down; None: nowhere.
+            stall_seconds: Seconds without progress after which a rank has stalled
+                (`stalls.find_stall`).
+            model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
+                no file.
         """
         self._process = subprocess.Popen(
             [
-                # Neither the working folder nor what is in it, nor the environment's.
+                # No modules of the working folder or the environment.
                 *(sys.executable, "-I", "-S", "-c", _START, str(_REPOSITORY)),
                 f"--rank={place.rank}",
                 f"--num_ranks={place.num_ranks}",
@@ -53,8 +55,8 @@ class GuardLink:
                 f"--pid={os.getpid()}",
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
-                f"--temporary_folder={temporary_folder.path()}",
-                # Said here: this rank may be gone before its guard could look.
+                f"--scratch_dir={temporary_folder.path()}",
+                # Passed, since this rank may die before its watchdog could look.
                 *("--shared_memory", *process_facts.shared_memory()),
             ],
             env={**os.environ, TOKEN_VARIABLE: token},
@@ -68,43 +70,55 @@ class GuardLink:
 
     @property
     def port(self) -> int:
-        """Where rank 0's guard listens."""
+        """TCP port on which the watchdog of rank 0 listens."""
         assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
         return int(self._process.stdout.readline())
 
     def connect(self, host: str, addresses: list[str], port: int) -> None:
-        """Has the guard report to rank 0's."""
+        """Makes the watchdog report to that of rank 0.
+
+        Args:
+            host: Host name of rank 0.
+            addresses: IPv4 addresses of that host.
+            port: TCP port of the watchdog of rank 0.
+        """
         self._send({"host": host, "addresses": addresses, "port": port})
 
-    def doing(self, what: str, is_timed: bool, waits_for_others: bool) -> None:
-        """Says what this rank does now; see `stalls.Peer`."""
+    def report_status(
+        self, status: str, is_timed: bool, waits_for_others: bool
+    ) -> None:
+        """Reports what this rank does now; the arguments are those of `stalls.Peer`."""
         self._send(
-            {"doing": what, "is_timed": is_timed, "waits_for_others": waits_for_others}
+            {
+                "status": status,
+                "is_timed": is_timed,
+                "waits_for_others": waits_for_others,
+            }
         )
 
     def failed(self, text: str) -> None:
-        """Has the guards say why the job ends; then this rank has to end it."""
-        last = text.encode()[-_MOST_OF_A_TRACEBACK:].decode(errors="replace")
+        """Reports why the job fails; afterwards this rank has to end the job."""
+        last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
         self._send({"failed": last})
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GUARD_GOES_WITHIN_SECONDS)
+            self._process.wait(_WATCHDOG_EXIT_SECONDS)
 
-    def bye(self) -> None:
-        """Says that this rank ends as it should; its guard goes when it has."""
-        self._send({"bye": True})
+    def deregister(self) -> None:
+        """Reports that this rank is done; its watchdog exits after it."""
+        self._send({"deregister": True})
 
     def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # The guard is gone, or doesn't listen.
+        with contextlib.suppress(OSError):  # The watchdog has died, or doesn't read.
             os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
 
 def new_token() -> str:
-    """Returns a secret that keeps jobs on the same hosts apart."""
+    """Returns a secret that keeps the watchdogs of different jobs apart."""
     return secrets.token_hex(16)
 
 
 def own_addresses() -> list[str]:
-    """Returns the IPv4 addresses of this host, the one of its name first."""
+    """Returns the IPv4 addresses of this host, that of its host name first."""
     found = []
     with contextlib.suppress(OSError):
         found.append(socket.gethostbyname(platform.node()))

@@ -1,4 +1,4 @@
-"""What the kernel tells of processes, for the guards."""
+"""Facts about processes that the kernel reports in /proc."""
 
 
 def process_is_stopped(pid: int) -> bool:
@@ -11,7 +11,7 @@ def process_is_stopped(pid: int) -> bool:
 
 
 def shared_memory() -> set[str]:
-    """Returns the files in shared memory that this process has mapped."""
+    """Returns the files of /dev/shm that this process has mapped."""
     try:
         with open("/proc/self/maps") as file:
             paths = {line.split(maxsplit=5)[-1].strip() for line in file}
@@ -25,7 +25,7 @@ def shared_memory() -> set[str]:
 
 
 def oom_kills() -> int:
-    """Returns how many processes the kernel of this host has killed for memory."""
+    """Returns how many processes the kernel has killed because memory ran out."""
     try:
         with open("/proc/vmstat") as file:
             counts = dict(line.split() for line in file)

@@ -50,15 +50,13 @@ def run(main: Main) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
     try:
         main(sys.argv, place, communicator)
-        communicator.bye()
+        communicator.deregister()
     except distributed.AgreedError as error:
         _leave_together(communicator, f"error: {error}", EXIT_CODE)
     except distributed.AgreedFailure as error:
         _leave_together(communicator, f"error: {error}", 1)
     except Preempted as stop:
-        sentence = (
-            f"{stop}. The same command {stop.then} (exit code {REQUEUE_EXIT_CODE})."
-        )
+        sentence = f"{stop}. {stop.advice} (exit code {REQUEUE_EXIT_CODE})."
         _leave_together(communicator, sentence, REQUEUE_EXIT_CODE)
     except UserError as error:
         communicator.abort(EXIT_CODE, f"error on rank {place.rank}: {error}")
@@ -74,7 +72,7 @@ def _leave_together(communicator: Communicator, sentence: str, exit_code: int) -
     if communicator.rank == 0:
         print(sentence, file=sys.stderr, flush=True)
     communicator.gather(None)  # Nobody leaves before the sentence is out.
-    communicator.bye()
+    communicator.deregister()
     sys.exit(exit_code)
 
 

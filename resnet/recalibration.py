@@ -99,15 +99,18 @@ class Recalibration:
             for number in range(first, end):
                 if self._wants_to_leave():
                     break
-                communicator.doing(
+                communicator.report_status(
                     f"recalibrating with batch {number + 1} of {total}",
                     is_timed=number > first,  # That one may make the graph.
                 )
                 mean, variance = self._statistics(next(of_rank).images).numpy()
                 sums += (mean, variance + mean**2)
-        communicator.doing("adding up the statistics", waits_for_others=True)
+        communicator.report_status("adding up the statistics", waits_for_others=True)
         if any(communicator.gather(self._wants_to_leave())):
-            raise Preempted("stopped in a recalibration, as asked", "begins it anew")
+            raise Preempted(
+                "stopped while recomputing batch normalization statistics",
+                "Rerun the same command to start the evaluation over",
+            )
         mean, mean_square = communicator.sum(sums) / total
         assign_flat(self._means, mean)
         assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))

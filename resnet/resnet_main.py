@@ -59,7 +59,7 @@ def main(
             return
         shared_flags.check()
         train_flags.check()
-    communicator.start_guard(place, FLAGS.stall_seconds, FLAGS.model_dir)
+    communicator.start_watchdog(place, FLAGS.stall_seconds, FLAGS.model_dir)
     for what, value in installation.describe().items():
         communicator.require_same(what, value)
     record_set = record_sets.open_record_set(

@@ -1,4 +1,4 @@
-"""One job at a time in a model_dir."""
+"""The lock of a model_dir, so that one job at a time trains in it."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from data_prep.errors import UserError
 from resnet import config, metrics_file
 
 FILE = "lock"
-# What else is written in the folder, such as an evaluation's results, isn't the job's.
+# Other files of the folder, such as an evaluation's results, are not the job's.
 _FILES_OF_A_JOB = (config.FILE, metrics_file.FILE, "diverged-step-*.json")
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -25,21 +25,22 @@ class Locked(UserError):
 
 
 class RunLock:
-    """The lock of a folder, for rank 0 to hold.
+    """The lock of a run's folder, which rank 0 holds.
 
-    The kernel holds it for the process and lets go when that ends, however it ends: a
-    dead job's is not in the way. On NFS and Lustre it reaches as far as the file
-    system's own locks do.
+    It is an flock: the kernel releases it when the process ends, however it ends, so a
+    job that died never leaves it locked. On NFS and Lustre it works between hosts as
+    far as locks of the file system do.
     """
 
     def __init__(self, model_dir: Path) -> None:
-        """Takes the lock, and removes what a job that was killed has half written.
+        """Acquires the lock, and removes unfinished files of a job that was killed.
 
-        Where there are no locks nothing is removed: another job may be writing it.
+        Where the file system has no locks nothing is removed, since another job may be
+        writing these files.
 
         Raises:
-            Locked: If another job holds it, naming that.
-            UserError: If its file can't be opened.
+            Locked: If another job holds the lock, naming that job.
+            UserError: If the lock file can't be opened.
         """
         self._path = model_dir / FILE
         self._descriptor = _lock(self._path)
@@ -48,7 +49,7 @@ class RunLock:
                 atomic_files.remove_leftovers(model_dir, name)
 
     def release(self) -> None:
-        """Lets go of it, and removes its file."""
+        """Releases the lock, and removes its file."""
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -56,15 +57,15 @@ class RunLock:
 
 
 def _lock(path: Path) -> int | None:
-    """Returns the open file that is locked, or None if there are no locks here."""
+    """Returns the descriptor of the locked file, or None where locks don't work."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise UserError(
-                f"{path} must be a file that this user can write to, for one job at a"
-                f" time; it can't be opened: {os.strerror(error.errno or 0)}. Remove"
-                " it, make room, or name another --model_dir."
+                f"the lock file {path} can't be opened:"
+                f" {os.strerror(error.errno or 0)}. Remove it, free disk space, or"
+                " choose another --model_dir."
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,25 +74,27 @@ def _lock(path: Path) -> int | None:
             os.close(descriptor)
             if error.errno in _NO_LOCKS_HERE:
                 logging.warning(
-                    "the file system of %s has no locks (%s): nothing keeps a second"
-                    " job out",
+                    "the file system of %s supports no locks (%s): a second job in this"
+                    " folder would not be detected",
                     path.parent,
                     os.strerror(error.errno),
                 )
                 return None
             raise Locked(
-                f"{path.parent} must be trained in by one job at a time; there is"
-                f" {holder or 'another'}. Wait for it, stop it, or name another"
-                " --model_dir."
+                f"{path.parent} is locked by another job"
+                f" ({holder or 'of unknown origin'}). Wait for it, stop it, or choose"
+                " another --model_dir."
             ) from error
         if _is_the_file(descriptor, path):
             break
-        os.close(descriptor)  # Its holder has just removed it.
+        os.close(descriptor)  # The previous holder has just removed the file.
     job = os.environ.get("SLURM_JOB_ID")
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     text = f"process {os.getpid()} on {platform.node()}, since {started}"
     text += f", Slurm job {job}" if job else ""
-    with contextlib.suppress(OSError):  # A full disk; the lock holds without a name.
+    with contextlib.suppress(
+        OSError
+    ):  # A full disk: the lock works without a name in it.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{text}\n".encode())
     return descriptor

@@ -79,7 +79,7 @@ class CheckpointManager:
         """
         if self._saved_step == self._state.step and not evaluated:
             return
-        self._communicator.doing(
+        self._communicator.report_status(
             f"saving step {self._state.step}", waits_for_others=True
         )
         check_weights(self._state, self._communicator, self._weights_are_equal)
@@ -104,7 +104,9 @@ class CheckpointManager:
         Raises:
             AgreedError: On all ranks, if it can't be written.
         """
-        self._communicator.doing("waiting for the last checkpoint", is_timed=False)
+        self._communicator.report_status(
+            "waiting for the last checkpoint", is_timed=False
+        )
         with self._communicator.together():
             self._writer.finish()
 

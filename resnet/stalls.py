@@ -1,35 +1,36 @@
-"""Which rank keeps the others waiting: what the guards know of each, and a verdict."""
+"""Which rank has stalled: the status of each rank, and the verdict on all of them."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_LONGEST_STEPS = 3  # A rank stands still after this many times its longest step.
-# What may take long, such as starting, has so many times as long, and at least:
-_UNTIMED = 10
-_LEAST_UNTIMED_SECONDS = 600.0
+_LONGEST_STEPS = 3  # A rank may take this many times its longest step.
+# What may take long, such as starting, has this many times the stall time, or this
+# many seconds if that is more.
+_UNTIMED_FACTOR = 10
+_MIN_UNTIMED_SECONDS = 600.0
 
 
 @dataclass
 class Peer:
-    """What is known of one rank.
+    """The last known status of one rank.
 
     Attributes:
-        rank: From 0.
-        host: Its name.
-        doing: What it does, as a sentence goes on after "while".
-        is_timed: Whether that must end within the set time, rather than ten times that.
-        waits_for_others: Whether that can only end when the others do the same.
-        since: When it began, by this process's clock.
-        heard_at: When its guard was last heard.
-        longest: Seconds of the longest thing that it did.
-        stopped_since: When it was seen stopped by a signal, if it is.
+        rank: Number of the rank, from 0.
+        host: Name of its host.
+        status: What it does, as a phrase that can follow "while", such as "reading".
+        is_timed: Whether that must end within the stall time, rather than ten times it.
+        waits_for_others: Whether that can only end when all ranks do the same.
+        since: Time at which it began, by this process's monotonic clock.
+        heard_at: Time of the last message of its watchdog.
+        longest: Seconds that the longest timed activity took.
+        stopped_since: Time since which it has been stopped by a signal, or None.
     """
 
     rank: int
     host: str = ""
-    doing: str = "starting"
+    status: str = "starting"
     is_timed: bool = False
     waits_for_others: bool = False
     since: float = field(default_factory=time.monotonic)
@@ -42,21 +43,21 @@ class Peer:
         """The rank and its host."""
         return f"rank {self.rank} on {self.host}"
 
-    def does(self, message: Mapping[str, Any]) -> None:
-        """Takes over what it does now."""
+    def update(self, message: Mapping[str, Any]) -> None:
+        """Takes over a status message."""
         now = time.monotonic()
-        if message["doing"] != self.doing:
+        if message["status"] != self.status:
             if self.is_timed:
                 self.longest = max(self.longest, now - self.since)
             self.since = now
-        self.doing = message["doing"]
+        self.status = message["status"]
         self.is_timed = message["is_timed"]
         self.waits_for_others = message["waits_for_others"]
         self.heard_at = now
-        self.is_stopped(message.get("is_stopped", False))
+        self.set_stopped(message.get("is_stopped", False))
 
-    def is_stopped(self, is_stopped: bool) -> None:
-        """Takes over whether it is stopped by a signal."""
+    def set_stopped(self, is_stopped: bool) -> None:
+        """Takes over whether the rank is stopped by a signal."""
         if not is_stopped:
             self.stopped_since = None
         elif self.stopped_since is None:
@@ -64,26 +65,26 @@ class Peer:
 
 
 def find_stall(
-    peers: Sequence[Peer], unheard: Sequence[int], stall_seconds: float, now: float
+    peers: Sequence[Peer], unregistered: Sequence[int], stall_seconds: float, now: float
 ) -> str | None:
-    """Returns a sentence about the rank that keeps the others waiting, if one does.
+    """Returns a sentence that names the rank that has stalled, or None.
 
     Args:
-        peers: The ranks that are known.
-        unheard: Those of the others that have not ended as they should.
-        stall_seconds: How long one may be silent, stopped, or do the same thing; longer
-            if its steps take longer.
-        now: As `time.monotonic` has it.
+        peers: The ranks whose status is known.
+        unregistered: The other ranks, unless they are done.
+        stall_seconds: Seconds for which a rank may be silent, stopped, or do the same
+            thing. It is allowed longer if its steps take longer.
+        now: Present time, by the monotonic clock.
     """
     for peer in peers:
         if now - peer.heard_at > stall_seconds:
             return (
-                f"{peer.name} has not been heard of for {now - peer.heard_at:.0f} s;"
-                f" last, it was {peer.doing}. Its host or the network is down"
+                f"{peer.name} has sent no heartbeat for {now - peer.heard_at:.0f} s;"
+                f" its last status was: {peer.status}. Its host or the network is down"
             )
     longest = max(peer.longest for peer in peers)
     allowed = max(stall_seconds, _LONGEST_STEPS * longest)
-    untimed = max(_UNTIMED * stall_seconds, _LEAST_UNTIMED_SECONDS)
+    untimed = max(_UNTIMED_FACTOR * stall_seconds, _MIN_UNTIMED_SECONDS)
     late = [
         peer
         for peer in peers
@@ -93,20 +94,20 @@ def find_stall(
         if peer.stopped_since and (late or now - peer.stopped_since > stall_seconds):
             return (
                 f"{peer.name} was stopped by a signal {now - peer.stopped_since:.0f} s"
-                f" ago, while {peer.doing}"
+                f" ago, while {peer.status}"
             )
     if not late:
         return None
-    # Those that wait for others are not to blame, if there is one that doesn't.
+    # A rank that doesn't wait for others keeps those waiting that do.
     first = min(late, key=lambda peer: (peer.waits_for_others, peer.since))
     if first.waits_for_others and len(late) < len(peers):
-        return None  # The one that all wait for has still time.
-    if first.waits_for_others and unheard:
+        return None  # The rank that they wait for still has time.
+    if first.waits_for_others and unregistered:
         if now - first.since <= untimed:
-            return None  # It may be what they all wait for, and have still time.
+            return None  # They may wait for an unregistered rank that still has time.
         return (
-            f"all ranks that are heard of have waited for {now - first.since:.0f} s,"
-            f" while {first.doing}; never heard of: rank"
-            f" {', '.join(map(str, unheard[:5]))}"
+            f"all ranks that have reported have waited for {now - first.since:.0f} s"
+            f" while {first.status}; rank {', '.join(map(str, unregistered[:5]))} has"
+            " never reported"
         )
-    return f"{first.name} has been {first.doing} for {now - first.since:.0f} s"
+    return f"{first.name} has been {first.status} for {now - first.since:.0f} s"

@@ -1,46 +1,48 @@
-"""Signals that ask a run to leave: it saves after the next step, and exits."""
+"""Stop requests: a run that gets such a signal saves after the next step and exits."""
 
 import os
 import signal
 import time
 from types import FrameType
 
-# EX_TEMPFAIL of sysexits.h, "try again": the same command goes on from there.
+# EX_TEMPFAIL of sysexits.h: rerunning the same command resumes the run.
 REQUEUE_EXIT_CODE = 75
-# A launcher passes the terminal's SIGINT on, which the terminal itself sends as well.
+# The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
 
 
 class Preempted(Exception):
-    """All ranks have stopped, as one of them was asked to.
+    """All ranks have stopped, since one of them was asked to.
 
     Attributes:
-        then: What the same command does when it is started again.
+        advice: What to do next, a phrase that follows the reason.
     """
 
-    def __init__(self, sentence: str, then: str = "goes on from there") -> None:
-        super().__init__(sentence)
-        self.then = then
+    def __init__(
+        self, reason: str, advice: str = "Rerun the same command to resume"
+    ) -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 class StopSignals:
-    """Notes SIGTERM, SIGUSR1 and SIGINT; the loop asks for them between two steps.
+    """Records SIGTERM, SIGUSR1 and SIGINT, which the loop looks at between two steps.
 
-    However often they come, they are only noted; but a second SIGINT, from somebody at
-    a terminal who won't wait, ends the process at once.
+    Repeated signals change nothing, except that a second Ctrl-C (SIGINT) ends the
+    process at once.
 
     Attributes:
-        seen: Name of the first one that came, such as "SIGTERM"; empty before.
+        seen: Name of the first signal, such as "SIGTERM"; empty before.
     """
 
     def __init__(self) -> None:
-        """Notes them from now on. To be made in the main thread."""
+        """Installs the handlers. To be created in the main thread."""
         self.seen = ""
         self._seen_at = 0.0
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-            signal.signal(number, self._note)
+            signal.signal(number, self._record)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if not self.seen:
             self.seen = signal.Signals(number).name
             self._seen_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""The folder for the temporary files of this process.
+"""The scratch directory for the temporary files of this process.
 
-TensorFlow's AutoGraph writes some forty files a rank and removes them at Python's own
-exit, to which a rank that is killed doesn't come. Its guard then removes the folder.
+TensorFlow's AutoGraph writes about forty files per rank and removes them when Python
+exits regularly. Those of a rank that is killed are removed by its watchdog.
 """
 
 import atexit
@@ -17,35 +17,38 @@ from data_prep.errors import UserError
 
 @functools.cache
 def path() -> Path:
-    """Returns where the folder is, or would be: in $TMPDIR, or where else Python looks.
+    """Returns the path of the directory, in $TMPDIR or where else Python looks.
 
-    Its guard knows it before it is there, so that no kill can come between the two.
+    The watchdog learns it before the directory exists, so that no kill can come between
+    the two.
 
     Raises:
-        UserError: If there is no folder that can be written to.
+        UserError: If there is no folder for temporary files.
     """
     try:
         parent = os.path.abspath(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise UserError(
-            f"a folder for temporary files must be there: {error}. Name one by TMPDIR."
+            f"a folder for temporary files is needed: {error}. Set TMPDIR to one."
         ) from error
     return Path(parent, f"resnet-cpu-{secrets.token_hex(8)}")
 
 
 def make() -> None:
-    """Makes the folder and has temporary files go there; it goes at Python's exit.
+    """Creates the directory for this process's temporary files.
+
+    It is removed when Python exits.
 
     Raises:
-        UserError: If it can't be made.
+        UserError: If it can't be created.
     """
     folder = path()
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise UserError(
-            f"a folder for temporary files must be there: {error}. Name another by"
-            " TMPDIR."
+            f"a folder for temporary files is needed: {error}. Set TMPDIR to one that"
+            " can be written to."
         ) from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

@@ -221,5 +221,5 @@ def _unused_shared_memory() -> set[str]:
 
 
 def _is_rank(facts: bytes, rank: int) -> bool:
-    """Returns whether a process is the rank itself, and not its guard."""
+    """Returns whether a process is the rank itself, and not its watchdog."""
     return f"PMI_RANK={rank}\0".encode() in facts and b"resnet.guard" not in facts

@@ -283,7 +283,7 @@ def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outco
     code = job.end(DEATH_SECONDS)
     outcome("NaN on rank 1", job, code)
     assert code == 1
-    assert re.search(r"error: the loss of step 7 is no number on rank 1", job.output)
+    assert re.search(r"error: the loss of step 7 is not finite on rank 1", job.output)
     assert job.output.count("error:") == 1
     found = json.loads((model_dir / "diverged-step-00000007.json").read_text())
     (rank,) = found["ranks"]

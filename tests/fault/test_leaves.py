@@ -129,7 +129,7 @@ def test_a_second_job_in_the_same_folder_is_refused(start, outcome):
     outcome("two jobs in one model_dir: the second", second, code)
     assert code == 2
     assert second.output.count("error:") == 1
-    assert "must be trained in by one job at a time; there is process" in second.output
+    assert "is locked by another job (process" in second.output
     step = first.step
     first.wait_for_step(step + 2)
 

@@ -147,7 +147,7 @@ def test_a_signal_ends_it_cleanly(watch, number):
     watching.wait_for_line("waiting for a checkpoint")
     watching.process.send_signal(number)
     assert watching.end() == REQUEUE_EXIT_CODE
-    assert watching.printed("err").count("stopped watching, as asked. The same") == 1
+    assert watching.printed("err").count("stopped watching for checkpoints. Rerun") == 1
     assert "Traceback" not in watching.printed("err")
 
 

@@ -7,7 +7,7 @@ from resnet import failure_file
     ("reason", "step"),
     [
         ("rank 1 on a has died while computing step 12: it was killed", 12),
-        ("the loss of step 7 is no number on rank 3", 7),
+        ("the loss of step 7 is not finite on rank 3", 7),
         ("rank 1 on step9 has died while starting", None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Guards of two processes that do nothing, without MPI and TensorFlow."""
+"""The watchdogs of two processes, without MPI and TensorFlow."""
 
 import contextlib
 import os
@@ -19,14 +19,15 @@ from resnet import failure_file, guard_channel, guard_link, process_facts
 RANK = """
 import mmap, os, sys, tempfile
 from resnet import temporary_folder
-from resnet.guard_link import GuardLink
+from resnet.guard_link import WatchdogClient
 from resnet.placement import Place
 rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
 os.chdir(model_dir)
 with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
     mapped = mmap.mmap(file.fileno(), 4096)
-link = GuardLink(Place(rank, 2, rank, 2), "secret", float(stall_seconds), model_dir)
+place = Place(rank, 2, rank, 2)
+link = WatchdogClient(place, "secret", float(stall_seconds), model_dir)
 temporary_folder.make()
 tempfile.mkstemp()
 listens = "node0", ["127.0.0.1"], int(port)
@@ -39,7 +40,7 @@ SOON = 10.0
 
 
 class Rank:
-    """A process with a guard, that does what it is told."""
+    """A process with a watchdog, which calls its client as told."""
 
     def __init__(
         self, rank: int, stderr: Path, stall_seconds: float, port: str, model_dir: Path
@@ -63,7 +64,7 @@ class Rank:
         self.said = self.process.stdout.readline().strip()
 
     def do(self, call: str) -> None:
-        """Has it call its link."""
+        """Makes it call its client."""
         self.process.stdin.write(f"link.{call}\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
@@ -90,8 +91,8 @@ def ranks(tmp_path):
             )
             port = port if rank else started[0].said
         for one in started:
-            one.do("doing('computing step 7', True, True)")
-        time.sleep(0.5)  # Until the guards know each other.
+            one.do("report_status('computing step 7', True, True)")
+        time.sleep(0.5)  # Until the watchdogs are connected.
         return started
 
     yield start
@@ -103,7 +104,7 @@ def said(tmp_path: Path) -> str:
     return "".join((tmp_path / str(rank)).read_text() for rank in (0, 1))
 
 
-def guards() -> list[int]:
+def watchdogs() -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -121,9 +122,9 @@ def guards() -> list[int]:
 def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
     assert [one.process.wait(SOON) for one in ranks] == [code] * len(ranks)
     deadline = time.monotonic() + SOON
-    while guards() and time.monotonic() < deadline:
+    while watchdogs() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert guards() == []
+    assert watchdogs() == []
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -160,18 +161,18 @@ def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(
     pair[failed].do(r"failed('Traceback:\n  a bug\n')")
     assert "Traceback:\n  a bug\n(rank" in said(tmp_path)
     assert f"(rank {failed} on " in said(tmp_path)
-    assert pair[1 - failed].process.poll() is None  # MPI ends it; if not, its guard.
+    assert pair[1 - failed].process.poll() is None  # MPI ends it, or else its watchdog.
     assert pair[1 - failed].process.wait(SOON) == -signal.SIGKILL
     assert said(tmp_path).count("rank") == 1
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_ranks_that_end_as_they_should_leave_no_guard_and_no_word(
+def test_ranks_that_end_regularly_leave_no_watchdog_and_print_nothing(
     ranks, tmp_path, first
 ):
     pair = ranks()
     for rank in (first, 1 - first):
-        pair[rank].do("bye()")
+        pair[rank].do("deregister()")
         time.sleep(0.3)
     for one in pair:
         one.process.stdin.close()
@@ -182,7 +183,7 @@ def test_ranks_that_end_as_they_should_leave_no_guard_and_no_word(
 def test_a_rank_killed_in_the_middle_of_a_proper_end_leaves_nothing(ranks, tmp_path):
     pair = ranks()
     for one in pair:
-        one.do("bye()")
+        one.do("deregister()")
         one.process.kill()
     assert_all_gone(pair)
     assert not any(one.memory.exists() for one in pair)
@@ -190,55 +191,55 @@ def test_a_rank_killed_in_the_middle_of_a_proper_end_leaves_nothing(ranks, tmp_p
     assert said(tmp_path) == ""
 
 
-def test_a_guard_that_is_gone_is_a_lost_host(ranks, tmp_path):
+def test_a_watchdog_that_died_counts_as_a_lost_host(ranks, tmp_path):
     pair = ranks()
-    os.kill(guard_of(1), signal.SIGKILL)
+    os.kill(watchdog_of(1), signal.SIGKILL)
     assert pair[0].process.wait(SOON) == -signal.SIGKILL
     assert re.search(
-        r"error: rank 1 on \S+ is gone, and its guard with it", said(tmp_path)
+        r"error: rank 1 on \S+ has died, and its watchdog with it", said(tmp_path)
     )
 
 
-def guard_of(rank: int) -> int:
+def watchdog_of(rank: int) -> int:
     (pid,) = (
         pid
-        for pid in guards()
+        for pid in watchdogs()
         if f"--rank={rank}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return pid
 
 
-def test_strangers_and_signals_are_not_heeded(ranks, tmp_path):
+def test_foreign_connections_and_signals_are_ignored(ranks, tmp_path):
     pair = ranks()
-    for pid in guards():
+    for pid in watchdogs():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             os.kill(pid, number)
     for text in (b'{"died": "all is lost"}\n', b"GET / HTTP/1.1\r\n", b"[]\n"):
         with socket.create_connection(("127.0.0.1", int(pair[0].said))) as stranger:
             stranger.sendall(text)
-            assert stranger.recv(1) == b""  # Shown the door.
-    assert len(guards()) == 2
+            assert stranger.recv(1) == b""  # Disconnected.
+    assert len(watchdogs()) == 2
     for rank in (0, 1):
-        pair[rank].do("bye()")
+        pair[rank].do("deregister()")
     assert said(tmp_path) == ""
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_rank_that_stands_still_at_its_very_end_does_not_keep_the_job(
+def test_a_rank_that_hangs_during_shutdown_does_not_keep_the_job(
     ranks, tmp_path, stopped
 ):
     pair = ranks(stall_seconds=1.0)
-    pair[1 - stopped].do("bye()")  # The other one doesn't come to it.
+    pair[1 - stopped].do("deregister()")  # The other one doesn't come to it.
     pair[stopped].process.send_signal(signal.SIGSTOP)
     assert pair[1 - stopped].process.wait(SOON) == -signal.SIGKILL
     assert re.search(
-        rf"error: rank {1 - stopped} on \S+ had done its work \d s ago and has not"
-        r" ended: another rank stands still at the end",
+        rf"error: rank {1 - stopped} on \S+ was done \d s ago, but its process has"
+        r" not ended: another rank hangs during shutdown",
         said(tmp_path),
     )
 
 
-def test_a_rank_that_is_gone_before_its_guard_looks_leaves_no_shared_memory(tmp_path):
+def test_a_rank_that_dies_before_its_watchdog_looks_leaves_no_shared_memory(tmp_path):
     rank = Rank(1, tmp_path / "1", 60.0, "1", tmp_path)
     try:
         rank.process.kill()
@@ -250,7 +251,7 @@ def test_a_rank_that_is_gone_before_its_guard_looks_leaves_no_shared_memory(tmp_
         rank.end()
 
 
-def test_a_guard_that_no_other_hears_watches_its_rank_alone(tmp_path):
+def test_a_watchdog_without_a_monitor_monitors_its_own_rank(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     alone = Rank(1, tmp_path / "1", 1.0, str(port), tmp_path)
@@ -263,7 +264,7 @@ def test_a_guard_that_no_other_hears_watches_its_rank_alone(tmp_path):
     alone.end()
 
 
-def test_a_guard_tries_again_until_the_other_hears_it(tmp_path):
+def test_a_watchdog_retries_until_the_monitor_answers(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     late = Rank(1, tmp_path / "1", 5.0, str(port), tmp_path)
@@ -276,22 +277,22 @@ def test_a_guard_tries_again_until_the_other_hears_it(tmp_path):
     late.end()
 
 
-def test_a_guard_does_not_care_what_lies_in_the_working_folder(ranks, tmp_path):
+def test_a_watchdog_imports_nothing_from_the_working_folder(ranks, tmp_path):
     (tmp_path / "json.py").write_text("raise ImportError\n")
     (tmp_path / "resnet").mkdir()
     (tmp_path / "resnet" / "__init__.py").write_text("raise ImportError\n")
     ranks()
-    assert len(guards()) == 2
+    assert len(watchdogs()) == 2
 
 
 def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     alone = Rank(1, tmp_path / "1", 60.0, str(port), tmp_path)
-    alone.do("bye()")
+    alone.do("deregister()")
     alone.process.stdin.close()
     assert_all_gone([alone], 0)
-    assert "warning: the guard of rank 1" in (tmp_path / "1").read_text()
+    assert "warning: the watchdog of rank 1" in (tmp_path / "1").read_text()
     alone.end()
 
 

@@ -247,7 +247,7 @@ def test_a_folder_that_another_job_holds_is_refused_and_the_supervisor_told(
     job = run("resnet/resnet_main.py", *flags, f"--data_dir={records}", cwd=tmp_path)
     lock.release()
     sentence = refusal(job)
-    assert "one job at a time" in sentence
+    assert "is locked by another job" in sentence
     found = failure_file.read(tmp_path)
     assert found["locked"] is True
     assert found["reason"] in sentence

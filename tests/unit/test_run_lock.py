@@ -31,7 +31,7 @@ def holder(tmp_path):
 
 
 def test_a_second_job_is_refused_and_told_who_the_first_is(tmp_path, holder):
-    sentence = rf"one job at a time; there is process {holder.pid} on .*, since 20"
+    sentence = rf"is locked by another job \(process {holder.pid} on .*, since 20"
     with pytest.raises(Locked, match=sentence):
         RunLock(tmp_path)
 
@@ -93,7 +93,7 @@ def test_a_lock_on_a_file_that_was_just_removed_is_none(tmp_path, monkeypatch):
 
 def test_a_folder_in_the_place_of_the_lock_is_a_sentence(tmp_path):
     (tmp_path / FILE).mkdir()
-    with pytest.raises(UserError, match=r"lock must be a file .*: Is a dir") as caught:
+    with pytest.raises(UserError, match=r"lock can't be opened: Is a dir") as caught:
         RunLock(tmp_path)
     assert not isinstance(caught.value, Locked)
 
@@ -116,4 +116,4 @@ def test_a_file_system_without_locks_is_worked_on_with_a_warning(
 
     monkeypatch.setattr(fcntl, "flock", no_lock)
     RunLock(tmp_path).release()
-    assert "has no locks" in caplog.text
+    assert "supports no locks" in caplog.text

@@ -12,25 +12,25 @@ def find_stall(ranks: list[Peer], stall_seconds: float, now: float) -> str | Non
     return stalls.find_stall(ranks, [], stall_seconds, now)
 
 
-def peer(rank: int, doing: str, seconds: float, **facts) -> Peer:
-    """A rank that has been at something for so long, and was heard just now."""
+def peer(rank: int, status: str, seconds: float, **facts) -> Peer:
+    """A rank whose status is this many seconds old, and whose heartbeat is new."""
     facts = {"is_timed": True, "heard_at": NOW, **facts}
-    return Peer(rank, f"node{rank}", doing, since=NOW - seconds, **facts)
+    return Peer(rank, f"node{rank}", status, since=NOW - seconds, **facts)
 
 
 def waiting(rank: int, seconds: float, **facts) -> Peer:
     return peer(rank, "computing step 7", seconds, waits_for_others=True, **facts)
 
 
-def test_nobody_stands_still_while_all_go_on():
+def test_no_rank_has_stalled_within_the_stall_time():
     assert find_stall([waiting(0, 119), peer(1, "reading", 119)], 120, NOW) is None
 
 
-def test_a_rank_that_is_not_heard_of_is_named():
+def test_a_rank_without_heartbeat_is_named():
     gone = waiting(1, 130, heard_at=NOW - 121)
     assert find_stall([waiting(0, 130), gone], 120, NOW) == (
-        "rank 1 on node1 has not been heard of for 121 s; last, it was computing step"
-        " 7. Its host or the network is down"
+        "rank 1 on node1 has sent no heartbeat for 121 s; its last status was:"
+        " computing step 7. Its host or the network is down"
     )
 
 
@@ -72,13 +72,13 @@ def test_if_all_wait_for_one_another_the_first_is_named():
     assert sentence == "rank 1 on node1 has been computing step 7 for 125 s"
 
 
-def test_one_that_was_never_heard_of_may_be_the_one_that_all_wait_for():
+def test_a_rank_that_never_reported_may_be_the_one_that_all_wait_for():
     ranks = [waiting(0, 1100), waiting(2, 1100)]
     assert stalls.find_stall(ranks, [1, 3], 120, NOW) is None
     ranks = [waiting(0, 1201), waiting(2, 1201)]
     assert stalls.find_stall(ranks, [1, 3], 120, NOW) == (
-        "all ranks that are heard of have waited for 1201 s, while computing step 7;"
-        " never heard of: rank 1, 3"
+        "all ranks that have reported have waited for 1201 s while computing step 7;"
+        " rank 1, 3 has never reported"
     )
 
 
@@ -103,15 +103,15 @@ def test_a_rank_does_one_thing_after_the_other(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     one = Peer(0, "node0")
-    computing = {"doing": "computing", "is_timed": True, "waits_for_others": True}
-    one.does(computing)
+    computing = {"status": "computing", "is_timed": True, "waits_for_others": True}
+    one.update(computing)
     clock[0] = 30.0
-    one.does(computing)  # It says so again.
+    one.update(computing)  # The same status again.
     assert (one.since, one.heard_at, one.longest) == (0.0, 30.0, 0.0)
-    one.does({"doing": "saving", "is_timed": False, "waits_for_others": False})
+    one.update({"status": "saving", "is_timed": False, "waits_for_others": False})
     assert (one.since, one.longest) == (30.0, 30.0)
     clock[0] = 500.0
-    one.does({**computing, "is_stopped": True})  # Saving took long, but isn't timed.
+    one.update({**computing, "is_stopped": True})  # Saving took long, but isn't timed.
     assert (one.longest, one.stopped_since) == (30.0, 500.0)
-    one.does(computing)
+    one.update(computing)
     assert one.stopped_since is None

@@ -65,5 +65,5 @@ except UserError as error:
     job = subprocess.run(
         [sys.executable, "-c", refused], capture_output=True, text=True, cwd=REPOSITORY
     )
-    assert job.stdout.startswith("a folder for temporary files must be there: ")
+    assert job.stdout.startswith("a folder for temporary files is needed: ")
     assert job.stdout.endswith("Name one by TMPDIR.\n")
