@@ -15,7 +15,10 @@ from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
 from resnet.checkpoint_folders import CONTENTS_FILE, NO_FILE
 
-FORMAT = 1  # Of the folder; a change that older code would misread raises it.
+# Format of a checkpoint's folder. Only what older code would misread raises it: files
+# of ranks, which it would leave out.
+FORMAT = 1
+FORMAT_WITH_RANK_FILES = 2
 METADATA = "facts"  # The key of the metadata in `checkpoint.json`.
 _BLOCK_BYTES = 1 << 20
 
@@ -28,6 +31,7 @@ class DamagedCheckpoint(UserError):
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"the checkpoint {folder} can't be read: {reason}")
         self.folder = folder
+        self.reason = reason
 
 
 def fingerprints(files: Iterable[Path]) -> dict[str, Fingerprint]:
@@ -39,6 +43,7 @@ def write_contents(
     folder: Path,
     metadata: Mapping[str, Any],
     files: Mapping[str, Fingerprint] | None = None,
+    has_rank_files: bool = False,
 ) -> None:
     """Writes `checkpoint.json`.
 
@@ -47,10 +52,12 @@ def write_contents(
         metadata: JSON values that describe the run at this step.
         files: Fingerprints of the checkpoint's files by name; None takes those of all
             files that are in the folder.
+        has_rank_files: Whether some of the files are those of ranks.
     """
     if files is None:
         files = fingerprints(folder.iterdir())
-    contents = {"format": FORMAT, "files": dict(files), METADATA: dict(metadata)}
+    version = FORMAT_WITH_RANK_FILES if has_rank_files else FORMAT
+    contents = {"format": version, "files": dict(files), METADATA: dict(metadata)}
     text = json.dumps({**contents, "sha256": _digest(contents)}, indent=1) + "\n"
     atomic_write_bytes(folder / CONTENTS_FILE, text.encode())
 
@@ -71,7 +78,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
         del contents["sha256"]
         if written != _digest(contents):
             raise ValueError("its own SHA-256 does not match")
-        is_known = contents["format"] <= FORMAT
+        is_known = contents["format"] <= FORMAT_WITH_RANK_FILES
     except OSError as error:
         raise _unread(folder, CONTENTS_FILE, error) from error
     except (ValueError, TypeError, KeyError) as error:
@@ -79,7 +86,8 @@ def read_contents(folder: Path) -> dict[str, Any]:
     if not is_known:
         raise UserError(
             f"{folder} has the format {contents['format']}; this program reads formats"
-            f" up to {FORMAT}. Use the program that wrote it, or a later one."
+            f" up to {FORMAT_WITH_RANK_FILES}. Use the program that wrote it, or a"
+            " later one."
         )
     return contents
 

@@ -1,44 +1,77 @@
 """Restores the state of a run from a checkpoint, or starts it as its settings say."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
 
 from data_prep.errors import UserError
-from resnet import checkpoint_folders, checkpoints, installation, phases
+from resnet import checkpoint_folders, checkpoints, installation, phases, rank_files
 from resnet import config as configs
 from resnet.checkpoint_retention import best_top1
 from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
 from resnet.config import Config
 from resnet.distributed import Communicator
+from resnet.rank_files import RankFiles
+from resnet.shared_folder import check_is_shared
 from resnet.train_state import TrainState, assign_flat
+
+RestoreOtherRanks = Callable[[TrainState, RankFiles, Communicator], None]
+
+
+def keep_initial_rank_variables(
+    state: TrainState, files: RankFiles, communicator: Communicator
+) -> None:
+    """Leaves each rank's own state as a new run has it, and warns."""
+    logging.warning(
+        "the checkpoint of step %d has the own state of %d rank(s), and this run has %d"
+        " rank(s): each rank's own state is reset",
+        state.step,
+        files.num_ranks,
+        communicator.num_ranks,
+    )
 
 
 def restore_newest(
-    state: TrainState, model_dir: Path, communicator: Communicator
+    state: TrainState,
+    model_dir: Path,
+    communicator: Communicator,
+    restore_other_ranks: RestoreOtherRanks = keep_initial_rank_variables,
 ) -> None:
     """Restores the newest intact checkpoint, or starts a new run; on all ranks.
 
     Rank 0 reads, and broadcasts the variables; those of a new run as well. On as many
     ranks as it was saved by, each rank gets its own BatchNorm averages back, on another
-    number their mean.
+    number their mean. Likewise each rank reads its own `rank_variables`.
+
+    Args:
+        state: The state of a new run, which is replaced.
+        model_dir: Folder of the run; all ranks must see it if they have
+            `rank_variables`.
+        communicator: The ranks of the job.
+        restore_other_ranks: Called on each rank if it has `rank_variables` and the
+            checkpoint was saved by another number of ranks, 0 included, to set them.
+            The files must be read one after the other.
 
     Raises:
-        AgreedError: On all ranks, if there are checkpoints but none can be restored.
+        AgreedError: On all ranks, if there are checkpoints but none can be restored, or
+            not all ranks see a folder that they have to.
     """
-    rank_averages = None
+    if state.rank_variables:
+        check_is_shared(model_dir, communicator)
+    is_resumed, rank_averages = False, None
+    saved = _load_newest(state, model_dir, communicator)
     with communicator.together():
         if communicator.rank == 0:
-            checkpoint_folders.remove_leftovers(model_dir)
-            saved = checkpoints.load_newest(model_dir, quarantine=True)
+            is_resumed = saved is not None
             if saved is None:
                 _start(state)
             else:
                 check_is_same_run(saved, state.config)
                 restore(state, saved)
                 rank_averages = saved.tensors.get(RANK_BATCH_NORM)
-    state.step, state.losses, state.top1 = communicator.broadcast(
-        (state.step, state.losses, state.top1)
+    state.step, state.losses, state.top1, is_resumed = communicator.broadcast(
+        (state.step, state.losses, state.top1, is_resumed)
     )
     communicator.broadcast_variables(list(state.tensors().values()))
     if rank_averages is not None and len(rank_averages) != communicator.num_ranks:
@@ -46,6 +79,27 @@ def restore_newest(
     own = communicator.scatter_rows(rank_averages)
     if own is not None:
         assign_flat(state.batch_norm_averages, own)
+    if is_resumed and state.rank_variables:
+        with communicator.together():
+            files = RankFiles(checkpoint_folders.of_step(model_dir, state.step))
+            if files.num_ranks == communicator.num_ranks:
+                rank_files.assign(state.rank_variables, files.read(communicator.rank))
+            else:
+                restore_other_ranks(state, files, communicator)
+
+
+def _load_newest(
+    state: TrainState, model_dir: Path, communicator: Communicator
+) -> Checkpoint | None:
+    """Returns the newest intact checkpoint to rank 0, if there is one."""
+    with communicator.together():
+        if communicator.rank == 0:
+            checkpoint_folders.remove_leftovers(model_dir)
+            if not state.rank_variables:
+                return checkpoints.load_newest(model_dir, quarantine=True)
+    if state.rank_variables:
+        return checkpoints.load_newest_on_ranks(model_dir, communicator)
+    return None
 
 
 def restore(state: TrainState, saved: Checkpoint) -> None:

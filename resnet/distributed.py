@@ -16,6 +16,7 @@ import numpy as np
 
 from data_prep.errors import UserError
 from resnet import guard_link
+from resnet.background_communicator import BackgroundCommunicator
 from resnet.collectives import Collectives
 from resnet.guard_link import WatchdogClient
 from resnet.placement import Place
@@ -154,6 +155,15 @@ class Communicator:
             return node.allgather(value)
         finally:
             node.Free()
+
+    def duplicate(self) -> BackgroundCommunicator:
+        """Returns the same ranks with messages of their own, for a background thread.
+
+        To be called on all ranks.
+        """
+        if self._world is None:
+            return BackgroundCommunicator()
+        return BackgroundCommunicator(self._world.Dup())
 
     def broadcast(self, value: Any) -> Any:
         """Returns rank 0's picklable value to each rank."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from resnet import installation, intervals, phases
 from resnet.checkpoint_writer import CheckpointWriter
-from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
+from resnet.checkpoints import ALONE, RANK_BATCH_NORM, Checkpoint
 from resnet.config import Config
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.train_state import TrainState, averaged_batch_norm, flatten
@@ -34,7 +34,8 @@ class CheckpointManager:
         Args:
             config: The run's settings.
             state: The state of the run, which is saved.
-            communicator: The ranks of the job; rank 0 writes.
+            communicator: The ranks of the job; rank 0 writes, and each rank its own
+                state, if it has some.
             weights_are_equal: Whether all ranks must have the same weights at each
                 save, as they have unless each trains by itself for some steps.
         """
@@ -46,7 +47,11 @@ class CheckpointManager:
         self._saved_step = state.step
         self._saved_at = time.monotonic()
         self._installation = installation.describe()
-        self._writer = CheckpointWriter(Path(config.model_dir), config.keep_checkpoints)
+        # Without state of their own, only rank 0 writes, and nothing is to be agreed.
+        ranks = communicator.duplicate() if state.rank_variables else ALONE
+        self._writer = CheckpointWriter(
+            Path(config.model_dir), config.keep_checkpoints, ranks=ranks
+        )
 
     @property
     def wanted(self) -> bool:
@@ -118,19 +123,25 @@ class CheckpointManager:
 def take_snapshot(
     state: TrainState, metadata: Mapping[str, Any], communicator: Communicator
 ) -> Checkpoint | None:
-    """Returns all that a checkpoint holds, to rank 0; None to the other ranks.
+    """Returns what this rank has to write of a checkpoint; None if that is nothing.
 
-    The tensors are those of the variables themselves, not copies: the next update of a
-    variable allocates a new tensor and leaves this one unchanged.
+    Rank 0 writes all but the state that each rank has for itself. The tensors are those
+    of the variables themselves, not copies: the next update of a variable allocates a
+    new tensor and leaves this one unchanged.
     """
     own = flatten(state.batch_norm_averages)
     rank_averages = None
     if communicator.num_ranks > 1:
         rank_averages = communicator.gather_rows(own)
     with averaged_batch_norm(state, communicator):
-        if communicator.rank != 0:
-            return None
-        tensors = {name: one.read_value() for name, one in state.tensors().items()}
+        tensors = {}
+        if communicator.rank == 0:
+            tensors = {name: one.read_value() for name, one in state.tensors().items()}
+    own_tensors = {
+        name: variable.read_value() for name, variable in state.rank_variables.items()
+    }
+    if communicator.rank != 0 and not own_tensors:
+        return None
     if rank_averages is not None:
         tensors[RANK_BATCH_NORM] = rank_averages
     metadata = {
@@ -138,7 +149,7 @@ def take_snapshot(
         "num_ranks": communicator.num_ranks,
         "losses": list(state.losses),
     }
-    return Checkpoint(state.step, tensors, metadata)
+    return Checkpoint(state.step, tensors, metadata, own_tensors)
 
 
 def check_weights(

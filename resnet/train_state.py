@@ -26,6 +26,9 @@ class TrainState:
         optimizer: The optimizer, with a momentum buffer for each trainable variable.
         ema: Exponential moving averages of all of the network's variables, in their
             order; empty if the settings want none.
+        rank_variables: Variables as large as the model that differ from rank to rank,
+            by their stored names; empty unless the ranks have such state. Each rank
+            saves its own.
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was
             not evaluated.
@@ -34,6 +37,7 @@ class TrainState:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.step = 0
+        self.rank_variables: dict[str, tf.Variable] = {}
         self.losses: list[float] = []
         self.top1: float | None = None
         self.model = build_model(config)

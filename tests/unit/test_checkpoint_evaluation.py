@@ -244,9 +244,9 @@ def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
 def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
     model_dir, state, monkeypatch
 ):
-    monkeypatch.setattr(checkpoint_integrity, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint_integrity, "FORMAT", 3)
     save(model_dir, state, 50)
     monkeypatch.undo()
     evaluation, _ = evaluation_of(model_dir, state)
-    with pytest.raises(UserError, match="has the format 2"):
+    with pytest.raises(UserError, match="has the format 3"):
         evaluation.all_that_come(watch_of(model_dir))

@@ -22,13 +22,13 @@ def disk(monkeypatch):
     disk = SimpleNamespace(go=threading.Event(), failures=0, seen=[])
     save = checkpoints.save
 
-    def save_on_it(model_dir, checkpoint, keep):
+    def save_on_it(model_dir, checkpoint, keep, ranks):
         disk.seen.append(checkpoint.step)
         assert disk.go.wait(30)
         if disk.failures:
             disk.failures -= 1
             raise OSError(28, "No space left on device")
-        return save(model_dir, checkpoint, keep)
+        return save(model_dir, checkpoint, keep, ranks)
 
     monkeypatch.setattr(checkpoints, "save", save_on_it)
     return disk

@@ -56,6 +56,23 @@ def test_a_rank_that_drifts_is_named(state, others, named):
         check_weights(state, Ranks(others))
 
 
+def test_ranks_that_train_apart_may_have_other_weights_but_finite_ones(state):
+    seen = []
+
+    def note(value):
+        seen.append(value)
+        return same(value)
+
+    check_weights(state, Ranks([note]), are_equal=False)
+    variable = state.trainable_variables[0]
+    variable.assign(variable + 1)
+    check_weights(state, Ranks([note]), are_equal=False)
+    assert seen[0] == seen[1]
+    variable.assign(variable * np.nan)
+    with pytest.raises(AgreedFailure, match="are not finite"):
+        check_weights(state, Ranks([same]), are_equal=False)
+
+
 def test_one_bit_of_one_weight_is_seen(state):
     seen = []
 

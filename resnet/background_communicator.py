@@ -1,0 +1,53 @@
+"""How a background thread of each rank agrees with those of the other ranks."""
+
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+
+_POLL_SECONDS = 0.01
+
+
+class BackgroundCommunicator:
+    """All ranks as a background thread of each sees them; alone, calls do nothing.
+
+    It has an MPI communicator of its own, so that its messages can't be mistaken for
+    those of the main thread. A thread that waits for other ranks sleeps: MPI's blocking
+    calls would spin, and take a core from the training.
+
+    Attributes:
+        rank: This rank, from 0.
+        num_ranks: Number of ranks.
+    """
+
+    def __init__(self, mpi_communicator: Any = None) -> None:
+        """Takes over a communicator that nobody else uses.
+
+        Args:
+            mpi_communicator: An `mpi4py.MPI.Comm`, or None for a process that is alone.
+        """
+        self._mpi = mpi_communicator
+        self.rank = 0 if self._mpi is None else self._mpi.Get_rank()
+        self.num_ranks = 1 if self._mpi is None else self._mpi.Get_size()
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Returns the picklable values of all ranks, in their order, to each rank."""
+        if self._mpi is None:
+            return [value]
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = self._allgather_rows(np.array([data.size], np.int64))[:, 0]
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: data.size] = data
+        rows = self._allgather_rows(padded)
+        return [
+            pickle.loads(row[:size].tobytes())
+            for row, size in zip(rows, sizes, strict=True)
+        ]
+
+    def _allgather_rows(self, row: np.ndarray) -> np.ndarray:
+        rows = np.empty((self.num_ranks, *row.shape), row.dtype)
+        request = self._mpi.Iallgather(row, rows)
+        while not request.Test():
+            time.sleep(_POLL_SECONDS)
+        return rows
