@@ -19,6 +19,17 @@ setup(
     name="resnet-cpu",
     version="0.1.0",
     description="ResNet training on clusters of CPUs with TensorFlow and Horovod",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The resnet-cpu contributors",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     python_requires=">=3.10,<3.14",
     packages=[
         "resnet",
