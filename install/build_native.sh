@@ -44,6 +44,7 @@ print(*tf.sysconfig.get_link_flags())
 options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized
   "-I$PWD" -isystem "$include" "${flags[@]}")
 # One compiler a core: each takes up to a gigabyte of memory.
+# shellcheck disable=SC2016 # The inner bash expands $1 and $2.
 printf '%s\0' resnet/native/*.cc | xargs -0 -P "$(nproc)" -I{} bash -c '
   object=$1/$(basename "$2" .cc).o
   shift 2

@@ -2,6 +2,7 @@
 # The published evaluation: all 50,000 validation images in 250 batches of 200, on one
 # node with two 24-core Xeon 8160. For Slurm: sbatch launch/eval_one_node.slurm
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
 # Of 48 cores 46 compute.

@@ -5,6 +5,7 @@
 # For MPICH and Intel MPI, from a login node with a host file or inside an allocation.
 # For Slurm: sbatch launch/train_256_nodes_24k.slurm
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
 # Other node counts need another batch, or another batch per rank.

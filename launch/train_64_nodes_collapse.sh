@@ -11,6 +11,7 @@
 # For MPICH and Intel MPI, from a login node with a host file or inside an allocation.
 # For Slurm: sbatch launch/train_64_nodes_collapse.slurm
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
 # 32 examples a rank x 128 ranks = 4,096. Each rank has a socket of 24 cores: 22 threads
