@@ -2,7 +2,7 @@
 # .venv, from pinned packages; CI and people run the same targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo unit jobs test faults root lint types format lock ci clean
+.PHONY: help venv demo unit jobs test faults root lint types format flags lock ci clean
 
 BIN := .venv/bin
 
@@ -58,6 +58,9 @@ types: venv  ## mypy
 format: venv  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
+	$(BIN)/python docs/generate_flags.py
 
 UV := uv==0.13.8
 COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile --universal \

@@ -1,0 +1,260 @@
+"""Writes docs/flags.md: every flag of every program, as the programs define them.
+
+python docs/generate_flags.py
+
+tests/unit/test_flag_docs.py compares the committed page with what this prints.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = pathlib.Path(__file__).with_name("flags.md")
+FOLDERS = ("data_dir", "model_dir")  # Listed before the other flags.
+
+# Imports a program in a process of its own (two programs may define the same name) and
+# prints its flags as JSON: by name, with the module, the default, the help text and the
+# values of an enumeration, which absl also puts in front of the help text.
+LIST_FLAGS = """
+import importlib, json, sys
+from absl import flags
+program = importlib.import_module(sys.argv[1])
+if hasattr(program, "define_flags"):
+    program.define_flags(flags.FLAGS)
+print(json.dumps({
+    flag.name: [
+        module,
+        flag.default,
+        flag.help.split(">: ", 1)[-1] if values else flag.help,
+        values,
+    ]
+    for module, of_module in flags.FLAGS.flags_by_module_dict().items()
+    if not module.startswith("absl")
+    for flag in of_module
+    for values in [getattr(flag.parser, "enum_values", [])]
+}))
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A program and what the page says of it.
+
+    Attributes:
+        path: Path from the root of the project.
+        summary: One sentence on what the program does.
+        unset: What applies where a flag has no default value, by flag name.
+        unset_training: The same for the other flags of `train_flags`.
+        shared: Flags of `shared_flags` that the program uses; None for all of them.
+    """
+
+    path: str
+    summary: str
+    unset: dict[str, str]
+    unset_training: str = ""
+    shared: Sequence[str] | None = None
+
+    @property
+    def module(self) -> str:
+        """Returns the name to import the program by."""
+        return self.path.removesuffix(".py").replace("/", ".")
+
+
+PROGRAMS = (
+    Program(
+        "resnet/resnet_main.py",
+        "Trains a network, and evaluates it while and after it trains."
+        ' "Recipe" as the default means the value of `--recipe`, rescaled where the'
+        " recipe depends on the batch size or the data set ([recipes.md](recipes.md)).",
+        {
+            "data_dir": "required",
+            "model_dir": "required",
+            "explain_plot": "none",
+            "eval_every": "at the end",
+            "initial_weights": "random",
+            "first_phase": "the first",
+            "record_log": "none",
+            "recalibration_batches": "0",
+        },
+        unset_training="recipe",
+    ),
+    Program(
+        "eval/resnet_eval.py",
+        "Evaluates checkpoints of a run on every validation image.",
+        {
+            "data_dir": "required",
+            "model_dir": "required",
+            "weights": "all of the run",
+            "json_file": "none",
+            "recalibration_batches": "as the run",
+        },
+    ),
+    Program(
+        "eval/learning_curve.py",
+        "Draws the learning curves of one run, or of several"
+        " (`--model_dir=A,B`), into one figure.",
+        {"model_dir": "required", "picture": "`MODEL/learning_curve.png`"},
+        shared=("model_dir",),
+    ),
+    Program(
+        "eval/benchmark.py",
+        "Measures the speed of training or evaluation on this machine"
+        " ([benchmark.md](benchmark.md)).",
+        {
+            "data_dir": "random images",
+            "image_size": "the network's",
+            "vs": "none",
+        },
+        shared=(
+            "data_dir",
+            "num_intra_threads",
+            "num_inter_threads",
+            "num_parallel_calls",
+            "kmp_blocktime",
+        ),
+    ),
+    Program(
+        "data_prep/imagenet_to_tfrecords.py",
+        "Converts labelled images into records, and verifies records"
+        " ([data.md](data.md)). Exactly one of `--raw_data_dir` and `--tfds_name` is"
+        " required, except with `--verify`.",
+        {
+            "raw_data_dir": "none",
+            "tfds_name": "none",
+            "tfds_data_dir": "TFDS's own",
+            "local_scratch_dir": "required",
+        },
+    ),
+    Program(
+        "data_prep/digits.py",
+        "Writes scikit-learn's handwritten digits as class folders of images, the data"
+        " of `make demo`.",
+        {"digits_dir": "required"},
+    ),
+    Program(
+        "launch/place_shards.py",
+        "Lists which record files each node needs for `--shard_by=file`"
+        " ([clusters.md](clusters.md)).",
+        {"data_dir": "required", "num_nodes": "required", "node": "all nodes"},
+        shared=("data_dir",),
+    ),
+    Program(
+        "launch/supervise.py",
+        "Starts a failed training again"
+        " ([faults.md](faults.md#restarting-automatically)).",
+        {"model_dir": "that of the command"},
+        shared=("model_dir",),
+    ),
+)
+
+INTRODUCTION = """# Flags
+
+<!-- Written by docs/generate_flags.py (`make flags`). Do not edit by hand. -->
+
+Every flag of every program. `--help` prints the same texts. Flags have the form
+`--name=value` or `--name value`, a flag that is True or False also the forms `--name`
+and `--noname`.
+"""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a program.
+
+    Attributes:
+        name: Name without the leading dashes.
+        module: Name of the module that defines the flag.
+        default: Default value, or None.
+        help: Help text.
+        values: Values of an enumeration; empty for other flags.
+    """
+
+    name: str
+    module: str
+    default: Any
+    help: str
+    values: Sequence[str] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Returns whether several programs have the flag."""
+        return self.module.endswith("shared_flags")
+
+
+def flags_of(program: Program) -> list[Flag]:
+    """Returns the flags that a program uses: folders first, those of others last."""
+    run = subprocess.run(
+        [sys.executable, "-c", LIST_FLAGS, program.module],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = [Flag(name, *fields) for name, fields in json.loads(run.stdout).items()]
+    used = program.shared
+    found = [
+        flag
+        for flag in found
+        if not flag.is_shared or used is None or flag.name in used
+    ]
+    return sorted(
+        found, key=lambda flag: flag.is_shared * (1 - 2 * (flag.name in FOLDERS))
+    )
+
+
+def default_text(program: Program, flag: Flag) -> str:
+    """Returns the table's text for a default value.
+
+    Raises:
+        KeyError: If the flag has no default value and `Program.unset` does not say
+            what applies then.
+    """
+    if flag.default not in (None, ""):
+        return f"`{flag.default}`"
+    if flag.name not in program.unset and flag.module.endswith("train_flags"):
+        return program.unset_training
+    return program.unset[flag.name]
+
+
+def meaning(flag: Flag) -> str:
+    """Returns the table's text for what a flag means."""
+    text = " ".join(flag.help.split()).replace("|", "\\|")
+    if flag.values:
+        text += f" One of {', '.join(f'`{value}`' for value in flag.values)}."
+    return text
+
+
+def section(program: Program, flags: Sequence[Flag]) -> str:
+    """Returns the page's section of a program: what it does and a table of flags."""
+    lines = [
+        *(f"## {program.path}", "", program.summary, ""),
+        *("| Flag | Default | Meaning |", "|---|---|---|"),
+    ]
+    for flag in flags:
+        lines.append(
+            f"| `--{flag.name}` | {default_text(program, flag)} | {meaning(flag)} |"
+        )
+    return "\n".join(lines)
+
+
+def all_flags() -> dict[Program, list[Flag]]:
+    """Returns the flags of each program."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(PROGRAMS, pool.map(flags_of, PROGRAMS), strict=True))
+
+
+def page(flags: dict[Program, list[Flag]]) -> str:
+    """Returns the text of docs/flags.md."""
+    sections = [section(program, of_program) for program, of_program in flags.items()]
+    return "\n".join([INTRODUCTION, "\n\n".join(sections), ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(all_flags()), encoding="utf-8")
+    print(PAGE)
