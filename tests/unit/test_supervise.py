@@ -1,9 +1,7 @@
 import dataclasses
-import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -231,12 +229,3 @@ def test_without_one_folder_there_is_nothing_to_supervise(words, given, sentence
 def test_a_command_that_is_not_there_is_a_sentence(run_it, tmp_path):
     with pytest.raises(UserError, match="none can't be run: No such file"):
         run_it(str(tmp_path / "none"))
-
-
-def test_the_table_of_the_readme_names_each_flag_of_it():
-    readme = (Path(supervise.__file__).parents[1] / "README.md").read_text()
-    table = readme.partition("| `launch/supervise.py` |")[2].partition("\n\n")[0]
-    source = Path(supervise.__file__).read_text()
-    own = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source)
-    assert len(own) == 2
-    assert set(re.findall(r"`--(\w+)`", table)) == {*own, "model_dir"}
