@@ -1,4 +1,4 @@
-"""A file that grows line by line, and doesn't end the run if its disk is full."""
+"""A file that grows line by line; a full disk doesn't end the run."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,14 @@ from absl import logging
 
 
 class AppendFile:
-    """Keeps what can't be written yet, and tries again with what comes next."""
+    """Keeps lines that can't be written, and retries them with the next line."""
 
     def __init__(self, path: Path) -> None:
-        """Opens a file, at its end; an OSError is the caller's."""
+        """Opens a file for appending.
+
+        Raises:
+            OSError: If the file can't be opened.
+        """
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see close.
         self._waiting = b""
@@ -22,7 +26,7 @@ class AppendFile:
         self._try_all(is_synced=False)
 
     def sync(self) -> None:
-        """Makes what was written outlast a crash of the machine."""
+        """Makes all lines so far outlast a crash of the machine."""
         self._try_all(is_synced=True)
 
     def _try_all(self, is_synced: bool) -> None:
@@ -35,8 +39,8 @@ class AppendFile:
         except OSError as error:
             if not self._has_failed:
                 logging.error(
-                    "%s can't be written (%s); its lines are kept in memory until it"
-                    " can.",
+                    "%s can't be written (%s). Its lines are kept in memory until it"
+                    " can be written again.",
                     self._path,
                     os.strerror(error.errno or 0),
                 )
@@ -45,6 +49,6 @@ class AppendFile:
             self._has_failed = False
 
     def close(self) -> None:
-        """Closes the file, after a last try."""
+        """Writes the lines that are left, if possible, and closes the file."""
         self.write("")
         self._file.close()

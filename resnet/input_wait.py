@@ -1,4 +1,4 @@
-"""How much of its time the training waits for its input."""
+"""The fraction of its time that the training waits for its input."""
 
 import contextlib
 import time
@@ -8,61 +8,61 @@ from absl import logging
 
 from resnet.distributed import Communicator
 
-WORTH_A_WARNING = 0.05  # Share; handing over a batch that is ready takes up to 1 %.
+WARNING_SHARE = 0.05  # Handing over a batch that is ready takes up to 1 %.
 
 
 class InputWait:
-    """The time in which a rank's steps could not begin for want of a batch.
+    """Measures the time in which the steps of a rank wait for their next batch.
 
-    The other ranks wait for the slowest one inside the step, so the rank that waits
-    most for its batches is the one that counts. Batches are made ready ahead: the first
-    one at the start comes late, the first one behind a pause at once; neither counts.
-    What decoding takes from the cores while a step runs is not waiting.
+    The other ranks wait for the slowest rank inside the step, so the largest share of
+    all ranks is reported. Batches are prefetched, so the first one at the start arrives
+    late and the first one after a pause at once; neither is counted. Core time that
+    decoding takes while a step runs is not counted either.
     """
 
     def __init__(self) -> None:
         self._is_first = True
-        self._asked_at = 0.0
-        self._came_at = 0.0
+        self._requested_at = 0.0
+        self._arrived_at = 0.0
         self._waited = 0.0
         self._elapsed = 0.0
-        self._warned_of = 0.0
+        self._warned_share = 0.0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Begins a step; its batch comes in the block."""
-        self._asked_at = time.monotonic()
+        """Starts a step; its batch is read inside the block."""
+        self._requested_at = time.monotonic()
         yield
-        self._came_at = time.monotonic()
+        self._arrived_at = time.monotonic()
 
     def step_done(self) -> None:
-        """Ends the step."""
+        """Ends a step."""
         if not self._is_first:
-            self._waited += self._came_at - self._asked_at
-            self._elapsed += time.monotonic() - self._asked_at
+            self._waited += self._arrived_at - self._requested_at
+            self._elapsed += time.monotonic() - self._requested_at
         self._is_first = False
 
     def paused(self) -> None:
-        """Says that something else than steps has taken its time."""
+        """Notes a pause between two steps, which is not counted."""
         self._is_first = True
 
     def report(self, communicator: Communicator) -> float:
-        """Returns the share since the last report, of the rank that waited most.
+        """Returns the largest share of all ranks since the last report.
 
-        Warns if it is more than 5 %; again only of twice as much. To be called by all
-        ranks.
+        Each rank must call it. It warns about more than 5 %, and again when the share
+        has doubled.
         """
         own = self._waited / self._elapsed if self._elapsed else 0.0
         self._waited = self._elapsed = 0.0
         shares = communicator.gather(own)
         largest = max(shares)
-        if largest > WORTH_A_WARNING and largest >= 2 * self._warned_of:
-            self._warned_of = largest
+        if largest > WARNING_SHARE and largest >= 2 * self._warned_share:
+            self._warned_share = largest
             logging.warning(
-                "the training waited for its input in %.0f %% of the time since the"
-                " last line (on rank %d, which waits most): more threads that decode"
-                " (--num_parallel_calls), more cores a rank, a faster disk for the"
-                " records or, for a small set, --decoded_cache_mb would help",
+                "training waited for its input for %.0f %% of the time since the last"
+                " line (rank %d, the slowest). To speed the input up, use more decoding"
+                " threads (--num_parallel_calls), more cores per rank, a faster disk"
+                " for the records or, for a small data set, --decoded_cache_mb.",
                 100 * largest,
                 shares.index(largest),
             )

@@ -1,8 +1,10 @@
-"""`model_dir/metrics.jsonl`: the numbers of a run, one JSON object a line.
+"""`model_dir/metrics.jsonl`: the metrics of a run, one JSON object per line.
 
-Each has `kind`, `step`, `epoch` and the numbers of its kind: `loss`, `learning_rate`,
-`images_per_second` and `input_wait_share` of "train", and `top1`, `top5`, `loss` and
-`count` of "eval", and of "eval_ema" for the moving average of the weights.
+Each line has `kind`, `step`, `epoch` and the metrics of its kind. Lines of kind "train"
+have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
+`images_per_second` and `input_wait_share`. Lines of kind "eval", and "eval_ema" for the
+moving average of the weights, have `top1`, `top5`, `count` and the same losses. Files
+that older versions wrote have only `loss`.
 """
 
 import json
@@ -17,14 +19,14 @@ Line = dict[str, Any]
 
 
 def read(path: Path) -> list[Line]:
-    """Returns the lines of a file, without those that can't be read."""
+    """Returns the lines of a file, without those that can't be parsed."""
     return read_and_count(path)[0]
 
 
 def read_and_count(path: Path) -> tuple[list[Line], int]:
-    """Returns the lines of a file, and how many others can't be read.
+    """Returns the lines of a file, and the number of lines that can't be parsed.
 
-    A last one that was cut is left out, and not counted.
+    A last line without its end is left out, and not counted.
     """
     found, num_unreadable = [], 0
     for text in path.read_bytes().split(b"\n")[:-1]:
@@ -41,7 +43,7 @@ def read_and_count(path: Path) -> tuple[list[Line], int]:
 
 
 def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) -> Line:
-    """Returns a line; floats keep seven digits, what a float32 has."""
+    """Returns a line; floats keep seven digits, the precision of a float32."""
     return {
         "kind": kind,
         "step": step,
@@ -51,7 +53,7 @@ def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) 
 
 
 def encode(line: Line) -> str:
-    """Returns the text of a line, its end included."""
+    """Returns a line as JSON, with its line break."""
     return json.dumps(line) + "\n"
 
 

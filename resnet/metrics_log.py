@@ -1,4 +1,4 @@
-"""Rank 0's log of a run's numbers: `metrics.jsonl`, and TensorBoard's events."""
+"""Rank 0's log of the metrics of a run: `metrics.jsonl` and TensorBoard's events."""
 
 import contextlib
 import os
@@ -15,29 +15,30 @@ from resnet import metrics_file
 from resnet.append_file import AppendFile
 
 TENSORBOARD_FOLDER = "tensorboard"
-_NO_CURVES = ("kind", "step", "epoch")
+_NOT_METRICS = ("kind", "step", "epoch")
 
 
 class MetricsLog:
-    """Writes on rank 0, does nothing on the others.
+    """Writes the metrics on rank 0, and does nothing on other ranks.
 
-    A run that goes on from an older step drops the lines after it first, and gives
-    TensorBoard the rest anew: its own files can't forget.
+    A run that resumes from an older step first drops the lines after that step, and
+    writes TensorBoard's files again from the rest, since events can't be removed.
     """
 
     def __init__(
         self, model_dir: Path, start_step: int, rank: int, was_evaluated: bool = True
     ) -> None:
-        """Goes on with the file of a run, or begins one.
+        """Continues the files of a run, or creates them.
 
         Args:
-            model_dir: Of the run.
-            start_step: Steps done.
-            rank: Of this process.
-            was_evaluated: Whether the state after those steps won't be evaluated again.
+            model_dir: Folder of the run.
+            start_step: Number of steps done.
+            rank: Rank of this process.
+            was_evaluated: Whether the present state has been evaluated already, so that
+                its evaluation lines are kept.
 
         Raises:
-            UserError: If it can't be read or written.
+            UserError: If the file can't be read or written.
         """
         self._is_writer = rank == 0
         if not self._is_writer:
@@ -48,8 +49,9 @@ class MetricsLog:
             self._file = AppendFile(path)
         except OSError as error:
             raise UserError(
-                f"{path} must be a file that can be read and written to:"
-                f" {os.strerror(error.errno or 0)}. Make room, or see to its rights."
+                f"the metrics file {path} can't be read and written:"
+                f" {os.strerror(error.errno or 0)}. Free disk space, or check its"
+                " permissions."
             ) from error
         shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
         self._folder = model_dir / TENSORBOARD_FOLDER
@@ -61,7 +63,14 @@ class MetricsLog:
     def write(
         self, kind: str, step: int, epoch: float, numbers: Mapping[str, float]
     ) -> None:
-        """Appends the numbers of one kind, as `metrics_file` knows it, at one step."""
+        """Appends a line of metrics.
+
+        Args:
+            kind: Kind of the line: "train", "eval" or "eval_ema".
+            step: Number of steps done.
+            epoch: Number of epochs done.
+            numbers: The metrics, by name.
+        """
         if not self._is_writer:
             return
         line = metrics_file.make_line(kind, step, epoch, numbers)
@@ -70,9 +79,9 @@ class MetricsLog:
         self._flush()
 
     def sync(self) -> None:
-        """Makes the lines so far outlast a crash: to be called before a checkpoint.
+        """Makes the lines so far outlast a crash; to be called before a checkpoint.
 
-        A run that goes on from it drops the lines after it, and has to find the rest.
+        A run that resumes from the checkpoint expects all lines up to its step.
         """
         if self._is_writer:
             self._file.sync()
@@ -89,11 +98,11 @@ class MetricsLog:
 
     def _write_scalars(self, line: metrics_file.Line) -> None:
         for name, value in line.items():
-            if name not in _NO_CURVES:
+            if name not in _NOT_METRICS:
                 tf.summary.scalar(name, value)
 
     def _flush(self) -> None:
-        """Writes what TensorBoard reads; on a full disk it does without."""
+        """Flushes TensorBoard's files; a full disk is ignored."""
         for summary in self._summaries.values():
             with contextlib.suppress(tf.errors.OpError):
                 summary.flush()
@@ -110,14 +119,14 @@ class MetricsLog:
 def _drop_lines_after(
     path: Path, step: int, was_evaluated: bool
 ) -> list[metrics_file.Line]:
-    """Rewrites the file without what the run will write again; returns its lines."""
+    """Rewrites the file without the lines that the run will write again."""
     lines: list[metrics_file.Line] = []
     num_unreadable = 0
     if path.exists():
         lines, num_unreadable = metrics_file.read_and_count(path)
     if num_unreadable:
         logging.warning(
-            "%d line(s) of %s can't be read, and are left out", num_unreadable, path
+            "%d line(s) of %s can't be parsed and are dropped", num_unreadable, path
         )
     kept = [
         one

@@ -1,4 +1,4 @@
-"""Drawings as files, whose suffix says the format."""
+"""Figures as image files, whose suffix selects the format."""
 
 import io
 import pathlib
@@ -12,28 +12,26 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _DOTS_PER_INCH = 110
 
 
-def write(figure: Figure, picture: pathlib.Path, flag: str) -> None:
-    """Writes a drawing, whole or not at all.
+def write(figure: Figure, path: pathlib.Path, flag: str) -> None:
+    """Writes a figure to a file, atomically.
 
     Args:
-        figure: The drawing.
-        picture: The file; its folder is made if there is none.
-        flag: That named the file, for the sentence of an error.
+        figure: The figure.
+        path: The file. Its folder is created if it doesn't exist.
+        flag: The flag that named the file, for errors.
 
     Raises:
-        UserError: If it can't be written, or its suffix is none of `SUFFIXES`.
+        UserError: If the file can't be written, or its suffix is none of `SUFFIXES`.
     """
-    if picture.suffix not in SUFFIXES:
+    if path.suffix not in SUFFIXES:
         raise UserError(
             f"{flag} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}; got"
-            f" {picture}"
+            f" {path}"
         )
     drawn = io.BytesIO()
-    figure.savefig(drawn, format=picture.suffix[1:], dpi=_DOTS_PER_INCH)
+    figure.savefig(drawn, format=path.suffix[1:], dpi=_DOTS_PER_INCH)
     try:
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        atomic_files.atomic_write_bytes(picture, drawn.getvalue())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_files.atomic_write_bytes(path, drawn.getvalue())
     except OSError as error:
-        raise UserError(
-            f"{flag} must be a file that can be written: {error}"
-        ) from error
+        raise UserError(f"the file of {flag} can't be written: {error}") from error

@@ -1,4 +1,4 @@
-"""How far the training is: a bar on a terminal, plain lines in a log."""
+"""The progress of the training: a bar on a terminal, plain lines in a log."""
 
 import contextlib
 import os
@@ -14,37 +14,37 @@ _BAR_WIDTH = 20
 
 
 class Progress:
-    """Rank 0's progress on standard error; silent on the other ranks."""
+    """Prints the progress on rank 0's standard error; other ranks print nothing."""
 
     def __init__(self, config: Config, start_step: int, rank: int) -> None:
-        """Starts the clock; nothing is shown yet.
+        """Prepares the progress; prints nothing yet.
 
         Args:
-            config: The run's settings.
-            start_step: Steps already done.
-            rank: From 0.
+            config: The settings of the run.
+            start_step: Number of steps already done.
+            rank: Rank of this process.
         """
         self._config = config
         self._visible = rank == 0
         self._bar = self._visible and ends_at_a_terminal()
-        self._marked_at = 0.0  # When the interval that is being timed began.
+        self._marked_at = 0.0  # Start of the interval that is timed.
         self._marked_step = start_step
         self._step = start_step
         self._has_bar_on_screen = False
 
     def step_done(self) -> None:
-        """Counts a step. The first one isn't timed: the graph is made in it."""
+        """Counts a step. The first one isn't timed, since it traces the graph."""
         self._step += 1
         if not self._marked_at:
             self._mark()
 
     def show(self, step: int, loss: float, learning_rate: float) -> float:
-        """Shows one line, and returns the images a second since the last one.
+        """Prints a line; returns the images per second since the last line.
 
         Args:
-            step: Steps done.
-            loss: Mean since the last line.
-            learning_rate: Of the last step.
+            step: Number of steps done.
+            loss: Mean loss since the last line.
+            learning_rate: Learning rate of the last step.
         """
         config = self._config
         elapsed = time.monotonic() - self._marked_at
@@ -74,18 +74,18 @@ class Progress:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the time of the block out of the images a second."""
+        """Excludes the time of the block from the images per second."""
         before = time.monotonic()
         yield
         self._marked_at += time.monotonic() - before
 
     def say(self, line: str) -> None:
-        """Prints a line of its own."""
+        """Prints a separate line."""
         self.close()
         self._write(line + "\n")
 
     def close(self) -> None:
-        """Ends the bar's line."""
+        """Ends the line of the bar."""
         if self._has_bar_on_screen:
             self._write("\n")
             self._has_bar_on_screen = False
@@ -108,10 +108,10 @@ def format_duration(seconds: float) -> str:
 
 
 def ends_at_a_terminal(proc: Path = Path("/proc")) -> bool:
-    """Returns whether somebody watches standard error on a terminal.
+    """Returns whether standard error ends at a terminal.
 
-    Under mpirun a rank's own standard error is a pipe, which mpirun copies to its own:
-    so the processes that started this one are asked as well, as far as they are
+    Under mpirun the standard error of a rank is a pipe that mpirun copies to its own
+    standard error. So that of the parent processes is examined too, as long as they are
     launchers.
     """
     if sys.stderr.isatty():

@@ -123,7 +123,7 @@ def test_the_rank_that_waits_most_is_named(step, warnings):
     step(wait, 1, 9)
     assert wait.report(ranks) == 0.42
     (warning,) = warnings
-    assert "42 % of the time since the last line (on rank 2," in warning
+    assert "42 % of the time since the last line (rank 2," in warning
     assert "--num_parallel_calls" in warning
     assert "--decoded_cache_mb" in warning
 
