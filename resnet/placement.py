@@ -1,6 +1,7 @@
-"""A rank's place on its node: its cores, its threads and its environment.
+"""A rank's position in its job: its cores, its threads and its environment.
 
-Settled before TensorFlow is imported, which reads them once; so without it here.
+They are settled before TensorFlow is imported, which reads them once. Therefore this
+file uses the standard library only.
 """
 
 import os
@@ -11,8 +12,8 @@ from pathlib import Path
 
 from data_prep.errors import UserError
 
-# Where each launcher tells (rank, ranks, rank on the node, ranks on the node). Hydra is
-# the launcher of MPICH and of Intel MPI.
+# The variables in which each launcher passes (rank, number of ranks, rank on the node,
+# number of ranks on the node). Hydra is the launcher of MPICH and of Intel MPI.
 _LAUNCHERS = {
     "Hydra": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "Open MPI": (
@@ -23,8 +24,7 @@ _LAUNCHERS = {
     ),
 }
 
-
-# Of launchers that are not understood: without a word, each rank would be a run alone.
+# Variables of unsupported launchers. If they were ignored, each rank would train alone.
 _OTHER_LAUNCHERS = (
     "PMI_RANK",
     "PMIX_RANK",
@@ -35,8 +35,15 @@ _OTHER_LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a process stands among the ranks of its job."""
+class ProcessInfo:
+    """The position of a process among the ranks of its job.
+
+    Attributes:
+        rank: The rank in the job, from 0.
+        num_ranks: The number of ranks in the job.
+        local_rank: The rank on the node, from 0.
+        num_local_ranks: The number of ranks on the node.
+    """
 
     rank: int = 0
     num_ranks: int = 1
@@ -44,14 +51,17 @@ class Place:
     num_local_ranks: int = 1
 
 
+Place = ProcessInfo
+
+
 @dataclass(frozen=True)
 class Threads:
-    """What a rank computes with.
+    """The processors and threads of a rank.
 
     Attributes:
-        cpus: The logical processors that it is bound to.
-        num_intra_threads: Threads that share the work of one op.
-        num_inter_threads: Ops that run at the same time.
+        cpus: The logical processors that the rank is bound to.
+        num_intra_threads: The number of threads that share the work of one op.
+        num_inter_threads: The number of ops that run concurrently.
     """
 
     cpus: tuple[int, ...]
@@ -59,21 +69,24 @@ class Threads:
     num_inter_threads: int
 
 
-def find_place(environ: Mapping[str, str]) -> Place:
-    """Returns the place that the launcher's variables tell; alone without a launcher.
+def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
+    """Returns the rank that the launcher's variables give; without one, a single rank.
 
-    Slurm's are looked at last, since ranks that Hydra started under Slurm inherit those
-    of its helper processes, and only inside a job step: a batch script itself is no
-    rank, although it sees SLURM_PROCID and SLURM_NTASKS.
+    Slurm's variables are read last, since ranks that Hydra starts under Slurm inherit
+    those of its helper processes; and only inside a job step, since a batch script is
+    no rank, although it has SLURM_PROCID and SLURM_NTASKS.
+
+    Args:
+        environ: The environment of the process.
 
     Raises:
-        UserError: If there is a launcher whose variables don't tell it.
+        UserError: If the launcher's variables don't give the rank on the node.
     """
     for names in _LAUNCHERS.values():
         if all(name in environ for name in names):
-            return Place(*(int(environ[name]) for name in names))
+            return ProcessInfo(*(int(environ[name]) for name in names))
     if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ:
-        return Place(
+        return ProcessInfo(
             rank=int(environ["SLURM_PROCID"]),
             num_ranks=int(environ["SLURM_STEP_NUM_TASKS"]),
             local_rank=int(environ.get("SLURM_LOCALID", "0")),
@@ -84,15 +97,15 @@ def find_place(environ: Mapping[str, str]) -> Place:
         )
     if unknown := [name for name in _OTHER_LAUNCHERS if name in environ]:
         raise UserError(
-            f"{unknown[0]} is set, so a launcher started this process, but one that"
-            " does not tell the rank's place on its node. Start with the mpirun of"
+            f"{unknown[0]} is set, so a launcher started this process, but this"
+            " launcher does not pass the rank on the node. Start with the mpirun of"
             " MPICH, Intel MPI or Open MPI, or with Slurm's srun."
         )
-    return Place()
+    return ProcessInfo()
 
 
 def _slurm_tasks_on_node(tasks_per_node: str, node: int) -> int:
-    """Returns the ranks on one node, from Slurm's short form such as `2(x3),1`."""
+    """Returns the number of ranks on a node, from Slurm's form such as `2(x3),1`."""
     counts: list[int] = []
     for part in tasks_per_node.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
@@ -104,12 +117,12 @@ def _slurm_tasks_on_node(tasks_per_node: str, node: int) -> int:
 def group_by_core(
     cpus: Sequence[int], topology: Path = Path("/sys/devices/system/cpu")
 ) -> list[tuple[int, ...]]:
-    """Returns the logical processors of each physical core, socket after socket.
+    """Returns the logical processors of each physical core, ordered by socket.
 
     Args:
-        cpus: Logical processors that the process may use.
-        topology: Folder in which Linux describes them; a processor that is not
-            described there counts as a core of its own.
+        cpus: The logical processors that the process may use.
+        topology: The folder in which Linux describes them. A processor without a
+            description counts as a core of its own.
     """
     cores: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(cpus):
@@ -124,33 +137,39 @@ def group_by_core(
 
 
 def cores_of_rank(
-    place: Place, cores_seen: Sequence[Sequence[tuple[int, ...]]]
+    process: ProcessInfo, cores_seen: Sequence[Sequence[tuple[int, ...]]]
 ) -> list[tuple[int, ...]]:
-    """Returns the physical cores that a rank is to use.
+    """Returns the physical cores that a rank uses.
 
-    Ranks of a node that see the same cores divide them, in runs of neighbours: all of
-    the node, or what the launcher has bound them to. With more ranks than cores, ranks
-    share a core.
+    Ranks of a node that may use the same cores divide them into contiguous blocks. The
+    cores are all of the node, or those that the launcher has bound the ranks to. With
+    more ranks than cores, ranks share a core.
 
     Args:
-        place: The rank's place.
-        cores_seen: What each rank of the node may use, as `group_by_core` gives it, in
-            the order of their local ranks.
+        process: The rank and its position on the node.
+        cores_seen: The cores that each rank of the node may use, as `group_by_core`
+            returns them, in the order of the local ranks.
     """
-    mine = list(cores_seen[place.local_rank])
-    sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == mine]
-    number = sharers.index(place.local_rank)
-    if len(sharers) >= len(mine):
-        return [mine[number % len(mine)]]
-    first = number * len(mine) // len(sharers)
-    end = (number + 1) * len(mine) // len(sharers)
-    return mine[first:end]
+    own = list(cores_seen[process.local_rank])
+    sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == own]
+    number = sharers.index(process.local_rank)
+    if len(sharers) >= len(own):
+        return [own[number % len(own)]]
+    first = number * len(own) // len(sharers)
+    end = (number + 1) * len(own) // len(sharers)
+    return own[first:end]
 
 
 def choose_threads(
     cores: Sequence[tuple[int, ...]], num_intra_threads: int, num_inter_threads: int
 ) -> Threads:
-    """Returns a rank's threads; 0 stands for one a core, and for one op at a time."""
+    """Returns the threads of a rank.
+
+    Args:
+        cores: The physical cores of the rank, as tuples of logical processors.
+        num_intra_threads: The number of threads per op; 0 for one per core.
+        num_inter_threads: The number of concurrent ops; 0 for one.
+    """
     return Threads(
         cpus=tuple(cpu for core in cores for cpu in core),
         num_intra_threads=num_intra_threads or len(cores),
@@ -164,24 +183,24 @@ def environment(
     amx_is_hidden: bool,
     environ: Mapping[str, str],
 ) -> dict[str, str]:
-    """Returns the variables to set before TensorFlow is imported.
+    """Returns the environment variables to set before TensorFlow is imported.
 
-    What the user has set in `environ` stays, but for the number of TensorFlow's
-    threads, which have flags.
+    Variables that the user has set in `environ` keep their values, except the numbers
+    of TensorFlow's threads, which have flags.
 
     Args:
-        threads: Of this rank.
-        kmp_blocktime: Milliseconds that an OpenMP thread spins before it sleeps.
-        amx_is_hidden: Whether `cpu_features.amx_is_hidden` found it so.
-        environ: The process's environment.
+        threads: The threads of this rank.
+        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
+        amx_is_hidden: The result of `cpu_features.amx_is_hidden`.
+        environ: The environment of the process.
     """
     defaults = {
         "OMP_NUM_THREADS": str(threads.num_intra_threads),
         "KMP_AFFINITY": "granularity=fine,compact,1,0",
         "KMP_BLOCKTIME": str(kmp_blocktime),
         "KMP_SETTINGS": "0",
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # Errors only, or each rank prints notes.
-        "CUDA_VISIBLE_DEVICES": "-1",  # Or TensorFlow looks for GPUs, and complains.
+        "TF_CPP_MIN_LOG_LEVEL": "2",  # Errors only; else each rank prints notes.
+        "CUDA_VISIBLE_DEVICES": "-1",  # Else TensorFlow warns of missing GPUs.
     }
     if amx_is_hidden:
         defaults["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
@@ -198,11 +217,14 @@ def settle(threads: Threads, variables: Mapping[str, str]) -> None:
 
 
 def openmp_is_loaded(maps: Path = Path("/proc/self/maps")) -> bool:
-    """Returns whether TensorFlow computes with OpenMP, which KMP_* and OMP_* speak to.
+    """Returns whether TensorFlow uses OpenMP, so that KMP_* and OMP_* have an effect.
 
-    Stock TensorFlow runs oneDNN on its own threads; Intel's builds bring libiomp5.
+    Stock TensorFlow runs oneDNN on its own threads; Intel's builds contain libiomp5.
     """
     try:
         return "libiomp5" in maps.read_text()
     except OSError:
         return False
+
+
+find_place = find_process_info

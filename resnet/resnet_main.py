@@ -9,9 +9,10 @@ import functools
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from resnet.stop_signals import Preempted, StopSignals
@@ -27,27 +28,33 @@ from resnet import (
     checkpoint_folders,
     explain,
     failure_file,
-    installation,
     program,
     recipe_changes,
     recipe_file,
     recipes,
     shared_flags,
+    startup,
     train_flags,
 )
-from resnet import config as configs
-from resnet.config import Config
+from resnet.config import FILE as CONFIG_FILE
+from resnet.config import Config, check_ranks, refuse_other
+from resnet.config import load as load_config
+from resnet.config import resolve as resolve_config
+from resnet.config import save as save_config
 from resnet.data import record_sets
 from resnet.distributed import AgreedFailure, Communicator
-from resnet.placement import Place
+from resnet.placement import ProcessInfo, Threads
 from resnet.run_lock import Locked, RunLock
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from resnet.data.example_shard import ExampleShard
 
 FLAGS = flags.FLAGS
 
 
 def main(
     argv: Sequence[str],
-    place: Place,
+    process: ProcessInfo,
     communicator: Communicator,
     signals: StopSignals,
 ) -> None:
@@ -55,88 +62,216 @@ def main(
     with communicator.together():
         parse_flags(argv)
         if FLAGS.list_recipes or FLAGS.explain:
-            tell(communicator)
+            print_plan(communicator)
             return
         shared_flags.check()
         train_flags.check()
-    communicator.start_watchdog(place, FLAGS.stall_seconds, FLAGS.model_dir)
-    for what, value in installation.describe().items():
-        communicator.require_same(what, value)
+    startup.join_job(process, communicator, FLAGS.stall_seconds, FLAGS.model_dir)
     record_set = record_sets.open_record_set(
-        FLAGS.data_dir, "train", place, communicator
+        FLAGS.data_dir, "train", process, communicator
     )
-    contents = record_set.manifest
+    config, splits = resolve_settings(record_set.manifest, communicator)
+    shared = dataclasses.replace(config, data_dir="")  # It may differ between hosts.
+    startup.check_same_settings(
+        "data set and settings", record_set, shared, communicator
+    )
+    shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
+    threads = startup.settle_placement(
+        process,
+        communicator,
+        FLAGS.num_intra_threads,
+        FLAGS.num_inter_threads,
+        FLAGS.kmp_blocktime,
+    )
+    if any(communicator.gather(bool(signals.seen))):
+        raise Preempted("stopped before the training began")
+
+    startup.start_tensorflow(communicator)  # Its environment is set now.
+    from resnet import precision
+
+    shares = startup.open_shards(record_set, shards, communicator)
+    config = dataclasses.replace(
+        config, precision=precision.choose(config.precision, communicator)
+    )
+    write_settings(config, communicator)
+    train(config, shares, threads, communicator, signals)
+
+
+def print_plan(communicator: Communicator) -> None:
+    """Prints the recipes, or what the run would do, on rank 0.
+
+    Raises:
+        UserError: If the settings of the run are wrong.
+    """
+    if FLAGS.list_recipes:
+        program.print_to_pipe(explain.list_recipes(list(recipes.RECIPES.values())))
+        return
+    shared_flags.check_values()
+    recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
+    num_examples, class_names = recipe.num_train_examples, ("of the data",)
+    if FLAGS.data_dir:
+        contents = manifest.load(FLAGS.data_dir, "train").manifest
+        num_examples = contents.splits["train"].num_examples
+    config = resolve_config(recipe, given, num_examples, class_names)
+    if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
+        config = dataclasses.replace(config, mode="train")
+    if config.initial_weights:
+        checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
+    num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
+    check_ranks(config, num_ranks)
+    changes = recipe_changes.of_run(recipe, given, config, num_ranks)
+    if FLAGS.explain_plot and communicator.rank == 0:
+        from resnet import explain_plot, picture_file  # Takes a second to import.
+
+        picture = pathlib.Path(FLAGS.explain_plot)
+        picture_file.write(explain_plot.draw(config), picture, "--explain_plot")
+    program.print_to_pipe(explain.explain(recipe, config, num_ranks, changes))
+
+
+def resolve_settings(
+    contents: manifest.Manifest, communicator: Communicator
+) -> tuple[Config, list[str]]:
+    """Returns the settings of the run and the names of the splits that it reads.
+
+    Rank 0 creates and locks the model directory. If it holds a run, this run must have
+    the same settings. All ranks get the precision of rank 0.
+
+    Args:
+        contents: The manifest of the data set.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if a setting is wrong, or if the model directory
+            can't be used.
+    """
     with communicator.together():
         recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
         split = contents.splits["train"]
-        config = configs.resolve(
-            recipe, given, split.num_examples, contents.class_names
-        )
-        splits = [contents.splits[name] for name in splits_to_read(config, contents)]
-        configs.check_ranks(config, communicator.num_ranks)
+        config = resolve_config(recipe, given, split.num_examples, contents.class_names)
+        splits = splits_to_read(config, contents)
+        check_ranks(config, communicator.num_ranks)
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
             make_model_dir(config.model_dir)
             take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
-            config = join_old_run(config)
-    communicator.require_same(
-        "data set and settings",
-        repr(
-            (
-                dataclasses.replace(contents, source={}),
-                dataclasses.replace(config, data_dir="", precision=""),
-            )
-        ),
-    )
-    shards = {
-        split.name: record_sets.check_split(
-            record_set, split, config.shard_by, communicator
+            config = match_saved_run(config)
+    precision = communicator.broadcast(config.precision)
+    return dataclasses.replace(config, precision=precision), splits
+
+
+def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
+    """Returns the splits of the data set that the run needs.
+
+    Raises:
+        UserError: If --eval_every is set, but there is no validation split.
+    """
+    if config.mode == "train":
+        return ["train"]
+    if "validation" in contents.splits:
+        return ["train", "validation"]
+    if config.eval_every:
+        raise UserError(
+            "--eval_every needs a validation split, and this data set has none. Leave"
+            " the flag out, or convert the validation images too."
         )
-        for split in splits
-    }
-    config = dataclasses.replace(
-        config, precision=communicator.broadcast(config.precision)
-    )
-    threads = program.settle_placement(
-        place,
-        communicator,
-        FLAGS.num_intra_threads,
-        FLAGS.num_inter_threads,
-        FLAGS.kmp_blocktime,
-    )
+    return ["train"]
 
-    if any(communicator.gather(bool(signals.seen))):
-        raise Preempted("stopped before the training began")
-    program.start_tensorflow(communicator)  # Now that its environment is settled.
-    from resnet import precision, train
-    from resnet.data import example_shard, record_files
 
-    with communicator.together():
-        shares = {
-            name: example_shard.shard_of_rank(
-                record_files.open_split(record_set, name),
-                shards_of_ranks,
-                communicator.rank,
-            )
-            for name, shards_of_ranks in shards.items()
-        }
-    config = dataclasses.replace(
-        config, precision=precision.choose(config.precision, communicator)
-    )
+def make_model_dir(model_dir: str) -> None:
+    """Creates the folder if it doesn't exist.
+
+    Raises:
+        UserError: If it is not writable.
+    """
+    try:
+        pathlib.Path(model_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=model_dir).close()
+    except OSError as error:
+        raise _not_writable(error) from error
+
+
+def take_lock(model_dir: pathlib.Path) -> None:
+    """Locks the folder until the process ends.
+
+    Raises:
+        UserError: If it can't; `failure.json` then says whether another job holds it.
+    """
+    try:
+        atexit.register(RunLock(model_dir).release)
+    except Locked as error:
+        failure_file.write(model_dir, str(error), is_locked=True)
+        raise
+
+
+def match_saved_run(config: Config) -> Config:
+    """Returns the settings; precision "auto" is replaced by that of a saved run.
+
+    A run without a checkpoint doesn't count: its files are overwritten.
+
+    Raises:
+        UserError: If the folder holds a run with other settings, naming the
+            differences; or if a new run has initial weights that don't exist.
+    """
+    model_dir = pathlib.Path(config.model_dir)
+    if not checkpoint_folders.saved_steps(model_dir):
+        if config.initial_weights:
+            checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
+        return config
+    if not (model_dir / CONFIG_FILE).exists():
+        return config
+    old = load_config(config.model_dir)
+    if config.precision == "auto":
+        config = dataclasses.replace(config, precision=old.precision)
+    refuse_other(old, config)
+    return config
+
+
+def write_settings(config: Config, communicator: Communicator) -> None:
+    """Writes `config.json` on rank 0, and logs how the run deviates from its recipe.
+
+    Raises:
+        AgreedError: On all ranks, if the model directory is not writable.
+    """
     with communicator.together():
         if communicator.rank == 0:
             try:
-                configs.save(config)
+                save_config(config)
             except OSError as error:
-                raise UserError(
-                    f"--model_dir must be a folder that can be written to: {error}"
-                ) from error
+                raise _not_writable(error) from error
+    recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
     for change in recipe_changes.of_run(recipe, given, config, communicator.num_ranks):
         logging.info("Changed from the recipe: %s.", change)
+
+
+def _not_writable(error: OSError) -> UserError:
+    return UserError(f"--model_dir must be a writable folder: {error}")
+
+
+def train(
+    config: Config,
+    shares: Mapping[str, "ExampleShard"],
+    threads: Threads,
+    communicator: Communicator,
+    signals: StopSignals,
+) -> None:
+    """Trains, and writes `failure.json` if the run fails on all ranks.
+
+    Args:
+        config: The settings of the run.
+        shares: What this rank reads of each split.
+        threads: The threads of this rank.
+        communicator: The ranks.
+        signals: The stop requests of this rank.
+
+    Raises:
+        AgreedFailure: On all ranks, if the run fails, such as by a non-finite loss.
+    """
+    from resnet import train as training  # Imports TensorFlow.
+
     try:
-        train.train_and_evaluate(
+        training.train_and_evaluate(
             config,
             shares["train"],
             shares.get("validation"),
@@ -150,111 +285,11 @@ def main(
         raise
 
 
-def tell(communicator: Communicator) -> None:
-    """Has rank 0 print the recipes, or what the run would do.
-
-    Raises:
-        UserError: If the run's settings are wrong.
-    """
-    if FLAGS.list_recipes:
-        program.show(explain.list_recipes(list(recipes.RECIPES.values())))
-        return
-    shared_flags.check_values()
-    recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
-    num_examples, class_names = recipe.num_train_examples, ("of the data",)
-    if FLAGS.data_dir:
-        contents = manifest.load(FLAGS.data_dir, "train").manifest
-        num_examples = contents.splits["train"].num_examples
-    config = configs.resolve(recipe, given, num_examples, class_names)
-    if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
-        config = dataclasses.replace(config, mode="train")
-    if config.initial_weights:
-        checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
-    num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
-    configs.check_ranks(config, num_ranks)
-    changes = recipe_changes.of_run(recipe, given, config, num_ranks)
-    if FLAGS.explain_plot and communicator.rank == 0:
-        from resnet import explain_plot, picture_file  # Takes a second to import.
-
-        picture = pathlib.Path(FLAGS.explain_plot)
-        picture_file.write(explain_plot.draw(config), picture, "--explain_plot")
-    program.show(explain.explain(recipe, config, num_ranks, changes))
-
-
-def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
-    """Returns the splits of the data set that the run needs.
-
-    Raises:
-        UserError: If it is to evaluate at certain times and there is none to evaluate.
-    """
-    if config.mode == "train":
-        return ["train"]
-    if "validation" in contents.splits:
-        return ["train", "validation"]
-    if config.eval_every:
-        raise UserError(
-            "--eval_every needs a validation split, which this data set hasn't. Leave"
-            " it out, or convert the validation pictures too."
-        )
-    return ["train"]
-
-
-def make_model_dir(model_dir: str) -> None:
-    """Makes the folder if there is none.
-
-    Raises:
-        UserError: If it can't be written to.
-    """
-    try:
-        pathlib.Path(model_dir).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=model_dir).close()
-    except OSError as error:
-        raise UserError(
-            f"--model_dir must be a folder that can be written to: {error}"
-        ) from error
-
-
-def take_lock(model_dir: pathlib.Path) -> None:
-    """Takes the folder's lock until the process ends.
-
-    Raises:
-        UserError: If it can't; `failure.json` then says whether another job holds it.
-    """
-    try:
-        atexit.register(RunLock(model_dir).release)
-    except Locked as error:
-        failure_file.write(model_dir, str(error), is_locked=True)
-        raise
-
-
-def join_old_run(config: Config) -> Config:
-    """Returns the settings, a precision of "auto" replaced by that of the run there.
-
-    A run that saved nothing is none: what it left is written anew.
-
-    Raises:
-        UserError: If the folder holds a run with other settings, naming what differs;
-            or a new run is to begin with weights that aren't there.
-    """
-    model_dir = pathlib.Path(config.model_dir)
-    if not checkpoint_folders.saved_steps(model_dir):
-        if config.initial_weights:
-            checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
-        return config
-    if not (model_dir / configs.FILE).exists():
-        return config
-    old = configs.load(config.model_dir)
-    if config.precision == "auto":
-        config = dataclasses.replace(config, precision=old.precision)
-    configs.refuse_other(old, config)
-    return config
-
-
 def run(signals: StopSignals | None = None) -> None:
     """Runs the program and exits.
 
     Args:
-        signals: What may ask it to leave; None: those that come from now on.
+        signals: The stop requests since an earlier time; None for those from now on.
     """
     program.run(functools.partial(main, signals=signals or StopSignals()))
 

@@ -149,7 +149,7 @@ def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
             *more,
             cwd=tmp_path,
         )
-        assert "needs a validation split, which this data set hasn't" in refusal(job)
+        assert "needs a validation split, and this data set has none" in refusal(job)
     job = run(
         "resnet/resnet_main.py",
         *flags,
