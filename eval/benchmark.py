@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from absl import flags
@@ -32,11 +32,12 @@ from resnet import (
     placement,
     program,
     shared_flags,  # noqa: F401 - defines flags.
+    startup,
 )
 from resnet.data import record_sets
 from resnet.distributed import Communicator
 from resnet.models import names
-from resnet.placement import Place
+from resnet.placement import ProcessInfo
 
 FLAGS = flags.FLAGS
 
@@ -74,24 +75,24 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     fact("sweep_ranks", False, "Measure ranks x threads that use all cores.")
 
 
-def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
+def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say."""
     with communicator.together():
         parse_flags(argv)
         fields = dataclasses.fields(Settings)
         settings = Settings(**{one.name: FLAGS[one.name].value for one in fields})
         settings.check()
-        check_flags(place)
+        check_flags(process)
     if FLAGS.vs or FLAGS.sweep_ranks:
         with communicator.together():  # In its words, although nobody else is there.
             result = compare(settings) if FLAGS.vs else sweep(settings)
     else:
-        result = measure(settings, place, communicator).as_dict()
+        result = measure(settings, process, communicator).as_dict()
     if FLAGS.json:
         print(json.dumps(result), flush=True)
 
 
-def check_flags(place: Place) -> None:
+def check_flags(process: ProcessInfo) -> None:
     """Refuses flags that don't go together.
 
     Raises:
@@ -103,7 +104,7 @@ def check_flags(place: Place) -> None:
     modes = [name for name in ("vs", "sweep_ranks", "profile") if FLAGS[name].value]
     if len(modes) > 1:
         raise UserError(f"--{modes[0]} and --{modes[1]} exclude each other; got both.")
-    if place.num_ranks > 1 and (FLAGS.vs or FLAGS.sweep_ranks):
+    if process.num_ranks > 1 and (FLAGS.vs or FLAGS.sweep_ranks):
         raise UserError(f"--{modes[0]} starts its ranks by itself; leave mpirun out.")
     if not FLAGS.vs and (FLAGS["ranks"].present or FLAGS["pairs"].present):
         raise UserError("--ranks and --pairs belong to --vs; leave them out.")
@@ -142,41 +143,40 @@ def sweep(settings: Settings) -> dict[str, Any]:
     return {"layouts": rank_layouts.sweep(settings, num_cores, run)}
 
 
-def measure(settings: Settings, place: Place, communicator: Communicator) -> Report:
+def measure(
+    settings: Settings, process: ProcessInfo, communicator: Communicator
+) -> Report:
     """Measures on all ranks; prints the figures and returns them."""
     record_set = None
     if settings.data_dir:
         record_set = record_sets.open_record_set(
-            settings.data_dir, "train", place, communicator
+            settings.data_dir, "train", process, communicator
         )
     data = record_set.manifest if record_set else None
     with communicator.together():
         config = settings.config(communicator.num_ranks, data)
-    communicator.require_same("data set and settings", repr((settings, config)))
-    if record_set and data:
-        shards = record_sets.check_split(
-            record_set, data.splits["train"], config.shard_by, communicator
-        )
-    threads = program.settle_placement(
-        place,
+    startup.check_same_settings(
+        "data set and settings", record_set, (settings, config), communicator
+    )
+    shards = {}
+    if record_set:
+        shards = startup.check_shards(record_set, ["train"], "example", communicator)
+    threads = startup.settle_placement(
+        process,
         communicator,
         settings.num_intra_threads,
         settings.num_inter_threads,
         settings.kmp_blocktime,
     )
 
-    program.start_tensorflow(communicator)  # Now that its environment is settled.
+    startup.start_tensorflow(communicator)  # Its environment is set now.
     from eval import throughput
-    from resnet.data import record_files
-    from resnet.data.example_shard import shard_of_rank
 
-    share = None
+    shares = {}
     if record_set:
-        with communicator.together():
-            records = record_files.open_split(record_set, "train")
-        share = shard_of_rank(records, shards, communicator.rank)
+        shares = startup.open_shards(record_set, shards, communicator)
     report, profile = throughput.measure(
-        settings, config, share, threads, FLAGS.profile, communicator
+        settings, config, shares.get("train"), threads, FLAGS.profile, communicator
     )
     print(report.table())
     if profile:

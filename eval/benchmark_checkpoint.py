@@ -19,7 +19,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
 
 from data_prep import errors
 from resnet import config as configs
-from resnet import imagenet_recipes, program
+from resnet import imagenet_recipes, startup
 from resnet.distributed import Communicator
 from resnet.placement import Place
 
@@ -29,7 +29,7 @@ ROUNDS = 10
 def main() -> None:
     """Measures, and prints what it finds."""
     communicator = Communicator(Place())
-    program.start_tensorflow(communicator)
+    startup.start_tensorflow(communicator)
     import tensorflow as tf
 
     from resnet import checkpoints

@@ -22,7 +22,7 @@ from resnet.checkpoint_watch import CheckpointWatch
 from resnet.checkpoints import Checkpoint
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
-from resnet.recalibration import Recalibration
+from resnet.recalibration import PreciseBN
 from resnet.train_state import TrainState
 
 _REPORTS = 10  # Lines of progress in one evaluation.
@@ -36,7 +36,7 @@ class CheckpointEvaluation:
         model_dir: Path,
         state: TrainState,
         evaluator: Evaluator,
-        recalibration: Recalibration | None,
+        precise_bn: PreciseBN | None,
         weights: Sequence[str],
         report: EvaluationReport,
         communicator: Communicator,
@@ -47,7 +47,7 @@ class CheckpointEvaluation:
             model_dir: Folder of the run; rank 0 reads it.
             state: Of the run: what the evaluator's network belongs to.
             evaluator: Evaluates it.
-            recalibration: Recalibrates it first, if it is not None.
+            precise_bn: Recomputes the statistics of batch normalization first, if any.
             weights: Names of `weights_in_turn` to evaluate.
             report: Tells the results.
             communicator: The ranks.
@@ -55,7 +55,7 @@ class CheckpointEvaluation:
         self._model_dir = model_dir
         self._state = state
         self._evaluator = evaluator
-        self._recalibration = recalibration
+        self._precise_bn = precise_bn
         self._weights = weights
         self._report = report
         self._communicator = communicator
@@ -175,7 +175,7 @@ class CheckpointEvaluation:
         return weights_in_turn.each(
             self._state,
             self._weights,
-            self._recalibration,
+            self._precise_bn,
             self._metadata.get("num_ranks", 1),
         )
 

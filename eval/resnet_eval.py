@@ -6,10 +6,10 @@ python eval/resnet_eval.py --eval_batch_size 200 --data_dir=RECORDS --model_dir=
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from absl import flags
@@ -18,119 +18,163 @@ from data_prep.errors import UserError, parse_flags
 from data_prep.records.manifest import RecordSet
 from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
-from resnet import config as configs
-from resnet import program, setting_bounds, shared_flags
+from resnet import program, setting_bounds, shared_flags, startup
 from resnet.checkpoint_watch import CheckpointWatch
 from resnet.config import Config
+from resnet.config import load as load_config
 from resnet.data import record_sets
 from resnet.distributed import Communicator
-from resnet.placement import Place
+from resnet.placement import ProcessInfo, Threads
 from resnet.stop_signals import StopSignals
+
+if TYPE_CHECKING:  # They import TensorFlow.
+    from eval.checkpoint_evaluation import CheckpointEvaluation
+    from resnet.data.example_shard import ExampleShard
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
     "checkpoints",
     "latest",
-    "Which: latest, best, all, phases (those that end one), or steps: 100,200.",
+    "Checkpoints to evaluate: latest, best (highest top-1), all, phases (the last one"
+    " of each phase), or a list of steps such as 100,200.",
 )
 flags.DEFINE_enum(
     "weights",
     None,
     ("raw", "ema", "both"),
-    "The weights, their moving average, or both; unset: both, if the run has one.",
+    "Weights to evaluate: raw, ema (their exponential moving average), or both. By"
+    " default both if the run has EMA weights, else raw.",
 )
 flags.DEFINE_enum(
     "combine",
     "none",
     ("none", "weights", "predictions"),
-    "Evaluate the mean of the checkpoints' weights, or of their predictions, instead"
-    " of each.",
+    "Evaluate the mean of the checkpoints' weights or the mean of their predictions,"
+    " instead of each checkpoint by itself.",
 )
 flags.DEFINE_enum(
     "views",
     "center",
     setting_bounds.VIEWS,
-    "Of each picture, whose predictions are averaged: its center, that and its mirror"
-    " image, corners and center, or these and their mirror images.",
+    "Test-time augmentation: predictions are averaged over the center crop; center and"
+    " its horizontal flip; four corners and center; or these five and their flips.",
 )
 flags.DEFINE_bool(
-    "watch", False, "Evaluate each checkpoint as it appears, up to the run's last."
+    "watch", False, "Evaluate each checkpoint as it appears, up to the last of the run."
 )
 flags.DEFINE_float(
-    "watch_minutes", 60.0, "How long to wait for each; then the exit code is 1."
+    "watch_minutes",
+    60.0,
+    "Minutes that --watch waits for each checkpoint; a timeout exits with code 1.",
 )
-flags.DEFINE_string("json_file", None, "File that the results are written to as JSON.")
+flags.DEFINE_string("json_file", None, "JSON file to write the results to.")
 
 
-def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
+def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Evaluates as the flags say."""
     with communicator.together():
         parse_flags(argv)
         shared_flags.check()
         requested = checkpoint_choice.parse(FLAGS.checkpoints)
         check_own_flags()
-    model_dir = pathlib.Path(FLAGS.model_dir)
     signals = StopSignals() if FLAGS.watch else None
-    communicator.start_watchdog(place, FLAGS.stall_seconds)
+    startup.join_job(process, communicator, FLAGS.stall_seconds)
     record_set = record_sets.open_record_set(
-        FLAGS.data_dir, "validation", place, communicator
+        FLAGS.data_dir, "validation", process, communicator
     )
-    watch = None
-    if signals is not None:
-        watch = CheckpointWatch(model_dir, FLAGS.watch_minutes, communicator, signals)
-        watch.next_step()  # A run that saved nothing may still change its settings.
-    config, steps = None, []
+    watch = start_watch(communicator, signals) if signals else None
+    run_config, steps = read_run(requested, watch is not None, communicator)
     with communicator.together():
-        if communicator.rank == 0:
-            config = configs.load(FLAGS.model_dir)
-            if watch is None:
-                steps = checkpoint_choice.choose(requested, model_dir)
-                check_combination(steps)
-    config, steps = communicator.broadcast((config, steps))
-    with communicator.together():
-        check_classes(record_set, config)
-        weights = weights_to_evaluate(config)
-    communicator.require_same(
-        "validation data and run",
-        repr((dataclasses.replace(record_set.manifest, source={}), config)),
+        check_classes(record_set, run_config)
+        weights = weights_to_evaluate(run_config)
+    startup.check_same_settings(
+        "validation data and run", record_set, run_config, communicator
     )
-    config = with_flags(config)
+    config = with_flags(run_config)
     with communicator.together():
         splits = splits_to_read(config, record_set)
-    shards = {
-        name: record_sets.check_split(
-            record_set,
-            record_set.manifest.splits[name],
-            config.shard_by,
-            communicator,
-        )
-        for name in splits
-    }
-    threads = program.settle_placement(
-        place,
+    shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
+    threads = startup.settle_placement(
+        process,
         communicator,
         FLAGS.num_intra_threads,
         FLAGS.num_inter_threads,
         FLAGS.kmp_blocktime,
     )
 
-    program.start_tensorflow(communicator)  # Now that its environment is settled.
-    from eval.checkpoint_evaluation import CheckpointEvaluation
+    startup.start_tensorflow(communicator)  # Its environment is set now.
     from resnet import precision
-    from resnet.data import example_shard, record_files
+
+    shares = startup.open_shards(record_set, shards, communicator)
+    precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
+    evaluation = make_evaluation(
+        config, shares, threads, weights, signals, communicator
+    )
+    evaluate(evaluation, requested, steps, watch)
+
+
+def start_watch(communicator: Communicator, signals: StopSignals) -> CheckpointWatch:
+    """Returns the watch of the run, once it has written its first checkpoint.
+
+    Before that, the run may still change its settings.
+    """
+    watch = CheckpointWatch(
+        pathlib.Path(FLAGS.model_dir), FLAGS.watch_minutes, communicator, signals
+    )
+    watch.next_step()
+    return watch
+
+
+def read_run(
+    requested: checkpoint_choice.Requested, is_watched: bool, communicator: Communicator
+) -> tuple[Config, list[int]]:
+    """Returns the settings of the run, and the steps of the checkpoints to evaluate.
+
+    Rank 0 reads them for all ranks. A run that is watched has no list of steps.
+
+    Args:
+        requested: The requested checkpoints, as `checkpoint_choice.parse` returns them.
+        is_watched: Whether checkpoints are evaluated as they appear.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if there is no run, or no such checkpoint.
+    """
+    config, steps = None, []
+    with communicator.together():
+        if communicator.rank == 0:
+            config = load_config(FLAGS.model_dir)
+            if not is_watched:
+                model_dir = pathlib.Path(FLAGS.model_dir)
+                steps = checkpoint_choice.choose(requested, model_dir)
+                check_combination(steps)
+    return communicator.broadcast((config, steps))
+
+
+def make_evaluation(
+    config: Config,
+    shares: Mapping[str, "ExampleShard"],
+    threads: Threads,
+    weights: Sequence[str],
+    signals: StopSignals | None,
+    communicator: Communicator,
+) -> "CheckpointEvaluation":
+    """Returns the evaluation of checkpoints, with the network of the run.
+
+    Args:
+        config: The settings of the run, with those of this evaluation.
+        shares: What this rank reads of each split.
+        threads: The threads of this rank.
+        weights: The names of the weights to evaluate, as in `weights_in_turn`.
+        signals: The stop requests of this rank, if checkpoints are watched.
+        communicator: The ranks.
+    """
+    from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluate import Evaluator
-    from resnet.recalibration import Recalibration
+    from resnet.recalibration import PreciseBN
     from resnet.train_state import TrainState
 
-    with communicator.together():
-        shares = {
-            name: example_shard.shard_of_rank(
-                record_files.open_split(record_set, name), of_ranks, communicator.rank
-            )
-            for name, of_ranks in shards.items()
-        }
-    precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     state = TrainState(config)
     num_parallel_calls = FLAGS.num_parallel_calls or len(threads.cpus)
     evaluator = Evaluator(
@@ -142,9 +186,9 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
         FLAGS.views,
         signals,
     )
-    recalibration = None
+    precise_bn = None
     if config.recalibration_batches:
-        recalibration = Recalibration(
+        precise_bn = PreciseBN(
             state.model,
             shares["train"],
             config,
@@ -152,13 +196,32 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
             num_parallel_calls,
             signals,
         )
-    report = EvaluationReport(
-        settings_for_json(config),
-        FLAGS.json_file if communicator.rank == 0 else None,
+    json_file = FLAGS.json_file if communicator.rank == 0 else None
+    return CheckpointEvaluation(
+        pathlib.Path(FLAGS.model_dir),
+        state,
+        evaluator,
+        precise_bn,
+        weights,
+        EvaluationReport(settings_for_json(config), json_file),
+        communicator,
     )
-    evaluation = CheckpointEvaluation(
-        model_dir, state, evaluator, recalibration, weights, report, communicator
-    )
+
+
+def evaluate(
+    evaluation: "CheckpointEvaluation",
+    requested: checkpoint_choice.Requested,
+    steps: Sequence[int],
+    watch: CheckpointWatch | None,
+) -> None:
+    """Evaluates the requested checkpoints.
+
+    Args:
+        evaluation: The evaluation of checkpoints.
+        requested: The requested checkpoints, as `checkpoint_choice.parse` returns them.
+        steps: Their steps.
+        watch: The checkpoints of a run that is watched; otherwise None.
+    """
     if watch is not None:
         evaluation.all_that_come(watch)
     elif FLAGS.combine == "weights":
@@ -172,7 +235,7 @@ def main(argv: Sequence[str], place: Place, communicator: Communicator) -> None:
 
 
 def check_own_flags() -> None:
-    """Refuses flags that can't be, or not together.
+    """Refuses flags that are out of range or contradict each other.
 
     Raises:
         UserError: With a sentence for the first such flag.
@@ -190,27 +253,27 @@ def check_own_flags() -> None:
         return
     if FLAGS.combine != "none":
         raise UserError(
-            "--watch evaluates each checkpoint by itself, and can't combine them. Leave"
+            "--watch evaluates each checkpoint by itself and can't combine them. Leave"
             " out --watch or --combine."
         )
     if FLAGS["checkpoints"].present and FLAGS.checkpoints != "all":
         raise UserError(
-            "--watch evaluates all checkpoints that it sees; got"
-            f" --checkpoints={FLAGS.checkpoints}. Leave out one of them."
+            "--watch evaluates all checkpoints as they appear; got"
+            f" --checkpoints={FLAGS.checkpoints}. Leave out one of the two flags."
         )
 
 
 def check_combination(steps: Sequence[int]) -> None:
-    """Refuses to combine what is only one checkpoint.
+    """Refuses to combine a single checkpoint.
 
     Raises:
-        UserError: If it is.
+        UserError: If --combine is set and there are fewer than two checkpoints.
     """
     if FLAGS.combine != "none" and len(steps) < 2:
         raise UserError(
-            f"--combine={FLAGS.combine} needs several checkpoints;"
-            f" --checkpoints={FLAGS.checkpoints} is that of step {steps[0]} alone. Name"
-            " others, such as --checkpoints=all."
+            f"--combine={FLAGS.combine} needs at least two checkpoints;"
+            f" --checkpoints={FLAGS.checkpoints} is only that of step {steps[0]}. Name"
+            " more, for example with --checkpoints=all."
         )
 
 
@@ -224,14 +287,14 @@ def weights_to_evaluate(config: Config) -> list[str]:
         return {"raw": ["raw"], "ema": ["ema"]}.get(FLAGS.weights, ["raw", "ema"])
     if FLAGS.weights in ("ema", "both"):
         raise UserError(
-            f"--weights={FLAGS.weights} needs a run with a moving average of its"
-            f" weights (--ema_decay); the one in {FLAGS.model_dir} has none."
+            f"--weights={FLAGS.weights} needs a run with EMA weights (--ema_decay); the"
+            f" run in {FLAGS.model_dir} has none."
         )
     return ["raw"]
 
 
 def with_flags(config: Config) -> Config:
-    """Returns the settings of the run, but for those that evaluation has flags for."""
+    """Returns the settings of the run, overridden by the flags of evaluation."""
     given = {
         name: FLAGS[name].value
         for name in ("eval_batch_size", "on_bad_record", "recalibration_batches")
@@ -244,21 +307,21 @@ def splits_to_read(config: Config, record_set: RecordSet) -> list[str]:
     """Returns the splits of the data set that evaluation needs.
 
     Raises:
-        UserError: If the set doesn't have them.
+        UserError: If the data set doesn't have them.
     """
     if not config.recalibration_batches:
         return ["validation"]
     if "train" not in record_set.manifest.splits:
         raise UserError(
-            f"--recalibration_batches={config.recalibration_batches}, the run's own if"
-            f" it isn't given, needs training images; {record_set.records_dir} has"
-            " none. Name a --data_dir that has, or --recalibration_batches=0."
+            f"--recalibration_batches={config.recalibration_batches} (by default the"
+            f" run's setting) needs training images; {record_set.records_dir} has none."
+            " Name a --data_dir that has them, or --recalibration_batches=0."
         )
     return ["validation", "train"]
 
 
 def settings_for_json(config: Config) -> dict[str, Any]:
-    """Returns what the file of results says of all of them."""
+    """Returns the settings that the JSON file of the results holds."""
     return {
         "model_dir": FLAGS.model_dir,
         "views": FLAGS.views,
@@ -268,19 +331,19 @@ def settings_for_json(config: Config) -> dict[str, Any]:
 
 
 def check_classes(record_set: RecordSet, config: Config) -> None:
-    """Refuses a data set with other classes than the run.
+    """Refuses a data set whose classes differ from those of the run.
 
     Raises:
-        UserError: If it has.
+        UserError: If they differ.
     """
     contents = record_set.manifest
     if contents.class_names != config.class_names:
         raise UserError(
-            f"the run in {FLAGS.model_dir} knows {config.num_classes} classes"
-            f" ({config.class_names[0]}, ...), the data in"
-            f" {record_set.records_dir} has"
-            f" {len(contents.class_names)} ({contents.class_names[0]}, ...): they must"
-            " be the same"
+            "the data set must have the classes of the run; the run in"
+            f" {FLAGS.model_dir} has {config.num_classes} classes"
+            f" ({config.class_names[0]}, ...), the data set in {record_set.records_dir}"
+            f" has {len(contents.class_names)} ({contents.class_names[0]}, ...). Name"
+            " the --data_dir that the run was trained on."
         )
 
 

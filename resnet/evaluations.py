@@ -6,7 +6,7 @@ from resnet.config import Config
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed import Communicator
 from resnet.evaluate import Evaluator
-from resnet.recalibration import Recalibration
+from resnet.recalibration import PreciseBN
 from resnet.run_log import RunLog
 from resnet.stop_signals import StopSignals
 from resnet.train_state import TrainState, averaged_batch_norm
@@ -41,7 +41,7 @@ class Evaluations:
         self._state = state
         self._communicator = communicator
         self._evaluator: Evaluator | None = None
-        self._recalibration: Recalibration | None = None
+        self._recalibration: PreciseBN | None = None
         if eval_shard is None:
             return
         self._evaluator = Evaluator(
@@ -49,7 +49,7 @@ class Evaluations:
             signals=signals,
         )
         if config.recalibration_batches:
-            self._recalibration = Recalibration(
+            self._recalibration = PreciseBN(
                 *(state.model, train_shard, config, communicator, num_parallel_calls),
                 signals,
             )

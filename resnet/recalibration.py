@@ -1,12 +1,13 @@
-"""Statistics of batch normalization over a number of batches, for evaluation.
+"""PreciseBN: batch normalization statistics computed over many batches.
 
-In training, moving averages follow a network that changes; these are of the network as
-it is.
+The moving averages of training lag behind the weights. PreciseBN computes the
+statistics of the current weights, for evaluation.
 
 Source: Wu and Johnson 2021, arXiv:2105.07576, section 3 ("PreciseBN").
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -16,19 +17,20 @@ from resnet import phases
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import Batch
 from resnet.distributed import Communicator
 from resnet.stop_signals import Preempted, StopSignals
 from resnet.train_state import assign_flat
 
 
-class Recalibration:
+class PreciseBN:
     """Replaces the moving means and variances of a network by exact ones.
 
-    The images are those of the first `config.recalibration_batches` batches of the
-    training's order, changed as the phase of the last step changes them. A batch is as
-    many as a rank normalizes together in training, and is computed by one rank as a
-    whole: so the statistics depend neither on how many ranks do it nor on the batch
-    size of evaluation.
+    The images are those of the first `config.recalibration_batches` batches in the
+    order of training, with the augmentation of the phase of the last step. A batch has
+    as many images as a rank normalizes together in training, and one rank computes the
+    whole batch. Therefore the statistics depend neither on the number of ranks that
+    compute them nor on the batch size of evaluation.
     """
 
     def __init__(
@@ -40,18 +42,18 @@ class Recalibration:
         num_parallel_calls: int,
         signals: StopSignals | None = None,
     ) -> None:
-        """Prepares it; the first time makes the graph.
+        """Prepares the computation; the first `apply` traces its graph.
 
         Args:
-            model: The network, all of whose normalizations have the same decay.
-            share: This rank's share of the training split.
-            config: The run's settings.
+            model: The network, whose normalization layers have the same decay.
+            share: The part of the training split that this rank reads.
+            config: The settings of the run.
             communicator: The ranks.
-            num_parallel_calls: Pictures that a rank decodes at the same time.
-            signals: What may ask this rank to leave, between two batches.
+            num_parallel_calls: The number of images that a rank decodes in parallel.
+            signals: The stop requests of this rank, checked between two batches.
         """
         self._model = model
-        # A batch is one rank's: nobody shares it.
+        # Each batch is computed by one rank, and not divided among the ranks.
         self._share = dataclasses.replace(share, rank=0, num_ranks=1)
         self._config = config
         self._communicator = communicator
@@ -69,15 +71,15 @@ class Recalibration:
         self._statistics = tf.function(self._statistics_of_batch)
 
     def apply(self, step: int, num_ranks: int) -> None:
-        """Replaces the averages; each rank must call it.
+        """Replaces the statistics of the network. Every rank must call it.
 
         Args:
-            step: Steps done.
-            num_ranks: Ranks that the run had, which divided its global batches.
+            step: The number of steps that the run has done.
+            num_ranks: The number of ranks of the run, which divided its global batches.
 
         Raises:
-            Preempted: On all ranks, if one of them was asked to leave.
-            UserError: If a record is damaged and none may be.
+            Preempted: On all ranks, if one of them received a stop request.
+            UserError: If a record is corrupt and none may be skipped.
         """
         if not self._means:
             return
@@ -89,59 +91,55 @@ class Recalibration:
         num_channels = sum(one.shape.num_elements() for one in self._means)
         sums = np.zeros((2, num_channels))
         if first < end:
-            of_rank = batches.training(
-                self._settings(step, num_ranks),
-                self._share,
-                1,
-                first,
-                self._num_parallel_calls,
-            )
+            batches_of_rank = self._batches(step, num_ranks, first)
             for number in range(first, end):
-                if self._wants_to_leave():
+                if self._stop_requested():
                     break
                 communicator.report_status(
-                    f"recalibrating with batch {number + 1} of {total}",
-                    is_timed=number > first,  # That one may make the graph.
+                    f"computing PreciseBN of batch {number + 1} of {total}",
+                    is_timed=number > first,  # The first one may trace the graph.
                 )
-                mean, variance = self._statistics(next(of_rank).images).numpy()
+                images = next(batches_of_rank).images
+                mean, variance = self._statistics(images).numpy()
                 sums += (mean, variance + mean**2)
-        communicator.report_status("adding up the statistics", waits_for_others=True)
-        if any(communicator.gather(self._wants_to_leave())):
+        communicator.report_status("summing the statistics", waits_for_others=True)
+        if any(communicator.gather(self._stop_requested())):
             raise Preempted(
-                "stopped while recomputing batch normalization statistics",
+                "stopped while computing PreciseBN statistics",
                 "Rerun the same command to start the evaluation over",
             )
         mean, mean_square = communicator.sum(sums) / total
         assign_flat(self._means, mean)
         assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))
 
-    def _wants_to_leave(self) -> bool:
+    def _stop_requested(self) -> bool:
         return self._signals is not None and bool(self._signals.seen)
 
-    def _settings(self, step: int, num_ranks: int) -> Config:
-        """Returns settings whose global batches are the batches of one rank.
+    def _batches(self, step: int, num_ranks: int, first: int) -> Iterator[Batch]:
+        """Returns the batches of one rank of the run, from number `first` on.
 
-        The last step done is of the phase that trained the network, also where it was
-        the phase's last.
+        The phase is that of the last step done, since it trained the network, also when
+        this step was the last of its phase.
         """
         config = self._config
         phase = phases.at(config.phases, max(step - 1, 0))
-        parts = num_ranks * config.accumulation_steps
-        return dataclasses.replace(
-            config,
-            global_batch_size=config.global_batch_size // parts,
-            accumulation_steps=1,
-            phases=(
-                dataclasses.replace(phase, num_steps=config.recalibration_batches),
-            ),
-            decoded_cache_mb=0,
+        num_parts = num_ranks * config.accumulation_steps
+        return batches.train_batches(
+            self._share,
+            [dataclasses.replace(phase, num_steps=config.recalibration_batches)],
+            seed=config.seed,
+            local_batch_size=config.global_batch_size // num_parts,
+            start_step=first,
+            num_classes=config.num_classes,
+            on_bad_record=config.on_bad_record,
+            num_parallel_calls=self._num_parallel_calls,
         )
 
     def _statistics_of_batch(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the means and variances of one batch, `[2, channels]` float64.
 
         The layers move their averages towards those of the batch: average = average -
-        (average - new) * (1 - decay). From an average of 0 this leaves new * (1 -
+        (average - new) * (1 - decay). Starting at 0, the average becomes new * (1 -
         decay).
         """
         for average in (*self._means, *self._variances):
@@ -153,5 +151,5 @@ class Recalibration:
                 for averages in (self._means, self._variances)
             ]
         )
-        share_of_new = np.float32(1 - self._config.batch_norm_decay)
-        return tf.cast(moved, tf.float64) / np.float64(share_of_new)
+        weight_of_new = np.float32(1 - self._config.batch_norm_decay)
+        return tf.cast(moved, tf.float64) / np.float64(weight_of_new)

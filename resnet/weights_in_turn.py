@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from resnet.recalibration import Recalibration
+from resnet.recalibration import PreciseBN
 from resnet.train_state import TrainState
 
 # Under which names a run writes down what they are worth.
@@ -18,7 +18,7 @@ def all_of(state: TrainState) -> list[str]:
 def each(
     state: TrainState,
     chosen: Sequence[str],
-    recalibration: Recalibration | None,
+    precise_bn: PreciseBN | None,
     num_ranks: int,
 ) -> Iterator[str]:
     """Yields the names of weights; until the next one, the network has these.
@@ -29,11 +29,11 @@ def each(
     Args:
         state: Of the run.
         chosen: Names among those of `all_of`.
-        recalibration: Recalibrates them, if it is not None.
-        num_ranks: As `Recalibration.apply` takes it.
+        precise_bn: Recomputes the statistics of batch normalization first, if any.
+        num_ranks: As `PreciseBN.apply` takes it.
     """
     for name in chosen:
         with state.averaged_weights() if name == "ema" else contextlib.nullcontext():
-            if recalibration is not None:
-                recalibration.apply(state.step, num_ranks)
+            if precise_bn is not None:
+                precise_bn.apply(state.step, num_ranks)
             yield name

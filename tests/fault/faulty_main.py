@@ -80,9 +80,9 @@ def main() -> None:
 
 def patch(fault: Any, step: int) -> None:
     """Lets the fault happen to the batch of a step; TensorFlow is not imported yet."""
-    from resnet import program
+    from resnet import startup
 
-    start = program.start_tensorflow
+    start = startup.start_tensorflow
 
     def start_and_patch(communicator: Any) -> None:
         start(communicator)
@@ -99,7 +99,7 @@ def patch(fault: Any, step: int) -> None:
 
         batches.Batches.__next__ = read_or_fail  # type: ignore[method-assign]
 
-    program.start_tensorflow = start_and_patch
+    startup.start_tensorflow = start_and_patch
 
 
 main()

@@ -10,15 +10,15 @@ import numpy as np
 
 from data_prep.records import manifest
 from resnet import config as configs
-from resnet import distributed, placement, program, small_recipes
+from resnet import distributed, placement, small_recipes, startup
 
 
 def main() -> None:
     records_dir, output, num_steps, freeze, num_parts = sys.argv[1:]
     place = placement.find_place(os.environ)
     communicator = distributed.connect(place)
-    program.settle_placement(place, communicator, 1, 1, 1)
-    program.start_tensorflow(communicator)
+    startup.settle_placement(place, communicator, 1, 1, 1)
+    startup.start_tensorflow(communicator)
     from resnet import train_state
     from resnet.data import batches, record_files
     from resnet.data.example_shard import shard_of_rank

@@ -18,7 +18,7 @@ from resnet.data.record_files import RecordFiles
 from resnet.distributed import Communicator
 from resnet.models import layers
 from resnet.placement import Place
-from resnet.recalibration import Recalibration
+from resnet.recalibration import PreciseBN
 from resnet.stop_signals import Preempted
 from tests.unit.one_of_ranks import OneOfRanks
 
@@ -132,7 +132,7 @@ def recalibrate(
     num_ranks: int = 2,
 ) -> Statistics:
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    Recalibration(model, share, config, ALONE, 2).apply(step, num_ranks)
+    PreciseBN(model, share, config, ALONE, 2).apply(step, num_ranks)
     return averages(model)
 
 
@@ -185,14 +185,14 @@ def test_the_ranks_share_the_batches_and_find_the_same(
     model, records, config, num_ranks
 ):
     alone = OneOfRanks(0, 1)
-    Recalibration(
-        model, ExampleShard(records, 0, 1, NUM_EXAMPLES), config, alone, 2
-    ).apply(10, 2)
+    PreciseBN(model, ExampleShard(records, 0, 1, NUM_EXAMPLES), config, alone, 2).apply(
+        10, 2
+    )
     total = 0.0
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks)
         share = ExampleShard(records, rank, num_ranks, NUM_EXAMPLES)
-        Recalibration(model, share, config, communicator, 2).apply(10, 2)
+        PreciseBN(model, share, config, communicator, 2).apply(10, 2)
         total = total + communicator.values
     # The same numbers in another order, in float64.
     np.testing.assert_allclose(total, alone.values, rtol=1e-12)
@@ -206,7 +206,7 @@ def test_one_that_is_asked_to_leave_ends_between_two_batches(
 
     signals = Signals()
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    ours = Recalibration(model, share, config, ALONE, 2, signals)
+    ours = PreciseBN(model, share, config, ALONE, 2, signals)
     done = []
     statistics = ours._statistics
 
@@ -217,7 +217,7 @@ def test_one_that_is_asked_to_leave_ends_between_two_batches(
         return statistics(images)
 
     monkeypatch.setattr(ours, "_statistics", ask_to_leave_in_the_second)
-    with pytest.raises(Preempted, match="stopped in a recalibration"):
+    with pytest.raises(Preempted, match="stopped while computing PreciseBN"):
         ours.apply(10, 2)
     assert len(done) == 2  # Of 3.
 
@@ -230,19 +230,19 @@ def test_the_weights_stay(model, records, config):
 
 
 def test_a_network_without_normalization_reads_nothing(records, config, monkeypatch):
-    monkeypatch.setattr(batches, "training", None)
+    monkeypatch.setattr(batches, "train_batches", None)
     inputs = keras.Input((32, 32, 3))
     model = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(inputs))
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    Recalibration(model, share, config, ALONE, 2).apply(10, 2)
+    PreciseBN(model, share, config, ALONE, 2).apply(10, 2)
 
 
 def test_the_graph_is_made_once(model, records, config):
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    recalibration = Recalibration(model, share, config, ALONE, 2)
+    precise_bn = PreciseBN(model, share, config, ALONE, 2)
     for step in (2, 9, 10):
-        recalibration.apply(step, 2)
-    assert recalibration._statistics.experimental_get_tracing_count() == 1
+        precise_bn.apply(step, 2)
+    assert precise_bn._statistics.experimental_get_tracing_count() == 1
 
 
 def test_equal_images_have_no_negative_variance(model, records, config, monkeypatch):

@@ -6,7 +6,7 @@ from resnet import weights_in_turn
 from resnet.train_state import TrainState
 
 
-class Recalibration:
+class PreciseBN:
     """Sets all statistics to a number that counts its calls."""
 
     def __init__(self, state: TrainState) -> None:
@@ -50,14 +50,14 @@ def test_the_network_has_each_in_turn_and_then_its_own(state):
 
 
 def test_each_is_recalibrated_while_the_network_has_it(state):
-    recalibration = Recalibration(state)
+    precise_bn = PreciseBN(state)
     seen = [
         statistics(state)
-        for _ in weights_in_turn.each(state, ["raw", "ema"], recalibration, 3)
+        for _ in weights_in_turn.each(state, ["raw", "ema"], precise_bn, 3)
     ]
     assert seen == [{1}, {2}]
-    assert recalibration.asked == [(30, 3)] * 2
-    assert recalibration.kernels == [5, 7]
+    assert precise_bn.asked == [(30, 3)] * 2
+    assert precise_bn.kernels == [5, 7]
     assert set(kernel(state)) == {5}
 
 

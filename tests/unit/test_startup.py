@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from resnet import program
+from resnet import startup
 
 
 @pytest.fixture
@@ -18,30 +18,30 @@ def limit():
 def test_a_thousand_record_files_may_stay_open(limit):
     _, hard = limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    program.allow_open_files()
+    startup.allow_open_files()
     soft, unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == (
-        program.OPEN_FILES
+        startup.OPEN_FILES
         if hard == resource.RLIM_INFINITY
-        else min(hard, program.OPEN_FILES)
+        else min(hard, startup.OPEN_FILES)
     )
     assert unchanged == hard
 
 
 def test_a_higher_limit_stays(limit):
-    program.allow_open_files()
+    startup.allow_open_files()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    program.allow_open_files()
+    startup.allow_open_files()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 def test_tensorflow_starts_without_packages_that_only_keras_plots_need():
     script = """
 import sys
-from resnet import program
+from resnet import startup
 from resnet.distributed import Communicator
-from resnet.placement import Place
-program.start_tensorflow(Communicator(Place()))
+from resnet.placement import ProcessInfo
+startup.start_tensorflow(Communicator(ProcessInfo()))
 assert "keras" in sys.modules
 assert not {"sklearn", "matplotlib"} & set(sys.modules)
 import sklearn, matplotlib
@@ -51,7 +51,7 @@ import sklearn, matplotlib
 
 def test_what_was_imported_before_stays(monkeypatch):
     monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
-    with program._hidden(("json", "tabnanny")):
+    with startup._hidden(("json", "tabnanny")):
         assert sys.modules["json"].dumps(1) == "1"
         with pytest.raises(ImportError):
             import tabnanny
