@@ -251,7 +251,7 @@ def test_equal_images_have_no_negative_variance(model, records, config, monkeypa
     class Equal:
         images = image
 
-    monkeypatch.setattr(batches, "training", lambda *_: iter([Equal] * 3))
+    monkeypatch.setattr(batches, "train_batches", lambda *_, **__: iter([Equal] * 3))
     ours = recalibrate(model, records, config)
     for variance in ours.variances:
         assert (variance >= 0).all()
