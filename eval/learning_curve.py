@@ -1,24 +1,25 @@
-"""Draws the learning curves of a training run, or of several, into a picture.
+"""Draws the learning curves of one or several training runs.
 
 python eval/learning_curve.py --model_dir=MODEL
 python eval/learning_curve.py --model_dir=MODEL,OTHER --picture=both.png
 """
 
+import math
 import pathlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+import numpy as np
 from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep import errors
 from data_prep.errors import UserError
-from resnet import config as configs
 from resnet import (
     explain,
     explain_plot,
@@ -27,25 +28,31 @@ from resnet import (
     shared_flags,  # noqa: F401 - defines --model_dir.
 )
 from resnet.config import Config
+from resnet.config import load as load_config
 from resnet.metrics_file import FILE as METRICS_FILE
 from resnet.metrics_file import Line, read
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("picture", None, "File to write; else learning_curve.png in it.")
+flags.DEFINE_string(
+    "picture",
+    None,
+    "File to write the figure to. By default learning_curve.png in the first folder.",
+)
 
-# How each kind of evaluation is drawn, and what its label adds.
-EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", average of weights")}
+# The line style of each kind of evaluation, and the suffix of its label.
+EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
+OUTLIER_DISTANCE = 1.5  # As a multiple of the range of the 5th to 95th percentile.
 GREY = "#666666"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has written.
+    """The settings and metrics of a run.
 
     Attributes:
-        config: Its settings.
-        lines: Of `metrics.jsonl`, at least one of kind "train".
+        config: The settings of the run.
+        lines: The lines of `metrics.jsonl`, at least one of kind "train".
     """
 
     config: Config
@@ -55,9 +62,19 @@ class Run:
         """Returns a number of each line of a kind."""
         return [line[name] for line in self.lines if line["kind"] == kind]
 
+    @property
+    def loss_name(self) -> str:
+        """The name of the loss to draw: "cross_entropy", or "loss" of older runs.
+
+        "loss" is the sum of cross-entropy and weight penalty. Older runs have only it.
+        """
+        drawn = [line for line in self.lines if line["kind"] in ("train", "eval")]
+        has_all = all("cross_entropy" in line for line in drawn)
+        return "cross_entropy" if has_all else "loss"
+
 
 def main() -> None:
-    """Draws what the flags say."""
+    """Draws the runs that the flags name."""
     if not FLAGS.model_dir:
         raise UserError("--model_dir is required and must name a folder.")
     folders = [pathlib.Path(folder) for folder in FLAGS.model_dir.split(",")]
@@ -71,67 +88,152 @@ def load(model_dir: pathlib.Path) -> Run:
     """Returns the run in a folder.
 
     Raises:
-        UserError: If there is none, or it has written nothing yet.
+        UserError: If there is no run, or it has no metrics yet.
     """
     metrics = model_dir / METRICS_FILE
     lines = read(metrics) if metrics.exists() else []
     if not any(line["kind"] == "train" for line in lines):
-        raise UserError(f"expected lines of training in {metrics}; there are none yet")
-    return Run(configs.load(str(model_dir)), lines)
+        raise UserError(
+            f"expected training metrics in {metrics}; there are none yet. Wait for the"
+            " first log line, or name another --model_dir."
+        )
+    return Run(load_config(str(model_dir)), lines)
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Returns a drawing of loss, accuracy and learning rate over the epochs.
+    """Returns a figure of loss, accuracy and learning rate over the epochs.
 
     Args:
-        runs: One, whose settings are the title, or several, each in a colour.
+        runs: One run, whose settings are the title, or several, each in a color.
     """
     figure = Figure(figsize=(12, 3.6))
     losses, accuracy, rate = figure.subplots(1, 3)
-    is_alone = len(runs) == 1
-    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
-        color = f"C{number}"
-        epochs = run.column("train", "epoch")
-        losses.plot(epochs, run.column("train", "loss"), color=color, linewidth=1)
-        curve = explain.curves(run.config)["learning rate"]
-        first = phases.first_step(run.config.phases, run.config.first_phase)
-        trained = range(first, int(max(run.column("train", "step"))))
-        explain_plot.plot(rate, run.config, curve, trained, color)
-        if is_alone:
-            _add_accuracy(accuracy, run, "eval", "top5", "top-5", "o-", GREY)
-        for kind, (style, whose) in EVALUATIONS.items():
-            label = ("top-1" if is_alone else name) + whose
-            _add_accuracy(accuracy, run, kind, "top1", label, style, color)
-        losses.plot(
-            run.column("eval", "epoch"), run.column("eval", "loss"), "o", color=color
-        )
-    losses.plot([], [], color=GREY, label="training")
-    losses.plot([], [], "o", color=GREY, label="validation")
-    losses.set_title("Loss", loc="left")
-    losses.legend(frameon=False)
-    counts = {f"{count:,}" for run in runs for count in run.column("eval", "count")}
-    on = f" on {' and '.join(sorted(counts))} images" if counts else ": none yet"
-    what = "accuracy" if is_alone else "top-1"
-    accuracy.set_title(f"Validation {what}{on}, %", loc="left")
-    accuracy.set_ylim(0, 102)
-    if counts:
-        accuracy.legend(frameon=False, loc="lower right", fontsize=9)
-    rate.set_title("Learning rate", loc="left")
-    rate.set_ylim(bottom=0)
+    _draw_losses(losses, runs)
+    _draw_accuracy(accuracy, runs)
+    _draw_learning_rate(rate, runs)
     figure.suptitle(_title(runs), x=0.01, ha="left")
+    last_epoch = max(max(run.column("train", "epoch")) for run in runs)
     for axes in figure.axes:
         axes.set_xlabel("epoch")
-        axes.set_xlim(0, 1.02 * max(max(run.column("train", "epoch")) for run in runs))
+        axes.set_xlim(0, 1.02 * last_epoch)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     return figure
 
 
+def _draw_losses(axes: Axes, runs: Sequence[Run]) -> None:
+    """Draws the cross-entropy; of older runs its sum with the weight penalty.
+
+    The axis spans `robust_limits`. A triangle at its edge, with the value, stands for
+    each evaluation beyond it, and for the largest training loss beyond it.
+    """
+    drawn = [
+        (run.column(kind, "epoch"), run.column(kind, run.loss_name), kind, f"C{number}")
+        for number, run in enumerate(runs)
+        for kind in ("train", "eval")
+    ]
+    low, high = robust_limits([value for _, values, *_ in drawn for value in values])
+    edge = low + 0.97 * (high - low)
+    has_outliers = False
+    for epochs, values, kind, color in drawn:
+        is_training = kind == "train"
+        style = "-" if is_training else "o"
+        axes.plot(epochs, values, style, color=color, linewidth=1, markersize=4)
+        beyond = [
+            point for point in zip(epochs, values, strict=True) if point[1] > high
+        ]
+        if is_training and beyond:
+            beyond = [max(beyond, key=lambda point: point[1])]
+        has_outliers |= bool(beyond)
+        for epoch, value in beyond:
+            axes.plot(epoch, edge, "^", color=color)
+            axes.annotate(
+                f"{value:.3g}",
+                (epoch, edge),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                color=color,
+            )
+    axes.set_ylim(low, high)
+    axes.plot([], [], color=GREY, label="training")
+    axes.plot([], [], "o", color=GREY, markersize=4, label="validation")
+    if has_outliers:
+        axes.plot([], [], "^", color=GREY, label="beyond the axis")
+    axes.set_title(_loss_title(runs), loc="left")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _loss_title(runs: Sequence[Run]) -> str:
+    """Returns what the loss panel shows, and of which runs it is a sum."""
+    sums = [
+        name
+        for run, name in zip(runs, _names(runs), strict=True)
+        if run.loss_name == "loss"
+    ]
+    if not sums:
+        return "Cross-entropy"
+    if len(sums) == len(runs):
+        return "Cross-entropy plus weight penalty"
+    return f"Cross-entropy ({', '.join(sums)}: plus weight penalty)"
+
+
+def robust_limits(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the lower and upper limit of an axis that single outliers can't squeeze.
+
+    They are the least finite value and the greatest one that is no outlier, with a
+    margin of 4 %. An outlier exceeds the 95th percentile by more than
+    `OUTLIER_DISTANCE` times the range from the 5th to the 95th percentile.
+
+    Args:
+        values: The values to draw; NaN and infinities are ignored.
+    """
+    finite = np.array([value for value in values if math.isfinite(value)])
+    if not len(finite):
+        return 0.0, 1.0
+    p5, p95 = np.percentile(finite, [5, 95])
+    low = finite.min()
+    high = finite[finite <= p95 + OUTLIER_DISTANCE * (p95 - p5)].max()
+    margin = 0.04 * (high - low) or 0.5
+    return float(low - margin), float(high + margin)
+
+
+def _draw_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
+    """Draws top-1 accuracy; of a single run top-5 accuracy too."""
+    is_alone = len(runs) == 1
+    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        if is_alone:
+            _add_accuracy(axes, run, "eval", "top5", "top-5", "o-", GREY)
+        for kind, (style, suffix) in EVALUATIONS.items():
+            label = ("top-1" if is_alone else name) + suffix
+            _add_accuracy(axes, run, kind, "top1", label, style, f"C{number}")
+    counts = {f"{count:,}" for run in runs for count in run.column("eval", "count")}
+    on = f" on {' and '.join(sorted(counts))} images" if counts else ": none yet"
+    axes.set_title(
+        f"Validation {'accuracy' if is_alone else 'top-1'}{on}, %", loc="left"
+    )
+    axes.set_ylim(0, 102)
+    if counts:
+        axes.legend(frameon=False, loc="lower right", fontsize=9)
+
+
+def _draw_learning_rate(axes: Axes, runs: Sequence[Run]) -> None:
+    """Draws the learning rate of each step that a run has done."""
+    for number, run in enumerate(runs):
+        curve = explain.curves(run.config)["learning rate"]
+        first = phases.first_step(run.config.phases, run.config.first_phase)
+        trained = range(first, int(max(run.column("train", "step"))))
+        explain_plot.plot(axes, run.config, curve, trained, f"C{number}")
+    axes.set_title("Learning rate", loc="left")
+    axes.set_ylim(bottom=0)
+
+
 def _add_accuracy(
     axes: Axes, run: Run, kind: str, name: str, label: str, style: str, color: str
 ) -> None:
-    """Draws what evaluations of a kind found, with the last as a number."""
+    """Draws an accuracy of all evaluations of a kind; the label has the last value."""
     percents = [100 * share for share in run.column(kind, name)]
     if percents:
         label = f"{label}: {percents[-1]:.2f} %"
@@ -140,7 +242,7 @@ def _add_accuracy(
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Returns what to call each run: its recipe, or its folder if recipes are alike."""
+    """Returns the name of each run: its recipe, or its folder if recipes repeat."""
     recipes = [run.config.recipe for run in runs]
     if len(set(recipes)) == len(recipes):
         return recipes
@@ -148,7 +250,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    """Returns what the runs have in common."""
+    """Returns the settings that the runs have in common."""
     facts = [
         (
             f"{config.model} at {config.image_size} px",

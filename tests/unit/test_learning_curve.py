@@ -119,11 +119,75 @@ def test_several_runs_are_drawn_over_one_another_by_their_recipes(config):
     assert drawn(accuracy) == {
         "digits: 50.00 %": [(3.0, 50.0)],
         "mine: 50.00 %": [(3.0, 50.0)],
-        "mine, average of weights: 62.50 %": [(3.0, 62.5)],
+        "mine, EMA weights: 62.50 %": [(3.0, 62.5)],
     }
     colors = [line.get_color() for line in accuracy.get_lines()]
     assert colors[0] != colors[1] == colors[2]
     assert len(rate.get_lines()) == 2
+
+
+def with_cross_entropy(lines):
+    """Returns the lines as runs write them now: the loss without its penalty too."""
+    return [{**line, "cross_entropy": line["loss"] - 0.05} for line in lines]
+
+
+def test_the_cross_entropy_is_drawn_where_the_metrics_have_it(config):
+    run = Run(config, with_cross_entropy(TRAIN + EVAL))
+    losses = learning_curve.draw([run]).axes[0]
+    assert losses.get_title(loc="left") == "Cross-entropy"
+    assert losses.get_lines()[0].get_ydata() == pytest.approx([0.15, 0.05, 1 / 60])
+    assert losses.get_lines()[1].get_xydata().tolist() == [[3.0, 1.45]]
+
+
+def test_an_older_run_shows_the_sum_and_says_so(config):
+    old = Run(config, TRAIN + EVAL)
+    losses = learning_curve.draw([old]).axes[0]
+    assert losses.get_title(loc="left") == "Cross-entropy plus weight penalty"
+    # A run that went on with a newer version has only some of the numbers.
+    mixed = Run(config, TRAIN + with_cross_entropy(EVAL))
+    losses = learning_curve.draw([mixed]).axes[0]
+    assert losses.get_title(loc="left") == "Cross-entropy plus weight penalty"
+    assert losses.get_lines()[1].get_xydata().tolist() == [[3.0, 1.5]]
+    new = dataclasses.replace(config, recipe="mine")
+    runs = [old, Run(new, with_cross_entropy(TRAIN + EVAL))]
+    losses = learning_curve.draw(runs).axes[0]
+    expected = "Cross-entropy (digits: plus weight penalty)"
+    assert losses.get_title(loc="left") == expected
+
+
+def losses_of(config, train_losses, eval_losses) -> Axes:
+    numbers = {"learning_rate": 0.1}
+    lines = [
+        metrics_file.make_line("train", step, step / 10, {"loss": loss, **numbers})
+        for step, loss in enumerate(train_losses, start=1)
+    ]
+    numbers = {"top1": 0.5, "top5": 0.75, "count": 1234}
+    lines += [
+        metrics_file.make_line("eval", step, step / 10, {"loss": loss, **numbers})
+        for step, loss in enumerate(eval_losses, start=1)
+    ]
+    return learning_curve.draw([Run(config, lines)]).axes[0]
+
+
+def test_one_outlier_does_not_squeeze_the_losses_and_is_named(config):
+    train_losses = [3 - 0.02 * step for step in range(100)]
+    losses = losses_of(config, train_losses, [2.5, 1000.0, 2.0])
+    low, high = losses.get_ylim()
+    assert low < 1.02 < 3 < high < 3.2
+    assert [text.get_text() for text in losses.texts] == ["1e+03"]
+    point = next(line for line in losses.get_lines() if line.get_marker() == "^")
+    assert point.get_xdata().tolist() == [0.2]
+    assert low < point.get_ydata()[0] < high
+    assert "beyond the axis" in drawn(losses)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_axis_as_it_is(config):
+    train_losses = [3 - 0.02 * step for step in range(100)]
+    expected = losses_of(config, train_losses, [2.5]).get_ylim()
+    losses = losses_of(config, [*train_losses, float("nan"), float("inf")], [2.5])
+    assert losses.get_ylim() == pytest.approx(expected)
+    assert learning_curve.robust_limits([float("nan")]) == (0.0, 1.0)
+    assert learning_curve.robust_limits([2.0, 2.0]) == (1.5, 2.5)
 
 
 def test_runs_of_one_recipe_are_called_by_their_folders(config):
@@ -159,7 +223,7 @@ def test_the_program_draws_into_the_runs_folder_and_says_where(config):
 
 def test_without_metrics_it_says_so(config):
     done = run(f"--model_dir={config.model_dir}")
-    assert_refused(done, "expected lines of training")
+    assert_refused(done, "expected training metrics")
 
 
 def test_without_a_run_it_says_so(tmp_path):
