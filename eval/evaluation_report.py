@@ -1,4 +1,4 @@
-"""What evaluation tells of its results: lines as the published runs', and JSON."""
+"""The report of an evaluation: log lines like the published runs', and JSON."""
 
 import dataclasses
 import datetime
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 _NAMES = {
     ("none", "raw"): "step {}",
-    ("none", "ema"): "step {} of the average",
+    ("none", "ema"): "step {}, EMA weights",
     ("weights", "raw"): "mean weights of steps {}",
-    ("weights", "ema"): "mean weights of steps {} of the average",
+    ("weights", "ema"): "mean weights of steps {}, EMA weights",
     ("predictions", "raw"): "mean predictions of steps {}",
-    ("predictions", "ema"): "mean predictions of steps {} of the average",
+    ("predictions", "ema"): "mean predictions of steps {}, EMA weights",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """What a result is of.
+    """The checkpoints and weights that a result belongs to.
 
     Attributes:
-        steps: Of the checkpoints, ascending.
-        weights: "raw", or "ema": their moving averages.
-        combine: How there is one result of several checkpoints: "weights",
-            "predictions", or "none".
+        steps: The steps of the checkpoints, ascending.
+        weights: "raw" or "ema", the exponential moving average of the weights.
+        combine: What is averaged over several checkpoints: "weights", "predictions",
+            or "none".
     """
 
     steps: Sequence[int]
@@ -45,20 +45,20 @@ class Evaluated:
         return _NAMES[self.combine, self.weights].format(steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as JSON has it; the steps, if they are several."""
+        """Returns the values for JSON; `steps` only for combined checkpoints."""
         facts = {"global_step": self.steps[-1], "weights": self.weights}
         return facts if self.combine == "none" else {**facts, "steps": [*self.steps]}
 
 
 class EvaluationReport:
-    """Tells each result when it is there."""
+    """Logs, prints and writes each result."""
 
     def __init__(self, settings: Mapping[str, Any], json_file: str | None) -> None:
-        """Begins with no results.
+        """Starts a report without results.
 
         Args:
-            settings: What holds for all results, as JSON has it.
-            json_file: Where they are written to, if anywhere.
+            settings: The settings of all results, for JSON.
+            json_file: The path of the JSON file; None for no file.
         """
         self._settings = dict(settings)
         self._json_file = json_file
@@ -67,7 +67,7 @@ class EvaluationReport:
     def add(self, what: Evaluated, result: "Result") -> None:
         """Logs and prints a result, and writes all results so far.
 
-        The file's last result stands at its top as well.
+        The last result is also at the top level of the file.
 
         Raises:
             UserError: If the file can't be written.
@@ -108,19 +108,21 @@ class EvaluationReport:
                 atomic_files.atomic_write_bytes(self._json_file, text.encode())
             except OSError as error:
                 raise UserError(
-                    f"--json_file must be a file that can be written: {error}"
+                    f"--json_file must be a writable file: {error}"
                 ) from error
 
 
 def check_json_file(json_file: str | None) -> None:
-    """Refuses a file for the results that can't be made.
+    """Refuses a file for the results that can't be written.
 
     Raises:
-        UserError: If its folder is none, or it is a folder itself.
+        UserError: If its folder doesn't exist, or if it is a folder itself.
     """
     if not json_file:
         return
     if not Path(json_file).resolve().parent.is_dir():
-        raise UserError(f"--json_file must lie in a folder; {json_file} doesn't.")
+        raise UserError(
+            f"--json_file must be in an existing folder; {json_file} is not."
+        )
     if Path(json_file).is_dir():
         raise UserError(f"--json_file must be a file; {json_file} is a folder.")

@@ -23,24 +23,26 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What evaluation finds.
+    """The result of an evaluation.
 
     Attributes:
-        top1: Share of the examples whose label has the highest logit.
-        top5: Share of those whose label is among the five highest.
-        loss: Mean cross-entropy with the run's label smoothing, and the weight penalty.
-        count: Examples counted.
-        skipped_records: Those that are damaged and were not counted.
+        top1: The fraction of examples whose label has the highest logit.
+        top5: The fraction of examples whose label has one of the five highest logits.
+        loss: The mean cross-entropy plus the weight penalty.
+        cross_entropy: The mean cross-entropy, with the label smoothing of the run.
+        count: The number of examples counted.
+        skipped_records: The number of corrupt records, which were not counted.
     """
 
     top1: float
     top5: float
     loss: float
+    cross_entropy: float
     count: int
     skipped_records: int = 0
 
     def as_dict(self) -> dict[str, float]:
-        """Returns the numbers by name; what was skipped, if anything was."""
+        """Returns the values by name; `skipped_records` only if there are any."""
         numbers = asdict(self)
         if not self.skipped_records:
             del numbers["skipped_records"]
@@ -55,7 +57,7 @@ class Result:
 
 
 class Evaluator:
-    """Evaluates one network on one split, as often as it is asked to."""
+    """Evaluates one network on one split, any number of times."""
 
     def __init__(
         self,
@@ -67,17 +69,17 @@ class Evaluator:
         views: str = "center",
         signals: StopSignals | None = None,
     ) -> None:
-        """Divides the examples: each rank takes one run of neighbouring ones.
+        """Divides the examples among the ranks, in contiguous blocks.
 
         Args:
             model: The network.
             share: This rank's share of the split.
-            config: The run's settings; its `eval_batch_size` is that of all ranks, in
-                images that the network sees.
+            config: The settings of the run; `eval_batch_size` is the number of images
+                that the networks of all ranks process at a time.
             communicator: The ranks.
-            num_parallel_calls: Pictures that a rank decodes at the same time.
-            views: Of each picture, a name of `setting_bounds.VIEWS`.
-            signals: What may ask this rank to leave, between two batches.
+            num_parallel_calls: The number of images that a rank decodes in parallel.
+            views: The test-time augmentation, a name of `setting_bounds.VIEWS`.
+            signals: The stop requests of this rank, checked between two batches.
         """
         self._model = model
         self._share = share
@@ -99,19 +101,19 @@ class Evaluator:
 
     @property
     def num_batches(self) -> int:
-        """Batches that this rank evaluates."""
+        """The number of batches that this rank evaluates."""
         return -(-(self._end - self._first) // self._batch_size)
 
     def evaluate(self, penalty: float = 0.0, report: Report | None = None) -> Result:
-        """Returns the accuracy on all examples, to each rank; only sums travel.
+        """Returns the result on all examples to every rank; only sums are reduced.
 
         Args:
-            penalty: Of the weights, added to the loss.
-            report: Called after each batch with the number of batches done.
+            penalty: The weight penalty, which is added to the loss.
+            report: A function called after each batch with the number of batches done.
 
         Raises:
-            Preempted: On all ranks, if one of them was asked to leave.
-            UserError: If a record is damaged and none may be.
+            Preempted: On all ranks, if one of them received a stop request.
+            UserError: If a record is corrupt and none may be skipped.
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
@@ -120,18 +122,21 @@ class Evaluator:
         return self._result_of_all(sums, penalty)
 
     def new_ensemble(self) -> Ensemble:
-        """Returns an ensemble without networks, for this rank's examples."""
+        """Returns an ensemble of no networks yet, for the examples of this rank."""
         return Ensemble(self._end - self._first, self._config.num_classes)
 
     def add_to(
         self, ensemble: Ensemble, penalty: float = 0.0, report: Report | None = None
     ) -> None:
-        """Adds what the network, as it is now, says of this rank's examples.
+        """Adds the predictions of the current network for the examples of this rank.
 
-        The arguments are as for `evaluate`.
+        Args:
+            ensemble: The ensemble.
+            penalty: The weight penalty of the network.
+            report: A function called after each batch with the number of batches done.
 
         Raises:
-            UserError: If a record is damaged and none may be.
+            UserError: If a record is corrupt and none may be skipped.
         """
         for number, batch in enumerate(self._batches(report)):
             ensemble.add(
@@ -143,7 +148,7 @@ class Evaluator:
         ensemble.penalties.append(penalty)
 
     def evaluate_ensemble(self, ensemble: Ensemble) -> Result:
-        """Returns the accuracy of what the networks of an ensemble say on average.
+        """Returns the result of the mean predictions of an ensemble.
 
         Raises:
             RuntimeError: If not every example was counted once.
@@ -154,7 +159,7 @@ class Evaluator:
         return self._result_of_all(sums, ensemble.penalty)
 
     def _batches(self, report: Report | None) -> Iterator[Batch]:
-        """Yields this rank's batches; ends early if it is asked to leave."""
+        """Yields the batches of this rank; ends early on a stop request."""
         if not self.num_batches:
             return
         eval_batches = batches.evaluation(
@@ -166,11 +171,11 @@ class Evaluator:
             picture_views.num_crops(self._views),
         )
         for number in range(1, self.num_batches + 1):
-            if self._wants_to_leave():
+            if self._stop_requested():
                 return
             self._communicator.report_status(
                 f"evaluating batch {number} of {self.num_batches}",
-                # The first one of all makes the graph.
+                # The first batch of all traces the graph.
                 is_timed=number > 1 or self._has_evaluated,
             )
             yield next(eval_batches)
@@ -178,20 +183,20 @@ class Evaluator:
                 report(number)
         self._has_evaluated = True
 
-    def _wants_to_leave(self) -> bool:
+    def _stop_requested(self) -> bool:
         return self._signals is not None and bool(self._signals.seen)
 
     def _result_of_all(self, sums: np.ndarray, penalty: float) -> Result:
-        """Returns the result of all ranks' sums, each as `_counts` returns them."""
+        """Returns the result of the sums of all ranks, which `_counts` returns."""
         self._communicator.report_status(
-            "adding up the evaluation", waits_for_others=True
+            "summing the results of the evaluation", waits_for_others=True
         )
         num_skipped = self._damaged.count(self._first, self._end)
-        right, right_of_five, loss, count, num_skipped = self._communicator.sum(
-            np.append(sums, num_skipped)
+        right, right_of_five, cross_entropy, count, num_skipped = (
+            self._communicator.sum(np.append(sums, num_skipped))
         )
         if count + num_skipped != self._share.num_examples_of_all or not count:
-            if any(self._communicator.gather(self._wants_to_leave())):
+            if any(self._communicator.gather(self._stop_requested())):
                 raise Preempted(
                     "stopped during an evaluation",
                     "Rerun the same command to start the evaluation over",
@@ -203,7 +208,8 @@ class Evaluator:
         return Result(
             top1=float(right / count),
             top5=float(right_of_five / count),
-            loss=float(loss / count) + penalty,
+            loss=float(cross_entropy / count) + penalty,
+            cross_entropy=float(cross_entropy / count),
             count=int(count),
             skipped_records=int(num_skipped),
         )
@@ -242,9 +248,9 @@ class Evaluator:
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     """Returns whether each example's label is among the k highest, `[batch]` bool.
 
-    A logit equal to the label's is lower only if its class comes later, so that equal
-    logits are not all right. One that is no number is never lower, and a label whose
-    logit is not finite is never in.
+    A logit equal to the label's counts as lower only if its class comes later, so that
+    a network with equal logits is not always right. NaN never counts as lower, and a
+    label with a non-finite logit is never in.
 
     Args:
         logits: `[batch, num_classes]` float32.

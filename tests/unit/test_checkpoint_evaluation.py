@@ -40,7 +40,7 @@ class Evaluator:
         return float(self._state.trainable_variables[0].numpy().ravel()[0])
 
     def evaluate(self, penalty: float, report: Any) -> Result:
-        return Result(0.0, 0.0, self.loss(), 1)
+        return Result(0.0, 0.0, self.loss(), self.loss(), 1)
 
     def new_ensemble(self) -> list[float]:
         return []
@@ -49,7 +49,7 @@ class Evaluator:
         ensemble.append(self.loss())
 
     def evaluate_ensemble(self, ensemble: list[float]) -> Result:
-        return Result(0.0, 0.0, sum(ensemble), 1)
+        return Result(0.0, 0.0, sum(ensemble), sum(ensemble), 1)
 
 
 class Report:
@@ -117,9 +117,9 @@ def test_each_is_evaluated_with_both_weights(model_dir, state):
     evaluation.each_of([10, 40])
     assert report.told == [
         ("step 10", 10),
-        ("step 10 of the average", 1010),
+        ("step 10, EMA weights", 1010),
         ("step 40", 40),
-        ("step 40 of the average", 1040),
+        ("step 40, EMA weights", 1040),
     ]
 
 
@@ -135,7 +135,7 @@ def test_the_mean_of_the_weights_is_one_network(model_dir, state):
     evaluation.mean_weights_of([10, 20, 40])
     assert report.told == [
         ("mean weights of steps 10, 20, 40", np.float32(70 / 3)),
-        ("mean weights of steps 10, 20, 40 of the average", np.float32(3070 / 3)),
+        ("mean weights of steps 10, 20, 40, EMA weights", np.float32(3070 / 3)),
     ]
 
 
@@ -144,7 +144,7 @@ def test_an_ensemble_hears_each_network_once(model_dir, state):
     evaluation.mean_predictions_of([10, 40])
     assert report.told == [
         ("mean predictions of steps 10, 40", 50),
-        ("mean predictions of steps 10, 40 of the average", 2050),
+        ("mean predictions of steps 10, 40, EMA weights", 2050),
     ]
 
 

@@ -206,6 +206,7 @@ def test_the_weight_penalty_is_in_the_loss(evaluator):
     plain = ours.evaluate()
     penalized = ours.evaluate(5.0)
     assert penalized.loss - plain.loss == pytest.approx(5.0, rel=1e-6)
+    assert penalized.cross_entropy == plain.cross_entropy == plain.loss
     assert penalized.top1 == plain.top1
 
 
@@ -290,11 +291,12 @@ def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
 
 
 def test_a_result_reads_as_percents_and_as_numbers():
-    result = Result(top1=0.75232, top5=0.9241, loss=1.9024274, count=50_000)
+    result = Result(0.75232, 0.9241, 1.9024274, cross_entropy=1.25, count=50_000)
     assert str(result) == ("top-1 75.23 %, top-5 92.41 %, loss 1.9024 on 50,000 images")
     assert result.as_dict() == {
         "top1": 0.75232,
         "top5": 0.9241,
         "loss": 1.9024274,
+        "cross_entropy": 1.25,
         "count": 50_000,
     }

@@ -7,18 +7,18 @@ from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport, check_json_file
 from resnet.evaluate import Result
 
-RESULT = Result(top1=0.5, top5=0.75, loss=1.25, count=8)
+RESULT = Result(top1=0.5, top5=0.75, loss=1.25, cross_entropy=1.0, count=8)
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
         (Evaluated([60], "raw", "none"), "step 60"),
-        (Evaluated([60], "ema", "none"), "step 60 of the average"),
+        (Evaluated([60], "ema", "none"), "step 60, EMA weights"),
         (Evaluated([20, 60], "raw", "weights"), "mean weights of steps 20, 60"),
         (
             Evaluated([20, 60], "ema", "predictions"),
-            "mean predictions of steps 20, 60 of the average",
+            "mean predictions of steps 20, 60, EMA weights",
         ),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path):
     check_json_file(str(folder / "eval.json"))
     report = EvaluationReport({}, str(folder / "eval.json"))
     folder.rmdir()
-    with pytest.raises(UserError, match="--json_file must be a file"):
+    with pytest.raises(UserError, match="--json_file must be a writable file"):
         report.add(Evaluated([20], "raw", "none"), RESULT)
-    with pytest.raises(UserError, match="--json_file must lie in a folder"):
+    with pytest.raises(UserError, match="--json_file must be in an existing folder"):
         check_json_file(str(folder / "eval.json"))

@@ -74,7 +74,7 @@ def refusal(*arguments: str) -> str:
         (["--combine=predictions", "--checkpoints=10"], "is only that of step 10"),
         (["--checkpoints=phases"], "that ends a phase of the recipe; there is none"),
         (["--recalibration_batches=2"], "needs training images"),
-        (["--json_file=/no/such/folder/x"], "--json_file must lie in a folder"),
+        (["--json_file=/no/such/folder/x"], "--json_file must be in an existing"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(validation_set, model_dir, flags, words):

@@ -237,7 +237,7 @@ class Top1s:
         return self
 
     def evaluate(self, penalty: float) -> Result:
-        return Result(top1=self.left.pop(0), top5=1.0, loss=penalty, count=12)
+        return Result(self.left.pop(0), 1.0, loss=penalty, cross_entropy=0.0, count=12)
 
 
 def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
