@@ -11,7 +11,6 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from resnet import native
 from resnet.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
@@ -47,16 +46,6 @@ class Timing:
     start_seconds: float
     peak_memory_mb: float
     last_value: float
-
-
-def use_stock_ops() -> None:
-    """Does without the compiled ops; to be called before a network is built."""
-    setattr(native, "ops", lambda: None)  # noqa: B010 - mypy refuses the plain form.
-
-
-def compiled_ops_are_used() -> bool:
-    """Returns whether the compiled ops are there and not switched off."""
-    return native.ops() is not None
 
 
 def training_step(

@@ -11,7 +11,7 @@ from eval import machine_limits, step_profile, step_timing
 from eval.benchmark_report import Report
 from eval.benchmark_settings import Settings
 from eval.step_timing import Images, Step, Timing
-from resnet import precision
+from resnet import native, precision
 from resnet.config import Config
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed import AgreedFailure, Communicator
@@ -41,7 +41,7 @@ def measure(
         AgreedFailure: On all ranks, if the network no longer computes numbers.
     """
     if settings.stock_ops:
-        step_timing.use_stock_ops()
+        native.disable()
     if settings.precision == "auto":
         chosen = precision.choose("auto", communicator)
         settings = dataclasses.replace(settings, precision=chosen)
@@ -70,7 +70,7 @@ def measure(
         num_ranks=communicator.num_ranks,
         num_intra_threads=threads.num_intra_threads,
         num_inter_threads=threads.num_inter_threads,
-        compiled_ops=step_timing.compiled_ops_are_used(),
+        compiled_ops=native.ops() is not None,
         versions={"TensorFlow": tf.__version__, "Keras": keras.__version__},
         images_per_second=tuple((settings.batch_size / seconds).sum(0).tolist()),
         step_seconds=tuple(seconds.max(0).tolist()),

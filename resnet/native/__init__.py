@@ -19,12 +19,28 @@ LIBRARY = Path(__file__).with_name("libresnet_ops.so")
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
+_is_disabled = False
+
+
+def disable() -> None:
+    """Makes this process use TensorFlow's own ops instead of the compiled ones.
+
+    To be called before a network or an input pipeline is built.
+    """
+    global _is_disabled
+    _is_disabled = True
+    for lookup in (ops, fast_ops, convolutions):
+        lookup.cache_clear()
+
+
 @functools.cache
 def ops() -> Any | None:
     """Returns the module of the compiled ops, or None after a warning with the reason.
 
     The warning is logged once per process.
     """
+    if _is_disabled:
+        return None
     if not LIBRARY.exists():
         logging.warning(
             "compiled ops unavailable: expected the library %s, found no such file;"

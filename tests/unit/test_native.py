@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from data_prep.records import manifest
 from resnet import native, setting_bounds
@@ -38,6 +39,23 @@ def test_without_a_library_stock_ops_are_used_after_a_warning(
     (record,) = caplog.records
     assert words in record.getMessage()
     assert str(path) in record.getMessage()
+
+
+@pytest.fixture
+def disabled(monkeypatch):
+    """No compiled ops during a test."""
+    monkeypatch.setattr(native, "_is_disabled", False)  # And again after the test.
+    lookups = (native.ops, native.fast_ops, native.convolutions)
+    native.disable()
+    yield
+    for lookup in lookups:
+        lookup.cache_clear()
+
+
+def test_the_compiled_ops_can_be_disabled(disabled):
+    assert native.ops() is None
+    assert native.fast_ops(tf.float32) is None
+    assert native.convolutions(tf.float32) is None
 
 
 @pytest.fixture(scope="module")
