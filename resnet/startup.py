@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from data_prep.manifest import RecordSet
+from data_prep.records.manifest import RecordSet
 from resnet import cpu_features, installation, placement, temporary_folder
 from resnet.data import record_sets
 from resnet.distributed import Communicator
