@@ -143,7 +143,7 @@ def test_whoever_is_asked_to_leave_takes_all_along(tmp_path):
     with pytest.raises(Preempted, match="stopped watching") as stop:
         watch.next_step()
     timer.join()
-    assert stop.value.then == "evaluate the checkpoints that are there"
+    assert stop.value.advice.endswith("to evaluate the checkpoints that exist")
 
 
 def test_other_ranks_follow_rank_0(tmp_path):
