@@ -28,7 +28,7 @@ venv:  ## Set everything up in .venv (once; the other targets do it too)
 	@install/install.sh
 
 demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in demo-run/)
-	@launch/demo.sh
+	@launch/jobs/demo.sh
 
 # Set for the recipes of tests: the environment's programs come first.
 unit jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)

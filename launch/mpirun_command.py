@@ -1,4 +1,4 @@
-"""The hosts and ranks that an mpirun command names, and the same on fewer hosts."""
+"""Reads the hosts and ranks of an mpirun command, and removes hosts from it."""
 
 import os
 import subprocess
@@ -9,26 +9,26 @@ from pathlib import Path
 
 from data_prep.errors import UserError
 
-PROBE_SECONDS = 20.0  # For a host to run `true`; ssh's own time-out is minutes.
+PROBE_SECONDS = 20.0  # Timeout of `true` on a host; that of ssh is minutes.
 _RANKS = ("-np", "-n")
 _HOSTS = ("-hosts", "-host")
 _HOST_FILES = ("-f", "-hostfile", "-machinefile")
 _PER_HOST = ("-ppn", "-perhost")
-# What says how other hosts are reached; a probe needs it as well.
+# Options about how other hosts are reached, which a probe needs too.
 _LAUNCHERS = ("-launcher", "-launcher-exec", "-rmk", "-iface", "-localhost")
 _TWO_VALUES = ("-genv", "-env")
 
 
 @dataclass(frozen=True)
 class MpirunCommand:
-    """A command `mpirun [options] program ...`, as Hydra (MPICH, Intel MPI) takes it.
+    """A command `mpirun [options] program ...` of Hydra (MPICH, Intel MPI).
 
     Attributes:
-        words: All of it.
-        num_ranks: What `-np` says.
-        ranks_per_host: What `-ppn` says; 0 without.
-        hosts: `host` or `host:ranks`; empty if the command names none.
-        places: Where in the words the values of the options are, by their names.
+        words: The words of the command.
+        num_ranks: Value of `-np`.
+        ranks_per_host: Value of `-ppn`; 0 without it.
+        hosts: Hosts as `host` or `host:ranks`; empty if the command names none.
+        places: Index in `words` of the value of each option, by its name.
     """
 
     words: tuple[str, ...]
@@ -38,7 +38,7 @@ class MpirunCommand:
     places: dict[str, int]
 
     def without(self, gone: Sequence[str]) -> "MpirunCommand | None":
-        """Returns the command without some hosts and their ranks; None if all are."""
+        """Returns the command without some hosts, or None if no host is left."""
         left = [host for host in self.hosts if host not in gone]
         if not left:
             return None
@@ -59,10 +59,10 @@ class MpirunCommand:
             return sum(int(host.rpartition(":")[2]) for host in hosts)
         return max(1, self.num_ranks * len(hosts) // len(self.hosts))
 
-    def find_gone_hosts(self) -> list[str]:
+    def find_unreachable_hosts(self) -> list[str]:
         """Returns the hosts on which the launcher can't run a program any more.
 
-        All are asked at the same time, so that many take no longer than one.
+        All hosts are probed at the same time.
         """
         with ThreadPoolExecutor(max_workers=max(len(self.hosts), 1)) as threads:
             answers = list(threads.map(self._can_run_on, self.hosts))
@@ -82,7 +82,7 @@ class MpirunCommand:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=PROBE_SECONDS,
-                start_new_session=True,  # A terminal's Ctrl-C is not for it.
+                start_new_session=True,  # Ctrl-C at the terminal must not reach it.
             )
         except subprocess.TimeoutExpired:
             return False
@@ -93,10 +93,10 @@ class MpirunCommand:
 
 
 def parse(words: Sequence[str]) -> MpirunCommand | None:
-    """Returns what a command says; None if it isn't one of mpirun.
+    """Returns a parsed command, or None if it isn't one of mpirun.
 
     Raises:
-        UserError: If it names ranks or hosts in a way that can't be read.
+        UserError: If its number of ranks or its host file can't be read.
     """
     if not words or not Path(words[0]).name.startswith(("mpirun", "mpiexec")):
         return None
@@ -127,7 +127,9 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
 
 def _number(name: str, value: str) -> int:
     if not value.isdigit() or int(value) < 1:
-        raise UserError(f"{name} of mpirun must be a number from 1; got {value!r}.")
+        raise UserError(
+            f"{name} of mpirun must be a whole number of at least 1; got {value!r}."
+        )
     return int(value)
 
 
@@ -135,6 +137,6 @@ def _read_hosts(path: str) -> list[str]:
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
-        raise UserError(f"the host file of mpirun must be readable: {error}") from error
+        raise UserError(f"the host file of mpirun can't be read: {error}") from error
     stripped = (line.partition("#")[0].strip() for line in lines)
     return [line.split()[0] for line in stripped if line]

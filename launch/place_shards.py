@@ -1,9 +1,9 @@
-"""Tells which record files each node needs for --shard_by=file.
+"""Assigns record files to nodes, for --shard_by=file.
 
 python launch/place_shards.py --data_dir=RECORDS --num_nodes=4 --ranks_per_node=2
 
-prints a table of the nodes; with --node=K the names of node K's files alone, as rsync
-takes them: ... --node=K | rsync --files-from=- RECORDS /local/RECORDS
+prints a table of the nodes. With --node=K it prints only the file names of node K, for
+rsync: ... --node=K | rsync --files-from=- RECORDS /local/RECORDS
 """
 
 import pathlib
@@ -21,13 +21,15 @@ from data_prep.records.manifest import Manifest, RecordSet
 from resnet import shared_flags  # noqa: F401 - defines --data_dir.
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("num_nodes", None, "Nodes of the job.")
-flags.DEFINE_integer("ranks_per_node", 1, "Ranks on each node.")
-flags.DEFINE_integer("node", None, "Only the file names of this node, from 0.")
+flags.DEFINE_integer("num_nodes", None, "Number of nodes of the job.")
+flags.DEFINE_integer("ranks_per_node", 1, "Number of ranks on each node.")
+flags.DEFINE_integer(
+    "node", None, "Print only the file names of this node, numbered from 0."
+)
 
 
 def main() -> None:
-    """Prints what the flags ask for, or raises `UserError`."""
+    """Prints the table, or the file names of one node."""
     record_set, num_nodes = read_flags()
     placement = place(record_set.manifest, num_nodes)
     if FLAGS.node is not None:
@@ -60,27 +62,27 @@ def read_flags() -> tuple[RecordSet, int]:
     if record_set is None:
         raise UserError(
             f"expected a {manifest.FILE_NAME} in {FLAGS.data_dir}; there is none."
-            " Convert the pictures first (data_prep/imagenet_to_tfrecords.py)."
+            " Convert the images first (data_prep/imagenet_to_tfrecords.py)."
         )
     for split in record_set.manifest.splits.values():
         if len(split.shards) < FLAGS.num_nodes:
             raise UserError(
-                f"each of {FLAGS.num_nodes} nodes needs a record file of split"
-                f" {split.name}, and there are {len(split.shards)}. Convert with"
-                f" --{split.name}_shards={FLAGS.num_nodes} or a multiple."
+                f"split {split.name} has {len(split.shards)} record files, fewer than"
+                f" the {FLAGS.num_nodes} nodes. Convert it with"
+                f" --{split.name}_shards={FLAGS.num_nodes} or a multiple of that."
             )
     return record_set, FLAGS.num_nodes
 
 
 def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
-    """Returns the shards of each node, by split.
+    """Returns the indices of the shards of each node, by split.
 
-    They are neighbours, and each shard is on one node; numbers of shards differ by one
-    at most.
+    Each node has a contiguous range of shards, each shard is on one node, and the
+    numbers of shards differ by at most one.
 
     Args:
-        contents: The whole set's.
-        num_nodes: At least 1.
+        contents: Manifest of the whole set.
+        num_nodes: Number of nodes, at least 1.
     """
     return {
         name: [
@@ -108,7 +110,7 @@ def files_of_node(
 def table(
     contents: Manifest, placement: dict[str, list[range]], ranks_per_node: int
 ) -> str:
-    """Returns lines for people: each node's ranks, files, examples and bytes."""
+    """Returns a table of each node's ranks, files, examples and bytes."""
     lines = []
     for name, split in contents.splits.items():
         lines.append(
@@ -121,7 +123,7 @@ def table(
             lines.append(
                 f"  node {node}, ranks {first} to {first + ranks_per_node - 1}:"
                 f" {len(shards)} files ({indices[0]} to {indices[-1]}),"
-                f" {num_records / ranks_per_node:,.0f} examples a rank,"
+                f" {num_records / ranks_per_node:,.0f} examples per rank,"
                 f" {sum(shard.num_bytes for shard in shards) / 1e9:,.2f} GB"
             )
     return "\n".join(lines)

@@ -1,14 +1,14 @@
-"""Starts a training again when it fails, from its last checkpoint.
+"""Restarts a training from its last checkpoint when it fails.
 
 python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b python
 resnet/resnet_main.py --model_dir=MODEL ...
 
-A host that is gone is left out. What the user has to mend (exit code 2), what was asked
-to leave (75) and what fails twice at the same step is not started again.
+Hosts that can't be reached any more are left out. A run is not restarted after a user's
+mistake (exit code 2), a stop request (75), or a second failure at the same step.
 
-Of a command that doesn't name them itself, such as a script, --model_dir says where it
-trains. Hosts are left out only if the command is of mpirun and names them by -hosts or
--f; those that it takes from a Slurm allocation can't be found gone.
+Pass --model_dir to this program if the command doesn't name it, such as a script. Hosts
+can be left out only if the command is mpirun and names them with -hosts or -f, not if
+it takes them from a Slurm allocation.
 """
 
 import contextlib
@@ -39,47 +39,49 @@ from resnet import (
 from resnet import config as configs
 from resnet.stop_signals import REQUEUE_EXIT_CODE
 
-LOCKED_SECONDS = 30.0  # A file server lets go of a dead host's lock after a while.
-_LOOK_SECONDS = 0.05  # From one look, in a pause, for a signal to the next.
+LOCKED_SECONDS = 30.0  # A file server releases the lock of a dead host after a while.
+_POLL_SECONDS = 0.05  # Interval at which a pause checks for a signal.
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("max_restarts", 3, "Starts after the first one.")
-flags.DEFINE_float("restart_seconds", 5.0, "From a failure to the next start.")
+flags.DEFINE_integer(
+    "max_restarts", 3, "Maximum number of restarts after the first start."
+)
+flags.DEFINE_float("restart_seconds", 5.0, "Delay before each restart, in seconds.")
 
 
-class Requests:
-    """The signals that ask this program to end, from now on; passed on to a command.
+class StopRequests:
+    """The signals that ask this program to stop, which it forwards to its command.
 
     Attributes:
-        seen: Numbers of those that came.
+        seen: Numbers of the signals that have arrived.
     """
 
     def __init__(self) -> None:
-        """Catches none yet."""
+        """Prepares the object; signals are caught inside `caught`."""
         self.seen: list[int] = []
         self._child: subprocess.Popen[bytes] | None = None
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """Catches them while it lasts."""
+        """Catches the signals inside the block."""
         numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-        before = {number: signal.signal(number, self._note) for number in numbers}
+        before = {number: signal.signal(number, self._record) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.seen.append(number)
         if self._child is not None:
             self._child.send_signal(number)
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs a command, to which they are passed on; returns its exit code.
+        """Runs a command, to which signals are forwarded; returns its exit code.
 
-        It is in a session of its own: mpirun would take a terminal's SIGINT and the one
-        passed on for two.
+        It runs in a session of its own. Otherwise mpirun would get SIGINT twice, from
+        the terminal and from this program.
 
         Raises:
             UserError: If there is no such program.
@@ -92,21 +94,21 @@ class Requests:
             reason = os.strerror(error.errno or 0)
             raise UserError(f"{words[0]} can't be run: {reason}.") from error
         self._child = child
-        for number in self.seen:  # Those that came while it was being started.
+        for number in self.seen:  # Signals that arrived while it was being started.
             child.send_signal(number)
         code = child.wait()
         self._child = None
         return code if code >= 0 else 128 - code
 
     def pause(self, seconds: float) -> None:
-        """Waits so long, or until one comes."""
+        """Waits for a time, or until a signal arrives."""
         deadline = time.monotonic() + seconds
         while not self.seen and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def main(words: Sequence[str]) -> None:
-    """Supervises a command, and exits as it does in the end."""
+    """Supervises a command, and exits with its last exit code."""
     model_dir = pathlib.Path(model_dir_of(words, FLAGS.model_dir))
     sys.exit(supervise(words, model_dir, FLAGS.max_restarts, FLAGS.restart_seconds))
 
@@ -122,13 +124,13 @@ def supervise(
 
     Args:
         words: The command that starts the training.
-        model_dir: That of the training.
-        max_restarts: Starts after the first one.
-        restart_seconds: From a failure to the next start.
-        locked_seconds: As long again if the folder is still locked.
+        model_dir: Folder of the run.
+        max_restarts: Maximum number of restarts after the first start.
+        restart_seconds: Delay before each restart.
+        locked_seconds: Additional delay if the folder is still locked.
     """
     failed_at: list[str] = []
-    requests = Requests()
+    requests = StopRequests()
     with requests.caught():
         while True:
             failure_file.remove(model_dir)
@@ -142,33 +144,35 @@ def supervise(
                 return code
             code = code or 1
             place = place_of_failure(model_dir)
-            if is_locked:  # By the last start: a second one doesn't end it.
-                place = f"its start, number {len(failed_at)}, for the lock"
+            if is_locked:  # By the previous start. This is no second failure.
+                place = (
+                    f"startup, attempt {len(failed_at)}, since the run folder is locked"
+                )
             failed_at.append(place)
-            say(f"the training has failed at {failed_at[-1]} (exit code {code})")
+            report(f"the training has failed at {failed_at[-1]} (exit code {code})")
             if failed_at[-2:-1] == failed_at[-1:]:
-                say("it has failed there before: not started again")
+                report("it has failed at the same place twice, and is not restarted")
                 return code
             if len(failed_at) > max_restarts:
-                say(f"{max_restarts} restarts are used up")
+                report(f"the limit of {max_restarts} restarts is reached")
                 return code
             requests.pause(restart_seconds + (locked_seconds if is_locked else 0))
             if not requests.seen:
-                words = on_hosts_that_are_left(words, model_dir)
+                words = on_reachable_hosts(words, model_dir)
             if requests.seen:
-                say(
-                    "asked to leave before the next start: the same command goes on"
+                report(
+                    "stopped before the next restart. Rerun the same command to resume"
                     f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})"
                 )
                 return REQUEUE_EXIT_CODE
-            say(f"restart {len(failed_at)} of {max_restarts}")
+            report(f"restart {len(failed_at)} of {max_restarts}")
 
 
 def is_done(model_dir: pathlib.Path) -> bool:
-    """Returns whether the run has saved the step that it ends with.
+    """Returns whether the run has saved its last step.
 
-    The launcher's exit code alone is no proof: a rank that ends without a word, and
-    with 0, takes the others with it.
+    The exit code of the launcher is not enough: a rank that exits with 0 before the end
+    takes the other ranks with it.
     """
     config = settings_of(model_dir)
     steps = checkpoint_folders.saved_steps(model_dir)
@@ -180,7 +184,7 @@ def is_done(model_dir: pathlib.Path) -> bool:
 
 
 def settings_of(model_dir: pathlib.Path) -> configs.Config | None:
-    """Returns the settings of the run; None if none has come so far as to save them."""
+    """Returns the settings of the run, or None if it has not saved them yet."""
     try:
         return configs.load(str(model_dir))
     except UserError:
@@ -188,13 +192,13 @@ def settings_of(model_dir: pathlib.Path) -> configs.Config | None:
 
 
 def was_locked(model_dir: pathlib.Path) -> bool:
-    """Returns whether the start failed because another job is in the folder."""
+    """Returns whether the start failed because another job holds the lock."""
     failure = failure_file.read(model_dir)
     return failure is not None and failure.get("locked") is True
 
 
 def place_of_failure(model_dir: pathlib.Path) -> str:
-    """Returns the step at which the run failed, or the one from which it started."""
+    """Returns the step at which the run failed, or after which it started."""
     failure = failure_file.read(model_dir)
     if failure and failure["step"] is not None:
         return f"step {failure['step']}"
@@ -202,66 +206,67 @@ def place_of_failure(model_dir: pathlib.Path) -> str:
     return f"a step after {steps[-1] if steps else 0}"
 
 
-def on_hosts_that_are_left(
-    words: Sequence[str], model_dir: pathlib.Path
-) -> Sequence[str]:
-    """Returns the command without the hosts that don't answer.
+def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:
+    """Returns the command without the hosts that can't be reached.
 
     Raises:
-        UserError: If none is left, or the batch can't be divided by their ranks. A run
-            that has saved no settings yet finds the latter out itself.
+        UserError: If no host is left, or the global batch can't be divided by the
+            number of ranks that are left. (A run that has saved no settings yet checks
+            the latter itself.)
     """
     command = mpirun_command.parse(words)
-    gone = command.find_gone_hosts() if command else []
+    gone = command.find_unreachable_hosts() if command else []
     if not command or not gone:
         return words
     left = command.without(gone)
     hosts = left.hosts if left else ()
-    say(f"gone: {', '.join(gone)}; left: {', '.join(hosts) or 'no host'}")
+    report(f"unreachable hosts: {', '.join(gone)}")
+    report(f"remaining hosts: {', '.join(hosts) or 'none'}")
     if not left:
-        raise UserError("no host is left to train on: not started again")
+        raise UserError("no host is left to train on; the training is not restarted")
     config = settings_of(model_dir)
     if config is not None and config.global_batch_size % left.num_ranks:
         raise UserError(
-            f"the batch of {config.global_batch_size} can't be divided by the"
-            f" {left.num_ranks} ranks that are left: not started again. Start it on a"
-            " number of ranks that divides it; it goes on from its last checkpoint."
+            f"the global batch of {config.global_batch_size} can't be divided by the"
+            f" {left.num_ranks} ranks that are left, so the training is not restarted."
+            " Start it on a number of ranks that divides the batch; it resumes from its"
+            " last checkpoint."
         )
     return left.words
 
 
 def model_dir_of(words: Sequence[str], given: str | None) -> str:
-    """Returns the --model_dir that a command names, or else the one given.
+    """Returns the --model_dir that a command names, or else that of this program.
 
     Raises:
-        UserError: If there is none, they name two, or there is no command.
+        UserError: If there is none, the two differ, or there is no command.
     """
     match = re.search(r"^--?model_dir(?:=|\n)(.+)$", "\n".join(words), re.M)
     named = match[1] if match else given
     if not words or not named:
         raise UserError(
-            "expected a command with --model_dir behind `--`, such as `-- mpirun -np 2"
+            "expected a command with --model_dir after `--`, such as `-- mpirun -np 2"
             " python resnet/resnet_main.py --model_dir=MODEL ...`, or --model_dir=MODEL"
             f" before it; got {' '.join(words) or 'none'!r}."
         )
     if given not in (None, named):
         raise UserError(
-            f"--model_dir={given} before `--` and --model_dir={named} behind it name"
+            f"--model_dir={given} before `--` and --model_dir={named} after it name"
             " two folders. Leave the first one out."
         )
     return named
 
 
-def say(sentence: str) -> None:
-    """Prints a line about the supervision."""
+def report(sentence: str) -> None:
+    """Prints a line about the supervision to standard error."""
     print(f"supervise: {sentence}", file=sys.stderr, flush=True)
 
 
 def run() -> None:
     """Runs the program."""
-    behind = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    words = sys.argv[behind + 1 :]
-    del sys.argv[behind:]
+    separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    words = sys.argv[separator + 1 :]
+    del sys.argv[separator:]
     errors.run(lambda: main(words))
 
 

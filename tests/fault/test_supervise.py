@@ -46,7 +46,7 @@ def test_a_failure_at_the_same_step_ends_it(supervise, outcome):
     outcome("supervisor: fails twice at the same step", job, code)
     assert code == 1
     assert job.output.count("the training has failed at step 7") == 2
-    assert "not started again" in job.output
+    assert "is not restarted" in job.output
 
 
 def test_restarts_are_used_up(supervise, outcome):
@@ -54,7 +54,7 @@ def test_restarts_are_used_up(supervise, outcome):
     code = job.end(300)
     outcome("supervisor: restarts used up", job, code)
     assert code == 1
-    assert "1 restarts are used up" in job.output
+    assert "the limit of 1 restarts is reached" in job.output
 
 
 def test_a_silent_end_with_zero_is_a_failure(supervise, outcome):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LAUNCH = Path(__file__).resolve().parents[2] / "launch"
+LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
 TRAIN_FLAGS = [
     "--train_batch_size",
     "24576",
@@ -30,7 +30,7 @@ def site(tmp_path):
     """Returns a site with a clone, data, and programs that print their arguments."""
     for folder in ("records", "out put/model_batch_24k_90ep", f"{CLONE}/.venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / CLONE / "launch").symlink_to(LAUNCH)
+    (tmp_path / CLONE / "launch").symlink_to(LAUNCH.parent)
     stub = '#!/bin/sh\nprintf "OMP_NUM_THREADS=%s\\n" "$OMP_NUM_THREADS"\n'
     stub += 'printf "%s\\n" "$(basename "$0")" "$@"\n'
     for name in ("mpirun", "python", "srun"):

@@ -54,8 +54,8 @@ def test_the_table_tells_ranks_files_examples_and_bytes():
     lines = place_shards.table(whole, place_shards.place(whole, 2), 3).splitlines()
     assert lines == [
         "train: 42 examples in 4 files",
-        "  node 0, ranks 0 to 2: 2 files (0 to 1), 7 examples a rank, 0.00 GB",
-        "  node 1, ranks 3 to 5: 2 files (2 to 3), 7 examples a rank, 0.00 GB",
+        "  node 0, ranks 0 to 2: 2 files (0 to 1), 7 examples per rank, 0.00 GB",
+        "  node 1, ranks 3 to 5: 2 files (2 to 3), 7 examples per rank, 0.00 GB",
     ]
 
 

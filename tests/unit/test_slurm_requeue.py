@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-LAUNCH = Path(__file__).resolve().parents[2] / "launch"
+LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
 SCRIPTS = sorted(LAUNCH.glob("train_*.slurm"))
 # As Hydra does, it tells by its exit code how the ranks have ended. It sleeps in the
 # foreground, after which the shell looks for signals: `wait` would miss one that comes
@@ -26,7 +26,7 @@ def start(tmp_path, request):
     """A function that starts the batch file with an mpirun and a scontrol of shell."""
     for folder in ("records", "out", "clone/.venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "clone/launch").symlink_to(LAUNCH)
+    (tmp_path / "clone/launch").symlink_to(LAUNCH.parent)
     started = []
 
     def start_it(mpirun: str, scontrol: str = 'echo "scontrol $*"') -> subprocess.Popen:
@@ -106,7 +106,7 @@ def test_a_queue_that_refuses_is_said(start):
     job = start("exit 75", scontrol="exit 1")
     _, error = job.communicate(timeout=60)
     assert job.returncode == 75
-    assert "the job can't be queued again" in error
+    assert "the job can't be requeued" in error
 
 
 @pytest.mark.parametrize("path", sorted(LAUNCH.glob("*.slurm")), ids=lambda p: p.name)

@@ -127,7 +127,7 @@ def test_a_lock_that_stays_uses_the_restarts_up(stub, run_it, tmp_path, capfd):
     command = stub("exit 9", f"echo '{LOCKED}' > $failure; exit 2")
     assert run_it(command, max_restarts=2) == 2
     assert len(starts(tmp_path)) == 3
-    assert "2 restarts are used up" in capfd.readouterr().err
+    assert "the limit of 2 restarts is reached" in capfd.readouterr().err
 
 
 def test_a_failure_that_repeats_at_its_step_ends_it(stub, run_it, tmp_path, capfd):
@@ -135,7 +135,7 @@ def test_a_failure_that_repeats_at_its_step_ends_it(stub, run_it, tmp_path, capf
     assert len(starts(tmp_path)) == 2
     error = capfd.readouterr().err
     assert error.count("failed at step 5000 (exit code 1)") == 2
-    assert "not started again" in error
+    assert "is not restarted" in error
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGINT"])
@@ -150,7 +150,7 @@ def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(stub, model_dir, num
         process.send_signal(signal.Signals[number])
         error = process.stderr.read()
         assert process.wait(60) == REQUEUE_EXIT_CODE
-    assert "asked to leave before the next start" in error
+    assert "stopped before the next restart" in error
     assert len(error.splitlines()) == 1
 
 

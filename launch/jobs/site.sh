@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What a site must change, for the ready scripts beside this file, which source it: edit
-# it here, or set it in the environment.
+# The settings of a site, which the scripts in this folder source: edit them here, or set
+# them in the environment.
 set -euo pipefail
 
 # This clone, on a file system that all nodes see at the same path.
-REPOSITORY=${REPOSITORY:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
-# The environment that `make venv` made there.
+REPOSITORY=${REPOSITORY:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+# The environment that `make venv` has created there.
 VENV=${VENV:-$REPOSITORY/.venv}
-# The records that data_prep/imagenet_to_tfrecords.py made, on every node at this path.
+# The records of data_prep/imagenet_to_tfrecords.py, at this path on every node.
 DATA_DIR=${DATA_DIR:-/scratch/imagenet/records}
-# Where checkpoints and logs go: a shared folder, in which each run makes its own.
+# A shared folder for checkpoints and logs, in which each run creates its own folder.
 OUTPUT_DIR=${OUTPUT_DIR:-/project/resnet}
-# One host name a line; empty inside an allocation whose nodes mpirun finds itself.
+# A file with one host name per line; empty inside an allocation, whose nodes mpirun finds.
 HOSTFILE=${HOSTFILE-}
 
 [ -x "$VENV/bin/python" ] || {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The published evaluation: all 50,000 validation images in 250 batches of 200, on one
-# node with two 24-core Xeon 8160. For Slurm: sbatch launch/eval_one_node.slurm
+# node with two 24-core Xeon 8160. For Slurm: sbatch launch/jobs/eval_one_node.slurm
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"

@@ -3,14 +3,14 @@
 # two on each of 256 nodes with two 24-core Xeon 8160 (Intel and SURFsara, 2018).
 #
 # For MPICH and Intel MPI, from a login node with a host file or inside an allocation.
-# For Slurm: sbatch launch/train_256_nodes_24k.slurm
+# For Slurm: sbatch launch/jobs/train_256_nodes_24k.slurm
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
 # Other node counts need another batch, or another batch per rank.
-# 48 examples a rank x 512 ranks = 24,576. 4,680 steps = 90 epochs of 52 steps. Each rank
-# has a socket of 24 cores: 22 threads compute, Horovod's and the input's share the rest.
+# 48 examples per rank x 512 ranks = 24,576. 4,680 steps = 90 epochs of 52 steps. Each rank
+# has a socket of 24 cores: 22 threads compute, Horovod and the input share the other two.
 exec mpirun ${HOSTFILE:+-f "$HOSTFILE"} -np 512 -ppn 2 \
   python "$REPOSITORY/resnet/resnet_main.py" \
   --train_batch_size 24576 \

@@ -5,11 +5,11 @@
 # five, and keeps a checkpoint at each boundary. To start a phase by hand, in another folder,
 # with the weights that the phase before ended with (collapse: those of step 21,050):
 #
-#   MODEL_DIR=OTHER launch/train_64_nodes_collapse.sh --first_phase=collapse \
+#   MODEL_DIR=OTHER launch/jobs/train_64_nodes_collapse.sh --first_phase=collapse \
 #     --initial_weights=MODEL/checkpoints/step-00021050
 #
 # For MPICH and Intel MPI, from a login node with a host file or inside an allocation.
-# For Slurm: sbatch launch/train_64_nodes_collapse.slurm
+# For Slurm: sbatch launch/jobs/train_64_nodes_collapse.slurm
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The whole way on handwritten digits, from picture files to a learning curve: shows each
-# command, then runs it. Called by `make demo`; everything it makes is in demo-run/.
+# The whole pipeline on handwritten digits, from image files to a learning curve. It prints
+# each command, then runs it. Called by `make demo`; all its output is in demo-run/.
 set -euo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=demo-run
 started=$SECONDS
 
@@ -18,8 +18,8 @@ source .venv/bin/activate
 rm -rf "$DIR"
 mkdir "$DIR"
 
-run python data_prep/digits.py --digits_dir $DIR/pictures
-run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/pictures \
+run python data_prep/digits.py --digits_dir $DIR/images
+run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \
   --local_scratch_dir $DIR/records
 run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
   --model_dir=$DIR/model --eval_every=1epoch --use_tpu=False
