@@ -11,7 +11,7 @@ import tensorflow as tf
 from eval.benchmark_report import Limits
 from resnet.distributed import Communicator
 from resnet.models import convolution
-from resnet.precision import COMPUTE_DTYPES
+from resnet.models.names import COMPUTE_DTYPES
 
 REPEATS = 8
 MATRIX_SIDE = 2048

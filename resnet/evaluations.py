@@ -84,7 +84,7 @@ class Evaluations:
                 kind = weights_in_turn.FACTS[weights]
                 result = self._evaluator.evaluate(state.weight_penalty())
                 results[kind] = result.as_dict()
-                log.evaluated(kind, result)
+                log.evaluated(kind, results[kind], str(result))
         state.top1 = best_top1(results)
         return results
 

@@ -15,8 +15,6 @@ from resnet import cpu_features
 from resnet.distributed import Communicator
 from resnet.models import convolution
 
-COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
-
 # (side, channels in, kernel size, channels out): a reduction, a 3x3 and a late 3x3 of
 # ResNet-50 at 128 pixels.
 _PROBES = ((32, 256, 1, 64), (16, 128, 3, 128), (4, 512, 3, 512))

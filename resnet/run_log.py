@@ -1,6 +1,7 @@
 """What a run reports of its steps and evaluations, on all ranks."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ import numpy as np
 from resnet.config import Config
 from resnet.data.record_log import RecordLog
 from resnet.distributed import Communicator
-from resnet.evaluate import Result
 from resnet.input_wait import InputWait
 from resnet.metrics_log import MetricsLog
 from resnet.progress import Progress
@@ -96,17 +96,18 @@ class RunLog:
             self._num_skipped = 0
         self._metrics.write("train", state.step, config.epoch(state.step), numbers)
 
-    def evaluated(self, kind: str, result: Result) -> None:
+    def evaluated(self, kind: str, numbers: Mapping[str, float], text: str) -> None:
         """Logs and shows the result of an evaluation.
 
         Args:
             kind: The kind of its metrics line, "eval" or "eval_ema".
-            result: The result.
+            numbers: The results, by name.
+            text: The results in one line.
         """
         step = self._state.step
-        self._metrics.write(kind, step, self._config.epoch(step), result.as_dict())
+        self._metrics.write(kind, step, self._config.epoch(step), numbers)
         weights = ", EMA weights" if kind == _EMA else ""
-        self.progress.say(f"step {step}{weights}: {result}")
+        self.progress.say(f"step {step}{weights}: {text}")
 
     def sync(self) -> None:
         """Makes the metrics so far outlast a crash of the machine."""

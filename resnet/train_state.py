@@ -10,10 +10,10 @@ import tensorflow as tf
 from resnet import models, phases
 from resnet.config import Config
 from resnet.distributed import Communicator
+from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
-from resnet.precision import COMPUTE_DTYPES
 
 
 class TrainState:

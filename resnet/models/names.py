@@ -10,3 +10,6 @@ MODELS = (
     *CIFAR_MODELS,
     *(f"resnet{depth}{variant}" for variant in ("", "d") for depth in RESNET_DEPTHS),
 )
+
+# The dtype that a network computes in, by the name of the precision.
+COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
