@@ -1,13 +1,14 @@
-"""Measures how many images a second this machine trains on, or evaluates.
+"""Measures how many images per second this machine trains on, or evaluates.
 
 python eval/benchmark.py --model=resnet50 --precision=bf16 --batch_size=32
 mpirun -np 2 python eval/benchmark.py --precision=bf16 --batch_size=16
 python eval/benchmark.py --precision=bf16 --sweep_ranks
 python eval/benchmark.py --batch_size=16 --ranks=2 --vs='PEER & PEER & wait'
 
-It runs the training's own step on random images, or on those of --data_dir. --vs runs
-this program and another in turns; the other's command goes to a shell, and what its
-lines of JSON say of images_per_second (a number, or an object with a median) is summed.
+It runs the step of training on random images, or on those of --data_dir. --vs runs
+alternating A/B comparisons with another program, which a shell starts. The other
+program prints lines of JSON; their images_per_second values (a number, or an object
+with a median) are summed.
 """
 
 import dataclasses
@@ -46,33 +47,57 @@ _FLAGS_OF_OTHERS = ("model_dir", "eval_batch_size", "use_tpu")
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines this program's flags, when it starts: the training has some of them."""
+    """Defines the flags of this program at its start: training has some of them too."""
     text = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     number = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
     fact = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
     text("model", Settings.model, f"Network: {', '.join(names.MODELS)}.")
-    text("precision", Settings.precision, "float32, bf16, or auto: the faster one.")
+    text(
+        "precision",
+        Settings.precision,
+        "Precision: float32, bf16, or auto for the faster one.",
+    )
     number(
         "batch_size",
         Settings.batch_size,
-        "Images in one step of one rank; with --sweep_ranks, of all ranks.",
+        "Images per step and rank; with --sweep_ranks, images per step of all ranks.",
     )
-    number("image_size", None, "Side of the images in pixels; unset, the network's.")
-    number("steps", Settings.steps, "Steps that are timed.")
-    number("warmup_steps", Settings.warmup_steps, "Steps before them.")
-    fact("infer", Settings.infer, "Evaluate images rather than train on them.")
-    fact("stock_ops", Settings.stock_ops, "Do without the compiled ops.")
+    number(
+        "image_size", None, "Side of the images in pixels. By default the network's."
+    )
+    number("steps", Settings.steps, "Number of timed steps.")
+    number(
+        "warmup_steps",
+        Settings.warmup_steps,
+        "Number of untimed warm-up steps before the timed ones.",
+    )
+    fact("infer", Settings.infer, "Measure evaluation instead of training.")
+    fact(
+        "stock_ops",
+        Settings.stock_ops,
+        "Use TensorFlow's own ops instead of the compiled ones.",
+    )
     fact(
         "average_gradients",
         Settings.average_gradients,
-        "Whether ranks exchange their gradients.",
+        "Whether the ranks all-reduce their gradients.",
     )
-    fact("profile", False, "Show where the time of a step goes, by kind of op.")
-    fact("json", False, "Print the figures also as JSON, in one last line.")
-    text("vs", None, "Command to compare with, in turns; it prints JSON.")
-    number("pairs", PAIRS, "Turns of --vs.")
-    number("ranks", 0, "Ranks of this program's turns of --vs; 0: without mpirun.")
-    fact("sweep_ranks", False, "Measure ranks x threads that use all cores.")
+    fact("profile", False, "Print a profile of one step by kind of op.")
+    fact("json", False, "Print the results as JSON too, in the last line.")
+    text(
+        "vs",
+        None,
+        "Shell command of another benchmark to compare with; it prints JSON lines.",
+    )
+    number("pairs", PAIRS, "Number of A/B repetitions of --vs.")
+    number(
+        "ranks", 0, "Ranks of this program in --vs; 0 for one process without mpirun."
+    )
+    fact(
+        "sweep_ranks",
+        False,
+        "Measure all combinations of ranks and threads that use all cores.",
+    )
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
@@ -84,7 +109,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         settings.check()
         check_flags(process)
     if FLAGS.vs or FLAGS.sweep_ranks:
-        with communicator.together():  # In its words, although nobody else is there.
+        with communicator.together():  # So that errors read as with several ranks.
             result = compare(settings) if FLAGS.vs else sweep(settings)
     else:
         result = measure(settings, process, communicator).as_dict()
@@ -93,21 +118,21 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
 
 
 def check_flags(process: ProcessInfo) -> None:
-    """Refuses flags that don't go together.
+    """Refuses flags that contradict each other.
 
     Raises:
-        UserError: If there are such.
+        UserError: With a sentence for the first contradiction.
     """
     for name in _FLAGS_OF_OTHERS:
         if FLAGS[name].present:
-            raise UserError(f"--{name} has no meaning here; leave it out.")
+            raise UserError(f"--{name} has no effect here; leave it out.")
     modes = [name for name in ("vs", "sweep_ranks", "profile") if FLAGS[name].value]
     if len(modes) > 1:
         raise UserError(f"--{modes[0]} and --{modes[1]} exclude each other; got both.")
     if process.num_ranks > 1 and (FLAGS.vs or FLAGS.sweep_ranks):
-        raise UserError(f"--{modes[0]} starts its ranks by itself; leave mpirun out.")
+        raise UserError(f"--{modes[0]} starts its ranks itself; run it without mpirun.")
     if not FLAGS.vs and (FLAGS["ranks"].present or FLAGS["pairs"].present):
-        raise UserError("--ranks and --pairs belong to --vs; leave them out.")
+        raise UserError("--ranks and --pairs need --vs; leave them out.")
     if FLAGS.pairs < 1 or FLAGS.ranks < 0:
         raise UserError(
             "--pairs must be at least 1 and --ranks at least 0; got"

@@ -66,7 +66,7 @@ def find_mpirun() -> str:
     beside = Path(sys.executable).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
-        raise UserError("mpirun must be on PATH; it isn't. make venv installs one.")
+        raise UserError("mpirun was not found on PATH. make venv installs one.")
     return found
 
 

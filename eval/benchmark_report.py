@@ -1,4 +1,4 @@
-"""The benchmark's figures, as a table and as JSON."""
+"""The results of a benchmark, as a table and as JSON."""
 
 import statistics
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from eval.benchmark_settings import Settings
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine can do, with all ranks at work: the best of some tries.
+    """The measured peak rates of the machine with all ranks busy, best of several runs.
 
     Attributes:
-        matmul_gflops: 10**9 operations a second of a product of large matrices.
-        convolution_gflops: The same of a 3x3 convolution, forward.
-        copy_gigabytes: 10**9 bytes a second that a copy reads and writes.
+        matmul_gflops: The rate of a product of large matrices, in 10**9 FLOP/s.
+        convolution_gflops: The rate of a forward 3x3 convolution, in 10**9 FLOP/s.
+        copy_gigabytes: The bytes that a copy reads and writes, in 10**9 per second.
     """
 
     matmul_gflops: float
@@ -25,26 +25,26 @@ class Limits:
 
 @dataclass(frozen=True)
 class Report:
-    """What all ranks measured.
+    """The results of all ranks.
 
     Attributes:
-        settings: What was measured, its precision no longer "auto".
-        image_size: In pixels.
-        num_ranks: All ranks.
-        num_intra_threads: Of each rank.
-        num_inter_threads: Of each rank.
-        compiled_ops: Whether they were used.
-        versions: Of the libraries, by name.
-        images_per_second: Of all ranks together, in each timed step.
-        step_seconds: Of each timed step, of the slowest rank.
-        first_step_seconds: Of the slowest rank.
-        start_seconds: The same, from the start of the process.
-        peak_memory_mb: Of the rank with the most.
-        waited_share: Of its time, by the rank that waited most for its images; None
+        settings: The settings of the measurement, with a definite precision.
+        image_size: The side of the images in pixels.
+        num_ranks: The number of ranks.
+        num_intra_threads: The number of intra-op threads per rank.
+        num_inter_threads: The number of inter-op threads per rank.
+        compiled_ops: Whether the compiled ops were used.
+        versions: The versions of the libraries, by name.
+        images_per_second: The rate of all ranks together in each timed step.
+        step_seconds: The duration of each timed step on the slowest rank.
+        first_step_seconds: The duration of the first step on the slowest rank.
+        start_seconds: The time from the start of the process to the end of that step.
+        peak_memory_mb: The peak memory of the rank with the most, in 10**6 bytes.
+        waited_share: The fraction of time stalled on input on the slowest rank; None
             without a data set.
-        flops_per_image: Floating-point operations.
-        limits: What all ranks can do at most.
-        profile: Milliseconds of a step by kind of op, if it was profiled.
+        flops_per_image: The number of floating-point operations per image.
+        limits: The measured peak rates of all ranks together.
+        profile: The milliseconds of one step by kind of op, if it was profiled.
     """
 
     settings: Settings
@@ -66,11 +66,11 @@ class Report:
 
     @property
     def gflops(self) -> float:
-        """10**9 floating-point operations a second, by the median."""
+        """The median rate in 10**9 floating-point operations per second."""
         return statistics.median(self.images_per_second) * self.flops_per_image / 1e9
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns figures and settings for JSON."""
+        """Returns results and settings for JSON."""
         settings = self.settings
         numbers: dict[str, Any] = {
             "images_per_second": statistics.median(self.images_per_second),
@@ -112,11 +112,11 @@ class Report:
         }
 
     def table(self) -> str:
-        """Returns the figures for people."""
+        """Returns the results as a table."""
         settings = self.settings
         work = "evaluation" if settings.infer else "training"
         if self.num_ranks > 1 and not (settings.infer or settings.average_gradients):
-            work += " without exchange of gradients"
+            work += " without gradient exchange"
         versions = ", ".join(f"{name} {one}" for name, one in self.versions.items())
         lines = [
             f"{settings.model}, {work}, {settings.precision}, {self.image_size} px,"
@@ -127,21 +127,21 @@ class Report:
             f" {cpu_name()}",
             f"{'':28} {'median':>10} {'min':>10} {'max':>10}",
             _row("images/s, all ranks", self.images_per_second),
-            _row("seconds a step", self.step_seconds, 3),
-            _line("first step", f"{self.first_step_seconds:.1f} s: the graph is made"),
-            _line("from start to its end", f"{self.start_seconds:.1f} s"),
-            _line("peak memory of a rank", f"{self.peak_memory_mb:,.0f} MB"),
+            _row("seconds per step", self.step_seconds, 3),
+            _line("first step", f"{self.first_step_seconds:.1f} s, with graph tracing"),
+            _line("startup to first step", f"{self.start_seconds:.1f} s"),
+            _line("peak memory per rank", f"{self.peak_memory_mb:,.0f} MB"),
         ]
         if self.waited_share is not None:
             share = f"{self.waited_share:.1%} of the time"
             lines.append(_line("waiting for images", share))
-        operations = f"{self.flops_per_image / 1e9:.2f} GFLOP an image"
+        operations = f"{self.flops_per_image / 1e9:.2f} GFLOP per image"
         lines.append(_line("arithmetic", f"{self.gflops:,.0f} GFLOP/s, {operations}"))
         for name, limit in (
             ("matrix product", self.limits.matmul_gflops),
             ("3x3 convolution", self.limits.convolution_gflops),
         ):
-            share = f"{self.gflops / limit:.1%} of it used"
+            share = f"{self.gflops / limit:.1%} of peak"
             lines.append(_line(f"limit: {name}", f"{limit:,.0f} GFLOP/s, {share}"))
         copies = f"{self.limits.copy_gigabytes:.1f} GB/s read and written"
         lines.append(_line("limit: copies in memory", copies))
@@ -158,7 +158,7 @@ def _line(name: str, text: str) -> str:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns what Linux calls the processor."""
+    """Returns the name of the processor in /proc/cpuinfo."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

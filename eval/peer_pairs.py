@@ -1,6 +1,6 @@
-"""Compares this project's speed with another program's, in turns.
+"""Alternating A/B comparison of this project's speed with another program's.
 
-A machine's speed drifts, so only what ran side by side is divided by each other.
+The speed of a machine drifts, so each ratio is that of two consecutive runs.
 """
 
 import statistics
@@ -11,11 +11,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images a second of both programs, turn by turn.
+    """The images per second of both programs in each repetition.
 
     Attributes:
-        ours: Of this project.
-        theirs: Of the other program, in the same turns.
+        ours: The rates of this project.
+        theirs: The rates of the other program.
     """
 
     ours: tuple[float, ...]
@@ -23,11 +23,11 @@ class Pairs:
 
     @property
     def ratios(self) -> list[float]:
-        """How many times as fast this project was in each turn."""
+        """The speed of this project relative to the other in each repetition."""
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the figures for JSON."""
+        """Returns the results for JSON."""
         return {
             "ratio": round(statistics.median(self.ratios), 4),
             "min": round(min(self.ratios), 4),
@@ -40,12 +40,13 @@ class Pairs:
 def compare(
     ours: Callable[[], float], theirs: Callable[[], float], num_pairs: int
 ) -> Pairs:
-    """Runs both in turns, prints each pair and the ratios; returns the figures.
+    """Runs both alternately, prints each pair and the ratios; returns the results.
 
     Args:
-        ours: Runs this project's benchmark; returns images a second.
-        theirs: The same of the other program.
-        num_pairs: Turns.
+        ours: A function that runs this project's benchmark and returns images per
+            second.
+        theirs: The same for the other program.
+        num_pairs: The number of repetitions.
     """
     print(f"{'pair':>4} {'ours':>10} {'theirs':>10} {'ratio':>7}", flush=True)
     rates: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""Finds how many ranks of how many threads a machine is fastest with."""
+"""Finds the fastest combination of ranks and threads for a machine."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -71,17 +71,17 @@ def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
         )
     tried = layouts(num_cores, settings.batch_size)
     print(
-        f"{settings.model}, {settings.precision}, {settings.batch_size} images a step"
+        f"{settings.model}, {settings.precision}, {settings.batch_size} images per step"
         f" over all ranks, {num_cores} core(s)"
     )
     if left_out := [one for one in _divisors(num_cores) if settings.batch_size % one]:
         print(
-            f"left out, since --batch_size={settings.batch_size} is no multiple:"
+            f"skipped, since --batch_size={settings.batch_size} is not a multiple:"
             f" {', '.join(map(str, left_out))} ranks"
         )
     print(
         f"{'ranks x threads':15} {'images/s':>10} {'min':>10} {'max':>10}"
-        f" {'MB a rank':>10}",
+        f" {'MB/rank':>10}",
         flush=True,
     )
     results = []

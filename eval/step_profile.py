@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by kind of op, from TensorFlow's profiler."""
+"""A profile of one step by kind of op, from TensorFlow's profiler."""
 
 import re
 import tempfile
@@ -32,7 +32,7 @@ KINDS = (
     ),
 )
 WORTH_NAMING = 0.05  # Milliseconds.
-INPUT = "reading pictures, beside the step"
+INPUT = "input pipeline, overlapped with the step"
 _OP_EVENT = re.compile(r"[^:]+:(\w+)")  # `node:type`; C++ scopes have two colons.
 _ASYNC_START = "ExecutorState::ProcessAsync::Start"
 _ASYNC_DONE = "ExecutorState::ProcessAsync::Done"
@@ -44,10 +44,10 @@ class KindTime:
     """The time of the ops of one kind.
 
     Attributes:
-        kind: Its name.
-        milliseconds: Of all its ops, without that of ops inside them.
-        num_ops: How often one of them ran.
-        types: Milliseconds of each type of op, largest first.
+        kind: The name of the kind.
+        milliseconds: The self time of all its ops, without that of nested ops.
+        num_ops: The number of op executions.
+        types: The milliseconds of each type of op, largest first.
     """
 
     kind: str
@@ -58,13 +58,14 @@ class KindTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of one step went, on rank 0.
+    """The time of one step on rank 0, by kind of op.
 
     Attributes:
-        kinds: Largest first. They add up to more than the step if several ops run at
-            once. The exchange of gradients counts as far as no op runs meanwhile.
-        step_milliseconds: Of the whole step.
-        idle_milliseconds: Of it, when neither was at work: what ops cost around them.
+        kinds: The kinds, largest first. They add up to more than the step if several
+            ops run concurrently. The gradient exchange counts only while no op runs.
+        step_milliseconds: The duration of the step.
+        idle_milliseconds: The time in which neither an op nor the exchange ran, such as
+            the overhead of the executor.
     """
 
     kinds: tuple[KindTime, ...]
@@ -74,7 +75,7 @@ class Profile:
     def as_dict(self) -> dict[str, float]:
         """Returns the milliseconds by kind."""
         times = {one.kind: one.milliseconds for one in self.kinds}
-        times["no op"] = self.idle_milliseconds
+        times["idle"] = self.idle_milliseconds
         times["step"] = self.step_milliseconds
         return {kind: round(value, 3) for kind, value in times.items()}
 
@@ -90,7 +91,7 @@ class Profile:
                 f"  {names}"
             )
         share = self.idle_milliseconds / self.step_milliseconds
-        lines.append(f"{'no op':32} {self.idle_milliseconds:9.1f} {share:6.1%}")
+        lines.append(f"{'idle':32} {self.idle_milliseconds:9.1f} {share:6.1%}")
         lines.append(f"{'step':32} {self.step_milliseconds:9.1f}")
         return "\n".join(lines)
 
@@ -134,7 +135,7 @@ def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
     busy = _length_of_union(computing)
     if exchanges := _exchanges(space):
         exposed = _length_of_union(computing + exchanges) - busy
-        milliseconds[EXCHANGE] = {"no op at work": exposed / 1e9}
+        milliseconds[EXCHANGE] = {"while no op runs": exposed / 1e9}
         num_ops[EXCHANGE] = len(exchanges)
         busy += exposed
     kinds = [

@@ -1,4 +1,4 @@
-"""The mean of what several networks say of each example."""
+"""An ensemble: the mean prediction of several networks for each example."""
 
 from collections.abc import Iterator
 
@@ -6,23 +6,23 @@ import numpy as np
 
 
 class Ensemble:
-    """What several networks say of one rank's examples, added up as they come.
+    """The summed predictions of several networks for the examples of one rank.
 
-    Held as the logarithms of sums of probabilities, in which none is too small for a
-    float32: `[num_examples, num_classes]`.
+    They are kept as logarithms of sums of probabilities, `[num_examples, num_classes]`,
+    so that no probability underflows in float32.
 
     Source of the ensemble of a run's phases: Codreanu et al. 2017, arXiv:1711.04291.
 
     Attributes:
-        penalties: Of each network's weights, which its loss has in it.
+        penalties: The weight penalty of each network, which is part of its loss.
     """
 
     def __init__(self, num_examples: int, num_classes: int) -> None:
-        """Begins with no network.
+        """Creates an ensemble without networks.
 
         Args:
-            num_examples: That this rank evaluates.
-            num_classes: Of the networks.
+            num_examples: The number of examples that this rank evaluates.
+            num_classes: The number of classes.
         """
         self._log_sums = np.full((num_examples, num_classes), -np.inf, np.float32)
         self._labels = np.zeros(num_examples, np.int32)
@@ -31,7 +31,7 @@ class Ensemble:
 
     @property
     def penalty(self) -> float:
-        """The mean of the networks' penalties."""
+        """The mean weight penalty of the networks."""
         return sum(self.penalties) / len(self.penalties)
 
     def add(
@@ -41,7 +41,7 @@ class Ensemble:
         labels: np.ndarray,
         mask: np.ndarray,
     ) -> None:
-        """Adds what one network says of some neighbouring examples.
+        """Adds the predictions of one network for consecutive examples.
 
         What goes beyond the last example fills up a batch, and is left out.
 

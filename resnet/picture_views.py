@@ -1,4 +1,4 @@
-"""Several views of each picture in evaluation, and the mean of what is said of them.
+"""Test-time augmentation: the mean prediction over several views of each image.
 
 Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional Neural
 Networks", section 4.1: the mean of the softmax probabilities of ten crops.
@@ -9,9 +9,9 @@ import math
 import keras
 import tensorflow as tf
 
-# Of each picture: crops that the input makes, and whether their mirror images are seen
-# as well. The names are those of `setting_bounds.VIEWS`.
-_CROPS_AND_MIRRORS = {
+# The number of crops per image that the input makes, and whether their horizontal flips
+# are added. The names are those of `setting_bounds.VIEWS`.
+_CROPS_AND_FLIPS = {
     "center": (1, False),
     "flip": (1, True),
     "five_crops": (5, False),
@@ -20,21 +20,21 @@ _CROPS_AND_MIRRORS = {
 
 
 def num_crops(views: str) -> int:
-    """Returns how many crops of each picture the input makes."""
-    return _CROPS_AND_MIRRORS[views][0]
+    """Returns the number of crops per image that the input makes."""
+    return _CROPS_AND_FLIPS[views][0]
 
 
 def num_views(views: str) -> int:
-    """Returns how many images of each picture the network sees."""
-    crops, has_mirrors = _CROPS_AND_MIRRORS[views]
-    return 2 * crops if has_mirrors else crops
+    """Returns the number of views per image that the network processes."""
+    crops, has_flips = _CROPS_AND_FLIPS[views]
+    return 2 * crops if has_flips else crops
 
 
 def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
-    """Returns logits whose softmax is what the network says of each picture.
+    """Returns logits whose softmax is the prediction of the network for each image.
 
-    Of one view they are the network's own; of several, the logarithms of the mean
-    probabilities.
+    For one view they are the network's own logits. For several views they are the
+    logarithms of the mean probabilities.
 
     Args:
         model: The network.
@@ -46,11 +46,11 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
     """
     if views == "center":
         return model(images, training=False)
-    crops, has_mirrors = _CROPS_AND_MIRRORS[views]
+    crops, has_flips = _CROPS_AND_FLIPS[views]
     all_views = images if crops > 1 else images[:, tf.newaxis]
-    if has_mirrors:
-        mirrored = tf.reverse(all_views, [3])  # Left and right.
-        all_views = tf.concat([all_views, mirrored], axis=1)
+    if has_flips:
+        flipped = tf.reverse(all_views, [3])  # Along the width.
+        all_views = tf.concat([all_views, flipped], axis=1)
     shape = all_views.shape
     logits = model(tf.reshape(all_views, [-1, *shape[2:]]), training=False)
     logits = tf.reshape(logits, [-1, shape[1], logits.shape[-1]])
@@ -60,7 +60,7 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
 def log_mean_probabilities(logits: tf.Tensor) -> tf.Tensor:
     """Returns the logarithms of the mean probabilities of several views.
 
-    Computed from logarithms, in which no probability is too small for a float32.
+    They are computed in the logarithmic domain, so that no probability underflows.
 
     Args:
         logits: `[batch, views, num_classes]` float32.

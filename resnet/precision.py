@@ -1,4 +1,4 @@
-"""Which number format to compute in: measured on this machine, not guessed.
+"""The choice of the number format to compute in, by measuring this machine.
 
 bfloat16 halves the bytes, but how fast a CPU multiplies it ranges from several times
 float32's speed (AMX) to a small fraction of it (no instruction for it at all).
@@ -27,8 +27,8 @@ def choose(requested: str, communicator: Communicator) -> str:
 
     Args:
         requested: "float32", "bf16", or "auto" for the faster of the two on this
-            machine. Except for float32, both are measured on all ranks at once, and
-            rank 0 says which is faster.
+            machine. Unless it is float32, both are measured on all ranks concurrently,
+            and the sums over ranks are compared.
         communicator: The ranks.
     """
     if requested == "float32":
@@ -39,23 +39,23 @@ def choose(requested: str, communicator: Communicator) -> str:
     if requested == "auto":
         chosen = "bf16" if ratio > 1 else "float32"
         logging.info(
-            "precision %s: in bf16, convolutions take 1/%.2f of float32's time here",
+            "precision %s: bf16 convolutions are %.2f times as fast as float32 here",
             chosen,
             ratio,
         )
         return chosen
     if not cpu_features.has_bf16(cpu_features.flags()):
-        logging.warning("this CPU has no instructions for bf16")
+        logging.warning("this CPU has no bf16 instructions")
     if ratio < 1:
         logging.warning(
-            "float32 is faster here: convolutions in bf16 take %.2f times as long",
+            "float32 is faster here: bf16 convolutions take %.2f times as long",
             1 / ratio,
         )
     return requested
 
 
 def _seconds(dtype: tf.DType) -> float:
-    """Returns the time of some convolutions, forward and backward: medians, summed."""
+    """Returns the sum of the median times of some convolutions and their gradients."""
 
     @tf.function
     def gradients(images: tf.Tensor, kernel: tf.Tensor) -> list[tf.Tensor]:

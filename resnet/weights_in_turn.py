@@ -1,4 +1,4 @@
-"""The weights that a run has to be evaluated: its own, and their moving averages."""
+"""The weights of a run that are evaluated: raw weights and EMA weights, in turn."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from resnet.recalibration import PreciseBN
 from resnet.train_state import TrainState
 
-# Under which names a run writes down what they are worth.
+# The kind of metrics line that their results are written to.
 FACTS = {"raw": "eval", "ema": "eval_ema"}
 
 
@@ -21,10 +21,10 @@ def each(
     precise_bn: PreciseBN | None,
     num_ranks: int,
 ) -> Iterator[str]:
-    """Yields the names of weights; until the next one, the network has these.
+    """Yields the names of weights; until the next name, the network has these weights.
 
-    Afterwards it has its own weights again, but not its own statistics, if they were
-    recalibrated.
+    Afterwards it has its raw weights again. If `precise_bn` is given, it keeps the
+    statistics that were computed last.
 
     Args:
         state: Of the run.

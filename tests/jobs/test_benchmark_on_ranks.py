@@ -34,4 +34,4 @@ def test_ranks_measure_together_on_records(run_ranks, records):
 def test_modes_that_start_ranks_refuse_to_be_ranks(run_ranks):
     job = run_ranks(2, "eval/benchmark.py", "--sweep_ranks")
     assert job.returncode == 2
-    assert "--sweep_ranks starts its ranks by itself; leave mpirun out." in job.stderr
+    assert "--sweep_ranks starts its ranks itself; run it without mpirun." in job.stderr

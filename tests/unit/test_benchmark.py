@@ -136,13 +136,13 @@ def test_a_profile_counts_every_moment_once():
     add_events(space, "tf_data_private_threadpool/3", ("x:DecodeJpeg", 0, 20))
     profile = step_profile.summarize(space, 12.0)
     assert profile.as_dict() == {
-        "reading pictures, beside the step": 20.0,
+        "input pipeline, overlapped with the step": 20.0,
         "forward convolution": 3.0,
         "other": 2.0,  # The call without what ran inside it.
         "elementwise": 1.5,
         "casts": 1.0,
         "gradient exchange": 1.0,  # From 6 to 9, without 6 to 8, when ops ran.
-        "no op": 4.0,  # 12 without 1 to 9.
+        "idle": 4.0,  # 12 without 1 to 9.
         "step": 12.0,
     }
     (convolution,) = (one for one in profile.kinds if one.kind == "forward convolution")
@@ -321,8 +321,8 @@ def test_the_program_compares_itself_with_a_command():
         (("--model=vgg",), "--model must be one of"),
         (("--vs=x", "--sweep_ranks"), "exclude each other"),
         (("--infer", "--data_dir=/"), "leave --data_dir out"),
-        (("--pairs=2",), "belong to --vs"),
-        (("--model_dir=/",), "--model_dir has no meaning here"),
+        (("--pairs=2",), "need --vs"),
+        (("--model_dir=/",), "--model_dir has no effect here"),
         (("--data_dir=/",), "expected a record set in /"),
         (("--batch_size=many",), "--help lists the flags"),
     ],
