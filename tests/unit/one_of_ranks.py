@@ -22,7 +22,7 @@ class OneOfRanks:
         self.num_ranks = num_ranks
         self._sum_of_all = sum_of_all
 
-    def doing(self, what: str, **facts: bool) -> None:
+    def report_status(self, status: str, **facts: bool) -> None:
         """Tells nobody."""
 
     def gather(self, value: Any) -> list[Any]:
