@@ -1,24 +1,25 @@
-"""Which random numbers of an example are for what.
+"""The random seeds of an example: one for each use of random numbers.
 
-An example has one seed in each epoch: int64 `[2]`, the first not negative and below
-2**32. Each use takes another seed from it, so that no two uses share their numbers.
+An example has one seed in each epoch: int64 `[2]`, the first number not negative and
+below 2**32. Each use derives a seed of its own from it, so that no two uses share their
+random numbers.
 """
 
 import tensorflow as tf
 
-WINDOW = 0  # The seed itself: where a picture is cut or moved to.
-MIRROR = 1
-HOLE = 2
-OPERATIONS = 3  # Of RandAugment.
+WINDOW = 0  # The position and size of the crop; takes the example's seed itself.
+FLIP = 1
+CUTOUT = 2
+RANDOM_AUGMENT = 3
 MIXING = 4
 MIXING_GAMMAS = 5
 
 
 def seed_for(seed: tf.Tensor, use: int) -> tf.Tensor:
-    """Returns the seed of a use; those of two uses never meet.
+    """Returns the seed of one use, which differs from the seeds of all other uses.
 
     Args:
-        seed: Of the example.
-        use: One of those above.
+        seed: The seed of the example, int64 `[2]`.
+        use: One of the constants of this module.
     """
     return seed - tf.constant([use << 32, 0], tf.int64)

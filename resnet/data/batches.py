@@ -1,4 +1,4 @@
-"""The batches of a rank, one after the other, past damaged records if they may be."""
+"""The batches of a rank as an iterator that can replace corrupt records."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,7 +16,7 @@ from resnet.phases import Phase
 
 def training(
     config: Config,
-    share: ExampleShard,
+    shard: ExampleShard,
     num_ranks: int,
     start_step: int,
     num_parallel_calls: int,
@@ -24,14 +24,14 @@ def training(
     """Returns `train_batches` with the settings of a run.
 
     Args:
-        config: The run's settings.
-        share: What this rank trains on.
-        num_ranks: All ranks of the job.
-        start_step: First global batch.
-        num_parallel_calls: Pictures that are decoded at the same time.
+        config: The settings of the run.
+        shard: The examples that this rank trains on.
+        num_ranks: The number of all ranks of the job.
+        start_step: The number of the first global batch.
+        num_parallel_calls: The number of images that are decoded at the same time.
     """
     return train_batches(
-        share,
+        shard,
         config.phases,
         seed=config.seed,
         local_batch_size=config.global_batch_size // num_ranks,
@@ -45,7 +45,7 @@ def training(
 
 
 def train_batches(
-    share: ExampleShard,
+    shard: ExampleShard,
     phases: Sequence[Phase],
     *,
     seed: int,
@@ -57,55 +57,56 @@ def train_batches(
     on_bad_record: str = "fail",
     decoded_cache_mb: int = 0,
 ) -> "Batches":
-    """Returns this rank's part of each global batch from a step on.
+    """Returns the micro-batches of this rank, in order, from a step to the run's end.
 
-    Each step has `accumulation_steps` of them, which are equal parts of the rank's
-    examples in their order.
+    Each step has `accumulation_steps` micro-batches of equal size: the rank's slice of
+    the global batch, divided in its order.
 
     Args:
-        share: What this rank trains on.
+        shard: The examples that this rank trains on.
         phases: The phases of the run; the last batch is that of their last step.
         seed: The seed of the order of the examples and of their augmentation.
         local_batch_size: The number of examples of one rank in one step.
         num_classes: The number of classes of the data set.
-        num_parallel_calls: Pictures that are decoded at the same time.
-        accumulation_steps: The number of parts of each step.
-        start_step: First global batch.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        accumulation_steps: The number of micro-batches of a rank in each step.
+        start_step: The number of the first global batch.
         on_bad_record: "fail" or "skip", as `CorruptRecords` takes it.
-        decoded_cache_mb: The size of the cache of decoded images; 0 for no cache.
+        decoded_cache_mb: The size of the cache of decoded images, in units of 10**6
+            bytes; 0 for no cache.
     """
     cache = DecodedCache(decoded_cache_mb) if decoded_cache_mb else None
 
-    def make_dataset(part: int, replacements: Replacements) -> tf.data.Dataset:
+    def make_dataset(micro_batch: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.train_batches(
-            share.records,
+            shard.records,
             phases,
             seed=seed,
             accumulation_steps=accumulation_steps,
-            rank=share.rank,
-            num_ranks=share.num_ranks,
+            rank=shard.rank,
+            num_ranks=shard.num_ranks,
             local_batch_size=local_batch_size,
-            start_part=part,
+            start_micro_batch=micro_batch,
             num_parallel_calls=num_parallel_calls,
             replacements=replacements,
             cache=cache,
         )
 
-    def examples_of_part(part: int) -> np.ndarray:
-        return input_pipeline.examples_of_batch(
-            part,
+    def examples_of_micro_batch(micro_batch: int) -> np.ndarray:
+        return input_pipeline.examples_of_micro_batch(
+            micro_batch,
             seed,
-            share.rank,
-            share.num_ranks,
+            shard.rank,
+            shard.num_ranks,
             local_batch_size,
-            share.records.num_examples,
+            shard.records.num_examples,
             accumulation_steps,
         )
 
     return Batches(
         make_dataset,
-        examples_of_part,
-        CorruptRecords(share.records, on_bad_record),
+        examples_of_micro_batch,
+        CorruptRecords(shard.records, on_bad_record),
         start_step * accumulation_steps,
         num_classes,
     )
@@ -113,27 +114,28 @@ def train_batches(
 
 def evaluation(
     config: Config,
-    share: ExampleShard,
+    shard: ExampleShard,
     batch_size: int,
     num_parallel_calls: int,
-    damaged: CorruptRecords,
+    corrupt_records: CorruptRecords,
     num_crops: int = 1,
 ) -> "Batches":
     """Returns the examples that this rank evaluates, each once.
 
     Args:
-        config: The run's settings.
-        share: What this rank evaluates on.
-        batch_size: Examples of each batch of this rank.
-        num_parallel_calls: Pictures that are decoded at the same time.
-        damaged: The damaged records of the share, as far as they are known.
-        num_crops: As `input_pipeline.eval_batches` takes it.
+        config: The settings of the run.
+        shard: The examples that this rank and others evaluate on.
+        batch_size: The number of examples of each batch of this rank.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        corrupt_records: The corrupt records of the shard that are known so far.
+        num_crops: The number of crops of each image, as `input_pipeline.eval_batches`
+            takes it.
     """
-    first, end = share.first_example, share.end_example
+    first, end = shard.first_example, shard.end_example
 
     def make_dataset(start_batch: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.eval_batches(
-            share.records,
+            shard.records,
             image_size=config.image_size,
             crop=config.eval_crop,
             crop_fraction=config.eval_crop_fraction,
@@ -150,35 +152,40 @@ def evaluation(
         begin = first + batch * batch_size
         return np.arange(begin, min(begin + batch_size, end))
 
-    return Batches(make_dataset, examples_of_batch, damaged, 0, config.num_classes)
+    return Batches(
+        make_dataset, examples_of_batch, corrupt_records, 0, config.num_classes
+    )
 
 
 class Batches(Iterator[Batch]):
-    """Goes on behind a batch that failed, if damaged records were the reason.
+    """Batches that continue after a failure that was caused by corrupt records.
 
-    The other ranks see nothing of it: each batch has the size that it should have.
+    A batch with replaced records has the same size as any other, so the other ranks are
+    not affected.
     """
 
     def __init__(
         self,
         make_dataset: Callable[[int, Replacements], tf.data.Dataset],
         examples_of_batch: Callable[[int], np.ndarray],
-        damaged: CorruptRecords,
+        corrupt_records: CorruptRecords,
         start_batch: int,
         num_classes: int,
     ) -> None:
-        """Begins with a batch.
+        """Starts reading at a batch.
 
         Args:
-            make_dataset: Returns the `Batch`es from a number on.
-            examples_of_batch: Returns a batch's examples before any is replaced.
-            damaged: What is known of the split's damaged records.
-            start_batch: Number of the first batch.
-            num_classes: Labels are below.
+            make_dataset: A function from the number of a batch and the replacements of
+                corrupt examples to a dataset of the `Batch`es from this number on.
+            examples_of_batch: A function from the number of a batch to its examples
+                before any is replaced, int64 `[batch]`.
+            corrupt_records: The corrupt records of the split that are known so far.
+            start_batch: The number of the first batch.
+            num_classes: The number of classes; each label has to be below.
         """
         self._make_dataset = make_dataset
         self._examples_of_batch = examples_of_batch
-        self._damaged = damaged
+        self._corrupt_records = corrupt_records
         self._next = start_batch
         self._num_classes = num_classes
         self._iterator = self._start()
@@ -187,18 +194,19 @@ class Batches(Iterator[Batch]):
         """Returns the next batch.
 
         Raises:
-            UserError: If a record is damaged and none may be.
+            UserError: If a record is corrupt and can't be replaced.
         """
         while True:
             try:
                 batch = next(self._iterator)
                 _check_labels(batch.labels.numpy(), self._num_classes)
-            # A UnicodeDecodeError is an OpError whose message quotes a damaged record.
+            # A UnicodeDecodeError is an OpError whose message quotes a corrupt record.
             except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange):
                 examples = self._examples_of_batch(self._next)
-                known = self._damaged.replacements
-                replacements = known.replacements[np.isin(known.damaged, examples)]
-                if not self._damaged.learn(np.concatenate([examples, replacements])):
+                known = self._corrupt_records.replacements
+                replacements = known.replacements[np.isin(known.corrupt, examples)]
+                candidates = np.concatenate([examples, replacements])
+                if not self._corrupt_records.detect(candidates):
                     raise
                 self._iterator = self._start()
             else:
@@ -206,11 +214,11 @@ class Batches(Iterator[Batch]):
                 return batch
 
     def _start(self) -> Iterator[Batch]:
-        return iter(self._make_dataset(self._next, self._damaged.replacements))
+        return iter(self._make_dataset(self._next, self._corrupt_records.replacements))
 
 
 class _LabelOutOfRange(ValueError):
-    """A label that no class has."""
+    """A label without a class."""
 
 
 def _check_labels(labels: np.ndarray, num_classes: int) -> None:

@@ -1,8 +1,8 @@
-"""What becomes of a record that can't be read: the run ends, or another stands in.
+"""Handling of corrupt records: the run fails, or other records replace them.
 
-The graph that reads records knows nothing of this. When it fails, the records of the
-failed batch are looked at one by one, in Python, and what is found out about them makes
-the sentence of the error, or the list of records that the next graph does without.
+The graph that reads records has no part in this. When it fails, Python checks the
+records of the failed batch one by one. The result is either the message of the error or
+the list of the records that the next graph has to replace.
 """
 
 import os
@@ -16,155 +16,177 @@ from data_prep.errors import UserError
 from data_prep.records import scan, tfrecord_format
 from resnet.data.record_files import RecordFiles
 
-# More than both is no accident of single records, and to train on is no use.
-MOST_DAMAGED_SHARE = 0.01
-MOST_DAMAGED = 10
+# A split with more corrupt records than both limits has a fault that concerns more than
+# single records, and training on it is of no use.
+MAX_CORRUPT_FRACTION = 0.01
+MAX_CORRUPT = 10
 
 
 @dataclass(frozen=True)
 class Replacements:
-    """Which examples are read in place of damaged ones.
+    """The examples that are read in place of corrupt ones.
 
-    A damaged example's is the next one in the order of the files that is not damaged,
-    after the last the first: so it depends on the damage alone, not on who met it when.
+    A corrupt example is replaced by the next intact example in the order of the files;
+    after the last example follows the first. Hence a replacement depends only on which
+    records are corrupt, and not on which rank detected them or when.
 
     Attributes:
-        damaged: int64, sorted.
-        replacements: int64, one for each.
+        corrupt: The corrupt examples, int64 `[num_corrupt]`, sorted.
+        replacements: The replacement of each of them, int64 `[num_corrupt]`.
     """
 
-    damaged: np.ndarray
+    corrupt: np.ndarray
     replacements: np.ndarray
 
     @classmethod
-    def of(cls, damaged: set[int], num_examples: int) -> "Replacements":
-        """Returns those of some damaged examples, fewer than `num_examples`."""
-        replacements = []
-        for example in sorted(damaged):
-            other = (example + 1) % num_examples
-            while other in damaged:
-                other = (other + 1) % num_examples
-            replacements.append(other)
-        return cls(
-            np.array(sorted(damaged), np.int64), np.array(replacements, np.int64)
-        )
-
-    def replace(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the examples to read, and whether each is the one that was asked for.
+    def of(cls, corrupt: set[int], num_examples: int) -> "Replacements":
+        """Returns the replacements of corrupt examples.
 
         Args:
-            examples: int64 of any shape.
+            corrupt: The corrupt examples, fewer than `num_examples`.
+            num_examples: The number of examples of the split.
         """
-        if not len(self.damaged):
+        ordered = sorted(corrupt)
+        replacements = []
+        for example in ordered:
+            replacement = (example + 1) % num_examples
+            while replacement in corrupt:
+                replacement = (replacement + 1) % num_examples
+            replacements.append(replacement)
+        return cls(np.array(ordered, np.int64), np.array(replacements, np.int64))
+
+    def replace(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the examples to read, and a mask that is False where one is replaced.
+
+        Args:
+            examples: The examples, int64 of any shape.
+        """
+        if not len(self.corrupt):
             return examples, tf.ones_like(examples, tf.bool)
-        damaged = tf.constant(self.damaged)
-        place = tf.searchsorted(damaged, tf.reshape(examples, [-1]))
-        place = tf.reshape(tf.minimum(place, len(self.damaged) - 1), tf.shape(examples))
-        is_damaged = tf.gather(damaged, place) == examples
-        stand_in = tf.gather(tf.constant(self.replacements), place)
-        return tf.where(is_damaged, stand_in, examples), ~is_damaged
+        corrupt = tf.constant(self.corrupt)
+        index = tf.searchsorted(corrupt, tf.reshape(examples, [-1]))
+        index = tf.reshape(tf.minimum(index, len(self.corrupt) - 1), tf.shape(examples))
+        is_corrupt = tf.gather(corrupt, index) == examples
+        replacement = tf.gather(tf.constant(self.replacements), index)
+        return tf.where(is_corrupt, replacement, examples), ~is_corrupt
 
 
 class CorruptRecords:
-    """The damaged records of one split, as far as this rank has met them."""
+    """The corrupt records of one split that this rank has detected so far."""
 
     def __init__(self, records: RecordFiles, policy: str) -> None:
-        """Knows of none yet.
+        """Starts with no known corrupt record.
 
         Args:
             records: The split.
-            policy: One of `resnet.config.ON_BAD_RECORD`.
+            policy: The reaction to a corrupt record: "fail" ends the run, "skip"
+                replaces the record.
         """
         self._records = records
         self._policy = policy
-        self._damaged: set[int] = set()
+        self._corrupt: set[int] = set()
 
     @property
     def replacements(self) -> Replacements:
-        """What to read in place of those known so far."""
-        return Replacements.of(self._damaged, self._records.num_examples)
+        """The replacements of the corrupt records known so far."""
+        return Replacements.of(self._corrupt, self._records.num_examples)
 
     def count(self, first_example: int, end_example: int) -> int:
         """Returns how many are known from `first_example` to `end_example - 1`."""
-        return sum(first_example <= one < end_example for one in self._damaged)
+        return sum(first_example <= example < end_example for example in self._corrupt)
 
-    def learn(self, examples: np.ndarray) -> bool:
-        """Looks for damaged records among the examples of a batch that failed.
+    def detect(self, examples: np.ndarray) -> bool:
+        """Checks the records of a failed batch and remembers the corrupt ones.
+
+        Args:
+            examples: The examples of the batch, int64 `[batch]`.
 
         Returns:
-            Whether there are any. Then the next graph can do without them.
+            Whether a corrupt record was detected, so that a new graph can replace it.
 
         Raises:
-            UserError: If there are and the policy is "fail", if they are too many, or
-                if a file can't be read.
+            UserError: If a record is corrupt and the policy is "fail", if there are too
+                many corrupt records, or if a file can't be read.
         """
-        found = {}
-        for example in sorted(set(examples.tolist()) - self._damaged):
-            damage = describe_damage(self._records, example)
-            if damage:
-                found[example] = damage
-        if not found:
+        descriptions = {}
+        for example in sorted(set(examples.tolist()) - self._corrupt):
+            description = describe_corruption(self._records, example)
+            if description:
+                descriptions[example] = description
+        if not descriptions:
             return False
         if self._policy == "fail":
             raise UserError(
-                f"{next(iter(found.values()))}. Restore the file or convert it again,"
-                " or give --on_bad_record=skip."
+                f"{next(iter(descriptions.values()))}. Restore the file or convert the"
+                " data set again, or give --on_bad_record=skip."
             )
-        for damage in found.values():
-            logging.error("skipping a record: %s", damage)
-        self._damaged.update(found)
+        for description in descriptions.values():
+            logging.error("skipping a record: %s", description)
+        self._corrupt.update(descriptions)
         num_examples = self._records.num_examples
-        most = max(MOST_DAMAGED, int(MOST_DAMAGED_SHARE * num_examples))
-        most = min(most, num_examples - 1)  # One must be there to stand in.
-        if len(self._damaged) > most:
+        limit = max(MAX_CORRUPT, int(MAX_CORRUPT_FRACTION * num_examples))
+        limit = min(limit, num_examples - 1)  # A replacement needs one intact record.
+        if len(self._corrupt) > limit:
             raise UserError(
-                f"{len(self._damaged)} of {num_examples} records are damaged, the last"
-                f" one found: {damage}. At most {most} are skipped; restore or convert"
-                " the set again."
+                f"at most {limit} corrupt records can be skipped, but"
+                f" {len(self._corrupt)} of {num_examples} records are corrupt; the last"
+                f" one detected: {description}. Restore the data set or convert it"
+                " again."
             )
         return True
 
 
-def describe_damage(records: RecordFiles, example: int) -> str | None:
-    """Returns what is wrong with a record, with its file and offset; None: nothing.
+def describe_corruption(records: RecordFiles, example: int) -> str | None:
+    """Returns the fault of a record with its file and offset, or None if it is intact.
+
+    Args:
+        records: The split.
+        example: The index of the example in `records`.
 
     Raises:
         UserError: If the file can't be read.
     """
     path = records.paths[records.file_of_example[example]]
     offset = int(records.offset_of_example[example])
-    where = f"the record at byte {offset} of {path} is damaged"
     try:
-        data = _read_record(path, offset)
+        fault = _fault(_read_record(path, offset), records)
     except OSError as error:
         raise UserError(
             f"the record file {path} can't be read ({os.strerror(error.errno or 0)});"
             " put it back"
         ) from error
     except tfrecord_format.CorruptRecord as error:
-        return f"{where}: {error}"
+        fault = str(error)
+    if fault is None:
+        return None
+    return f"the record at byte {offset} of {path} is corrupt: {fault}"
+
+
+def _fault(record: memoryview, records: RecordFiles) -> str | None:
+    """Returns the fault in the data of a record, or None if there is none."""
     try:
-        features = tfrecord_format.parse_example(data)
+        features = tfrecord_format.parse_example(record)
         encoded = bytes(scan.the_bytes(features, records.image_key))
         label = scan.the_integer(features, records.label_key)
         image_format = scan.image_format_of(memoryview(encoded))
     except ValueError as error:
-        return f"{where}: {error}"
+        return str(error)
     num_classes = len(records.class_names)
     if not 0 <= label - records.first_label < num_classes:
+        last_label = records.first_label + num_classes - 1
         return (
-            f"{where}: its label is {label}, and the {num_classes} classes have"
-            f" those from {records.first_label} on"
+            f"its label must be from {records.first_label} to {last_label}; it is"
+            f" {label}"
         )
     if image_format != records.image_format:
         return (
-            f"{where}: its picture is a {image_format.upper()}, not a"
+            f"its image is a {image_format.upper()}, not a"
             f" {records.image_format.upper()}"
         )
     try:
         tf.io.decode_image(encoded, channels=3)
     except tf.errors.OpError as error:
-        return f"{where}: its picture can't be decoded ({error.message})"
+        return f"its image can't be decoded ({error.message})"
     return None
 
 
@@ -173,7 +195,7 @@ def _read_record(path: str, offset: int) -> memoryview:
         file.seek(offset)
         header = file.read(tfrecord_format.HEADER_BYTES)
         length = tfrecord_format.record_length(header, offset)
-        # No more than there is: a faulty writer's length can be anything.
+        # Not beyond the end of the file: a corrupt length can be any number.
         num_left = os.fstat(file.fileno()).st_size - file.tell()
         rest = file.read(min(length + tfrecord_format.FOOTER_BYTES, num_left))
     return tfrecord_format.read_record(header + rest, 0)

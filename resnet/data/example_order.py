@@ -1,13 +1,14 @@
-"""The order of the examples, as arithmetic: nothing is drawn, stored or skipped.
+"""The order of the examples, computed from the seed, the epoch and the position.
 
-Position p of the run lies in epoch p // num_examples; within an epoch the examples come
-in the order of a permutation that (seed, epoch) alone decide. Global batch k is
-positions k*B to (k+1)*B - 1 and runs on over an epoch's end into the next permutation;
-rank r of R takes its r-th slice of it. So the batches depend neither on the number of
-ranks nor on where a run was interrupted.
+Nothing is drawn, stored or skipped. Position p of the run lies in epoch
+p // num_examples. Within an epoch, the order of the examples is a permutation that
+depends on (seed, epoch) alone. Global batch k holds the positions k*B to (k+1)*B - 1; a
+batch at the end of an epoch continues with the permutation of the next epoch. Rank r of
+R takes the r-th slice of the global batch. Hence the batches depend neither on the
+number of ranks nor on where a run was interrupted.
 
-The functions use only operators that NumPy arrays and TensorFlow's int64 tensors
-share, and no value exceeds an int64: tests and the input graph run the same lines.
+The functions use only operators that NumPy arrays and TensorFlow's int64 tensors have
+in common, and no value exceeds an int64: tests and the input graph run the same lines.
 """
 
 import math
@@ -22,7 +23,7 @@ _GOLDEN = 0x9E3779B9  # 2**32 divided by the golden ratio: spreads consecutive k
 
 
 def mix(x: Any) -> Any:
-    """Returns a well mixed 32-bit number for each 32-bit number, one to one.
+    """Returns a hash of each 32-bit number; the hash is a bijection.
 
     Args:
         x: int64 in [0, 2**32): a number, a NumPy array or a TensorFlow tensor.
@@ -33,12 +34,13 @@ def mix(x: Any) -> Any:
 
 
 def mix_seed(seed: int, stream: int, epoch: Any) -> Any:
-    """Returns a 32-bit number that depends on all bits of its arguments.
+    """Returns a 32-bit key that depends on all bits of the arguments.
 
     Args:
-        seed: The run's seed, in [0, 2**63).
-        stream: Which use it is for, from 0: two uses must not share their numbers.
-        epoch: int64 of any shape, from 0; the result has its shape.
+        seed: The seed of the run, in [0, 2**63).
+        stream: The number of the use of the key, from 0. Each use needs a number of its
+            own, so that no two uses share their keys.
+        epoch: The epoch, int64 of any shape, from 0; the result has this shape.
     """
     key = mix(((seed & _MASK) + stream * _GOLDEN) & _MASK)
     key = mix(key ^ (seed >> 32))
@@ -55,18 +57,18 @@ def domain(num_examples: int) -> tuple[int, int]:
 
 
 def shuffle_once(x: Any, seed: int, epoch: Any, num_examples: int) -> Any:
-    """Returns one pass of the permutation of [0, a * b) that (seed, epoch) decide.
+    """Returns one pass of the permutation of [0, a * b) that (seed, epoch) determine.
 
-    A Feistel network on pairs (left, right) of the domain's sides: in turn, one half is
-    shifted by a number that depends on the other. Each round can be undone, so the
-    whole is one to one. Results of `num_examples` or more must be passed in again until
-    they fall below ("cycle walking").
+    The permutation is a Feistel network on pairs (left, right) of the domain's sides:
+    alternately, one half is shifted by a number that depends on the other half. Each
+    round can be undone, so the network is a bijection. Results of `num_examples` or
+    more have to be passed in again until they fall below ("cycle walking").
 
     Args:
         x: int64 in [0, a * b), any shape.
-        seed: The run's seed, in [0, 2**63).
-        epoch: int64, of x's shape or one for all.
-        num_examples: Examples in an epoch.
+        seed: The seed of the run, in [0, 2**63).
+        epoch: The epoch, int64; of x's shape or a scalar.
+        num_examples: The number of examples in an epoch.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": cycle
     walking and the generalized Feistel network.
@@ -85,15 +87,15 @@ def shuffle_once(x: Any, seed: int, epoch: Any, num_examples: int) -> Any:
 def shuffled(
     position_in_epoch: np.ndarray, seed: int, epoch: Any, num_examples: int
 ) -> np.ndarray:
-    """Returns the examples that stand at these positions of these epochs.
+    """Returns the examples at these positions of these epochs.
 
-    `resnet.data.input_pipeline` has the same few lines on TensorFlow's tensors.
+    `resnet.data.input_pipeline` has the same few lines for TensorFlow's tensors.
 
     Args:
-        position_in_epoch: int64 in [0, num_examples), any shape.
-        seed: The run's seed, in [0, 2**63).
-        epoch: int64, of the same shape or one for all.
-        num_examples: Examples in an epoch, from 1 to 2**62.
+        position_in_epoch: The positions, int64 in [0, num_examples), any shape.
+        seed: The seed of the run, in [0, 2**63).
+        epoch: The epoch, int64; of the positions' shape or a scalar.
+        num_examples: The number of examples in an epoch, from 1 to 2**62.
     """
     example: np.ndarray = shuffle_once(position_in_epoch, seed, epoch, num_examples)
     while (outside := example >= num_examples).any():
@@ -108,34 +110,41 @@ def slice_positions(
     """Returns the first position of a rank's slice of a global batch, and its length.
 
     Args:
-        step: Which global batch, from 0.
-        global_batch_size: A multiple of `num_ranks`.
-        rank: From 0; a number, an array or a tensor, as `step`.
-        num_ranks: Ranks that share the batch.
+        step: The number of the global batch, from 0.
+        global_batch_size: The number of examples of a global batch, a multiple of
+            `num_ranks`.
+        rank: The rank, from 0; a number, an array or a tensor, as `step`.
+        num_ranks: The number of ranks that divide the batch.
     """
     local_batch_size = global_batch_size // num_ranks
     return step * global_batch_size + rank * local_batch_size, local_batch_size
 
 
-def part_positions(
-    part: Any, num_parts: int, global_batch_size: int, rank: int, num_ranks: int
+def micro_batch_positions(
+    micro_batch: Any,
+    accumulation_steps: int,
+    global_batch_size: int,
+    rank: int,
+    num_ranks: int,
 ) -> tuple[Any, int]:
-    """Returns the first position of a part of a rank's slice, and its length.
+    """Returns the first position of a micro-batch of a rank, and its length.
 
-    The slice of each step is divided into equal parts. They are counted on from step to
-    step: part p is of step p // num_parts.
+    The rank's slice of each step is divided into equal micro-batches, which are
+    numbered through the whole run: micro-batch m belongs to step
+    m // accumulation_steps.
 
     Args:
-        part: Which part, from 0.
-        num_parts: Of each step.
-        global_batch_size: A multiple of `num_ranks * num_parts`.
-        rank: From 0.
-        num_ranks: Ranks that share the batch.
+        micro_batch: The number of the micro-batch, from 0.
+        accumulation_steps: The number of micro-batches of a rank in each step.
+        global_batch_size: The number of examples of a global batch, a multiple of
+            `num_ranks * accumulation_steps`.
+        rank: The rank, from 0.
+        num_ranks: The number of ranks that divide the batch.
     """
-    # They are the slices that so many times as many ranks would have.
+    # The same as the slices of accumulation_steps times as many ranks.
     return slice_positions(
-        part // num_parts,
+        micro_batch // accumulation_steps,
         global_batch_size,
-        rank * num_parts + part % num_parts,
-        num_ranks * num_parts,
+        rank * accumulation_steps + micro_batch % accumulation_steps,
+        num_ranks * accumulation_steps,
     )

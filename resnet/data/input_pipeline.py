@@ -1,7 +1,7 @@
-"""The batches of a rank, as datasets that begin at any batch."""
+"""The batches of a rank, as datasets that can start at any batch."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,21 +15,21 @@ from resnet.data.record_files import RecordFiles, read_example
 from resnet.phases import Phase
 
 PREFETCHED_BATCHES = 2
-_AUGMENTATION_STREAM = 1000  # Of `mix_seed`, beyond those of the order.
+_AUGMENTATION_STREAM = 1000  # For `mix_seed`; the streams of the order are lower.
 
 
 class Batch(NamedTuple):
-    """Some examples.
+    """The examples of a batch.
 
     Attributes:
-        images: `[batch, image_size, image_size, 3]` float32; five crops of each where
-            evaluation asks for them: `[batch, 5, image_size, image_size, 3]`.
-        labels: `[batch]` int32, from 0 if they are what they should be.
-        examples: `[batch]` int64, which were really read.
-        mask: `[batch]` bool; False where an example only fills the place of another
-            one, which is damaged or isn't there.
-        mix_weight: `[batch]` float32, from 0 to 1; what isn't its own label's share of
-            a mixed example is that of the other example of its pair.
+        images: The images, `[batch, image_size, image_size, 3]` float32; for evaluation
+            with five crops `[batch, 5, image_size, image_size, 3]`.
+        labels: The labels, `[batch]` int32, from 0 if the data set is correct.
+        examples: The examples that were read, `[batch]` int64.
+        mask: `[batch]` bool; False where an example replaces a corrupt one or pads the
+            last batch.
+        mix_weight: The weight of each example's own label, `[batch]` float32, from 0 to
+            1; the rest to 1 is the weight of the label of its partner (`mixing`).
     """
 
     images: tf.Tensor
@@ -48,70 +48,99 @@ def train_batches(
     rank: int,
     num_ranks: int,
     local_batch_size: int,
-    start_part: int,
+    start_micro_batch: int,
     num_parallel_calls: int,
     replacements: Replacements,
     cache: DecodedCache | None,
 ) -> tf.data.Dataset:
-    """Returns a rank's part of each global batch, in parts, from `start_part` on.
+    """Returns the micro-batches of a rank from `start_micro_batch` on.
 
-    A step has `accumulation_steps` parts, each an element: part p is of step
-    p // accumulation_steps. Each is as the phase of its step has it. Nothing is read to
-    get to `start_part`.
+    A step has `accumulation_steps` micro-batches, each of them an element: micro-batch
+    m belongs to step m // accumulation_steps and is made with the settings of the phase
+    of this step. Nothing is read to get to `start_micro_batch`.
 
     Args:
-        records: What these ranks train on.
+        records: The examples that these ranks train on.
         run_phases: The phases of the run, which end with its last step.
         seed: The seed of the order of the examples and of their augmentation.
-        accumulation_steps: The number of parts of a step.
-        rank: From 0, of the ranks that share `records`.
-        num_ranks: Ranks that share `records`.
-        local_batch_size: Examples of each rank in each step, all parts together.
-        start_part: First part to return; the last is that of the run's last step.
-        num_parallel_calls: Pictures that are decoded at the same time.
-        replacements: For damaged records.
-        cache: Where decoded pictures are kept, if they are.
+        accumulation_steps: The number of micro-batches of a rank in each step.
+        rank: The number of this rank, from 0, among the ranks that share `records`.
+        num_ranks: The number of ranks that share `records`.
+        local_batch_size: The number of examples of one rank in one step.
+        start_micro_batch: The number of the first micro-batch; the last one belongs to
+            the last step of the run.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        replacements: The replacements of corrupt records.
+        cache: The cache of decoded images, or None.
     """
-    num_parts = accumulation_steps
-    num_examples = records.num_examples
-    places = _Places(records)
-
-    # What needs only arithmetic is done for a whole part at a time.
-    def examples_of_part(part: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        first, part_size = example_order.part_positions(
-            part, num_parts, local_batch_size * num_ranks, rank, num_ranks
-        )
-        position = first + tf.range(part_size, dtype=tf.int64)
-        epoch = position // num_examples
-        example = _shuffled(position % num_examples, seed, epoch, num_examples)
-        example, mask = replacements.replace(example)
-        key = example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
-        seeds = tf.stack([key, places.numbers(example)], axis=1)
-        return example, mask, seeds, *places.of(example)
-
-    of_phases = []
-    for phase, first_step in zip(
-        run_phases, phases.first_steps(run_phases), strict=True
-    ):
-        end_part = (first_step + phase.num_steps) * num_parts
-        if start_part < end_part or phase is run_phases[-1]:
-            first_part = max(first_step * num_parts, start_part)
-            examples = tf.data.Dataset.range(first_part, end_part).map(examples_of_part)
-            of_phases.append(
+    examples_of = _micro_batch_examples(
+        records,
+        seed,
+        accumulation_steps,
+        rank,
+        num_ranks,
+        local_batch_size,
+        replacements,
+    )
+    datasets = []
+    first_steps = phases.first_steps(run_phases)
+    for phase, first_step in zip(run_phases, first_steps, strict=True):
+        end = (first_step + phase.num_steps) * accumulation_steps
+        if start_micro_batch < end or phase is run_phases[-1]:
+            first = max(first_step * accumulation_steps, start_micro_batch)
+            datasets.append(
                 _batches_of_phase(
-                    examples,
+                    tf.data.Dataset.range(first, end).map(examples_of),
                     phase,
                     records,
-                    local_batch_size // num_parts,
+                    local_batch_size // accumulation_steps,
                     num_parallel_calls,
                     cache,
                 )
             )
     return (
-        functools.reduce(tf.data.Dataset.concatenate, of_phases)
+        functools.reduce(tf.data.Dataset.concatenate, datasets)
         .prefetch(PREFETCHED_BATCHES)
         .with_options(options(num_parallel_calls))
     )
+
+
+def _micro_batch_examples(
+    records: RecordFiles,
+    seed: int,
+    accumulation_steps: int,
+    rank: int,
+    num_ranks: int,
+    local_batch_size: int,
+    replacements: Replacements,
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    """Returns a function from the number of a micro-batch to the data to read for it.
+
+    The function computes a whole micro-batch at a time, since it needs only arithmetic.
+    It returns vectors of the examples, of their mask, seeds (int64 `[2]` each), paths
+    and offsets, as `_batches_of_phase` takes them. The arguments are as for
+    `train_batches`.
+    """
+    num_examples = records.num_examples
+    locations = _Locations(records)
+
+    def examples_of(micro_batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        first, size = example_order.micro_batch_positions(
+            micro_batch,
+            accumulation_steps,
+            local_batch_size * num_ranks,
+            rank,
+            num_ranks,
+        )
+        position = first + tf.range(size, dtype=tf.int64)
+        epoch = position // num_examples
+        example = _shuffled(position % num_examples, seed, epoch, num_examples)
+        example, mask = replacements.replace(example)
+        key = example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
+        seeds = tf.stack([key, locations.numbers(example)], axis=1)
+        return example, mask, seeds, *locations.of(example)
+
+    return examples_of
 
 
 def _batches_of_phase(
@@ -125,13 +154,13 @@ def _batches_of_phase(
     """Returns the `Batch`es of a phase.
 
     Args:
-        examples: What to read: vectors of the examples' numbers, whether each is the
-            one that was asked for, their seeds (int64 `[2]`), paths and offsets.
+        examples: A dataset of what to read: vectors of the examples, of their mask,
+            seeds (int64 `[2]` each), paths and offsets.
         phase: The phase.
-        records: What `examples` are of.
-        batch_size: Examples of each element.
-        num_parallel_calls: Pictures that are decoded at the same time.
-        cache: Where decoded pictures are kept, if they are.
+        records: The split or part of it that `examples` belong to.
+        batch_size: The number of examples of each element of the result.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        cache: The cache of decoded images, or None.
     """
     is_mixed = bool(phase.mixup or phase.cutmix)
 
@@ -142,17 +171,17 @@ def _batches_of_phase(
         path: tf.Tensor,
         offset: tf.Tensor,
     ) -> Batch | tuple[Batch, tf.Tensor]:
-        picture, label = _load(records, cache, example, path, offset)
+        original, label = _load(records, cache, example, path, offset)
         image = preprocessing.train_image(
-            picture,
+            original,
             phase.image_size,
             phase.augmentation,
             seed,
             phase.smallest_crop,
             phase.random_augment,
         )
-        one = Batch(image, label, example, mask, tf.ones([]))
-        return (one, seed) if is_mixed else one
+        loaded = Batch(image, label, example, mask, tf.ones([]))
+        return (loaded, seed) if is_mixed else loaded
 
     def mix(batch: Batch, seeds: tf.Tensor) -> Batch:
         images, mix_weight = mixing.mix_pairs(
@@ -168,24 +197,32 @@ def _batches_of_phase(
     return batches.map(mix) if is_mixed else batches
 
 
-def examples_of_batch(
-    part: int,
+def examples_of_micro_batch(
+    micro_batch: int,
     seed: int,
     rank: int,
     num_ranks: int,
     local_batch_size: int,
     num_examples: int,
-    num_parts: int = 1,
+    accumulation_steps: int = 1,
 ) -> np.ndarray:
-    """Returns the examples of a rank's part of a global batch, int64, none replaced.
+    """Returns the examples of a micro-batch before any is replaced, `[size]` int64.
 
-    The arguments are as for `train_batches`; `num_parts` is `accumulation_steps`, and
-    with one part to a step `part` is the step.
+    With one micro-batch per step, `micro_batch` is the step.
+
+    Args:
+        micro_batch: The number of the micro-batch, from 0.
+        seed: The seed of the order of the examples.
+        rank: The number of the rank, from 0, among the ranks that share the examples.
+        num_ranks: The number of ranks that share the examples.
+        local_batch_size: The number of examples of one rank in one step.
+        num_examples: The number of examples in an epoch.
+        accumulation_steps: The number of micro-batches of a rank in each step.
     """
-    first, part_size = example_order.part_positions(
-        part, num_parts, local_batch_size * num_ranks, rank, num_ranks
+    first, size = example_order.micro_batch_positions(
+        micro_batch, accumulation_steps, local_batch_size * num_ranks, rank, num_ranks
     )
-    position = first + np.arange(part_size)
+    position = first + np.arange(size)
     return example_order.shuffled(
         position % num_examples, seed, position // num_examples, num_examples
     )
@@ -207,32 +244,35 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Returns the examples from `first_example` to `end_example - 1`, each once.
 
-    The last batch is filled up with the last example.
+    The last batch is padded with the last example.
 
     Args:
-        records: The split.
+        records: The split or a part of it.
         image_size: The height and width of the images, in pixels.
-        crop: How the middle is cropped, a name of `setting_bounds.EVAL_CROPS`.
-        crop_fraction: The share of the shorter side that the middle crop takes.
-        first_example: First example, in the order of the files.
-        end_example: First example no longer returned; more than `first_example`.
-        batch_size: Examples of each element.
-        start_batch: First batch to return.
-        num_parallel_calls: Pictures that are decoded at the same time.
-        replacements: For damaged records.
-        num_crops: 1, the middle of each picture, or `preprocessing.five_crops`.
+        crop: The order of the central crop and the resizing, as
+            `preprocessing.eval_image` takes it.
+        crop_fraction: The side of the central crop as a fraction of the shorter side.
+        first_example: The first example, in the order of the files.
+        end_example: The example after the last one; greater than `first_example`.
+        batch_size: The number of examples of each element.
+        start_batch: The number of the first batch to return, from 0.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        replacements: The replacements of corrupt records.
+        num_crops: 1 for the central crop of each image, or 5 for
+            `preprocessing.five_crops`.
     """
     num_batches = -(-(end_example - first_example) // batch_size)
-    places = _Places(records)
+    locations = _Locations(records)
 
     def load(position: tf.Tensor) -> Batch:
-        example, is_whole = replacements.replace(tf.minimum(position, end_example - 1))
-        picture, label = _load(records, None, example, *places.of(example))
+        padded = tf.minimum(position, end_example - 1)
+        example, is_intact = replacements.replace(padded)
+        original, label = _load(records, None, example, *locations.of(example))
         if num_crops == 1:
-            image = preprocessing.eval_image(picture, image_size, crop_fraction, crop)
+            image = preprocessing.eval_image(original, image_size, crop_fraction, crop)
         else:
-            image = preprocessing.five_crops(picture, image_size, crop_fraction)
-        mask = is_whole & (position < end_example)
+            image = preprocessing.five_crops(original, image_size, crop_fraction)
+        mask = is_intact & (position < end_example)
         return Batch(image, label, example, mask, tf.ones([]))
 
     return (
@@ -247,8 +287,8 @@ def eval_batches(
     )
 
 
-class _Places:
-    """Where the examples lie, as tensors that functions of a dataset share."""
+class _Locations:
+    """The locations of the examples, as tensors that functions of a dataset share."""
 
     def __init__(self, records: RecordFiles) -> None:
         self._paths = tf.constant(records.paths)
@@ -257,12 +297,12 @@ class _Places:
         self._numbers = tf.constant(records.number_of_example)
 
     def of(self, example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns paths and offsets of examples, int64 of any shape."""
+        """Returns the paths and offsets of examples, int64 of any shape."""
         path = tf.gather(self._paths, tf.gather(self._files, example))
         return path, tf.gather(self._offsets, example)
 
     def numbers(self, example: tf.Tensor) -> tf.Tensor:
-        """Returns the numbers of examples in the whole split."""
+        """Returns the indices of examples in the whole split, int64."""
         return tf.gather(self._numbers, example)
 
 
@@ -273,9 +313,9 @@ def _load(
     path: tf.Tensor,
     offset: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns an example's picture, as `preprocessing` takes it, and its label.
+    """Returns an example's image, as `preprocessing` takes it, and its label.
 
-    The label is from 0, int32.
+    The label counts from 0 and is an int32.
     """
 
     def read() -> tuple[tf.Tensor, tf.Tensor]:
@@ -288,18 +328,18 @@ def _load(
             return tf.io.decode_jpeg(encoded, channels=3), label
         return encoded, label
 
-    picture, label = read() if cache is None else cache.get(example, read)
-    return picture, tf.cast(label - records.first_label, tf.int32)
+    original, label = read() if cache is None else cache.get(example, read)
+    return original, tf.cast(label - records.first_label, tf.int32)
 
 
 def _shuffled(
     position_in_epoch: tf.Tensor, seed: int, epoch: tf.Tensor, num_examples: int
 ) -> tf.Tensor:
-    """Returns what `example_order.shuffled` does, of tensors and inside a graph."""
+    """Returns what `example_order.shuffled` returns, for tensors inside a graph."""
 
     def shuffle(x: tf.Tensor, is_due: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        once_more = example_order.shuffle_once(x, seed, epoch, num_examples)
-        x = tf.where(is_due, once_more, x)
+        again = example_order.shuffle_once(x, seed, epoch, num_examples)
+        x = tf.where(is_due, again, x)
         return x, x >= num_examples
 
     return tf.while_loop(
@@ -310,7 +350,11 @@ def _shuffled(
 
 
 def options(num_threads: int) -> tf.data.Options:
-    """Returns options that give a dataset its own threads and nothing automatic."""
+    """Returns options for a dataset with threads of its own and without autotuning.
+
+    Args:
+        num_threads: The number of threads.
+    """
     result = tf.data.Options()
     result.threading.private_threadpool_size = num_threads
     result.threading.max_intra_op_parallelism = 1

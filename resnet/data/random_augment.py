@@ -1,14 +1,14 @@
 """RandAugment: random operations of one magnitude on an image.
 
-Keras's layer of this name would compute all of its operations on every image, draws the
-magnitudes too, keeps more bits the stronger it posterizes, and has its random state in
-itself; so these are TensorFlow's own ops. What each does is what Pillow's ImageOps,
-ImageEnhance and Image.transform do, whose names the sources use.
+The operations are TensorFlow ops that compute what Pillow's ImageOps, ImageEnhance and
+Image.transform compute, whose names the sources use. Keras's RandAugment layer isn't
+used because it computes all of its operations on every image, draws the magnitudes
+too, keeps more bits the stronger it posterizes, and keeps a random state of its own.
 
 Source: Cubuk et al. 2019, arXiv:1909.13719: the 14 operations, how they are drawn, and
 magnitudes from 0 to 10. Cubuk et al. 2018, arXiv:1805.09501: the operations' ranges. As
 in torchvision's RandAugment, and not in tensorflow/tpu's (efficientnet/autoaugment.py),
-each operation is the stronger the larger the magnitude.
+each operation gets stronger with the magnitude.
 """
 
 import functools
@@ -17,39 +17,43 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from resnet.data.augmentation_seeds import OPERATIONS as USE
-from resnet.data.augmentation_seeds import seed_for
+from resnet.data.augmentation_seeds import RANDOM_AUGMENT, seed_for
 
-NUM_OPERATIONS = 2  # On each image.
-LARGEST_MAGNITUDE = 10
-EMPTY = 128  # What moves in where an image was moved away.
+NUM_OPERATIONS = 2  # Per image.
+MAX_MAGNITUDE = 10
+FILL_VALUE = 128  # For pixels from outside of the original image.
 
-# What they are at the largest magnitude.
-_MOST_SHEAR = 0.3
-_MOST_SHIFT = 150 / 331  # Of the side: 150 pixels of the source's images.
-_MOST_DEGREES = 30
-_MOST_CHANGE = 0.9  # Factors from 0.1 to 1.9; 1 changes nothing.
-_MOST_LOST_BITS = 4
+# The strengths of the operations at the largest magnitude.
+_MAX_SHEAR = 0.3
+_MAX_SHIFT = 150 / 331  # Fraction of the side: 150 pixels of the source's images.
+_MAX_DEGREES = 30
+_MAX_CHANGE = 0.9  # Factors from 0.1 to 1.9; 1 changes nothing.
+_MAX_LOST_BITS = 4
 
 
 def augment(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image after two operations, each drawn from all.
+    """Returns the image after two operations, each drawn from all operations.
 
-    An operation that has two directions, such as a rotation, takes either half of the
-    time.
+    An operation with two directions, such as a rotation, takes each of them with
+    probability 1/2.
 
     Args:
-        image: `[side, side, 3]` uint8.
-        magnitude: From 0 to 10. At 0 only what has no magnitude changes anything.
-        seed: Of the example, int64 `[2]`.
+        image: The image, `[side, side, 3]` uint8.
+        magnitude: The magnitude of the operations, from 0 to 10. At 0, only operations
+            without a magnitude change the image.
+        seed: The seed of the example, int64 `[2]`.
     """
-    numbers = tf.random.stateless_uniform([2, NUM_OPERATIONS], seed_for(seed, USE))
+    numbers = tf.random.stateless_uniform(
+        [2, NUM_OPERATIONS], seed_for(seed, RANDOM_AUGMENT)
+    )
     operations = tf.unstack(tf.cast(numbers[0] * len(OPERATIONS), tf.int32))
-    strength = magnitude / LARGEST_MAGNITUDE
+    strength = magnitude / MAX_MAGNITUDE
     strengths = tf.unstack(tf.where(numbers[1] < 0.5, -strength, strength))
-    for chosen, signed in zip(operations, strengths, strict=True):
-        branches = [functools.partial(one, image, signed) for one in OPERATIONS]
-        image = tf.switch_case(chosen, branches)
+    for index, signed in zip(operations, strengths, strict=True):
+        branches = [
+            functools.partial(operation, image, signed) for operation in OPERATIONS
+        ]
+        image = tf.switch_case(index, branches)
     return image
 
 
@@ -58,7 +62,7 @@ def _identity(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _auto_contrast(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel to the whole range."""
+    """Stretches the values of each channel to the range from 0 to 255."""
     values = tf.cast(image, tf.float32)
     low = tf.reduce_min(values, [0, 1])
     high = tf.reduce_max(values, [0, 1])
@@ -67,13 +71,13 @@ def _auto_contrast(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _equalize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Makes the values of each channel about equally frequent."""
-    # One table for the three channels: 256 entries for each.
+    """Equalizes the histogram of each channel."""
+    # One table for the three channels, 256 entries per channel.
     entries = tf.cast(image, tf.int32) + tf.constant([0, 256, 512])
     counts = tf.math.bincount(tf.reshape(entries, [-1]), minlength=768, maxlength=768)
     counts = tf.reshape(counts, [3, 256])
     before = tf.cumsum(counts, axis=1, exclusive=True)
-    # Without the pixels of the highest value that occurs.
+    # The number of pixels below the highest value that occurs.
     num_others = tf.reduce_max(tf.where(counts > 0, before, 0), axis=1, keepdims=True)
     step = num_others // 255
     table = (before + step // 2) // tf.maximum(step, 1)
@@ -83,18 +87,18 @@ def _equalize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _rotate(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Turns the image about its middle, clockwise if `strength` is positive."""
-    angle = strength * math.radians(_MOST_DEGREES)
-    cos, sin, middle = tf.cos(angle), tf.sin(angle), image.shape[0] / 2
+    """Rotates the image about its center, clockwise if `strength` is positive."""
+    angle = strength * math.radians(_MAX_DEGREES)
+    cos, sin, center = tf.cos(angle), tf.sin(angle), image.shape[0] / 2
     return _transformed(
         image,
-        (cos, sin, middle * (1 - cos - sin)),
-        (-sin, cos, middle * (1 + sin - cos)),
+        (cos, sin, center * (1 - cos - sin)),
+        (-sin, cos, center * (1 + sin - cos)),
     )
 
 
 def _solarize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Turns bright values into dark ones."""
+    """Inverts the values above a threshold."""
     threshold = 256 * (1 - tf.abs(strength))
     return tf.where(tf.cast(image, tf.float32) < threshold, image, 255 - image)
 
@@ -106,13 +110,13 @@ def _color(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 def _posterize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
     """Sets the lowest bits to 0."""
-    num_lost = tf.cast(tf.round(_MOST_LOST_BITS * tf.abs(strength)), tf.uint8)
+    num_lost = tf.cast(tf.round(_MAX_LOST_BITS * tf.abs(strength)), tf.uint8)
     kept = tf.bitwise.left_shift(tf.constant(255, tf.uint8), num_lost)
     return tf.bitwise.bitwise_and(image, kept)
 
 
 def _contrast(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves all values away from the mean brightness or to it."""
+    """Moves all values away from the mean brightness or towards it."""
     mean = tf.floor(tf.reduce_mean(_grey(image)) + 0.5)
     return _enhanced(image, mean, strength)
 
@@ -123,11 +127,11 @@ def _brightness(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _sharpness(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Sharpens or blurs the image, but for its outermost pixels."""
+    """Sharpens or blurs the image, except for its outermost pixels."""
     values = tf.cast(image, tf.float32)
     height, width = image.shape[0] - 2, image.shape[1] - 2
     around = [(top, left) for top in range(3) for left in range(3)]
-    total = 4 * values[1:-1, 1:-1]  # Of 13, the middle has 5.
+    total = 4 * values[1:-1, 1:-1]  # The weight of the center is 5 of 13.
     for top, left in around:
         total += values[top : top + height, left : left + width]
     inner = _enhanced(image[1:-1, 1:-1], tf.floor(total / 13 + 0.5), strength)
@@ -136,13 +140,13 @@ def _sharpness(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _shear_x(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves each row by a share of its height."""
-    return _transformed(image, (1, _MOST_SHEAR * strength, 0), (0, 1, 0))
+    """Shifts each row in proportion to its distance from the top."""
+    return _transformed(image, (1, _MAX_SHEAR * strength, 0), (0, 1, 0))
 
 
 def _shear_y(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves each column by a share of its distance from the left."""
-    return _transformed(image, (1, 0, 0), (_MOST_SHEAR * strength, 1, 0))
+    """Shifts each column in proportion to its distance from the left."""
+    return _transformed(image, (1, 0, 0), (_MAX_SHEAR * strength, 1, 0))
 
 
 def _shift_x(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
@@ -154,8 +158,8 @@ def _shift_y(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _shift(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Returns how many whole pixels to move the image by."""
-    pixels = _MOST_SHIFT * image.shape[0] * strength
+    """Returns the integer number of pixels to shift the image by."""
+    pixels = _MAX_SHIFT * image.shape[0] * strength
     return tf.sign(pixels) * tf.floor(tf.abs(pixels))
 
 
@@ -178,7 +182,7 @@ OPERATIONS: tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], ...] = (
 
 
 def _grey(image: tf.Tensor) -> tf.Tensor:
-    """Returns the brightness of each pixel, `[side, side, 1]` float32, whole numbers.
+    """Returns the brightness of each pixel, `[side, side, 1]` float32, integers.
 
     Source: ITU-R BT.601, as Pillow rounds it.
     """
@@ -187,43 +191,47 @@ def _grey(image: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(total + 32768, 16), tf.float32)
 
 
-def _enhanced(image: tf.Tensor, without: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Returns the image with more or less of what it has and `without` hasn't.
+def _enhanced(
+    image: tf.Tensor, degenerate: tf.Tensor, strength: tf.Tensor
+) -> tf.Tensor:
+    """Returns the image with a stronger or weaker difference from another image.
 
     Args:
-        image: `[height, width, 3]` uint8.
-        without: float32, of a shape that fits.
-        strength: From -1 to 1; 0 changes nothing.
+        image: The image, `[height, width, 3]` uint8.
+        degenerate: The image without the enhanced property, for example in grey;
+            float32, of a shape that broadcasts to the image's.
+        strength: The change of the difference, from -1 to 1; 0 changes nothing.
     """
-    factor = 1 + _MOST_CHANGE * strength
-    return _to_bytes(without + factor * (tf.cast(image, tf.float32) - without))
+    factor = 1 + _MAX_CHANGE * strength
+    return _to_bytes(degenerate + factor * (tf.cast(image, tf.float32) - degenerate))
 
 
 def _to_bytes(values: tf.Tensor) -> tf.Tensor:
-    """Returns values as bytes, rounded down as Pillow does."""
+    """Returns values as uint8, rounded down as in Pillow."""
     return tf.cast(tf.clip_by_value(values, 0, 255), tf.uint8)
 
 
 Row = tuple[tf.Tensor | float, tf.Tensor | float, tf.Tensor | float]
 
 
-def _transformed(image: tf.Tensor, of_x: Row, of_y: Row) -> tf.Tensor:
-    """Returns an image each of whose pixels is the nearest to a place in the given one.
+def _transformed(image: tf.Tensor, row_x: Row, row_y: Row) -> tf.Tensor:
+    """Returns an affine transformation of the image by its nearest pixels.
 
     Args:
-        image: `[side, side, 3]` uint8.
-        of_x: (a, b, c) for the place at a * x + b * y + c from the left, (x, y) being
-            where the pixel is. The middle of the first pixel is at (0.5, 0.5).
-        of_y: The same from the top.
+        image: The image, `[side, side, 3]` uint8.
+        row_x: The numbers (a, b, c): the pixel at (x, y) of the result is read at the
+            horizontal position a * x + b * y + c of the image. The center of the first
+            pixel is at (0.5, 0.5).
+        row_y: The same for the vertical position.
     """
-    # The op's coordinates are those of the pixels' indices.
-    (a, b, c), (d, e, f) = of_x, of_y
+    # The op's coordinates are the indices of the pixels.
+    (a, b, c), (d, e, f) = row_x, row_y
     matrix = [a, b, c + (a + b - 1) / 2, d, e, f + (d + e - 1) / 2, 0.0, 0.0]
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
         transforms=[[tf.cast(number, tf.float32) for number in matrix]],
         output_shape=image.shape[:2],
-        fill_value=EMPTY,
+        fill_value=FILL_VALUE,
         interpolation="NEAREST",
         fill_mode="CONSTANT",
     )[0]

@@ -14,19 +14,20 @@ from resnet import native
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """Where each example of one split lies.
+    """The location of the record of each example of one split, or of a part of it.
 
     Attributes:
-        paths: The files.
-        file_of_example: int32 `[num_examples]`, index into `paths`.
-        offset_of_example: int64 `[num_examples]`, first byte of the record in its file.
-        number_of_example: int64 `[num_examples]`, its number in the whole split, which
-            logs and augmentation go by.
-        first_label: What the records call class 0.
-        class_names: In the order of the labels.
-        image_key: Feature of the encoded picture.
-        label_key: Feature of the label.
-        image_format: "jpeg" or "png".
+        paths: The paths of the record files.
+        file_of_example: The index of the file in `paths`, int32 `[num_examples]`.
+        offset_of_example: The offset of the record in its file in bytes, int64
+            `[num_examples]`.
+        number_of_example: The index of the example in the whole split, int64
+            `[num_examples]`; logs and the seeds of augmentation use it.
+        first_label: The label that the records use for class 0.
+        class_names: The names of the classes, in the order of the labels.
+        image_key: The name of the feature with the encoded image.
+        label_key: The name of the feature with the label.
+        image_format: The format of the encoded images, "jpeg" or "png".
     """
 
     paths: tuple[str, ...]
@@ -41,11 +42,15 @@ class RecordFiles:
 
     @property
     def num_examples(self) -> int:
-        """Examples of the split."""
+        """The number of examples."""
         return len(self.offset_of_example)
 
     def only_files(self, indices: Sequence[int]) -> "RecordFiles":
-        """Returns the part of the split that lies in some of the files."""
+        """Returns the examples whose records are in some of the files.
+
+        Args:
+            indices: The indices of these files in `paths`.
+        """
         chosen = np.isin(self.file_of_example, indices)
         return dataclasses.replace(
             self,
@@ -58,10 +63,14 @@ class RecordFiles:
 def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
     """Returns one split of a data set.
 
-    The shards themselves are not looked at: `manifest.check_files` does that.
+    The record files themselves are not opened; `manifest.check_files` checks them.
+
+    Args:
+        record_set: The data set.
+        split_name: The name of the split.
 
     Raises:
-        UserError: If its offsets are damaged.
+        UserError: If the file with the offsets is corrupt.
     """
     contents = record_set.manifest
     split = contents.splits[split_name]
@@ -81,16 +90,16 @@ def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
 def read_example(
     path: tf.Tensor, offset: tf.Tensor, image_key: str, label_key: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the encoded picture (string) and its label as stored (int64).
+    """Returns the encoded image (string) and its label as stored (int64).
 
-    To be called in a function of a dataset. A damaged record, or no record at this
-    offset, raises an error: nothing else is ever returned in its place.
+    Functions of a dataset call it. A corrupt record, or an offset at which no record
+    begins, raises an error.
 
     Args:
-        path: string scalar.
-        offset: int64 scalar.
-        image_key: Feature of the picture.
-        label_key: Feature of the label.
+        path: The path of the record file, a string scalar.
+        offset: The offset of the record in bytes, an int64 scalar.
+        image_key: The name of the feature with the encoded image.
+        label_key: The name of the feature with the label.
     """
     ops = native.ops()
     if ops is None:
@@ -103,7 +112,7 @@ def read_example(
 def read_with_stock_ops(
     path: tf.Tensor, offset: tf.Tensor, image_key: str, label_key: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what `read_example` does, without the compiled op."""
+    """Returns what `read_example` returns, without the compiled op."""
     record = _RecordsFrom(path, offset).take(1).get_single_element()
     features = tf.io.parse_single_example(
         record,
@@ -116,10 +125,10 @@ def read_with_stock_ops(
 
 
 class _RecordsFrom(tf.data.Dataset):
-    """The records of a file from a byte offset on; for use inside a dataset's function.
+    """The records of a file from a byte offset on, for functions of a dataset.
 
-    `tf.data.TFRecordDataset` has no argument for the op's offsets. Without a buffer one
-    record is read in one go. The checksums are verified by the op.
+    `tf.data.TFRecordDataset` has no argument for the op's offsets. Without a buffer,
+    the op reads one record at a time. The op verifies the checksums.
     """
 
     def __init__(self, path: tf.Tensor, offset: tf.Tensor) -> None:

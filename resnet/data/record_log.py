@@ -1,11 +1,11 @@
-"""Which records each rank really read at each step, for those who doubt.
+"""A log of the examples that each rank read at each step.
 
 `FOLDER/from-step-00000000-rank-00001-of-00002.jsonl` has a line for each step:
-`{"step": 0, "examples": [...], "replaced": [...]}`. The examples are numbered as the
-manifest lists them, shard by shard; `replaced` are those among them that stood in for a
-damaged record. `step` is the number of the global batch, from 0. A run that goes on
-from a checkpoint begins new files, so that what a step read is in those of the latest
-start that is not after it.
+`{"step": 0, "examples": [...], "replaced": [...]}`. `step` is the number of the global
+batch, from 0. `examples` are indices in the order of the manifest, shard by shard.
+`replaced` are those of them that were read in place of a corrupt record. A run that
+resumes from a checkpoint writes new files: the examples of a step are in the files of
+the latest start that isn't after this step.
 """
 
 import json
@@ -18,13 +18,19 @@ from resnet.append_file import AppendFile
 
 
 class RecordLog:
-    """Writes one rank's file, or nothing."""
+    """The log file of one rank; without a folder, nothing is written."""
 
     def __init__(self, folder: str, start_step: int, rank: int, num_ranks: int) -> None:
-        """Begins the file of a start, in a folder that is made; none if it has no name.
+        """Creates the folder and the file.
+
+        Args:
+            folder: The folder for the files of all ranks; empty for no log.
+            start_step: The number of the first global batch.
+            rank: The rank, from 0.
+            num_ranks: The number of ranks of the job.
 
         Raises:
-            UserError: If it can't be written.
+            UserError: If the file can't be written.
         """
         self._file: AppendFile | None = None
         if not folder:
@@ -43,9 +49,10 @@ class RecordLog:
         """Writes the line of a step.
 
         Args:
-            step: Number of the global batch.
-            examples: int64 `[local_batch]`, numbers in the whole split.
-            mask: bool `[local_batch]`.
+            step: The number of the global batch, from 0.
+            examples: The indices of the examples in the whole split, int64
+                `[local_batch]`.
+            mask: bool `[local_batch]`; False where an example replaces a corrupt one.
         """
         if self._file is None:
             return

@@ -1,4 +1,4 @@
-"""Opens a data set and checks it, on all ranks, before TensorFlow is imported."""
+"""Opens and checks a data set on all ranks, before TensorFlow is imported."""
 
 from collections.abc import Sequence
 
@@ -10,27 +10,28 @@ from data_prep.records.manifest import RecordSet, Split
 from resnet.distributed import Communicator
 from resnet.placement import Place
 
-# Examples for each rank may differ so much from node to node, as a share of their mean:
-# those of a node with fewer are seen more often.
-MOST_UNEVEN = 0.1
-_ADVICE = "launch/place_shards.py tells which shards go to which node."
+# The number of examples per rank may differ between nodes by this fraction of its mean:
+# the examples of a node with fewer examples are used more often.
+MAX_IMBALANCE = 0.1
+_ADVICE = "launch/place_shards.py prints which shards belong on which node."
 
 
 def open_record_set(
     data_dir: str, split_name: str, place: Place, communicator: Communicator
 ) -> RecordSet:
-    """Returns the data set in a folder; one of other programs gets its index first.
+    """Returns the data set in a folder, and indexes one that another program wrote.
 
-    That is made once: by rank 0 or, on a node that doesn't see it, by one rank there.
+    The index is written once: by rank 0 and, on a node that doesn't see rank 0's file
+    system, by one rank of that node.
 
     Args:
         data_dir: The folder.
-        split_name: Of a split that the set must have.
-        place: This rank's place.
-        communicator: The ranks.
+        split_name: The name of a split that the data set must have.
+        place: The place of this rank.
+        communicator: The communicator of the job's ranks.
 
     Raises:
-        AgreedError: On all ranks, if there is no such set.
+        AgreedError: On all ranks, if the folder holds no such data set.
     """
     for makes_index in (communicator.rank == 0, place.local_rank == 0):
         with communicator.together():
@@ -43,17 +44,18 @@ def open_record_set(
 def check_split(
     record_set: RecordSet, split: Split, shard_by: str, communicator: Communicator
 ) -> list[tuple[int, ...]]:
-    """Returns the indices of the shards that each rank reads, after a look at them.
+    """Checks the record files and returns the indices of those that each rank reads.
 
     Args:
-        record_set: The set.
+        record_set: The data set.
         split: One of its splits.
-        shard_by: "example": each rank reads all shards. "file": those on its node.
-        communicator: The ranks.
+        shard_by: "example" if each rank reads all record files ("shards"), "file" if it
+            reads those on its node.
+        communicator: The communicator of the job's ranks.
 
     Raises:
-        AgreedError: On all ranks, if a shard is missing or has another size than it
-            should, or if the nodes don't share the shards as they must.
+        AgreedError: On all ranks, if a shard is missing or has an unexpected size, or
+            if `check_shards_of_nodes` refuses how the nodes hold the shards.
     """
     shards = tuple(
         index
@@ -65,21 +67,24 @@ def check_split(
     shards_of_ranks = communicator.gather(shards)
     if shard_by == "file":
         with communicator.together():
-            check_shares(split, shards_of_ranks)
+            check_shards_of_nodes(split, shards_of_ranks)
     return shards_of_ranks
 
 
-def check_shares(split: Split, shards_of_ranks: Sequence[tuple[int, ...]]) -> None:
-    """Refuses shards that lie nowhere or on two nodes, and nodes that differ too much.
+def check_shards_of_nodes(
+    split: Split, shards_of_ranks: Sequence[tuple[int, ...]]
+) -> None:
+    """Checks that each shard is on one node and that the nodes are balanced.
 
     Ranks that see the same shards count as one node.
 
     Args:
         split: The split.
-        shards_of_ranks: Indices of the shards that each rank sees.
+        shards_of_ranks: The indices of the shards that each rank sees.
 
     Raises:
-        UserError: Naming a shard, or the numbers of examples.
+        UserError: If a shard is on no node or on several, or if the numbers of training
+            examples per rank differ too much.
     """
     nodes = sorted(set(shards_of_ranks))
     for index, shard in enumerate(split.shards):
@@ -87,27 +92,26 @@ def check_shares(split: Split, shards_of_ranks: Sequence[tuple[int, ...]]) -> No
         if not holders:
             raise UserError(
                 f"--shard_by=file needs each shard on one node; {shard.path} is on"
-                f" none. {_ADVICE}"
+                f" no node. {_ADVICE}"
             )
         if len(holders) > 1:
             raise UserError(
-                f"--shard_by=file needs each shard on one node; {shard.path} is there"
-                f" for ranks {holders[0]} and {holders[1]}, which differ in other"
-                f" shards. {_ADVICE}"
+                f"--shard_by=file needs each shard on one node; {shard.path} is on"
+                f" the nodes of ranks {holders[0]} and {holders[1]}. {_ADVICE}"
             )
-    examples_of_a_rank = [
+    examples_per_rank = [
         sum(split.shards[index].num_records for index in node)
         / shards_of_ranks.count(node)
         for node in nodes
     ]
-    low, high = min(examples_of_a_rank), max(examples_of_a_rank)
+    low, high = min(examples_per_rank), max(examples_per_rank)
     mean = split.num_examples / len(shards_of_ranks)
     if split.name == "train" and (
-        low < (1 - MOST_UNEVEN) * mean or high > (1 + MOST_UNEVEN) * mean
+        low < (1 - MAX_IMBALANCE) * mean or high > (1 + MAX_IMBALANCE) * mean
     ):
         raise UserError(
             "--shard_by=file needs about as many training examples for each rank; they"
-            f" have from {low:.0f} to {high:.0f}. Give the nodes equal shares, or"
-            " convert with a --train_shards that is a multiple of the number of nodes."
-            f" {_ADVICE}"
+            f" have from {low:.0f} to {high:.0f}. Give the nodes equal numbers of"
+            " shards, or convert with a --train_shards that is a multiple of the number"
+            f" of nodes. {_ADVICE}"
         )

@@ -118,7 +118,7 @@ def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
     path, offset = flip_a_bit(copied, 13)
     job = train(run_ranks, 2, copied, tmp_path, "--train_steps=8")
     assert job.returncode == 2
-    assert f"the record at byte {offset} of {path} is damaged" in job.stderr
+    assert f"the record at byte {offset} of {path} is corrupt" in job.stderr
     assert "Traceback" not in job.stderr
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_record_is_skipped_and_counted_and_ranks_stay_in_step(
         "--on_bad_record=skip",
     )
     assert job.returncode == 0, job.stderr
-    assert f"the record at byte {offset} of {path} is damaged" in job.stderr
+    assert f"the record at byte {offset} of {path} is corrupt" in job.stderr
     found = joined(read_log(tmp_path / "log", 0, 2))
     assert found == [14 if one == 13 else one for one in expected_order(0, 8)]
     lines = (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()
@@ -156,7 +156,7 @@ def test_evaluation_leaves_damaged_records_out_or_names_them(
     arguments = (f"--data_dir={copied}", f"--model_dir={tmp_path / 'model'}")
     job = run_ranks(1, "eval/resnet_eval.py", *arguments)
     assert job.returncode == 2
-    assert f"the record at byte 0 of {shard} is damaged" in job.stderr
+    assert f"the record at byte 0 of {shard} is corrupt" in job.stderr
     job = run_ranks(2, "eval/resnet_eval.py", *arguments, "--on_bad_record=skip")
     assert job.returncode == 0, job.stderr
     assert "on 10 images, 1 skipped" in job.stdout

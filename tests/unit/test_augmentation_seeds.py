@@ -27,7 +27,7 @@ def test_seeds_meet_only_for_the_same_example_and_use(
     assert (ours.numpy().tolist() == others.numpy().tolist()) == is_same
 
 
-def test_where_a_picture_is_cut_takes_the_seed_itself():
+def test_where_an_image_is_cropped_takes_the_seed_itself():
     seed = tf.constant([5, 7], tf.int64)
     assert seed_for(seed, augmentation_seeds.WINDOW).numpy().tolist() == [5, 7]
-    assert seed_for(seed, augmentation_seeds.MIRROR).numpy().tolist() == [5 - 2**32, 7]
+    assert seed_for(seed, augmentation_seeds.FLIP).numpy().tolist() == [5 - 2**32, 7]

@@ -103,7 +103,7 @@ DAMAGES = {
 @pytest.mark.parametrize("name", ["flipped bit", "label too low", "cut JPEG"])
 def test_a_damaged_record_ends_a_run_with_a_sentence(records, config, put_record, name):
     damaged = put_record(records, 7, DAMAGES[name])
-    with pytest.raises(UserError, match=f"byte 5 of {damaged.paths[-1]} is damaged: "):
+    with pytest.raises(UserError, match=f"byte 5 of {damaged.paths[-1]} is corrupt: "):
         train(damaged, config, on_bad_record="fail")
 
 
@@ -222,7 +222,7 @@ def test_a_missing_file_ends_a_run_with_a_sentence(records, config, put_record, 
 def test_too_many_damaged_records_end_a_run(records, config, put_record):
     for number in range(11):
         records = put_record(records, number, FLIPPED)
-    with pytest.raises(UserError, match="11 of 13 records are damaged"):
+    with pytest.raises(UserError, match="11 of 13 records are corrupt"):
         train(records, config)
 
 

@@ -14,7 +14,11 @@ from PIL import Image
 from data_prep.errors import UserError
 from data_prep.records import manifest, tfrecord_format
 from resnet.data import corrupt_records, record_files
-from resnet.data.corrupt_records import CorruptRecords, Replacements, describe_damage
+from resnet.data.corrupt_records import (
+    CorruptRecords,
+    Replacements,
+    describe_corruption,
+)
 from resnet.data.record_files import RecordFiles
 
 NUM_EXAMPLES = 13
@@ -76,21 +80,21 @@ EXAMPLES = {
     ),
     "label too low": (
         example(label=0),
-        "its label is 0, and the 4 classes have those from 1 on",
+        "its label must be from 1 to 4; it is 0",
     ),
     "label too high": (
         example(label=5),
-        "its label is 5, and the 4 classes have those from 1 on",
+        "its label must be from 1 to 4; it is 5",
     ),
     "no JPEG": (example(b"GIF89a..."), "its picture is no JPEG and no PNG"),
-    "a PNG": (example(encoded("PNG")), "its picture is a PNG, not a JPEG"),
+    "a PNG": (example(encoded("PNG")), "its image is a PNG, not a JPEG"),
     "cut JPEG": (
         example(encoded("JPEG")[:-400]),
-        "its picture can't be decoded",
+        "its image can't be decoded",
     ),
     "head of a JPEG": (
         example(encoded("JPEG")[:30]),
-        "its picture can't be decoded",
+        "its image can't be decoded",
     ),
 }
 DAMAGES = {
@@ -106,25 +110,25 @@ DAMAGES = {
 def test_damage_is_said_with_file_and_byte(records, put_record, name):
     content, words = DAMAGES[name]
     damaged = put_record(records, 7, content)
-    sentence = describe_damage(damaged, 7)
+    sentence = describe_corruption(damaged, 7)
     assert sentence is not None
     assert sentence.startswith(
-        f"the record at byte 5 of {damaged.paths[-1]} is damaged: {words}"
+        f"the record at byte 5 of {damaged.paths[-1]} is corrupt: {words}"
     )
     with pytest.raises(UserError, match=r"or give --on_bad_record=skip\.$") as caught:
-        CorruptRecords(damaged, "fail").learn(np.array([6, 7, 8]))
+        CorruptRecords(damaged, "fail").detect(np.array([6, 7, 8]))
     assert str(caught.value).startswith(sentence)
 
 
 def test_whole_records_are_not_damaged(records, put_record):
     for number in range(NUM_EXAMPLES):
-        assert describe_damage(records, number) is None
-    assert describe_damage(put_record(records, 3, WHOLE), 3) is None
-    assert not CorruptRecords(records, "fail").learn(np.arange(NUM_EXAMPLES))
+        assert describe_corruption(records, number) is None
+    assert describe_corruption(put_record(records, 3, WHOLE), 3) is None
+    assert not CorruptRecords(records, "fail").detect(np.arange(NUM_EXAMPLES))
     pngs = put_record(records, 3, tfrecord_format.frame_record(example(encoded("PNG"))))
     pngs = dataclasses.replace(pngs, image_format="png")
-    assert describe_damage(pngs, 3) is None
-    assert "is a JPEG, not a PNG" in describe_damage(pngs, 4)
+    assert describe_corruption(pngs, 3) is None
+    assert "is a JPEG, not a PNG" in describe_corruption(pngs, 4)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -132,7 +136,7 @@ def test_a_missing_file_ends_the_run(records, put_record, policy):
     damaged = put_record(records, 7, WHOLE)
     pathlib.Path(damaged.paths[-1]).unlink()
     with pytest.raises(UserError) as caught:
-        CorruptRecords(damaged, policy).learn(np.array([7]))
+        CorruptRecords(damaged, policy).detect(np.array([7]))
     assert str(caught.value) == (
         f"the record file {damaged.paths[-1]} can't be read (No such file or"
         " directory); put it back"
@@ -147,16 +151,16 @@ def damage(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
 
 def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, caplog):
     known = CorruptRecords(damage(records, {3, 4, 12}, put_record), "skip")
-    assert known.replacements.damaged.tolist() == []
+    assert known.replacements.corrupt.tolist() == []
     with caplog.at_level(logging.ERROR):
-        assert known.learn(np.array([3, 2, 1, 3]))
+        assert known.detect(np.array([3, 2, 1, 3]))
     (line,) = caplog.messages
     assert line.startswith("skipping a record: the record at byte 5 of ")
-    assert known.replacements.damaged.tolist() == [3]
+    assert known.replacements.corrupt.tolist() == [3]
     assert known.replacements.replacements.tolist() == [4]
-    assert not known.learn(np.array([3, 2, 1]))
-    assert known.learn(np.arange(NUM_EXAMPLES))
-    assert known.replacements.damaged.tolist() == [3, 4, 12]
+    assert not known.detect(np.array([3, 2, 1]))
+    assert known.detect(np.arange(NUM_EXAMPLES))
+    assert known.replacements.corrupt.tolist() == [3, 4, 12]
     assert known.replacements.replacements.tolist() == [5, 5, 0]
     assert known.count(0, 13) == 3
     assert known.count(4, 12) == 1
@@ -166,24 +170,25 @@ def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, cap
 def test_some_damaged_records_of_a_small_set_are_skipped_and_more_are_not(
     records, put_record
 ):
-    assert corrupt_records.MOST_DAMAGED == 10
+    assert corrupt_records.MAX_CORRUPT == 10
     ten = CorruptRecords(damage(records, set(range(10)), put_record), "skip")
-    assert ten.learn(np.arange(NUM_EXAMPLES))
+    assert ten.detect(np.arange(NUM_EXAMPLES))
     eleven = damage(records, set(range(11)), put_record)
     with pytest.raises(UserError) as caught:
-        CorruptRecords(eleven, "skip").learn(np.arange(NUM_EXAMPLES))
+        CorruptRecords(eleven, "skip").detect(np.arange(NUM_EXAMPLES))
     sentence = str(caught.value)
-    assert sentence.startswith("11 of 13 records are damaged, the last one found: the")
-    assert sentence.endswith(
-        "At most 10 are skipped; restore or convert the set again."
+    assert sentence.startswith(
+        "at most 10 corrupt records can be skipped, but 11 of 13 records are corrupt;"
+        " the last one detected: the record at byte "
     )
+    assert sentence.endswith(". Restore the data set or convert it again.")
 
 
 def test_one_record_must_be_left(records, put_record):
     three = damage(records, {9, 10, 11}, put_record).only_files([3, 4, 5])
     assert three.num_examples == 3
-    with pytest.raises(UserError, match=r"3 of 3 records are damaged.*At most 2 are"):
-        CorruptRecords(three, "skip").learn(np.arange(3))
+    with pytest.raises(UserError, match=r"at most 2 corrupt.* 3 of 3 records are"):
+        CorruptRecords(three, "skip").detect(np.arange(3))
 
 
 def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_record):
@@ -193,9 +198,9 @@ def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_reco
     offsets = np.where(files == 3, 5, 0)
     large = dataclasses.replace(one, file_of_example=files, offset_of_example=offsets)
     known = CorruptRecords(large, "skip")
-    assert known.learn(np.arange(20))
-    with pytest.raises(UserError, match=r"21 of 2000 .* At most 20 are"):
-        known.learn(np.array([20]))
+    assert known.detect(np.arange(20))
+    with pytest.raises(UserError, match=r"at most 20 corrupt .* 21 of 2000 "):
+        known.detect(np.array([20]))
 
 
 @st.composite
@@ -247,6 +252,6 @@ def test_a_length_beyond_the_end_is_described(records, tmp_path):
         offset_of_example=np.zeros(1, np.int64),
         number_of_example=np.zeros(1, np.int64),
     )
-    assert f"the record at byte 0 of {path} is damaged: it is cut short" in str(
-        describe_damage(one, 0)
+    assert f"the record at byte 0 of {path} is corrupt: it is cut short" in str(
+        describe_corruption(one, 0)
     )

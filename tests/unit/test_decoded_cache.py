@@ -62,7 +62,7 @@ def train_batches(
         rank=0,
         num_ranks=1,
         local_batch_size=4,
-        start_part=0,
+        start_micro_batch=0,
         num_parallel_calls=4,
         replacements=none,
         cache=cache,
@@ -75,7 +75,7 @@ def arrays(dataset: tf.data.Dataset) -> list[Batch]:
 
 def num_bytes_of(cache: DecodedCache) -> int:
     """Bytes of the pictures that are really there."""
-    _, pictures = cache._pictures.export()
+    _, pictures = cache._images.export()
     return sum(len(picture) for picture in pictures.numpy())
 
 
@@ -98,7 +98,7 @@ def test_the_network_sees_the_same_with_a_cache_of_any_size(
             np.testing.assert_array_equal(values, other_values)
     assert num_bytes_of(cache) <= megabytes * 10**6
     # Two threads that load the same picture at the same time count it twice.
-    assert num_kept - 2 <= int(cache._pictures.size()) <= num_kept
+    assert num_kept - 2 <= int(cache._images.size()) <= num_kept
 
 
 def test_what_is_in_the_cache_is_not_read_again(folder, config, expected, tmp_path):

@@ -286,7 +286,7 @@ def test_damaged_examples_of_all_ranks_are_left_out_once(
 def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
     evaluator, two_damaged
 ):
-    with pytest.raises(UserError, match=f"byte 5 of {two_damaged.paths[2]} is damaged"):
+    with pytest.raises(UserError, match=f"byte 5 of {two_damaged.paths[2]} is corrupt"):
         evaluator(ALONE, two_damaged).evaluate()
 
 

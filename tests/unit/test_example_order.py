@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from resnet.data import example_order
-from resnet.data.input_pipeline import examples_of_batch
+from resnet.data.input_pipeline import examples_of_micro_batch
 
 RANK_COUNTS = (1, 2, 3, 7, 64, 512)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -192,7 +192,7 @@ def test_the_parts_of_a_step_join_to_the_slice_of_the_rank(
     for rank in {0, num_ranks // 2, num_ranks - 1}:
         joined = []
         for part in range(step * num_parts, (step + 1) * num_parts):
-            first, length = example_order.part_positions(
+            first, length = example_order.micro_batch_positions(
                 part, num_parts, batch, rank, num_ranks
             )
             assert length == part_size
@@ -209,7 +209,7 @@ def global_batches(
         [
             np.concatenate(
                 [
-                    examples_of_batch(
+                    examples_of_micro_batch(
                         step, seed, rank, num_ranks, batch // num_ranks, num_examples
                     )
                     for rank in range(num_ranks)

@@ -115,7 +115,7 @@ def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
         num_steps = -(-num_epochs * num_examples // (local_batch_size * len(ranks)))
         found = np.concatenate(
             [
-                input_pipeline.examples_of_batch(
+                input_pipeline.examples_of_micro_batch(
                     step,
                     7,
                     share.rank,

@@ -95,7 +95,7 @@ def test_each_step_is_as_its_phase_has_it(records, config, whole):
 
 def test_the_order_goes_on_from_phase_to_phase(config, whole):
     for step, batch in enumerate(whole):
-        expected = input_pipeline.examples_of_batch(
+        expected = input_pipeline.examples_of_micro_batch(
             step, config.seed, 0, 1, BATCH, NUM_EXAMPLES
         )
         np.testing.assert_array_equal(batch.examples, expected)
@@ -214,7 +214,7 @@ def test_a_damaged_record_is_skipped_in_whatever_phase_it_is_met(
     assert len(whole) == NUM_STEPS
     replacements = {2: 3, 9: 10}
     for step, batch in enumerate(whole):
-        wanted = input_pipeline.examples_of_batch(
+        wanted = input_pipeline.examples_of_micro_batch(
             step, config.seed, 0, 1, BATCH, NUM_EXAMPLES
         ).tolist()
         expected = [replacements.get(one, one) for one in wanted]

@@ -59,7 +59,7 @@ def train(
         rank=rank,
         num_ranks=num_ranks,
         local_batch_size=config.global_batch_size // num_ranks,
-        start_part=start_step,
+        start_micro_batch=start_step,
         num_parallel_calls=num_parallel_calls,
         replacements=Replacements.of(set(damaged), records.num_examples),
         cache=None,
@@ -142,7 +142,7 @@ def test_the_graph_reads_what_the_arithmetic_says(
     for rank in {0, num_ranks - 1}:
         ours = train(records, config, rank, num_ranks, start_step)
         expected = [
-            input_pipeline.examples_of_batch(
+            input_pipeline.examples_of_micro_batch(
                 step, config.seed, rank, num_ranks, 6 // num_ranks, NUM_EXAMPLES
             ).tolist()
             for step in range(start_step, 13)

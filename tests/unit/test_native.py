@@ -74,7 +74,7 @@ def train_batches(records: RecordFiles, config: Config) -> list:
             rank=0,
             num_ranks=1,
             local_batch_size=6,
-            start_part=0,
+            start_micro_batch=0,
             num_parallel_calls=2,
             replacements=none,
             cache=None,

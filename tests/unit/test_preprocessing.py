@@ -230,13 +230,13 @@ def test_the_hole_and_the_shift_grow_with_the_image():
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    part = preprocessing._part
+    part = preprocessing._crop
 
     def record(picture, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
         return part(picture, begin, size)
 
-    monkeypatch.setattr(preprocessing, "_part", record)
+    monkeypatch.setattr(preprocessing, "_crop", record)
     return found
 
 
@@ -383,5 +383,5 @@ def test_a_part_of_a_jpeg_is_that_of_the_decoded_picture_but_for_its_edges(optio
     whole = tf.constant(decoded(picture))
     for top, left, height, width in ((0, 0, 70, 90), (3, 16, 50, 33), (31, 45, 20, 45)):
         window = tf.constant((top, left)), tf.constant((height, width))
-        part, expected = (preprocessing._part(one, *window) for one in (picture, whole))
+        part, expected = (preprocessing._crop(one, *window) for one in (picture, whole))
         np.testing.assert_array_equal(part[:, 1:-1], expected[:, 1:-1])

@@ -76,25 +76,25 @@ def test_a_random_crop_of_one_row_of_pixels_still_sees_it():
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    part = preprocessing._part
+    part = preprocessing._crop
 
     def record(picture, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
         return part(picture, begin, size)
 
-    monkeypatch.setattr(preprocessing, "_part", record)
+    monkeypatch.setattr(preprocessing, "_crop", record)
     return found
 
 
-@pytest.mark.parametrize("smallest_crop", [0.08, 0.35, 0.9])
+@pytest.mark.parametrize("min_crop_area", [0.08, 0.35, 0.9])
 @pytest.mark.parametrize(
     "augmentation", ["random_resized_crop", "random_resized_crop_2018_02"]
 )
-def test_no_crop_is_smaller_than_the_smallest(windows, augmentation, smallest_crop):
+def test_no_crop_is_smaller_than_the_smallest(windows, augmentation, min_crop_area):
     height, width = 100, 110
     encoded = jpeg(np.full((height, width, 3), 90))
     for i in range(250):
-        preprocessing.train_image(encoded, 16, augmentation, seed(3, i), smallest_crop)
+        preprocessing.train_image(encoded, 16, augmentation, seed(3, i), min_crop_area)
     # The central square that stands in has 87.5 % of each side.
     areas = [
         (rows + 0.5) * (columns + 0.5)  # Sides are whole numbers.
@@ -102,9 +102,9 @@ def test_no_crop_is_smaller_than_the_smallest(windows, augmentation, smallest_cr
         if (rows, columns) != (87, 87)
     ]
     assert len(areas) > 50
-    assert min(areas) >= smallest_crop * height * width
+    assert min(areas) >= min_crop_area * height * width
     # They are spread evenly: of 50 one is in the lowest tenth but with 0.9**50 = 0.5 %.
-    assert min(areas) < (smallest_crop + 0.2 * (1 - smallest_crop)) * height * width
+    assert min(areas) < (min_crop_area + 0.2 * (1 - min_crop_area)) * height * width
 
 
 def test_the_smallest_crop_can_be_the_whole(windows):

@@ -130,7 +130,7 @@ def view(record_set: RecordSet, name: str, shards: Sequence[int]) -> RecordSet:
 
 
 def test_by_file_each_rank_reads_the_shards_on_its_node(record_set, monkeypatch):
-    monkeypatch.setattr(record_sets, "MOST_UNEVEN", 1.0)
+    monkeypatch.setattr(record_sets, "MAX_IMBALANCE", 1.0)
     one, other = view(record_set, "one", [0, 2]), view(record_set, "other", [1])
     of_each_rank = [(0, 2), (0, 2), (1,), (1,)]
     assert check([one, one, other, other], "file") == [of_each_rank] * NUM_RANKS
@@ -159,7 +159,8 @@ def test_by_file_a_shard_on_no_node_is_an_error_of_all(record_set):
         assert isinstance(error, AgreedError)
         assert str(error) == (
             "--shard_by=file needs each shard on one node; train/train-00001-of-00003"
-            " is on none. launch/place_shards.py tells which shards go to which node."
+            " is on no node. launch/place_shards.py prints which shards belong on"
+            " which node."
         )
 
 
@@ -169,8 +170,8 @@ def test_by_file_a_shard_on_two_nodes_is_an_error_of_all(record_set):
         assert isinstance(error, AgreedError)
         assert str(error) == (
             "--shard_by=file needs each shard on one node; train/train-00001-of-00003"
-            " is there for ranks 0 and 2, which differ in other shards."
-            " launch/place_shards.py tells which shards go to which node."
+            " is on the nodes of ranks 0 and 2. launch/place_shards.py prints which"
+            " shards belong on which node."
         )
 
 
@@ -184,40 +185,41 @@ def split_of(shard_sizes: Sequence[int], name: str = "train") -> Split:
 
 def test_ranks_may_differ_by_a_tenth_of_their_examples_and_no_more():
     # Means of 100 a rank.
-    record_sets.check_shares(split_of([110, 90]), [(0,), (1,)])
-    record_sets.check_shares(split_of([220, 180]), [(0,), (1,), (0,), (1,)])
+    record_sets.check_shards_of_nodes(split_of([110, 90]), [(0,), (1,)])
+    record_sets.check_shards_of_nodes(split_of([220, 180]), [(0,), (1,), (0,), (1,)])
     for shard_sizes in ([111, 89], [120, 80]):
         with pytest.raises(UserError) as caught:
-            record_sets.check_shares(split_of(shard_sizes), [(0,), (1,)])
+            record_sets.check_shards_of_nodes(split_of(shard_sizes), [(0,), (1,)])
         assert str(caught.value) == (
             "--shard_by=file needs about as many training examples for each rank; they"
             f" have from {shard_sizes[1]} to {shard_sizes[0]}. Give the nodes equal"
-            " shares, or convert with a --train_shards that is a multiple of the number"
-            " of nodes. launch/place_shards.py tells which shards go to which node."
+            " numbers of shards, or convert with a --train_shards that is a multiple of"
+            " the number of nodes. launch/place_shards.py prints which shards belong on"
+            " which node."
         )
 
 
 def test_a_node_with_more_ranks_needs_more_examples():
-    record_sets.check_shares(split_of([100, 50]), [(0,), (0,), (1,)])
+    record_sets.check_shards_of_nodes(split_of([100, 50]), [(0,), (0,), (1,)])
     with pytest.raises(UserError, match="from 50 to 100"):
-        record_sets.check_shares(split_of([100, 100]), [(0,), (0,), (1,)])
+        record_sets.check_shards_of_nodes(split_of([100, 100]), [(0,), (0,), (1,)])
 
 
 def test_a_rank_without_training_examples_is_refused():
     with pytest.raises(UserError, match="from 0 to 100"):
-        record_sets.check_shares(split_of([100]), [(0,), ()])
+        record_sets.check_shards_of_nodes(split_of([100]), [(0,), ()])
 
 
 def test_evaluation_may_be_uneven_and_leave_a_node_out():
     split = split_of([100, 30], "validation")
-    record_sets.check_shares(split, [(0,), (1,), ()])
+    record_sets.check_shards_of_nodes(split, [(0,), (1,), ()])
     for shards_of_ranks, words in (
-        ([(0,), (0,)], "validation/1 is on none"),
-        ([(0,), (0, 1)], "validation/0 is there for ranks 0 and 1"),
+        ([(0,), (0,)], "validation/1 is on no node"),
+        ([(0,), (0, 1)], "validation/0 is on the nodes of ranks 0 and 1"),
     ):
         with pytest.raises(UserError, match=words):
-            record_sets.check_shares(split, shards_of_ranks)
+            record_sets.check_shards_of_nodes(split, shards_of_ranks)
 
 
 def test_ranks_that_all_see_all_shards_are_one_node():
-    record_sets.check_shares(split_of([3, 4, 50]), [(0, 1, 2)] * 5)
+    record_sets.check_shards_of_nodes(split_of([3, 4, 50]), [(0, 1, 2)] * 5)

@@ -359,7 +359,7 @@ def test_what_made_the_loss_no_number_is_written_down(run, tmp_path):
     first = lines(tmp_path, "train")[-1]["step"] + 1
     assert found["step"] == first
     # Two steps of 6 examples are an epoch of 12: with the other step's they are all.
-    order = input_pipeline.examples_of_batch(first - 1, 3, 0, 1, 6, NUM_EXAMPLES)
+    order = input_pipeline.examples_of_micro_batch(first - 1, 3, 0, 1, 6, NUM_EXAMPLES)
     assert rank["examples"] == order.tolist()
 
 
