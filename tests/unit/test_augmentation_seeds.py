@@ -1,5 +1,5 @@
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet.data import augmentation_seeds
@@ -17,6 +17,7 @@ def test_no_two_uses_have_the_same_number():
     assert len(USES) == len(set(USES)) == 6
 
 
+@settings(deadline=None)
 @given(keys, keys, numbers, numbers, st.sampled_from(USES), st.sampled_from(USES))
 def test_seeds_meet_only_for_the_same_example_and_use(
     key, other_key, number, other_number, use, other_use

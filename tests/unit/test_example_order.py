@@ -87,12 +87,14 @@ def test_the_order_is_that_of_the_reference(num_examples, seed, epoch):
     )
 
 
+@settings(deadline=None)
 @given(x=st.integers(0, WORD - 1))
 def test_numbers_are_mixed_as_in_the_reference(x):
     assert example_order.mix(x) == reference_mix(x)
     assert int(example_order.mix(np.int64(x))) == reference_mix(x)
 
 
+@settings(deadline=None)
 @given(seed=SEEDS, stream=st.integers(0, 2000), epoch=EPOCHS)
 def test_keys_are_those_of_the_reference(seed, stream, epoch):
     key = example_order.mix_seed(seed, stream, epoch)
@@ -107,6 +109,7 @@ def test_mixing_is_one_to_one():
     assert len(np.unique(mixed)) == len(numbers)
 
 
+@settings(deadline=None)
 @given(num_examples=st.integers(1, 2**62))
 def test_the_domain_holds_all_examples_and_few_more(num_examples):
     a, b = example_order.domain(num_examples)
@@ -115,6 +118,7 @@ def test_the_domain_holds_all_examples_and_few_more(num_examples):
     assert a == math.isqrt(num_examples - 1) + 1
 
 
+@settings(deadline=None)
 @given(num_examples=st.integers(1, 2000))
 def test_the_domain_is_that_of_the_reference(num_examples):
     assert example_order.domain(num_examples) == reference_sides(num_examples)
@@ -163,6 +167,7 @@ def test_positions_of_several_epochs_may_stand_in_one_array(
     assert together.tolist() == alone
 
 
+@settings(deadline=None)
 @given(
     local_batch_size=st.integers(1, 100),
     num_ranks=st.integers(1, 40),
@@ -179,6 +184,7 @@ def test_the_slices_of_all_ranks_join_to_the_global_batch(
     assert joined == list(range(step * batch, (step + 1) * batch))
 
 
+@settings(deadline=None)
 @given(
     part_size=st.integers(1, 20),
     num_parts=st.integers(1, 12),

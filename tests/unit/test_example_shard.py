@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet.data import input_pipeline
@@ -87,6 +87,7 @@ def test_a_rank_that_sees_no_shard_has_nothing_to_do():
     assert share.first_example == share.end_example == 0
 
 
+@settings(deadline=None)
 @given(placement=placements())
 def test_all_ranks_together_evaluate_each_example_once(placement):
     evaluated: list[int] = []
@@ -97,6 +98,7 @@ def test_all_ranks_together_evaluate_each_example_once(placement):
     assert sorted(evaluated) == list(range(sum(placement[0])))
 
 
+@settings(deadline=None)
 @given(placement=placements(), local_batch_size=st.integers(1, 5))
 def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
     placement, local_batch_size
