@@ -18,10 +18,10 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from data_prep import errors
-from resnet import config as configs
 from resnet import imagenet_recipes, startup
 from resnet.distributed import Communicator
 from resnet.placement import Place
+from resnet.resolve import resolve
 
 ROUNDS = 10
 
@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         recipe = imagenet_recipes.TPU_90EP_24K
         classes = tuple(f"class{number}" for number in range(1000))
-        config = configs.resolve(
+        config = resolve(
             recipe, {"model_dir": folder}, recipe.num_train_examples, classes
         )
         state = TrainState(config)

@@ -218,7 +218,7 @@ def random_order(records: "RecordFiles") -> "Batches":
     share = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
     return batches.train_batches(
         share,
-        [Phase("measured", num_steps, None, image_size=FLAGS.image_size)],
+        [Phase(name="measured", num_steps=num_steps, image_size=FLAGS.image_size)],
         seed=0,
         local_batch_size=BATCH_SIZE,
         num_classes=len(records.class_names),

@@ -128,7 +128,7 @@ def measure_starts(record_set: RecordSet) -> None:
 
     num_examples = record_set.manifest.splits["train"].num_examples
     num_steps = 90 * num_examples // BATCH_SIZE
-    phase = Phase("measured", num_steps, None, image_size=IMAGE_SIZE)
+    phase = Phase(name="measured", num_steps=num_steps, image_size=IMAGE_SIZE)
 
     def first_batch(step: int) -> None:
         records = record_files.open_split(record_set, "train")

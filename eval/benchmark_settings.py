@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from data_prep.errors import UserError
 from data_prep.records.manifest import Manifest
-from resnet import config as configs
 from resnet import imagenet_recipes, recipes, shared_flags
 from resnet.config import Config
 from resnet.models import names
 from resnet.recipe import Recipe
+from resnet.resolve import resolve
 
 MANY_STEPS = 1_000_000
 _BOUNDS = {  # What `config` does not look at.
@@ -107,7 +107,7 @@ class Settings:
                 f"--batch_size times {num_ranks} rank(s) must be at most the number of"
                 f" training examples; got {batch_size}, {num_examples} examples."
             )
-        return configs.resolve(
+        return resolve(
             recipe_of(self.model, image_size),
             {
                 "model": self.model,

@@ -27,8 +27,7 @@ from resnet import (
     picture_file,
     shared_flags,  # noqa: F401 - defines --model_dir.
 )
-from resnet.config import Config
-from resnet.config import load as load_config
+from resnet.config import Config, load_config
 from resnet.metrics_file import FILE as METRICS_FILE
 from resnet.metrics_file import Line, read
 

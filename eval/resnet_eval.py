@@ -18,10 +18,9 @@ from data_prep.errors import UserError, parse_flags
 from data_prep.records.manifest import RecordSet
 from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
-from resnet import program, setting_bounds, shared_flags, startup
+from resnet import program, setting_bounds, shared_flags, startup, view_names
 from resnet.checkpoint_watch import CheckpointWatch
-from resnet.config import Config
-from resnet.config import load as load_config
+from resnet.config import Config, load_config
 from resnet.data import record_sets
 from resnet.distributed import Communicator
 from resnet.placement import ProcessInfo, Threads
@@ -56,7 +55,7 @@ flags.DEFINE_enum(
 flags.DEFINE_enum(
     "views",
     "center",
-    setting_bounds.VIEWS,
+    view_names.VIEWS,
     "Test-time augmentation: predictions are averaged over the center crop; center and"
     " its horizontal flip; four corners and center; or these five and their flips.",
 )
@@ -241,8 +240,8 @@ def check_own_flags() -> None:
         UserError: With a sentence for the first such flag.
     """
     check_json_file(FLAGS.json_file)
-    if problems := setting_bounds.problems_of_given(
-        {"recalibration_batches": FLAGS.recalibration_batches}
+    if problems := setting_bounds.validate_overrides(
+        {"recalibration_batches": FLAGS.recalibration_batches}, Config
     ):
         raise UserError(problems[0])
     if not FLAGS.watch_minutes > 0:

@@ -36,7 +36,7 @@ from resnet import (
     failure_file,
     shared_flags,  # noqa: F401 - defines --model_dir.
 )
-from resnet import config as configs
+from resnet.config import Config, load_config
 from resnet.stop_signals import REQUEUE_EXIT_CODE
 
 LOCKED_SECONDS = 30.0  # A file server releases the lock of a dead host after a while.
@@ -183,10 +183,10 @@ def is_done(model_dir: pathlib.Path) -> bool:
     )
 
 
-def settings_of(model_dir: pathlib.Path) -> configs.Config | None:
+def settings_of(model_dir: pathlib.Path) -> Config | None:
     """Returns the settings of the run, or None if it has not saved them yet."""
     try:
-        return configs.load(str(model_dir))
+        return load_config(str(model_dir))
     except UserError:
         return None
 

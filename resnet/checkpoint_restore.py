@@ -7,10 +7,9 @@ from absl import logging
 
 from data_prep.errors import UserError
 from resnet import checkpoint_folders, checkpoints, installation, phases, rank_files
-from resnet import config as configs
 from resnet.checkpoint_retention import best_top1
 from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
-from resnet.config import Config
+from resnet.config import Config, config_from_json, refuse_other
 from resnet.distributed import Communicator
 from resnet.rank_files import RankFiles
 from resnet.shared_folder import check_is_shared
@@ -153,7 +152,7 @@ def check_is_same_run(saved: Checkpoint, config: Config) -> None:
     Raises:
         UserError: If a setting differs, naming those that do.
     """
-    configs.refuse_other(configs.from_json(saved.metadata["config"]), config)
+    refuse_other(config_from_json(saved.metadata["config"]), config)
     now, then = installation.describe(), saved.metadata.get("installation", {})
     changed = [name for name, value in then.items() if now.get(name) != value]
     if changed:

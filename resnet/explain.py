@@ -1,5 +1,6 @@
-"""What a run would do, in words and numbers, before it does it. Needs no TensorFlow."""
+"""The plan of a run, in words and numbers. Needs no TensorFlow."""
 
+import dataclasses
 import itertools
 import textwrap
 from collections.abc import Callable, Sequence
@@ -7,16 +8,26 @@ from collections.abc import Callable, Sequence
 from resnet import intervals, phases
 from resnet.config import Config
 from resnet.intervals import Interval
-from resnet.phases import Phase
+from resnet.phases import Phase, PhaseSettings
 from resnet.recipe import Recipe
 
 WIDTH = 96
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 64
+# Settings of phases that aren't told by name behind the others.
+_IN_COLUMNS = (
+    "name",
+    "schedule",
+    "reset_momentum",
+    "momentum",
+    "weight_decay",
+    "image_size",
+    "augmentation",
+)
 
 
 def list_recipes(recipes: Sequence[Recipe]) -> str:
-    """Returns a table of recipes: size of the run, what is published, the source."""
+    """Returns a table of recipes: network, batch, length and published accuracy."""
     rows: list[Sequence[str]] = [
         ("recipe", "network", "batch", "epochs", "published"),
         (),
@@ -26,7 +37,7 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
             recipe.name,
             f"{recipe.model}, {recipe.image_size} px",
             f"{recipe.global_batch_size:,}",
-            f"{sum(part.epochs for part in recipe.phases):.3g}",
+            f"{recipe.epochs:.3g}",
             recipe.published or "-",
         )
         for recipe in recipes
@@ -34,30 +45,51 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
     return "\n".join(_columns(rows))
 
 
-def explain(
+def describe_run(
     recipe: Recipe, config: Config, num_ranks: int, changes: Sequence[str]
 ) -> str:
-    """Returns the resolved settings of a run, its phases, its rates and its files.
+    """Returns the plan of a run: its settings, phases, learning rates and checkpoints.
 
     Args:
-        recipe: That the settings come from.
-        config: The settings.
-        num_ranks: Of the run.
-        changes: What it changes of the recipe's numbers, in sentences.
+        recipe: The recipe that the settings come from.
+        config: The settings of the run.
+        num_ranks: The number of ranks of the run.
+        changes: The differences from the recipe, as `describe_changes` returns them.
     """
+    lines = []
+    for name, text in _facts(recipe, config, num_ranks):
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=f"{name:13}", subsequent_indent=" " * 13
+        )
+    lines += ["", *_tables(config), "", *_curves(config)]
+    for title, sentences in (
+        ("Changed from the recipe", changes),
+        ("Deviations from the source", recipe.deviations),
+    ):
+        if sentences:
+            lines += ["", f"{title}:"]
+        for sentence in sentences:
+            lines += textwrap.wrap(
+                sentence, WIDTH, initial_indent="- ", subsequent_indent="  "
+            )
+    return "\n".join(lines)
+
+
+def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, str]]:
+    """Returns what is said of the run as a whole, by the words at the margin."""
     batch = config.global_batch_size
     first = phases.first_step(config.phases, config.first_phase)
     steps = config.train_steps - first
     share = f"{num_ranks:,} rank(s) x {batch // num_ranks // config.accumulation_steps}"
     if config.accumulation_steps > 1:
-        share += f" x {config.accumulation_steps} parts"
+        share += f" x {config.accumulation_steps} micro-batches"
     facts = [
         ("recipe", f"{recipe.name}, from {recipe.source}"),
         ("published", recipe.published or "nothing"),
         (
             "network",
             f"{config.model} in {config.precision}, evaluated at {config.image_size}"
-            f" px, averages of batch normalization by {config.batch_norm_decay:g}",
+            f" px, batch normalization with momentum {config.batch_norm_momentum:g}",
         ),
         ("examples", f"{config.num_train_examples:,}"),
         ("global batch", f"{batch:,} = {share}"),
@@ -72,27 +104,11 @@ def explain(
     ]
     if config.first_phase or config.initial_weights:
         begin = phases.at(config.phases, first).name
-        weights = config.initial_weights or "a new network (--initial_weights)"
-        facts.append(
-            ("begins", f"with phase {begin} at step {first:,}, weights of {weights}")
-        )
-    lines = []
-    for name, text in facts:
-        lines += textwrap.wrap(
-            text, WIDTH, initial_indent=f"{name:13}", subsequent_indent=" " * 13
-        )
-    lines += ["", *_tables(config), "", *_curves(config)]
-    for title, sentences in (
-        ("Changed from the recipe", changes),
-        ("Other than the source", recipe.deviations),
-    ):
-        if sentences:
-            lines += ["", f"{title}:"]
-        for sentence in sentences:
-            lines += textwrap.wrap(
-                sentence, WIDTH, initial_indent="- ", subsequent_indent="  "
-            )
-    return "\n".join(lines)
+        weights = "random initialization (--initial_weights would change that)"
+        if config.initial_weights:
+            weights = f"weights from {config.initial_weights}"
+        facts.append(("start", f"phase {begin} at step {first:,}, {weights}"))
+    return facts
 
 
 def _optimizer(config: Config) -> str:
@@ -102,27 +118,28 @@ def _optimizer(config: Config) -> str:
     }
     text = parts[config.optimizer]
     if config.nesterov:
-        text += ", Nesterov's"
+        text += " with Nesterov"
     if config.momentum_correction:
-        text += ", its velocity with the learning rates in it"
+        text += ", momentum correction (learning rate inside the momentum buffer)"
     if config.clip_norm:
-        text += f", gradients clipped to a norm of {config.clip_norm:g}"
+        text += f", gradients clipped to a global norm of {config.clip_norm:g}"
     if config.ema_decay:
-        text += f", a moving average of the weights by {config.ema_decay:g}"
+        text += f", moving average (EMA) of the weights with decay {config.ema_decay:g}"
     return text
 
 
 def _evaluations(config: Config) -> str:
     if config.mode == "train":
         return "none"
-    text = f"after the last step, {config.eval_crop} of {config.eval_crop_fraction:g}"
+    text = f"after the last step, {config.eval_crop} with a center crop of"
+    text += f" {config.eval_crop_fraction:g}"
     if config.recalibration_batches:
-        text += f", {config.recalibration_batches:,} batches to recalibrate"
+        text += f", PreciseBN with {config.recalibration_batches:,} batches"
     if config.eval_every:
         interval = intervals.parse(config.eval_every, "--eval_every")
         text += f", and every {interval}"
     if config.stop_at_top1:
-        text += f"; the run ends when top-1 has reached {100 * config.stop_at_top1:g} %"
+        text += f"; the run stops when top-1 reaches {100 * config.stop_at_top1:g} %"
     return text
 
 
@@ -140,7 +157,7 @@ def _checkpoints(config: Config) -> str:
 
 
 def _first_and_last(config: Config, every: Interval) -> str:
-    """Returns after which steps an interval ends; nothing of one in minutes."""
+    """Returns the steps after which an interval ends; an empty text for minutes."""
     if every.unit == "minute":
         return ""
     sizes = config.num_train_examples, config.global_batch_size
@@ -152,9 +169,15 @@ def _first_and_last(config: Config, every: Interval) -> str:
 
 
 def _tables(config: Config) -> list[str]:
-    """Returns a line a phase: when it is and at which rates; then what else it is."""
-    when: list[Sequence[str]] = [("phase", "steps", "epochs", "images", "rates"), ()]
-    what: list[Sequence[str]] = [("phase", "momentum", "decay", "pictures"), ()]
+    """Returns two tables with a row per phase: its steps and rates, its settings."""
+    when: list[Sequence[str]] = [
+        ("phase", "steps", "epochs", "images", "learning rate"),
+        (),
+    ]
+    what: list[Sequence[str]] = [
+        ("phase", "momentum", "weight decay", "training images"),
+        (),
+    ]
     for first, phase in trained_phases(config):
         last = first + phase.num_steps - 1
         when.append(
@@ -169,16 +192,16 @@ def _tables(config: Config) -> list[str]:
         what.append(
             (
                 phase.name,
-                f"{phase.momentum:g}{', fresh' if phase.fresh_momentum else ''}",
+                f"{phase.momentum:g}{', reset' if phase.reset_momentum else ''}",
                 f"{phase.weight_decay:g}",
-                _pictures(phase),
+                _training_images(phase),
             )
         )
     return [*_columns(when), "", *_columns(what)]
 
 
 def trained_phases(config: Config) -> list[tuple[int, Phase]]:
-    """Returns first step and phase of those that the run trains."""
+    """Returns the first step and the settings of each phase that the run trains."""
     begin = phases.first_step(config.phases, config.first_phase)
     firsts = phases.first_steps(config.phases)
     pairs = zip(firsts, config.phases, strict=True)
@@ -186,12 +209,12 @@ def trained_phases(config: Config) -> list[tuple[int, Phase]]:
 
 
 def _count(images: int) -> str:
-    """Returns a number of images in words, of millions two decimals."""
+    """Returns a number of images in words, millions with two decimals."""
     return f"{images / 1e6:,.2f} million" if images >= 1e6 else f"{images:,}"
 
 
 def _rates(config: Config, first: int, phase: Phase) -> str:
-    """Returns a phase's learning rates: at its ends, and where a warm-up ends."""
+    """Returns a phase's learning rates at its ends, after a warmup and at drops."""
     values = [
         f"{phases.learning_rate(config.phases, step):.4g}"
         for step in _corners(config, first, phase)
@@ -200,33 +223,31 @@ def _rates(config: Config, first: int, phase: Phase) -> str:
 
 
 def _corners(config: Config, first: int, phase: Phase) -> list[int]:
-    """Returns the steps of a phase between which nothing but a line or curve is."""
-    begin, curve = phases.curve_at(config.phases, first)
+    """Returns the steps of a phase between which its learning rate has no corner."""
+    begin, schedule = phases.schedule_at(config.phases, first)
     steps = {first, first + phase.num_steps - 1}
-    after = begin + curve.warmup_steps
+    after = begin + int(schedule.warmup_length)
     inner = [after - 1, after]
-    if curve.decay == "steps":
-        inner += [begin + drop for drop in curve.drops]
+    if schedule.decay == "steps":
+        inner += [begin + int(boundary) for boundary in schedule.boundaries]
     steps.update(step for step in inner if min(steps) < step < max(steps))
     return sorted(steps)
 
 
-def _pictures(phase: Phase) -> str:
+def _training_images(phase: Phase) -> str:
     text = f"{phase.image_size} px, {phase.augmentation}"
-    for name, usual in (
-        ("smallest_crop", 0.08),
-        ("label_smoothing", 0.0),
-        ("random_augment", 0.0),
-        ("mixup", 0.0),
-        ("cutmix", 0.0),
-    ):
-        if (value := getattr(phase, name)) != usual:
-            text += f", {name} {value:g}"
+    for field in dataclasses.fields(PhaseSettings):
+        value = getattr(phase, field.name)
+        if field.name not in _IN_COLUMNS and value != field.default:
+            is_number = isinstance(value, float)
+            text += (
+                f", {field.name} {value:g}" if is_number else f", {field.name} {value}"
+            )
     return text
 
 
 def curves(config: Config) -> dict[str, Callable[[int], float]]:
-    """Returns what changes over the steps, by name, as functions of the step."""
+    """Returns the values that change over the steps, by name, as functions of them."""
     return {
         "learning rate": lambda step: phases.learning_rate(config.phases, step),
         "weight decay": lambda step: phases.at(config.phases, step).weight_decay,
@@ -235,7 +256,7 @@ def curves(config: Config) -> dict[str, Callable[[int], float]]:
 
 
 def _curves(config: Config) -> list[str]:
-    """Returns a line of bars for each of the curves, over what the run trains."""
+    """Returns a line of bars for each of the curves, over the steps of the run."""
     trained = trained_phases(config)
     begin = trained[0][0]
     steps = config.train_steps - begin
@@ -253,7 +274,7 @@ def _curves(config: Config) -> list[str]:
 
 
 def _bar(share: float) -> str:
-    """Returns a bar of a share of the height; only nothing at all is no bar."""
+    """Returns a bar of a fraction of the height; only for 0 there is none."""
     return _BARS[max(round(share * (len(_BARS) - 1)), int(share > 0))]
 
 

@@ -1,4 +1,4 @@
-"""A picture of the rates of a run over its epochs."""
+"""A figure of the learning rate of a run over its epochs."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def plot(
 
 
 def draw(config: Config) -> Figure:
-    """Returns a drawing of learning rate, weight decay and momentum over the epochs."""
+    """Returns a figure of learning rate, weight decay and momentum over the epochs."""
     curves = explain.curves(config)
     figure = Figure(figsize=(9, 6))
     all_axes = figure.subplots(len(curves), 1, sharex=True, height_ratios=(3, 1, 1))

@@ -1,6 +1,7 @@
 """The recipes of published runs on ImageNet, with their sources."""
 
-from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet.recipe import Recipe, RecipePhase
+from resnet.schedules import Schedule
 
 IMAGENET = 1_281_167  # Training images.
 SURFSARA = "SURFsara, Intel and Dell 2018"
@@ -14,7 +15,7 @@ MLPERF_SOURCE = (
 
 
 def epochs_of(steps: int, batch: int) -> float:
-    """Returns how many epochs of ImageNet so many steps are."""
+    """Returns the epochs of ImageNet that some steps of a batch size are."""
     return steps * batch / IMAGENET
 
 
@@ -25,19 +26,19 @@ def _gradual_warmup_then_dec(
     return (
         RecipePhase(
             epochs=epochs_of(steps, batch),
-            rates=Rates(
-                start=0.1,
-                start_scales=False,
-                peak=peak,
-                warmup_epochs=epochs_of(warmup_steps, batch),
+            schedule=Schedule(
+                init_value=0.1,
+                init_value_scales=False,
+                peak_value=peak,
+                warmup_length=epochs_of(warmup_steps, batch),
             ),
         ),
     )
 
 
-_TPU_PICTURES = (
-    "crops of pictures are those of the TPU code of April 2018; the source's line"
-    " numbers fit that of February 2018, whose crops are"
+_TPU_CROPS = (
+    "images are cropped as in the TPU code of April 2018; the source's line numbers fit"
+    " the code of February 2018, whose crops are"
     " --augmentation=random_resized_crop_2018_02 and --eval_crop=resize_then_crop"
 )
 
@@ -52,8 +53,9 @@ TPU_90EP_24K = Recipe(
     phases=_gradual_warmup_then_dec(24_576, 4680, 260, 4.8),
     published="top-1 of 75 % and more",
     deviations=(
-        "the source counts 1,280,000 images an epoch: its 4,680 steps are 89.77 epochs",
-        _TPU_PICTURES,
+        "the source counts 1,280,000 images per epoch; its 4,680 steps are 89.77"
+        " epochs",
+        _TPU_CROPS,
     ),
     rank_batch_size=48,
 )
@@ -68,9 +70,9 @@ TPU_90EP_8K = Recipe(
     phases=_gradual_warmup_then_dec(8192, 14_075, 782, 3.2),
     published="top-1 75.232 %, top-5 92.41 %",
     deviations=(
-        "the source doesn't print this run's rates: 3.2 is the linear rule, 0.1 for 256"
-        " examples; the warm-up is 5 epochs",
-        _TPU_PICTURES,
+        "the source doesn't state this run's learning rates; 3.2 follows the linear"
+        " rule, 0.1 for 256 examples, and the warmup is 5 epochs",
+        _TPU_CROPS,
     ),
 )
 
@@ -84,41 +86,43 @@ def _caffe_phase(
     power: float,
     start: float = 0.0,
     warmup_steps: int = 0,
-    start_scales: bool = True,
+    init_value_scales: bool = True,
     weight_decay: float = 5e-5,
     augmentation: str = "random_resized_crop",
 ) -> RecipePhase:
-    """Returns a solver of Caffe: a run of its own, begun with the weights before it.
+    """Returns the phase of a Caffe solver, a run that starts with the weights before.
 
-    Its decay ends after `decay_steps`, or with it.
+    The decay ends after `decay_steps`; without them, with the phase.
     """
     decay_epochs = None if decay_steps is None else epochs_of(decay_steps, batch)
     return RecipePhase(
         name=name,
         epochs=epochs_of(steps, batch),
-        rates=Rates(
-            start=start,
-            start_scales=start_scales,
-            peak=peak,
-            warmup_epochs=epochs_of(warmup_steps, batch),
-            decays_from_start=True,
-            decay_epochs=decay_epochs,
+        schedule=Schedule(
+            init_value=start,
+            init_value_scales=init_value_scales,
+            peak_value=peak,
+            warmup_length=epochs_of(warmup_steps, batch),
+            decay_start=0.0,
+            decay_end=decay_epochs,
             power=power,
         ),
-        fresh_momentum=True,
+        reset_momentum=True,
         weight_decay=weight_decay,
         augmentation=augmentation,
     )
 
 
 _CAFFE_DEVIATIONS = (
-    "pictures are normalized by ImageNet's mean and deviation; the source takes off"
-    " (104, 117, 123) and divides by 128",
-    "convolutions start with weights of a variance of 1/fan-in, the TPU recipe's; the"
-    " source's with 2/fan-in, the first one with 2/fan-out, and that one has a bias",
-    "the order of the data goes on from phase to phase; the source's starts again",
-    "pictures have their own sizes; the source stored them resized, and its crops with"
-    " another aspect come from those",
+    "images are normalized by ImageNet's mean and standard deviation; the source"
+    " subtracts (104, 117, 123) and divides by 128",
+    "convolutions are initialized with a variance of 1/fan-in, as in the TPU recipe;"
+    " the source's with 2/fan-in, except for the first with 2/fan-out, which has a"
+    " bias",
+    "the order of the examples continues from phase to phase; in the source it starts"
+    " over",
+    "crops are taken from images of their original sizes; the source stored its images"
+    " resized",
 )
 
 COLLAPSE_72EP_4K = Recipe(
@@ -129,7 +133,9 @@ COLLAPSE_72EP_4K = Recipe(
     global_batch_size=4096,
     num_train_examples=IMAGENET,
     phases=(
-        _caffe_phase("init", 4096, 7800, 1.6, 18_720, 1, 0.1, 1560, start_scales=False),
+        _caffe_phase(
+            "init", 4096, 7800, 1.6, 18_720, 1, 0.1, 1560, init_value_scales=False
+        ),
         _caffe_phase("cyc1", 4096, 3750, 1.02, 7500, 2),
         _caffe_phase("cyc2", 4096, 4750, 0.764, 7500, 2, 0.255, 1000),
         _caffe_phase("cyc3", 4096, 4750, 0.572, 7500, 2, 0.19, 1000),
@@ -172,7 +178,8 @@ COLLAPSE_94EP_14K = Recipe(
     published="top-1 76.152 %, top-5 93.176 % (75.6 %, 92.7 % without the collapse)",
     deviations=(
         "the source trained its linear phase to step 8,040 (94 epochs with the collapse"
-        " from step 7,638); what the collapse doesn't begin with isn't trained here",
+        " from step 7,638); the steps after 7,638 are left out here, since the collapse"
+        " doesn't start from them",
         *_CAFFE_DEVIATIONS,
     ),
     rank_batch_size=16,
@@ -190,10 +197,11 @@ def _lars(
     published: str,
     momentum: float = 0.9,
 ) -> Recipe:
-    """Returns one row of MLPerf's table: LARS, a decay of power 2 to 1e-4.
+    """Returns one row of MLPerf's table: LARS with a decay of power 2 to 1e-4.
 
-    The table's steps of decay are here those of the whole run; with a batch of 8,192
-    those after the warm-up, since they would end before the epochs that it reports.
+    The table's decay steps are taken as the steps of the whole run; for the batch of
+    8,192, as those after the warmup, since the run would otherwise end before the
+    epochs that the table reports.
     """
     return Recipe(
         name=name,
@@ -205,23 +213,26 @@ def _lars(
         phases=(
             RecipePhase(
                 epochs=epochs_of(steps, batch),
-                rates=Rates(
-                    peak=peak, warmup_epochs=warmup_epochs, power=2.0, end=1e-4
+                schedule=Schedule(
+                    peak_value=peak,
+                    warmup_length=warmup_epochs,
+                    power=2.0,
+                    end_value=1e-4,
                 ),
                 momentum=momentum,
                 weight_decay=weight_decay,
                 label_smoothing=0.1,
             ),
         ),
-        batch_norm_decay=0.9,
+        batch_norm_momentum=0.9,
         optimizer="lars",
         nesterov=False,
         momentum_correction=True,
         scaling="none",
         published=published,
         deviations=(
-            "the source's table doesn't say where its steps of decay are counted from;"
-            f" they end here after {epochs_of(steps, batch):.1f} epochs",
+            "the source's table doesn't say where its decay steps are counted from;"
+            f" here the decay ends after {epochs_of(steps, batch):.1f} epochs",
         ),
         rank_batch_size=rank_batch_size,
     )
@@ -255,24 +266,24 @@ GOYAL_90EP_8K = Recipe(
     phases=(
         RecipePhase(
             epochs=90,
-            rates=Rates(
-                start=0.1,
-                start_scales=False,
-                peak=3.2,  # 0.1 for 256 examples.
-                warmup_epochs=5,
+            schedule=Schedule(
+                init_value=0.1,
+                init_value_scales=False,
+                peak_value=3.2,  # 0.1 for 256 examples.
+                warmup_length=5,
                 decay="steps",
-                drop_epochs=(30, 60, 80),
+                boundaries=(30, 60, 80),
             ),
             weight_decay=1e-4,
         ),
     ),
-    batch_norm_decay=0.9,
+    batch_norm_momentum=0.9,
     eval_crop="resize_then_crop",
     momentum_correction=True,
     published="no loss of accuracy against a batch of 256",
     deviations=(
-        "convolutions start with weights of a variance of 1/fan-in, the TPU recipe's;"
-        " the source's with that of He et al. (arXiv:1502.01852), 2 instead of 1",
+        "convolutions are initialized with a variance of 1/fan-in, as in the TPU"
+        " recipe; the source's with 2/fan-in (He et al., arXiv:1502.01852)",
     ),
     rank_batch_size=32,
 )

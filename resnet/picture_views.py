@@ -9,24 +9,17 @@ import math
 import keras
 import tensorflow as tf
 
-# The number of crops per image that the input makes, and whether their horizontal flips
-# are added. The names are those of `setting_bounds.VIEWS`.
-_CROPS_AND_FLIPS = {
-    "center": (1, False),
-    "flip": (1, True),
-    "five_crops": (5, False),
-    "ten_crops": (5, True),
-}
+from resnet.view_names import CROPS_AND_FLIPS
 
 
 def num_crops(views: str) -> int:
     """Returns the number of crops per image that the input makes."""
-    return _CROPS_AND_FLIPS[views][0]
+    return CROPS_AND_FLIPS[views][0]
 
 
 def num_views(views: str) -> int:
     """Returns the number of views per image that the network processes."""
-    crops, has_flips = _CROPS_AND_FLIPS[views]
+    crops, has_flips = CROPS_AND_FLIPS[views]
     return 2 * crops if has_flips else crops
 
 
@@ -39,14 +32,14 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
     Args:
         model: The network.
         images: `[batch, size, size, 3]` float32, or `[batch, crops, size, size, 3]`.
-        views: A name of `setting_bounds.VIEWS`.
+        views: A name of `view_names.VIEWS`.
 
     Returns:
         `[batch, num_classes]` float32.
     """
     if views == "center":
         return model(images, training=False)
-    crops, has_flips = _CROPS_AND_FLIPS[views]
+    crops, has_flips = CROPS_AND_FLIPS[views]
     all_views = images if crops > 1 else images[:, tf.newaxis]
     if has_flips:
         flipped = tf.reverse(all_views, [3])  # Along the width.

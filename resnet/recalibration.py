@@ -151,5 +151,5 @@ class PreciseBN:
                 for averages in (self._means, self._variances)
             ]
         )
-        weight_of_new = np.float32(1 - self._config.batch_norm_decay)
+        weight_of_new = np.float32(1 - self._config.batch_norm_momentum)
         return tf.cast(moved, tf.float64) / np.float64(weight_of_new)

@@ -1,123 +1,137 @@
 """What a recipe consists of: lengths in epochs, rates for the recipe's own batch."""
 
+import math
 from dataclasses import dataclass
+
+from resnet.data.augmentation_names import EVAL_CROPS
+from resnet.models.names import MODELS
+from resnet.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
+from resnet.settings import (
+    ABOVE_ZERO,
+    AT_LEAST_ZERO,
+    COUNT,
+    FRACTION,
+    setting,
+)
 
 SCALINGS = ("linear", "root", "none")
 
 
-@dataclass(frozen=True)
-class Rates:
-    """A learning rate over the epochs, as `schedules.Curve` is one over the steps.
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What a recipe and a run both say of all phases together.
 
-    Attributes:
-        peak: Rate that the warm-up leads to, for the recipe's batch.
-        start: Rate at the beginning.
-        start_scales: Whether another batch scales `start` as it does `peak`.
-        warmup_epochs: Length of the warm-up.
-        decay: A name of `schedules.DECAYS`.
-        decays_from_start: Whether the decay is counted from the beginning, as Caffe's,
-            or from the end of the warm-up.
-        decay_epochs: Where the decay ends, from the beginning; None: with the phases
-            that the rates are for.
-        power: Of a polynomial decay.
-        end: Rate at its end.
-        drop_epochs: Where a decay in steps drops, from the beginning.
-        drop_factor: Of each drop.
+    A new setting of recipes is declared here; what uses it finds it in its `Config`.
     """
 
-    peak: float
-    start: float = 0.0
-    start_scales: bool = True
-    warmup_epochs: float = 0.0
-    decay: str = "polynomial"
-    decays_from_start: bool = False
-    decay_epochs: float | None = None
-    power: float = 1.0
-    end: float = 0.0
-    drop_epochs: tuple[float, ...] = ()
-    drop_factor: float = 0.1
+    model: str = setting(help="The network to train, one of {names}.", names=MODELS)
+    image_size: int = setting(
+        help="The side in pixels of the images in training and evaluation.",
+        bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
+    )
+    global_batch_size: int = setting(
+        help="The number of examples in one step, over all ranks.",
+        bounds=COUNT,
+        flag="train_batch_size",
+    )
+    eval_crop_fraction: float = setting(
+        0.875,
+        "The side of the central square that evaluation crops, as a fraction of the"
+        " image's shorter side.",
+        bounds=(1e-9, 1),
+        flag=None,
+    )
+    eval_crop: str = setting(
+        "crop_then_resize",
+        "The order of center crop and resizing in evaluation, one of {names}.",
+        names=EVAL_CROPS,
+    )
+    batch_norm_momentum: float = setting(
+        0.95,
+        "The momentum of batch normalization's moving mean and variance.",
+        bounds=FRACTION,
+        flag="bn_momentum",
+    )
+    optimizer: str = setting(
+        "momentum", "The optimizer, one of {names}.", names=("momentum", "lars")
+    )
+    nesterov: bool = setting(
+        True, "Whether the momentum is Nesterov's momentum.", flag=None
+    )
+    momentum_correction: bool = setting(
+        False,
+        "Whether the update is that of momentum buffers that contain the learning rate"
+        " (phases.momentum).",
+        flag=None,
+    )
+    trust_coefficient: float = setting(
+        0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO, flag=None
+    )
+    zero_last_gamma: bool = setting(
+        True,
+        "Whether the scale of the last batch normalization of a residual block is"
+        " initialized with 0 instead of 1.",
+        flag=None,
+    )
+    clip_norm: float = setting(
+        0.0,
+        "The largest global norm of the gradients, to which larger ones are clipped; 0"
+        " turns clipping off.",
+        bounds=AT_LEAST_ZERO,
+    )
+    ema_decay: float = setting(
+        0.0,
+        "The decay per step of an exponential moving average (EMA) of the weights,"
+        " which is evaluated too; 0 turns it off.",
+        bounds=FRACTION,
+    )
 
 
-@dataclass(frozen=True)
-class RecipePhase:
-    """A part of a recipe.
+@dataclass(frozen=True, kw_only=True)
+class RecipePhase(PhaseSettings):
+    """A phase of a recipe; its schedule is in epochs and for the recipe's batch.
 
     Attributes:
-        epochs: Length.
-        rates: From the beginning of this phase; None goes on along those of the phase
-            before.
-        name: Of the phase.
-        image_size: Side of the images that it trains on; None is the recipe's.
-
-    The others are those of `phases.Phase`.
+        epochs: The length of the phase.
     """
 
     epochs: float
-    rates: Rates | None = None
-    name: str = "train"
-    fresh_momentum: bool = False
-    momentum: float = 0.9
-    weight_decay: float = 5e-5
-    label_smoothing: float = 0.0
-    image_size: int | None = None
-    augmentation: str = "random_resized_crop"
-    smallest_crop: float = 0.08
-    random_augment: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The settings that belong to one another.
+@dataclass(frozen=True, kw_only=True)
+class Recipe(TrainingSettings):
+    """Hyperparameters that belong together, usually taken from one published source.
 
     Attributes:
-        name: What `--recipe` calls it.
-        source: Where the numbers come from.
-        model: A name of `resnet.models.build`.
-        image_size: Side of the square that evaluation shows the network, in pixels.
-        global_batch_size: Examples in one step, over all ranks.
-        num_train_examples: Of the data set that the recipe is for.
-        phases: In their order.
-        batch_norm_decay: Of the moving mean and variance.
-        eval_crop_fraction: Side of the central square that evaluation looks at, as a
-            share of the picture's shorter side.
-        eval_crop: A name of `resnet.config.EVAL_CROPS`.
-        optimizer: A name of `resnet.config.OPTIMIZERS`.
-        nesterov: Whether momentum looks ahead, as Nesterov's does.
-        momentum_correction: Whether the velocity is as if it had the learning rate in
-            it (`phases.momentum`).
-        trust_coefficient: LARS's eta.
-        zero_last_gamma: Whether the last normalization of a block starts at 0.
-        clip_norm: Largest norm of all gradients together; 0 for no limit.
-        ema_decay: Of the moving average of the weights, by step; 0 for none.
-        scaling: What another batch does to the rates: "linear" scales them with it,
-            "root" with its square root,
+        name: The value of `--recipe` that chooses it.
+        source: The publication or program that the numbers come from.
+        num_train_examples: The size of the training set that the recipe is for.
+        phases: The phases in their order.
+        scaling: The rule for the learning rates of another batch size: "linear"
+            multiplies them by the ratio of the sizes, "root" by its square root, and
             "none" leaves them, where the source has no rule.
-        rank_batch_size: Examples that batch normalization is over in the source, those
-            of a rank; 0 where that isn't known, or doesn't matter.
-        published: What the source reports.
-        deviations: What a run of this program does otherwise than the source.
+        rank_batch_size: The number of examples that batch normalization's statistics
+            are over in the source, those of one rank; 0 where it isn't known or
+            doesn't matter.
+        published: The accuracy that the source reports.
+        deviations: The deviations of a run of this program from the source.
     """
 
     name: str
     source: str
-    model: str
-    image_size: int
-    global_batch_size: int
     num_train_examples: int
     phases: tuple[RecipePhase, ...]
-    batch_norm_decay: float = 0.95
-    eval_crop_fraction: float = 0.875
-    eval_crop: str = "crop_then_resize"
-    optimizer: str = "momentum"
-    nesterov: bool = True
-    momentum_correction: bool = False
-    trust_coefficient: float = 0.001
-    zero_last_gamma: bool = True
-    clip_norm: float = 0.0
-    ema_decay: float = 0.0
     scaling: str = "linear"
     rank_batch_size: int = 0
     published: str = ""
     deviations: tuple[str, ...] = ()
+
+    def rate_factor(self, global_batch_size: int) -> float:
+        """Returns the factor of the learning rates for another global batch size."""
+        ratio = global_batch_size / self.global_batch_size
+        return {"linear": ratio, "root": math.sqrt(ratio), "none": 1.0}[self.scaling]
+
+    @property
+    def epochs(self) -> float:
+        """The length of all phases together."""
+        return sum(phase.epochs for phase in self.phases)

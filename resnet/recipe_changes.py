@@ -1,67 +1,77 @@
-"""What a run changes of its recipe's numbers, in sentences. Needs no TensorFlow."""
+"""The differences of a run from its recipe, in sentences. Needs no TensorFlow."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from resnet import scaling
+from resnet import resolve
 from resnet.config import Config
-from resnet.recipe import Recipe
+from resnet.recipe import Recipe, TrainingSettings
 
-_OF_RECIPE = [
-    field for field in dataclasses.fields(Recipe) if field.name != "global_batch_size"
+_COMPARED = [
+    field.name
+    for field in dataclasses.fields(TrainingSettings)
+    if field.name != "global_batch_size"
 ]
 
 
-def of_run(
-    recipe: Recipe, given: Mapping[str, Any], config: Config, num_ranks: int
+def describe_changes(
+    recipe: Recipe, overrides: Mapping[str, Any], config: Config, num_ranks: int
 ) -> list[str]:
-    """Returns what is other than in the recipe, a sentence each.
+    """Returns the differences of a run from its recipe, a sentence each.
 
     Args:
         recipe: The recipe.
-        given: What was not to be the recipe's, as `config.resolve` takes it.
-        config: What the two became.
-        num_ranks: Of the run.
+        overrides: The overrides that `resolve.resolve` made the settings with.
+        config: The settings of the run.
+        num_ranks: The number of ranks of the run.
     """
     return [
-        *_of_data_and_batch(recipe, given, config),
+        *_of_data_and_batch(recipe, overrides, config),
         *_of_normalization(recipe, config, num_ranks),
-        *_of_length(recipe, given, config),
-        *_of_what_is_given(recipe, given, config),
+        *_of_length(recipe, overrides, config),
+        *_of_overrides(recipe, overrides, config),
     ]
 
 
 def _of_data_and_batch(
-    recipe: Recipe, given: Mapping[str, Any], config: Config
+    recipe: Recipe, overrides: Mapping[str, Any], config: Config
 ) -> list[str]:
-    found = []
+    changes = []
     if config.num_train_examples != recipe.num_train_examples:
-        found.append(
+        changes.append(
             f"{config.num_train_examples:,} training examples instead of"
-            f" {recipe.num_train_examples:,}: lengths are those of the recipe in epochs"
+            f" {recipe.num_train_examples:,}: lengths stay those of the recipe"
+            " in epochs"
         )
     if config.global_batch_size != recipe.global_batch_size:
-        share = config.global_batch_size / recipe.global_batch_size
-        found.append(
-            f"a global batch of {config.global_batch_size:,} instead of"
-            f" {recipe.global_batch_size:,}: the steps are divided by"
-            f" {share:.4g}{_scaled_rates(recipe, given, config)}"
+        ratio = config.global_batch_size / recipe.global_batch_size
+        changes.append(
+            f"global batch size {config.global_batch_size:,} instead of"
+            f" {recipe.global_batch_size:,}: the number of steps is divided by"
+            f" {ratio:.4g}{_scaled_rates(recipe, overrides, config)}"
         )
-    return found
+    return changes
 
 
-def _scaled_rates(recipe: Recipe, given: Mapping[str, Any], config: Config) -> str:
-    """Returns what another batch does to the learning rates that aren't given."""
-    if "peak_learning_rate" in given:
+def _scaled_rates(recipe: Recipe, overrides: Mapping[str, Any], config: Config) -> str:
+    """Returns what another batch size does to the learning rates."""
+    if "peak_learning_rate" in overrides:
         return ""
     if recipe.scaling == "none":
-        return ", the learning rates stay, since the source has no rule for them"
-    factor = scaling.rate_factor(recipe, config.global_batch_size)
+        return (
+            ", the learning rates are not scaled, since the source has no rule for that"
+        )
+    factor = recipe.rate_factor(config.global_batch_size)
     text = f", the learning rates are multiplied by {factor:.4g}"
-    rates, curve = recipe.phases[0].rates, config.phases[0].curve
-    if rates and curve and not rates.start_scales and "base_learning_rate" not in given:
-        text += f", but for that of step 0, which is {curve.start:.4g}"
+    original, schedule = recipe.phases[0].schedule, config.phases[0].schedule
+    if (
+        original
+        and schedule
+        and not original.init_value_scales
+        and "base_learning_rate" not in overrides
+    ):
+        text += f", except for that of step 0, which is {schedule.init_value:.4g}"
     return text
 
 
@@ -70,69 +80,83 @@ def _of_normalization(recipe: Recipe, config: Config, num_ranks: int) -> list[st
     if recipe.rank_batch_size in (0, size):
         return []
     return [
-        f"batch normalization is over {size:,} examples, what a rank computes at a"
-        f" time, instead of {recipe.rank_batch_size:,}"
+        f"the statistics of batch normalization are over {size:,} examples, the"
+        f" micro-batch of a rank, instead of {recipe.rank_batch_size:,}"
     ]
 
 
-def _of_length(recipe: Recipe, given: Mapping[str, Any], config: Config) -> list[str]:
-    steps_per_epoch = config.num_train_examples / config.global_batch_size
-    stretch = scaling.stretch_of(recipe, given, steps_per_epoch)
-    if abs(stretch - 1) <= 1e-3:
+def _of_length(
+    recipe: Recipe, overrides: Mapping[str, Any], config: Config
+) -> list[str]:
+    scale = resolve.length_scale(recipe, overrides, config.steps_per_epoch)
+    if abs(scale - 1) <= 1e-3:
         return []
-    text = f"{stretch:.4g} times as long as the recipe"
+    text = f"{scale:.4g} times the length of the recipe"
     (*others, last) = recipe.phases
     if others:
-        return [f"{text}, each phase and its warm-up alike"]
-    is_given = "warmup_steps" in given or "warmup_epochs" in given
-    if last.rates and last.rates.warmup_epochs and not is_given:
-        text += "; the warm-up stays"
+        return [f"{text}, in each phase and its warmup"]
+    is_given = "warmup_steps" in overrides or "warmup_epochs" in overrides
+    if last.schedule and last.schedule.warmup_length and not is_given:
+        text += "; the warmup keeps its length"
     return [text]
 
 
-def _of_what_is_given(
-    recipe: Recipe, given: Mapping[str, Any], config: Config
+def _of_overrides(
+    recipe: Recipe, overrides: Mapping[str, Any], config: Config
 ) -> list[str]:
-    found = [
-        f"{name} = {given[name]}, given{_and_so(recipe, given, config, name)}"
-        for name in scaling.RATE_SETTINGS
-        if name in given
+    changes = [
+        f"{name} = {overrides[name]} as given"
+        f"{_consequence(recipe, overrides, config, name)}"
+        for name in resolve.RATE_SETTINGS
+        if name in overrides
     ]
-    # The size of the images is one of the phases, and one of evaluation.
-    olds = [
-        *((name, getattr(recipe.phases[0], name)) for name in scaling.PHASE_SETTINGS),
-        *((field.name, getattr(recipe, field.name)) for field in _OF_RECIPE),
+    # The size of the images is a setting of the phases, and one of evaluation.
+    originals = [
+        *((name, getattr(recipe.phases[0], name)) for name in resolve.PHASE_SETTINGS),
+        *((name, getattr(recipe, name)) for name in _COMPARED),
     ]
-    for name, old in olds:
-        if old is not None and (value := given.get(name, old)) != old:
-            also = _and_so(recipe, given, config, name)
-            found.append(f"{name} = {value}, given, instead of {old}{also}")
-    return found
+    for name, original in originals:
+        if original is None or (value := overrides.get(name, original)) == original:
+            continue
+        consequence = _consequence(recipe, overrides, config, name)
+        changes.append(f"{name} = {value} as given instead of {original}{consequence}")
+    return changes
 
 
-def _and_so(recipe: Recipe, given: Mapping[str, Any], config: Config, name: str) -> str:
-    """Returns what else a setting that is given changes, or should."""
-    rates, curve = recipe.phases[0].rates, config.phases[0].curve
-    if name == "base_learning_rate" and curve:
+def _consequence(
+    recipe: Recipe, overrides: Mapping[str, Any], config: Config, name: str
+) -> str:
+    """Returns what else an override changes, or should."""
+    original, schedule = recipe.phases[0].schedule, config.phases[0].schedule
+    if name == "base_learning_rate" and schedule:
         text = ""
-        if "peak_learning_rate" not in given:
-            text = ": the peak stays"
-            if rates and rates.start and given[name]:
-                text = f": the peak is changed in proportion, to {curve.peak:.4g}"
-        if not curve.warmup_steps:
-            text += "; there is no warm-up that begins with it"
+        if "peak_learning_rate" not in overrides:
+            text = ": the peak learning rate stays"
+            if original and original.init_value and overrides[name]:
+                text = (
+                    ": the peak learning rate changes in proportion, to"
+                    f" {schedule.peak_value:.4g}"
+                )
+        if not schedule.warmup_length:
+            text += "; it is not used, since there is no warmup"
         return text
-    if name == "peak_learning_rate" and "base_learning_rate" not in given:
-        if rates and curve and curve.warmup_steps and curve.start == curve.peak:
-            return ": the warm-up begins with it too, since it doesn't fall"
+    if name == "peak_learning_rate" and "base_learning_rate" not in overrides:
+        is_flat = schedule and schedule.init_value == schedule.peak_value
+        if original and schedule and schedule.warmup_length and is_flat:
+            return (
+                ": the learning rate of step 0 is lowered to it too, since the rate"
+                " can't fall in a warmup"
+            )
         return ""
-    if name == "optimizer" and "peak_learning_rate" not in given:
-        text = ": the rates stay, which are others with another optimizer"
+    if name == "optimizer" and "peak_learning_rate" not in overrides:
+        text = (
+            ": the learning rates are not adjusted, so retune them for this optimizer"
+        )
         is_of_lars = recipe.momentum_correction and not recipe.nesterov
-        if given[name] == "lars" and not is_of_lars:
+        if overrides[name] == "lars" and not is_of_lars:
             text += (
-                ", and so does the form of the momentum, which LARS's source has"
-                " without Nesterov's and with the rates in the velocity"
+                "; neither is the form of the momentum (LARS's source has momentum"
+                " without Nesterov and with the learning rate inside the buffer)"
             )
         return text
     return ""

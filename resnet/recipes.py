@@ -1,12 +1,22 @@
 """The named recipes."""
 
 from data_prep.errors import UserError
-from resnet import imagenet_recipes, small_recipes
+from resnet import (
+    cifar10_recipes,
+    digits_recipes,
+    imagenet_recipes,
+    imagenette_recipes,
+)
 from resnet.recipe import Recipe
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (*imagenet_recipes.RECIPES, *small_recipes.RECIPES)
+    for recipe in (
+        *imagenet_recipes.RECIPES,
+        *imagenette_recipes.RECIPES,
+        *cifar10_recipes.RECIPES,
+        *digits_recipes.RECIPES,
+    )
 }
 
 
@@ -14,7 +24,7 @@ def get(name: str) -> Recipe:
     """Returns the recipe of that name.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is no such recipe, naming those that there are.
     """
     if name not in RECIPES:
         raise UserError(

@@ -36,14 +36,18 @@ from resnet import (
     startup,
     train_flags,
 )
-from resnet.config import FILE as CONFIG_FILE
-from resnet.config import Config, check_ranks, refuse_other
-from resnet.config import load as load_config
-from resnet.config import resolve as resolve_config
-from resnet.config import save as save_config
+from resnet.config import (
+    CONFIG_FILE,
+    Config,
+    check_ranks,
+    load_config,
+    refuse_other,
+    save_config,
+)
 from resnet.data import record_sets
 from resnet.distributed import AgreedFailure, Communicator
 from resnet.placement import ProcessInfo, Threads
+from resnet.resolve import resolve
 from resnet.run_lock import Locked, RunLock
 
 if TYPE_CHECKING:  # It imports TensorFlow.
@@ -107,25 +111,25 @@ def print_plan(communicator: Communicator) -> None:
         program.print_to_pipe(explain.list_recipes(list(recipes.RECIPES.values())))
         return
     shared_flags.check_values()
-    recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
+    recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
     num_examples, class_names = recipe.num_train_examples, ("of the data",)
     if FLAGS.data_dir:
         contents = manifest.load(FLAGS.data_dir, "train").manifest
         num_examples = contents.splits["train"].num_examples
-    config = resolve_config(recipe, given, num_examples, class_names)
+    config = resolve(recipe, overrides, num_examples, class_names)
     if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
         config = dataclasses.replace(config, mode="train")
     if config.initial_weights:
         checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
     check_ranks(config, num_ranks)
-    changes = recipe_changes.of_run(recipe, given, config, num_ranks)
+    changes = recipe_changes.describe_changes(recipe, overrides, config, num_ranks)
     if FLAGS.explain_plot and communicator.rank == 0:
         from resnet import explain_plot, picture_file  # Takes a second to import.
 
         picture = pathlib.Path(FLAGS.explain_plot)
         picture_file.write(explain_plot.draw(config), picture, "--explain_plot")
-    program.print_to_pipe(explain.explain(recipe, config, num_ranks, changes))
+    program.print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes))
 
 
 def resolve_settings(
@@ -145,9 +149,9 @@ def resolve_settings(
             can't be used.
     """
     with communicator.together():
-        recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
+        recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
         split = contents.splits["train"]
-        config = resolve_config(recipe, given, split.num_examples, contents.class_names)
+        config = resolve(recipe, overrides, split.num_examples, contents.class_names)
         splits = splits_to_read(config, contents)
         check_ranks(config, communicator.num_ranks)
         if FLAGS.require_mixed:
@@ -240,8 +244,10 @@ def write_settings(config: Config, communicator: Communicator) -> None:
                 save_config(config)
             except OSError as error:
                 raise _not_writable(error) from error
-    recipe, given = recipe_file.get(FLAGS.recipe), train_flags.given_settings()
-    for change in recipe_changes.of_run(recipe, given, config, communicator.num_ranks):
+    recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
+    for change in recipe_changes.describe_changes(
+        recipe, overrides, config, communicator.num_ranks
+    ):
         logging.info("Changed from the recipe: %s.", change)
 
 

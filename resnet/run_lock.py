@@ -12,11 +12,12 @@ from absl import logging
 
 from data_prep import atomic_files
 from data_prep.errors import UserError
-from resnet import config, metrics_file
+from resnet import metrics_file
+from resnet.config import CONFIG_FILE
 
 FILE = "lock"
 # Other files of the folder, such as an evaluation's results, are not the job's.
-_FILES_OF_A_JOB = (config.FILE, metrics_file.FILE, "diverged-step-*.json")
+_FILES_OF_A_JOB = (CONFIG_FILE, metrics_file.FILE, "diverged-step-*.json")
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 

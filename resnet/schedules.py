@@ -3,63 +3,88 @@
 import math
 from dataclasses import dataclass
 
+from resnet.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT_OR_ZERO, setting
+
 DECAYS = ("polynomial", "cosine", "steps", "none")
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A learning rate from a step on, which is its step 0.
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A learning rate over the time since its beginning, which is time 0.
 
-    First a straight line from `start` at step 0 to `peak` at `warmup_steps`. From there
-    on the decay, a function of the share x of the way from `decay_start` to
-    `decay_end`, from 0 to 1, where it stays:
+    Times are epochs in a recipe, where the rates are those of the recipe's batch, and
+    steps in a run, where they are those of the run's batch; `resolve.schedule_in_steps`
+    makes the second of the first.
+
+    The rate first rises in a straight line from `init_value` at time 0 to `peak_value`
+    at `warmup_length`. Then it decays as a function of the fraction x of the way from
+    `decay_start` to `decay_end`, from 0 to 1, where it stays:
 
     - "polynomial": end + (peak - end) * (1 - x) ** power. With `decay_start` at the end
-      of the warm-up it is TensorFlow's polynomial_decay, and with 0 Caffe's `poly` and
-      `poly_cyc`, whose rate drops where the warm-up ends.
+      of the warmup it is TensorFlow's polynomial_decay, and with 0 Caffe's `poly` and
+      `poly_cyc`, whose rate drops where the warmup ends.
     - "cosine": end + (peak - end) * (1 + cos(pi * x)) / 2.
-    - "steps": peak, times `drop_factor` from each of the `drops` on.
+    - "steps": peak, times `decay_factor` from each of the `boundaries` on.
     - "none": peak.
 
     Attributes:
-        start: Rate of step 0.
-        peak: Rate that the warm-up leads to and the decay begins from.
-        warmup_steps: Length of the warm-up; 0 for none.
+        init_value: The rate at time 0.
+        peak_value: The rate that the warmup leads to and the decay begins from.
+        warmup_length: The length of the warmup; 0 for none.
         decay: A name of `DECAYS`.
-        decay_start: Where the decay is counted from, not after `warmup_steps`.
-        decay_end: Where it ends, after `decay_start`.
-        power: Of "polynomial".
-        end: Rate at `decay_end` and after it.
-        drops: Steps of "steps", ascending.
-        drop_factor: Of each of them.
+        decay_start: The time that the decay is counted from, not after the end of the
+            warmup; None, in a recipe, for the end of the warmup.
+        decay_end: The time at which the decay ends; None, in a recipe, for the end of
+            the phases that the schedule is for.
+        power: The exponent of a "polynomial" decay.
+        end_value: The rate at `decay_end` and after it.
+        boundaries: The times at which a decay in "steps" drops, ascending.
+        decay_factor: The factor of each of these drops.
+        init_value_scales: Whether another batch scales `init_value` as it does
+            `peak_value`; of no meaning in a run, whose rates are scaled.
     """
 
-    start: float
-    peak: float
-    warmup_steps: int = 0
-    decay: str = "polynomial"
-    decay_start: int = 0
-    decay_end: int = 0
-    power: float = 1.0
-    end: float = 0.0
-    drops: tuple[int, ...] = ()
-    drop_factor: float = 0.1
+    peak_value: float = setting(bounds=ABOVE_ZERO)
+    init_value: float = setting(0.0, bounds=AT_LEAST_ZERO)
+    warmup_length: int | float = setting(0, bounds=COUNT_OR_ZERO)
+    decay: str = setting("polynomial", names=DECAYS)
+    decay_start: int | float | None = None
+    decay_end: int | float | None = None
+    power: float = setting(1.0, bounds=(1e-9, math.inf))
+    end_value: float = setting(0.0, bounds=AT_LEAST_ZERO)
+    boundaries: tuple[int | float, ...] = ()
+    decay_factor: float = setting(0.1, bounds=(0, 1))
+    init_value_scales: bool = True
 
 
-def learning_rate(curve: Curve, step: int) -> float:
-    """Returns the learning rate of one step of a curve, from 0."""
-    if step < curve.warmup_steps:
-        rise = curve.peak - curve.start
-        return curve.start + rise * step / curve.warmup_steps
-    if curve.decay == "steps":
-        return curve.peak * curve.drop_factor ** sum(
-            step >= drop for drop in curve.drops
+def learning_rate(schedule: Schedule, step: int) -> float:
+    """Returns the learning rate of one step.
+
+    Args:
+        schedule: The schedule, its times in steps.
+        step: The step, counted from the beginning of the schedule.
+
+    Raises:
+        ValueError: If the decay has no end, as in a recipe.
+    """
+    if step < schedule.warmup_length:
+        rise = schedule.peak_value - schedule.init_value
+        return schedule.init_value + rise * step / schedule.warmup_length
+    if schedule.decay == "steps":
+        return schedule.peak_value * schedule.decay_factor ** sum(
+            step >= boundary for boundary in schedule.boundaries
         )
-    if curve.decay == "none":
-        return curve.peak
-    left = max(curve.decay_end - step, 0) / (curve.decay_end - curve.decay_start)
-    if curve.decay == "cosine":
-        share = (1 - math.cos(math.pi * left)) / 2
+    if schedule.decay == "none":
+        return schedule.peak_value
+    if schedule.decay_end is None:
+        raise ValueError("expected a schedule in steps; its decay has no end")
+    start = schedule.decay_start
+    if start is None:
+        start = schedule.warmup_length
+    left = max(schedule.decay_end - step, 0) / (schedule.decay_end - start)
+    if schedule.decay == "cosine":
+        fraction = (1 - math.cos(math.pi * left)) / 2
     else:
-        share = left**curve.power
-    return curve.end + (curve.peak - curve.end) * share
+        fraction = left**schedule.power
+    fall = schedule.peak_value - schedule.end_value
+    return float(schedule.end_value + fall * fraction)

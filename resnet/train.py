@@ -82,7 +82,7 @@ def train_and_evaluate(
             phase = phases.at(config.phases, state.step)
             if phase is not train_step.phase:
                 train_step = TrainStep(state, phase, exchange)
-            if phases.forgets_at(config.phases, state.step):
+            if phases.resets_momentum_at(config.phases, state.step):
                 state.optimizer.reset()
             settings = step_settings.at(config, state.step)
             last, examples, mask = _read_and_accumulate(

@@ -134,7 +134,7 @@ def build_model(config: Config) -> keras.Model:
         config.model,
         config.num_classes,
         config.image_size,
-        config.batch_norm_decay,
+        config.batch_norm_momentum,
         COMPUTE_DTYPES[config.precision],
         config.seed,
         config.zero_last_gamma,

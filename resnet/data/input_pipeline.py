@@ -177,7 +177,7 @@ def _batches_of_phase(
             phase.image_size,
             phase.augmentation,
             seed,
-            phase.smallest_crop,
+            phase.min_crop_area,
             phase.random_augment,
         )
         loaded = Batch(image, label, example, mask, tf.ones([]))

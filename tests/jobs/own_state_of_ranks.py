@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from resnet import config as configs
-from resnet import program, small_recipes
+from resnet import digits_recipes, program
 from resnet.checkpoint_folders import saved_steps
 from resnet.distributed import Communicator
 from resnet.placement import Place
+from resnet.resolve import resolve
 
 NAME = "residual/stem/kernel"
 NUM_VALUES = 100_000
@@ -51,8 +51,8 @@ def make_state(model_dir: Path):
         "train_steps": 100,
         "warmup_steps": 0,
     }
-    recipe = small_recipes.DIGITS
-    state = TrainState(configs.resolve(recipe, settings, 500, ("a", "b", "c")))
+    recipe = digits_recipes.DIGITS
+    state = TrainState(resolve(recipe, settings, 500, ("a", "b", "c")))
     state.rank_variables[NAME] = tf.Variable(np.zeros(NUM_VALUES, np.float32))
     return state
 

@@ -20,8 +20,8 @@ RECIPE = {
     "global_batch_size": 6,
     "num_train_examples": 24,
     "phases": [
-        {"name": "one", "epochs": 1, "rates": {"peak": 0.05}},
-        {"name": "two", "epochs": 1, "rates": {"peak": 0.02}},
+        {"name": "one", "epochs": 1, "schedule": {"peak_value": 0.05}},
+        {"name": "two", "epochs": 1, "schedule": {"peak_value": 0.02}},
     ],
 }
 # Sums of float32 in another order.

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 
 from data_prep.records import manifest
-from resnet import config as configs
-from resnet import distributed, placement, small_recipes, startup
+from resnet import digits_recipes, distributed, placement, startup
+from resnet.resolve import resolve
 
 
 def main() -> None:
@@ -38,8 +38,8 @@ def main() -> None:
         "seed": 3,
         "accumulation_steps": int(num_parts),
     }
-    config = configs.resolve(
-        small_recipes.DIGITS, given, records.num_examples, records.class_names
+    config = resolve(
+        digits_recipes.DIGITS, given, records.num_examples, records.class_names
     )
     state = train_state.TrainState(config)
     if place.rank:  # What rank 0 sends must replace this.

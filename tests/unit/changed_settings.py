@@ -7,6 +7,10 @@ from resnet.config import Config
 from resnet.phases import Phase
 
 
+def _names(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
 def changed(config: Config, **changes: Any) -> Config:
     """Returns the settings with fields of `Config`, and of all its phases, replaced.
 
@@ -16,8 +20,8 @@ def changed(config: Config, **changes: Any) -> Config:
         (_,) = config.phases
         changes["num_steps"] = changes.pop("train_steps")
     of_run, of_phase = (
-        {name: value for name, value in changes.items() if name in kind.__annotations__}
-        for kind in (Config, Phase)
+        {name: value for name, value in changes.items() if name in names}
+        for names in map(_names, (Config, Phase))
     )
     assert set(of_run) | set(of_phase) == set(changes)
     phases = [

@@ -14,15 +14,16 @@ from PIL import Image
 
 from data_prep.records import class_mixing, indexing, manifest, tfrecord_format
 from data_prep.records.manifest import RecordSet
-from resnet import config as configs
-from resnet import small_recipes
+from resnet import digits_recipes
+from resnet.config import Config
+from resnet.resolve import resolve
 from tests.unit.converter_program import CLASSES, picture, write
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
 
 @pytest.fixture(scope="session")
-def make_config() -> Callable[..., configs.Config]:
+def make_config() -> Callable[..., Config]:
     """A function that returns the settings of a run, `_make_config`."""
     return _make_config
 
@@ -31,7 +32,7 @@ def _make_config(
     num_train_examples: int = 500,
     class_names: Sequence[str] = ("a", "b", "c"),
     **given: Any,
-) -> configs.Config:
+) -> Config:
     """Returns the settings of a short run of the recipe "digits".
 
     Args:
@@ -46,8 +47,8 @@ def _make_config(
         "warmup_steps": 0,
         **given,
     }
-    return configs.resolve(
-        small_recipes.DIGITS, settings, num_train_examples, tuple(class_names)
+    return resolve(
+        digits_recipes.DIGITS, settings, num_train_examples, tuple(class_names)
     )
 
 

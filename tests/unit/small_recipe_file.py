@@ -10,7 +10,7 @@ SMALL = {
     "image_size": 32,
     "global_batch_size": 4,
     "num_train_examples": 40,
-    "phases": [{"epochs": 3, "rates": {"peak": 0.5}}],
+    "phases": [{"epochs": 3, "schedule": {"peak_value": 0.5}}],
 }
 
 

@@ -6,27 +6,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import config as configs
-from resnet import imagenet_recipes, small_recipes
-from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet import digits_recipes, imagenet_recipes
+from resnet.config import Config, check_ranks, differences, load_config, save_config
+from resnet.recipe import Recipe, RecipePhase
+from resnet.resolve import resolve
+from resnet.schedules import Schedule
 
 TPU = imagenet_recipes.TPU_90EP_24K
 NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
 
 
-def resolve(recipe=TPU, num_train_examples=NUM_IMAGENET, **given) -> configs.Config:
-    return configs.resolve(recipe, given, num_train_examples, CLASSES)
+def resolved(recipe=TPU, num_train_examples=NUM_IMAGENET, **given) -> Config:
+    return resolve(recipe, given, num_train_examples, CLASSES)
 
 
 def test_the_24k_recipe_on_imagenet_is_the_published_run():
-    config = resolve()
+    config = resolved()
     assert config.recipe == "tpu_90ep_24k"
     assert config.model == "resnet50"
     assert config.image_size == 224
     assert config.global_batch_size == 24_576
     assert config.train_steps == 4680
-    assert config.batch_norm_decay == 0.95
+    assert config.batch_norm_momentum == 0.95
     assert config.eval_crop_fraction == 0.875
     assert config.eval_crop == "crop_then_resize"
     assert config.num_classes == 3
@@ -38,29 +40,29 @@ def test_the_24k_recipe_on_imagenet_is_the_published_run():
     assert phase.weight_decay == 5e-5
     assert phase.label_smoothing == 0.0
     assert phase.augmentation == "random_resized_crop"
-    assert phase.curve.warmup_steps == 260
-    assert phase.curve.start == 0.1
-    assert phase.curve.peak == 4.8
+    assert phase.schedule.warmup_length == 260
+    assert phase.schedule.init_value == 0.1
+    assert phase.schedule.peak_value == 4.8
 
 
 def test_the_epochs_of_the_published_run_are_a_little_less_than_90():
-    config = resolve()
+    config = resolved()
     assert config.steps_per_epoch == pytest.approx(52.1308, abs=5e-5)
     assert config.epoch(4680) == pytest.approx(89.774, abs=5e-4)
     assert config.epoch(0) == 0
 
 
 def test_a_run_is_as_long_as_its_phases():
-    assert resolve(imagenet_recipes.COLLAPSE_72EP_4K).train_steps == 22_610
+    assert resolved(imagenet_recipes.COLLAPSE_72EP_4K).train_steps == 22_610
     assert (
-        resolve(small_recipes.DIGITS, 1437).train_steps == 269
+        resolved(digits_recipes.DIGITS, 1437).train_steps == 269
     )  # 12 * 1437 / 64 = 269.4
 
 
 OF_RUN = {
     "model": "resnet18",
     "global_batch_size": 10,
-    "batch_norm_decay": 0.0,
+    "batch_norm_momentum": 0.0,
     "optimizer": "lars",
     "clip_norm": 2.0,
     "ema_decay": 0.5,
@@ -91,7 +93,7 @@ OF_PHASE = {
     "weight_decay": 0.0,
     "label_smoothing": 0.25,
     "augmentation": "none",
-    "smallest_crop": 0.5,
+    "min_crop_area": 0.5,
     "random_augment": 9.0,
     "mixup": 0.25,
     "cutmix": 1.0,
@@ -99,7 +101,7 @@ OF_PHASE = {
 
 
 def test_given_values_win():
-    config = resolve(
+    config = resolved(
         **OF_RUN,
         **OF_PHASE,
         image_size=32,
@@ -113,26 +115,31 @@ def test_given_values_win():
     assert {name: getattr(phase, name) for name in OF_PHASE} == OF_PHASE
     assert config.image_size == phase.image_size == 32
     assert config.train_steps == phase.num_steps == 7
-    assert phase.curve.warmup_steps == 3
-    assert phase.curve.decay_end == 7
-    assert (phase.curve.start, phase.curve.peak) == (0.0625, 0.125)
-    assert resolve(mode="train").mode == "train"
+    assert phase.schedule.warmup_length == 3
+    assert phase.schedule.decay_end == 7
+    assert (phase.schedule.init_value, phase.schedule.peak_value) == (0.0625, 0.125)
+    assert resolved(mode="train").mode == "train"
 
 
 def test_none_counts_as_not_given():
     names = ("train_steps", "train_epochs", "weight_decay", "model", "warmup_epochs")
-    assert resolve(**dict.fromkeys(names)) == resolve()
+    assert resolved(**dict.fromkeys(names)) == resolved()
+
+
+def test_an_override_of_no_setting_is_an_error_of_the_program():
+    with pytest.raises(TypeError, match="no setting 'momentun' to override"):
+        resolved(momentun=0.8)
 
 
 def test_what_a_setting_contradicts_is_refused_with_what_is_out_of_range():
     with pytest.raises(UserError) as caught:
-        resolve(momentum=1.0, train_steps=300, train_epochs=1.0)
+        resolved(momentum=1.0, train_steps=300, train_epochs=1.0)
     assert "--momentum must be in [0, 1); got 1.0." in str(caught.value)
     assert "--train_steps and --train_epochs exclude each other" in str(caught.value)
 
 
-def config_with(**changes) -> configs.Config:
-    return dataclasses.replace(resolve(), **changes)
+def config_with(**changes) -> Config:
+    return dataclasses.replace(resolved(), **changes)
 
 
 @given(batch=st.integers(1, 10**6), num_ranks=st.integers(1, 10**4))
@@ -141,31 +148,31 @@ def test_batches_that_ranks_cannot_share_are_refused_with_ones_that_they_can(
 ):
     config = config_with(global_batch_size=batch)
     if batch % num_ranks == 0:
-        configs.check_ranks(config, num_ranks)
+        check_ranks(config, num_ranks)
         return
     with pytest.raises(UserError) as caught:
-        configs.check_ranks(config, num_ranks)
+        check_ranks(config, num_ranks)
     sentence = str(caught.value)
     assert f"train_batch_size={batch}, {num_ranks} ranks" in sentence
     suggested = sentence.rpartition("Use ")[2].rstrip(".").split(" or ")
     for size in map(int, suggested):
         assert size > 0
         assert abs(size - batch) < num_ranks
-        configs.check_ranks(config_with(global_batch_size=size), num_ranks)
+        check_ranks(config_with(global_batch_size=size), num_ranks)
 
 
 def test_the_suggested_batches_are_those_next_to_the_one_given():
     with pytest.raises(UserError, match=r"Use 248 or 252\."):
-        configs.check_ranks(config_with(global_batch_size=250), 4)
+        check_ranks(config_with(global_batch_size=250), 4)
     with pytest.raises(UserError, match=r"Use 4\."):
-        configs.check_ranks(config_with(global_batch_size=3), 4)
+        check_ranks(config_with(global_batch_size=3), 4)
 
 
 def test_ranks_share_the_parts_that_a_step_is_accumulated_over():
     config = config_with(global_batch_size=24, accumulation_steps=3)
-    configs.check_ranks(config, 4)
+    check_ranks(config, 4)
     with pytest.raises(UserError) as caught:
-        configs.check_ranks(config, 5)
+        check_ranks(config, 5)
     assert str(caught.value) == (
         "--train_batch_size must be a multiple of the number of ranks times"
         " --accumulation_steps=3; got train_batch_size=24, 5 ranks. Use 15 or 30."
@@ -174,27 +181,27 @@ def test_ranks_share_the_parts_that_a_step_is_accumulated_over():
 
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
 def test_examples_that_are_mixed_come_in_pairs(name):
-    mixed = resolve(global_batch_size=24, accumulation_steps=2, **{name: 0.2})
-    configs.check_ranks(mixed, 3)  # 4 on each rank in each part.
+    mixed = resolved(global_batch_size=24, accumulation_steps=2, **{name: 0.2})
+    check_ranks(mixed, 3)  # 4 on each rank in each part.
     with pytest.raises(UserError, match=r"even number of examples on each rank.* 3\."):
-        configs.check_ranks(mixed, 4)
-    plain = resolve(global_batch_size=24, accumulation_steps=2)
-    configs.check_ranks(plain, 4)
+        check_ranks(mixed, 4)
+    plain = resolved(global_batch_size=24, accumulation_steps=2)
+    check_ranks(plain, 4)
 
 
 def test_equal_settings_do_not_differ():
-    assert configs.differences(resolve(), resolve()) == []
+    assert differences(resolved(), resolved()) == []
 
 
 def test_what_decides_the_result_differs_by_name():
-    assert configs.differences(resolve(), resolve(seed=1, weight_decay=0.5)) == [
+    assert differences(resolved(), resolved(seed=1, weight_decay=0.5)) == [
         "seed=0, now 1",
         "weight_decay=5e-05, now 0.5",
     ]
 
 
 def test_another_length_differs_in_all_that_it_changes():
-    assert configs.differences(resolve(), resolve(train_steps=5000)) == [
+    assert differences(resolved(), resolved(train_steps=5000)) == [
         "train_steps=4680, now 5000",
         "num_steps=4680, now 5000",
         "decay_end=4680, now 5000",
@@ -206,11 +213,11 @@ def test_phases_differ_by_their_names():
     *others, last = recipe.phases
     milder = dataclasses.replace(last, weight_decay=1e-4)
     now = dataclasses.replace(recipe, phases=(*others, milder))
-    assert configs.differences(resolve(recipe), resolve(now)) == [
+    assert differences(resolved(recipe), resolved(now)) == [
         "collapse: weight_decay=0.0002, now 0.0001"
     ]
     fewer = dataclasses.replace(recipe, phases=tuple(others))
-    found = configs.differences(resolve(recipe), resolve(fewer))
+    found = differences(resolved(recipe), resolved(fewer))
     assert found[:2] == [
         "phases=init, cyc1, cyc2, cyc3, collapse, now init, cyc1, cyc2, cyc3",
         "train_steps=22610, now 21050",
@@ -222,32 +229,32 @@ def test_phases_in_another_order_are_another_run():
     recipe = imagenet_recipes.COLLAPSE_94EP_14K
     hundred_steps = imagenet_recipes.epochs_of(100, recipe.global_batch_size)
     one_phase, other_phase = (
-        dataclasses.replace(part, epochs=hundred_steps, rates=Rates(peak))
+        dataclasses.replace(
+            part, epochs=hundred_steps, schedule=Schedule(peak_value=peak)
+        )
         for part, peak in zip(recipe.phases, (1.0, 0.5), strict=True)
     )
     one, other = (
-        resolve(dataclasses.replace(recipe, phases=order))
+        resolved(dataclasses.replace(recipe, phases=order))
         for order in ((one_phase, other_phase), (other_phase, one_phase))
     )
-    assert configs.differences(one, other) == [
-        "phases=linear, collapse, now collapse, linear"
-    ]
+    assert differences(one, other) == ["phases=linear, collapse, now collapse, linear"]
 
 
 def test_the_size_of_images_differs_for_training_and_for_evaluation():
-    assert configs.differences(resolve(), resolve(image_size=128)) == [
+    assert differences(resolved(), resolved(image_size=128)) == [
         "image_size=224, now 128",
         "train: image_size=224, now 128",
     ]
     (part,) = TPU.phases
     part = dataclasses.replace(part, image_size=224)
     other = dataclasses.replace(TPU, image_size=256, phases=(part,))
-    found = configs.differences(resolve(), resolve(other))
+    found = differences(resolved(), resolved(other))
     assert found == ["image_size=224, now 256"]
 
 
 def test_what_does_not_decide_the_result_may_change():
-    changed = resolve(
+    changed = resolved(
         data_dir="elsewhere",
         model_dir="other",
         eval_batch_size=7,
@@ -261,12 +268,12 @@ def test_what_does_not_decide_the_result_may_change():
         on_bad_record="skip",
         record_log="log",
     )
-    assert configs.differences(resolve(), changed) == []
-    assert configs.differences(resolve(), resolve(mode="train")) == []
+    assert differences(resolved(), changed) == []
+    assert differences(resolved(), resolved(mode="train")) == []
 
 
 def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
-    changed = resolve(
+    changed = resolved(
         augmentation="pad_crop_flip_cutout",
         eval_crop="resize_then_crop",
         shard_by="file",
@@ -276,7 +283,7 @@ def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
         initial_weights="other",
         model_dir="model",
     )
-    assert configs.differences(resolve(), changed) == [
+    assert differences(resolved(), changed) == [
         "eval_crop=crop_then_resize, now resize_then_crop",
         "ema_decay=0.0, now 0.5",
         "accumulation_steps=1, now 2",
@@ -288,40 +295,48 @@ def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
 
 
 def test_with_or_without_a_decoded_cache_decides_the_result_and_its_size_does_not():
-    without, small, large = (resolve(decoded_cache_mb=size) for size in (0, 5, 9))
-    assert configs.differences(without, small) == ["decoded_cache_mb=0, now 5"]
-    assert configs.differences(small, without) == ["decoded_cache_mb=5, now 0"]
-    assert configs.differences(small, large) == []
+    without, small, large = (resolved(decoded_cache_mb=size) for size in (0, 5, 9))
+    assert differences(without, small) == ["decoded_cache_mb=0, now 5"]
+    assert differences(small, without) == ["decoded_cache_mb=5, now 0"]
+    assert differences(small, large) == []
 
 
 def test_a_batch_larger_than_the_data_set_is_refused():
     with pytest.raises(UserError, match=r"train_batch_size=24576, 1000 examples"):
-        configs.check_ranks(resolve(num_train_examples=1000, warmup_steps=0), 1)
+        check_ranks(resolved(num_train_examples=1000, warmup_steps=0), 1)
 
 
 def test_a_config_is_read_back_as_it_was_written(tmp_path):
-    config = resolve(model_dir=str(tmp_path / "a" / "model"), seed=2**63 - 1)
-    configs.save(config)
-    assert configs.load(config.model_dir) == config
+    config = resolved(model_dir=str(tmp_path / "a" / "model"), seed=2**63 - 1)
+    save_config(config)
+    assert load_config(config.model_dir) == config
 
 
 def test_phases_are_read_back_as_they_were_written(tmp_path):
-    rates = Rates(1.0, decay="steps", drop_epochs=(1.0, 2.0))
+    rates = Schedule(peak_value=1.0, decay="steps", boundaries=(1.0, 2.0))
     recipe = Recipe(
-        *("mine", "here", "resnet18", 32, 4, 40),
-        phases=(RecipePhase(3, rates, "first"), RecipePhase(1, name="second")),
+        name="mine",
+        source="here",
+        model="resnet18",
+        image_size=32,
+        global_batch_size=4,
+        num_train_examples=40,
+        phases=(
+            RecipePhase(epochs=3, schedule=rates, name="first"),
+            RecipePhase(epochs=1, name="second"),
+        ),
     )
-    config = resolve(recipe, 40, model_dir=str(tmp_path))
+    config = resolved(recipe, 40, model_dir=str(tmp_path))
     first, second = config.phases
-    assert first.curve.drops == (10, 20)
-    assert second.curve is None
-    configs.save(config)
-    assert configs.load(config.model_dir) == config
+    assert first.schedule.boundaries == (10, 20)
+    assert second.schedule is None
+    save_config(config)
+    assert load_config(config.model_dir) == config
 
 
 def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):
     with pytest.raises(UserError, match="there is none") as caught:
-        configs.load(str(tmp_path))
+        load_config(str(tmp_path))
     assert str(tmp_path / "config.json") in str(caught.value)
 
 
@@ -339,7 +354,7 @@ def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):
         lambda text: json.dumps({**json.loads(text), "phases": 3}),
         lambda text: json.dumps({**json.loads(text), "phases": [{}]}),
         lambda text: json.dumps({**json.loads(text), "phases": ["train"]}),
-        lambda text: text.replace('"drops": []', '"drops": 3'),
+        lambda text: text.replace('"boundaries": []', '"boundaries": 3'),
         lambda text: text.replace('"momentum": 0.9', '"impulse": 0.9'),
     ],
     ids=[
@@ -348,9 +363,9 @@ def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):
     ],
 )
 def test_a_damaged_config_is_refused(tmp_path, damage):
-    config = resolve(model_dir=str(tmp_path))
-    configs.save(config)
+    config = resolved(model_dir=str(tmp_path))
+    save_config(config)
     path = tmp_path / "config.json"
     path.write_text(damage(path.read_text()), errors="surrogateescape")
-    with pytest.raises(UserError, match="must be the settings of a training run"):
-        configs.load(str(tmp_path))
+    with pytest.raises(UserError, match="must hold the settings of a training run"):
+        load_config(str(tmp_path))

@@ -7,30 +7,33 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from resnet import config as configs
 from resnet import (
+    digits_recipes,
     explain,
     explain_plot,
     imagenet_recipes,
+    imagenette_recipes,
     picture_file,
     recipe_changes,
     recipes,
-    small_recipes,
 )
-from resnet.recipe import Rates, RecipePhase
+from resnet.config import Config
+from resnet.recipe import RecipePhase
+from resnet.resolve import resolve
+from resnet.schedules import Schedule
 
 PROGRAM = Path(explain.__file__).with_name("resnet_main.py")
 COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
 
 
-def resolve(recipe=COLLAPSE, **given) -> configs.Config:
-    return configs.resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
+def resolved(recipe=COLLAPSE, **given) -> Config:
+    return resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
 
 
 def told(recipe=COLLAPSE, num_ranks=128, **given) -> str:
-    config = resolve(recipe, **given)
-    changes = recipe_changes.of_run(recipe, given, config, num_ranks)
-    return explain.explain(recipe, config, num_ranks, changes)
+    config = resolved(recipe, **given)
+    changes = recipe_changes.describe_changes(recipe, given, config, num_ranks)
+    return explain.describe_run(recipe, config, num_ranks, changes)
 
 
 def row(text: str, name: str) -> list[str]:
@@ -46,7 +49,7 @@ def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
     assert "36.93 to 52.11" in when
     assert "  19.46 million  " in when
     assert when.endswith("0.255 > 0.7635 > 0.5738 > 0.1028")
-    assert "0.9, fresh" in what
+    assert "0.9, reset" in what
     assert what.endswith("224 px, random_resized_crop")
     collapse = row(text, "collapse")[1]
     assert "0.0002" in collapse
@@ -58,7 +61,7 @@ def test_the_whole_run_is_told():
     assert "22,610 steps = 72.29 epochs = 92.61 million images" in text
     assert "global batch 4,096 = 128 rank(s) x 32" in text
     assert "top-1 76.278 %" in text
-    assert "its velocity with the learning rates in it" in text
+    assert "momentum correction (learning rate inside the momentum buffer)" in text
     # An epoch is 312.8 steps.
     assert "every epoch (after 313, 626, ..., 22,610 steps)" in text
     assert "7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)" in text
@@ -70,9 +73,9 @@ def test_the_whole_run_is_told():
 def test_what_is_changed_is_told():
     text = " ".join(told(num_ranks=2, global_batch_size=2048, momentum=0.8).split())
     assert "Changed from the recipe:" in text
-    assert "a global batch of 2,048 instead of 4,096" in text
+    assert "global batch size 2,048 instead of 4,096" in text
     assert "the learning rates are multiplied by 0.5" in text
-    assert "momentum = 0.8, given, instead of 0.9" in text
+    assert "momentum = 0.8 as given instead of 0.9" in text
 
 
 def test_steps_that_drop_are_told_one_by_one():
@@ -81,10 +84,10 @@ def test_steps_that_drop_are_told_one_by_one():
 
 
 def test_a_drop_is_told_of_the_phase_that_it_is_in():
-    rates = Rates(1.0, decay="steps", drop_epochs=(4, 5))
-    first = RecipePhase(3, rates, "first")
+    rates = Schedule(peak_value=1.0, decay="steps", boundaries=(4, 5))
+    first = RecipePhase(epochs=3, schedule=rates, name="first")
     recipe = dataclasses.replace(
-        small_recipes.DIGITS, phases=(first, RecipePhase(3, name="second"))
+        digits_recipes.DIGITS, phases=(first, RecipePhase(epochs=3, name="second"))
     )
     text = told(recipe, 1)
     assert row(text, "first")[0].endswith("  1")
@@ -92,10 +95,10 @@ def test_a_drop_is_told_of_the_phase_that_it_is_in():
 
 
 def test_a_rate_that_comes_again_is_told_again():
-    rates = Rates(1.0, start=0.5, warmup_epochs=1, end=0.5)
+    rates = Schedule(peak_value=1.0, init_value=0.5, warmup_length=1, end_value=0.5)
     recipe = dataclasses.replace(
-        small_recipes.DIGITS,
-        phases=(RecipePhase(4, rates, "there_and_back"),),
+        digits_recipes.DIGITS,
+        phases=(RecipePhase(epochs=4, schedule=rates, name="there_and_back"),),
         num_train_examples=64 * 10_000,
     )
     (when, _) = row(told(recipe, 1), "there_and_back")
@@ -104,7 +107,7 @@ def test_a_rate_that_comes_again_is_told_again():
 
 def test_parts_evaluations_and_averages_are_told():
     text = told(
-        small_recipes.IMAGENETTE,
+        imagenette_recipes.IMAGENETTE,
         2,
         accumulation_steps=4,
         eval_every="2 epochs",
@@ -116,12 +119,12 @@ def test_parts_evaluations_and_averages_are_told():
         initial_weights="other",
     )
     text = " ".join(text.split())
-    assert "global batch 64 = 2 rank(s) x 8 x 4 parts" in text
-    assert "and every 2 epochs; the run ends when top-1 has reached 90 %" in text
-    assert "a moving average of the weights by 0.99" in text
-    assert "gradients clipped to a norm of 1" in text
+    assert "global batch 64 = 2 rank(s) x 8 x 4 micro-batches" in text
+    assert "and every 2 epochs; the run stops when top-1 reaches 90 %" in text
+    assert "moving average (EMA) of the weights with decay 0.99" in text
+    assert "gradients clipped to a global norm of 1" in text
     assert "mixup 0.2" in text
-    assert "begins with phase train at step 0, weights of other" in text
+    assert "start phase train at step 0, weights from other" in text
 
 
 def test_bars_follow_the_curve():
@@ -146,7 +149,7 @@ def test_all_recipes_are_listed_with_what_is_published():
 
 def test_the_rates_are_drawn(tmp_path):
     picture = tmp_path / "plan.png"
-    picture_file.write(explain_plot.draw(resolve()), picture, "--explain_plot")
+    picture_file.write(explain_plot.draw(resolved()), picture, "--explain_plot")
     with Image.open(picture) as image:
         assert image.size == (990, 660)
 
@@ -156,7 +159,7 @@ def test_a_run_that_begins_later_is_told_and_drawn_from_there():
     text = told(**given)
     # 22,610 - 16,300 steps of 4096; the phases before are not trained.
     assert "6,310 steps = 20.17 epochs = 25.85 million images" in text
-    assert "with phase cyc3 at step 16,300, weights of other" in text
+    assert "phase cyc3 at step 16,300, weights from other" in text
     assert not row(text, "cyc2")
     assert "at the ends of phases: 21,050 (cyc3), 22,610 (collapse)" in (
         " ".join(text.split())
@@ -164,7 +167,7 @@ def test_a_run_that_begins_later_is_told_and_drawn_from_there():
     (bars,) = [line for line in text.splitlines() if line.startswith("weight decay")]
     # The collapse is the last 1,560 of 6,310 steps: 15.8 of 64 columns.
     assert bars == f"weight decay   {'▂' * 49}{'█' * 15}  up to 0.0002"
-    config = resolve(**given)
+    config = resolved(**given)
     rate = explain_plot.draw(config).axes[0]
     begins = [line.get_xdata()[0] for line in rate.lines]
     assert begins == [config.epoch(16_300), config.epoch(21_050)]
@@ -172,7 +175,7 @@ def test_a_run_that_begins_later_is_told_and_drawn_from_there():
 
 
 def test_small_numbers_of_images_are_told_as_they_are():
-    (when, _) = row(told(small_recipes.DIGITS, 2), "train")
+    (when, _) = row(told(digits_recipes.DIGITS, 2), "train")
     # 12 epochs of 1,437 are 269 steps and 28 images, which are left out.
     assert "  17,216  " in when
 
@@ -236,7 +239,7 @@ def test_a_reader_that_is_gone_is_no_error(what):
 )
 def test_the_first_checkpoints_and_the_last_are_told(every, steps):
     assert steps in " ".join(
-        told(small_recipes.DIGITS, 1, checkpoint_every=every).split()
+        told(digits_recipes.DIGITS, 1, checkpoint_every=every).split()
     )
 
 

@@ -27,10 +27,18 @@ from tests.unit.seen_pictures import pixels
 NUM_EXAMPLES = 13
 BATCH = 12
 PHASES = (
-    Phase("first", 2, None, image_size=48, smallest_crop=0.5),
-    Phase("plain", 1, None, image_size=32, augmentation="none"),
-    Phase("mixed", 3, None, image_size=32, mixup=0.3, cutmix=1.0),
-    Phase("last", 2, None, image_size=40, augmentation="random_crop"),
+    Phase(name="first", num_steps=2, schedule=None, image_size=48, min_crop_area=0.5),
+    Phase(name="plain", num_steps=1, schedule=None, image_size=32, augmentation="none"),
+    Phase(
+        name="mixed", num_steps=3, schedule=None, image_size=32, mixup=0.3, cutmix=1.0
+    ),
+    Phase(
+        name="last",
+        num_steps=2,
+        schedule=None,
+        image_size=40,
+        augmentation="random_crop",
+    ),
 )
 NUM_STEPS = 8
 
@@ -133,7 +141,8 @@ def test_a_batch_is_mixed_by_the_seeds_of_its_examples(records, config, whole):
 
 def test_random_augment_takes_the_seeds_of_the_examples(records, config):
     without, phase = (
-        Phase("one", 4, None, image_size=32, random_augment=one) for one in (0.0, 9.0)
+        Phase(name="one", num_steps=4, schedule=None, image_size=32, random_augment=one)
+        for one in (0.0, 9.0)
     )
     (((plain,),), ((ours,),)) = (
         train(records, dataclasses.replace(config, phases=(one,)), start_step=3)

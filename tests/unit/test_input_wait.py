@@ -8,8 +8,8 @@ import tensorflow as tf
 from absl import logging
 
 from data_prep.records import manifest
-from resnet import config as configs
 from resnet import input_wait, metrics_file, train
+from resnet.config import Config, save_config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
@@ -133,7 +133,7 @@ def test_a_training_says_that_it_waits_for_its_input(
     slow, make_config, monkeypatch, numbered_set, tmp_path, warnings
 ):
     def input_of(
-        config: configs.Config, share: ExampleShard, num_ranks: int, *_: int
+        config: Config, share: ExampleShard, num_ranks: int, *_: int
     ) -> Iterator[Batch]:
         numbers = tf.range(config.global_batch_size)
         images = tf.ones((config.global_batch_size, 32, 32, 3))
@@ -154,7 +154,7 @@ def test_a_training_says_that_it_waits_for_its_input(
         checkpoint_every="4",
     )
     config = dataclasses.replace(config, model_dir=str(tmp_path))
-    configs.save(config)
+    save_config(config)
     records = record_files.open_split(
         manifest.load(str(numbered_set), "train"), "train"
     )

@@ -9,8 +9,9 @@ from PIL import Image
 
 from eval import learning_curve
 from eval.learning_curve import Run
-from resnet import config as configs
-from resnet import metrics_file, picture_file, small_recipes
+from resnet import digits_recipes, metrics_file, picture_file
+from resnet.config import Config, save_config
+from resnet.resolve import resolve
 
 PROGRAM = pathlib.Path(learning_curve.__file__)
 TRAIN = [
@@ -30,10 +31,10 @@ EVAL = [
 
 
 @pytest.fixture
-def config(tmp_path) -> configs.Config:
+def config(tmp_path) -> Config:
     """Settings that are saved in a folder of their own."""
-    config = configs.resolve(
-        small_recipes.DIGITS,
+    config = resolve(
+        digits_recipes.DIGITS,
         {
             "precision": "float32",
             "seed": 0,
@@ -49,11 +50,11 @@ def config(tmp_path) -> configs.Config:
         num_train_examples=1437,
         class_names=("a", "b"),
     )
-    configs.save(config)
+    save_config(config)
     return config
 
 
-def write_metrics(config: configs.Config, lines) -> None:
+def write_metrics(config: Config, lines) -> None:
     path = pathlib.Path(config.model_dir, metrics_file.FILE)
     path.write_text("".join(map(metrics_file.encode, lines)))
 

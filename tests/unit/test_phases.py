@@ -7,18 +7,24 @@ from hypothesis import strategies as st
 
 from resnet import phases
 from resnet.phases import Phase
-from resnet.schedules import Curve
+from resnet.schedules import Schedule
 
 
-def falling(peak: float, decay_end: int) -> Curve:
+def falling(peak: float, decay_end: int) -> Schedule:
     """From the peak to zero in a straight line."""
-    return Curve(start=0.0, peak=peak, decay_end=decay_end)
+    return Schedule(init_value=0.0, peak_value=peak, decay_end=decay_end)
 
 
 # Steps 0 to 2, 3 and 4 to 7; the second goes on along the rates of the first.
-FIRST = Phase("first", 3, falling(8.0, 4), fresh_momentum=True)
-SECOND = Phase("second", 1, None)
-THIRD = Phase("third", 4, falling(1.0, 4), fresh_momentum=True, momentum=0.5)
+FIRST = Phase(name="first", num_steps=3, schedule=falling(8.0, 4), reset_momentum=True)
+SECOND = Phase(name="second", num_steps=1, schedule=None)
+THIRD = Phase(
+    name="third",
+    num_steps=4,
+    schedule=falling(1.0, 4),
+    reset_momentum=True,
+    momentum=0.5,
+)
 THREE = (FIRST, SECOND, THIRD)
 
 
@@ -52,10 +58,10 @@ def test_a_phase_is_ended_by_as_many_steps_as_are_before_its_end():
 
 
 def test_velocities_are_forgotten_before_a_fresh_phase_only():
-    found = [step for step in range(10) if phases.forgets_at(THREE, step)]
+    found = [step for step in range(10) if phases.resets_momentum_at(THREE, step)]
     assert found == [0, 4]
-    stale = [dataclasses.replace(one, fresh_momentum=False) for one in THREE]
-    assert not any(phases.forgets_at(stale, step) for step in range(10))
+    stale = [dataclasses.replace(one, reset_momentum=False) for one in THREE]
+    assert not any(phases.resets_momentum_at(stale, step) for step in range(10))
 
 
 def test_rates_are_counted_from_the_first_step_of_their_phase():
@@ -66,7 +72,10 @@ def test_rates_are_counted_from_the_first_step_of_their_phase():
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.data())
 def test_the_phases_split_the_steps_without_gaps(lengths, data):
-    parts = [Phase(str(i), n, falling(1.0, n)) for i, n in enumerate(lengths)]
+    parts = [
+        Phase(name=str(i), num_steps=n, schedule=falling(1.0, n))
+        for i, n in enumerate(lengths)
+    ]
     step = data.draw(st.integers(0, sum(lengths) - 1))
     index = phases.index_of(parts, step)
     assert sum(lengths[:index]) <= step < sum(lengths[: index + 1])
@@ -88,13 +97,21 @@ def test_corrected_momentum_makes_up_for_the_change_of_the_rate():
 
 
 def test_corrected_momentum_goes_on_over_the_beginning_of_a_phase_that_is_not_fresh():
-    parts = (FIRST, SECOND, dataclasses.replace(THIRD, fresh_momentum=False))
+    parts = (FIRST, SECOND, dataclasses.replace(THIRD, reset_momentum=False))
     # From a rate of 2 to one of 1, with the new phase's momentum.
     assert phases.momentum(parts, 4, corrected=True) == pytest.approx(0.5 * 2 / 1)
 
 
 def test_behind_a_rate_of_zero_nothing_is_left_to_correct():
-    warming = (Phase("train", 3, Curve(0.0, 2.0, warmup_steps=2, decay="none")),)
+    warming = (
+        Phase(
+            name="train",
+            num_steps=3,
+            schedule=Schedule(
+                init_value=0.0, peak_value=2.0, warmup_length=2, decay="none"
+            ),
+        ),
+    )
     found = [phases.momentum(warming, step, corrected=True) for step in range(3)]
     # Rates 0, 1 and 2: the first step's gradient moves nothing, in Caffe neither.
     assert found == [0.9, 0.0, 0.45]
@@ -114,7 +131,7 @@ def weights_of_caffe(
     weights, found = start, []
     for step, gradient in enumerate(gradients):
         phase = phases.at(parts, step)
-        if phase.fresh_momentum and step in phases.first_steps(parts):
+        if phase.reset_momentum and step in phases.first_steps(parts):
             history = np.zeros_like(start)
         rate = phases.learning_rate(parts, step)
         history = rate * (gradient + WEIGHT_DECAY * weights) + phase.momentum * history
@@ -133,7 +150,7 @@ def our_weights(
     weights, found = start, []
     velocity = np.zeros_like(start)
     for step, gradient in enumerate(gradients):
-        if phases.forgets_at(parts, step):
+        if phases.resets_momentum_at(parts, step):
             velocity = np.zeros_like(start)
         momentum = phases.momentum(parts, step, corrected)
         velocity = momentum * velocity + gradient + WEIGHT_DECAY * weights
@@ -143,12 +160,23 @@ def our_weights(
 
 
 # Rates of 0, 0.2 and 0.4 and then, where Caffe's is counted from the start, a drop.
-WARMING = Curve(0.0, 0.6, warmup_steps=3, decay_start=0, decay_end=8, power=2.0)
-TENTHS = Curve(0.3, 0.3, decay="steps", drops=(2, 3), drop_factor=0.1)
+WARMING = Schedule(
+    init_value=0.0,
+    peak_value=0.6,
+    warmup_length=3,
+    decay_start=0,
+    decay_end=8,
+    power=2.0,
+)
+TENTHS = Schedule(
+    init_value=0.3, peak_value=0.3, decay="steps", boundaries=(2, 3), decay_factor=0.1
+)
 CAFFE_RUNS = (
-    Phase("warming", 6, WARMING, fresh_momentum=True),
-    Phase("on", 1, None),
-    Phase("tenths", 5, TENTHS, fresh_momentum=True, momentum=0.8),
+    Phase(name="warming", num_steps=6, schedule=WARMING, reset_momentum=True),
+    Phase(name="on", num_steps=1, schedule=None),
+    Phase(
+        name="tenths", num_steps=5, schedule=TENTHS, reset_momentum=True, momentum=0.8
+    ),
 )
 
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet import picture_views, setting_bounds
+from resnet import picture_views, view_names
 
 NUM_CLASSES = 7
 
@@ -34,7 +34,7 @@ def logits_of(model: keras.Model, images: np.ndarray) -> np.ndarray:
 
 
 def test_every_name_is_known():
-    assert {one: picture_views.num_views(one) for one in setting_bounds.VIEWS} == {
+    assert {one: picture_views.num_views(one) for one in view_names.VIEWS} == {
         "center": 1,
         "flip": 2,
         "five_crops": 5,

@@ -6,7 +6,7 @@ import tensorflow as tf
 from PIL import Image
 
 from resnet.data import preprocessing
-from resnet.setting_bounds import AUGMENTATIONS, EVAL_CROPS
+from resnet.data.augmentation_names import AUGMENTATIONS, EVAL_CROPS
 from tests.unit.seen_pictures import (
     assert_shows,
     decoded,

@@ -78,7 +78,11 @@ WITHOUT_TENSORFLOW = {
     "resnet.recipe_changes",
     "resnet.recipe_file",
     "resnet.recipes",
-    "resnet.scaling",
+    "resnet.resolve",
+    "resnet.settings",
+    "resnet.dataclass_json",
+    "resnet.view_names",
+    "resnet.data.augmentation_names",
     "resnet.schedules",
     "resnet.setting_bounds",
     "resnet.data.example_order",
@@ -98,6 +102,7 @@ WITHOUT_TENSORFLOW = {
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
 FLAG_READERS = MAINS | {
+    "resnet.setting_flags",
     "resnet.shared_flags",
     "resnet.train_flags",
     "data_prep.errors",

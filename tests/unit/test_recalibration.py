@@ -42,7 +42,7 @@ def config(make_config) -> Config:
         NUM_EXAMPLES,
         global_batch_size=6,
         train_steps=10,
-        batch_norm_decay=DECAY,
+        batch_norm_momentum=DECAY,
         recalibration_batches=3,
     )
     (phase,) = config.phases

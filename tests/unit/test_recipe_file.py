@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from data_prep.errors import UserError
-from resnet import config as configs
-from resnet import recipe_file, small_recipes
-from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet import digits_recipes, imagenette_recipes, recipe_file
+from resnet.recipe import Recipe, RecipePhase
+from resnet.resolve import resolve
+from resnet.schedules import Schedule
 from tests.unit import small_recipe_file
 from tests.unit.small_recipe_file import SMALL
 
@@ -23,33 +24,33 @@ WHOLE = {
         {
             "name": "first",
             "epochs": 3,
-            "rates": {
-                "peak": 0.5,
-                "start": 0.25,
-                "start_scales": False,
-                "warmup_epochs": 1,
+            "schedule": {
+                "peak_value": 0.5,
+                "init_value": 0.25,
+                "init_value_scales": False,
+                "warmup_length": 1,
                 "decay": "steps",
-                "decays_from_start": True,
-                "decay_epochs": 3,
+                "decay_start": 0,
+                "decay_end": 3,
                 "power": 2,
-                "end": 0.125,
-                "drop_epochs": [1, 2.5],
-                "drop_factor": 0.5,
+                "end_value": 0.125,
+                "boundaries": [1, 2.5],
+                "decay_factor": 0.5,
             },
-            "fresh_momentum": True,
+            "reset_momentum": True,
             "momentum": 0.8,
             "weight_decay": 1e-3,
             "label_smoothing": 0.1,
             "image_size": 32,
             "augmentation": "random_crop",
-            "smallest_crop": 0.25,
+            "min_crop_area": 0.25,
             "random_augment": 9,
             "mixup": 0.2,
             "cutmix": 1,
         },
-        {"name": "second", "epochs": 2.5, "rates": None, "image_size": None},
+        {"name": "second", "epochs": 2.5, "schedule": None, "image_size": None},
     ],
-    "batch_norm_decay": 0.9,
+    "batch_norm_momentum": 0.9,
     "eval_crop_fraction": 1,
     "eval_crop": "resize_then_crop",
     "optimizer": "lars",
@@ -82,34 +83,34 @@ def test_every_field_can_be_written(write):
         phases=(
             RecipePhase(
                 epochs=3.0,
-                rates=Rates(
-                    peak=0.5,
-                    start=0.25,
-                    start_scales=False,
-                    warmup_epochs=1.0,
+                schedule=Schedule(
+                    peak_value=0.5,
+                    init_value=0.25,
+                    init_value_scales=False,
+                    warmup_length=1.0,
                     decay="steps",
-                    decays_from_start=True,
-                    decay_epochs=3.0,
+                    decay_start=0,
+                    decay_end=3.0,
                     power=2.0,
-                    end=0.125,
-                    drop_epochs=(1.0, 2.5),
-                    drop_factor=0.5,
+                    end_value=0.125,
+                    boundaries=(1.0, 2.5),
+                    decay_factor=0.5,
                 ),
                 name="first",
-                fresh_momentum=True,
+                reset_momentum=True,
                 momentum=0.8,
                 weight_decay=1e-3,
                 label_smoothing=0.1,
                 image_size=32,
                 augmentation="random_crop",
-                smallest_crop=0.25,
+                min_crop_area=0.25,
                 random_augment=9.0,
                 mixup=0.2,
                 cutmix=1.0,
             ),
             RecipePhase(epochs=2.5, name="second"),
         ),
-        batch_norm_decay=0.9,
+        batch_norm_momentum=0.9,
         eval_crop_fraction=1.0,
         eval_crop="resize_then_crop",
         optimizer="lars",
@@ -127,25 +128,30 @@ def test_every_field_can_be_written(write):
 
 def test_what_is_not_written_is_as_recipes_are(write):
     expected = Recipe(
-        *("small", "a test", "resnet18", 32, 4, 40),
-        phases=(RecipePhase(3.0, Rates(0.5)),),
+        name="small",
+        source="a test",
+        model="resnet18",
+        image_size=32,
+        global_batch_size=4,
+        num_train_examples=40,
+        phases=(RecipePhase(epochs=3.0, schedule=Schedule(peak_value=0.5)),),
     )
     assert recipe_file.read(write(SMALL)) == expected
 
 
 def test_a_recipe_in_a_file_resolves(write):
-    config = configs.resolve(recipe_file.read(write(WHOLE)), {}, 80, ("a", "b"))
+    config = resolve(recipe_file.read(write(WHOLE)), {}, 80, ("a", "b"))
     assert config.recipe == "whole"
     assert [phase.num_steps for phase in config.phases] == [30, 25]
     first, second = config.phases
-    assert first.curve.drops == (10, 25)
-    assert second.curve is None
+    assert first.schedule.boundaries == (10, 25)
+    assert second.schedule is None
     assert (first.image_size, second.image_size) == (32, 64)
 
 
 def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
     assert recipe_file.get(str(write(SMALL))).name == "small"
-    assert recipe_file.get("digits") is small_recipes.DIGITS
+    assert recipe_file.get("digits") is digits_recipes.DIGITS
     with pytest.raises(UserError, match=r"or a recipe file, \*.json; got 'mine'"):
         recipe_file.get("mine")
 
@@ -155,7 +161,7 @@ def test_a_file_may_change_a_named_recipe(write):
         write({"based_on": "imagenette", "name": "mine", "ema_decay": 0.99})
     )
     expected = {
-        **vars(small_recipes.IMAGENETTE),
+        **vars(imagenette_recipes.IMAGENETTE),
         "name": "mine",
         "ema_decay": 0.99,
         # What is said of the source is said of its own numbers.
@@ -167,10 +173,12 @@ def test_a_file_may_change_a_named_recipe(write):
 
 
 def test_a_changed_recipe_has_the_phases_of_the_file_only(write):
-    phase = {"epochs": 2, "rates": {"peak": 0.25}}
+    phase = {"epochs": 2, "schedule": {"peak_value": 0.25}}
     contents = {"based_on": "imagenette", "name": "mine", "phases": [phase]}
     found = recipe_file.read(write(contents))
-    assert found.phases == (RecipePhase(2.0, Rates(0.25)),)  # No label smoothing.
+    assert found.phases == (
+        RecipePhase(epochs=2.0, schedule=Schedule(peak_value=0.25)),
+    )  # No label smoothing.
     assert found.image_size == 128
 
 

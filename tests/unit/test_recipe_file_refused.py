@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from data_prep.errors import UserError
-from resnet import config as configs
 from resnet import recipe_file
+from resnet.resolve import resolve
 from tests.unit import small_recipe_file
 from tests.unit.small_recipe_file import SMALL
 
@@ -27,8 +27,8 @@ def refusal(write) -> Callable[..., str]:
         with pytest.raises(UserError) as caught:
             recipe_file.read(path)
         sentence = str(caught.value)
-        assert sentence.startswith(f"{path} is no recipe: ")
-        return sentence.removeprefix(f"{path} is no recipe: ")
+        assert sentence.startswith(f"{path} is not a recipe: ")
+        return sentence.removeprefix(f"{path} is not a recipe: ")
 
     return refusal
 
@@ -38,8 +38,8 @@ def with_phase(**changes: object) -> dict[str, object]:
     return {**SMALL, "phases": [{**SMALL["phases"][0], **changes}]}  # type: ignore[index]
 
 
-def with_rates(**changes: object) -> dict[str, object]:
-    return with_phase(rates={"peak": 0.5, **changes})
+def with_schedule(**changes: object) -> dict[str, object]:
+    return with_phase(schedule={"peak_value": 0.5, **changes})
 
 
 def test_a_changed_recipe_needs_a_name_of_its_own(refusal):
@@ -66,7 +66,7 @@ def test_a_base_that_is_no_name_is_refused(refusal, base):
             {"based_on": "digits", "name": "mine", "momentum": 0.8},
             "momentum",
             "the recipe",
-            "batch_norm_decay",
+            "batch_norm_momentum",
         ),
         (
             with_phase(mix_up=0.2),
@@ -75,10 +75,10 @@ def test_a_base_that_is_no_name_is_refused(refusal, base):
             "mixup",
         ),
         (
-            with_rates(warmup=1),
+            with_schedule(warmup=1),
             "warmup",
-            "'rates' of number 1 of 'phases' of the recipe",
-            "warmup_epochs",
+            "'schedule' of number 1 of 'phases' of the recipe",
+            "warmup_length",
         ),
     ],
 )
@@ -102,8 +102,8 @@ def test_a_missing_field_of_a_part_is_named_with_its_place(refusal):
     assert refusal({**SMALL, "phases": phases}) == (
         "'epochs' of number 2 of 'phases' of the recipe is missing"
     )
-    assert refusal(with_phase(rates={"start": 0.1})) == (
-        "'peak' of 'rates' of number 1 of 'phases' of the recipe is missing"
+    assert refusal(with_phase(schedule={"init_value": 0.1})) == (
+        "'peak_value' of 'schedule' of number 1 of 'phases' of the recipe is missing"
     )
 
 
@@ -153,17 +153,20 @@ def test_a_missing_field_of_a_part_is_named_with_its_place(refusal):
             "'epochs' of number 1 of 'phases' of the recipe must be a number; got '3'",
         ),
         (
-            with_phase(rates=0.5),
-            "'rates' of number 1 of 'phases' of the recipe must be an object; got 0.5",
+            with_phase(schedule=0.5),
+            "'schedule' of number 1 of 'phases' of the recipe must be an object; got"
+            " 0.5",
         ),
         (
-            with_rates(start_scales="no"),
-            "'start_scales' of 'rates' of number 1 of 'phases' of the recipe must be a"
+            with_schedule(init_value_scales="no"),
+            "'init_value_scales' of 'schedule' of number 1 of 'phases' of the recipe"
+            " must be a"
             " bool; got 'no'",
         ),
         (
-            with_rates(drop_epochs=[1, None]),
-            "number 2 of 'drop_epochs' of 'rates' of number 1 of 'phases' of the recipe"
+            with_schedule(boundaries=[1, None]),
+            "number 2 of 'boundaries' of 'schedule' of number 1 of 'phases' of the"
+            " recipe"
             " must be a number; got None",
         ),
         ({**SMALL, "train_epochs": "3"}, "'train_epochs' must be a number; got '3'"),
@@ -177,10 +180,10 @@ def test_a_value_of_another_type_is_refused_with_its_place(refusal, contents, se
 @pytest.mark.parametrize(
     "contents",
     [
-        with_rates(peak="#"),
-        with_rates(warmup_epochs="#"),
-        with_rates(decay_epochs="#"),
-        with_rates(drop_epochs=["#"]),
+        with_schedule(peak_value="#"),
+        with_schedule(warmup_length="#"),
+        with_schedule(decay_end="#"),
+        with_schedule(boundaries=["#"]),
         with_phase(epochs="#"),
         with_phase(mixup="#"),
         {**SMALL, "clip_norm": "#"},
@@ -201,9 +204,9 @@ def test_phases_must_add_up_to_the_length_that_is_stated(refusal, write):
 
 
 def test_the_first_phase_needs_rates(refusal):
-    sentence = "its first phase needs rates: there are none to go on along"
+    sentence = "its first phase needs a schedule: there is none before to continue"
     assert refusal({**SMALL, "phases": [{"epochs": 3}]}) == sentence
-    assert refusal(with_phase(rates=None)) == sentence
+    assert refusal(with_phase(schedule=None)) == sentence
 
 
 def test_there_is_at_least_one_phase(refusal):
@@ -240,7 +243,7 @@ def test_another_rule_for_the_rates_is_refused(refusal):
 
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_name_that_is_no_word_is_refused(refusal, name):
-    said = f"must be a word or a line of them; got {name!r}"
+    said = f"must not be empty; got {name!r}"
     assert refusal({**SMALL, "name": name}) == f"the name {said}"
 
 
@@ -258,10 +261,10 @@ def test_a_whole_number_beyond_all_floats_is_refused(refusal):
     )
 
 
-def test_rates_that_end_above_their_peak_are_refused(refusal):
-    assert refusal(with_rates(end=0.75)) == (
-        "the end of the rates of phase 'train' must be at most their peak; got 0.75"
-        " and 0.5"
+def test_schedules_that_end_above_their_peak_are_refused(refusal):
+    assert refusal(with_schedule(end_value=0.75)) == (
+        "end_value of the schedule of phase 'train' must be at most its peak_value; got"
+        " 0.75 and 0.5"
     )
 
 
@@ -272,51 +275,55 @@ def test_a_name_of_another_recipe_is_refused(refusal):
 
 
 def test_a_warm_up_that_falls_is_refused(refusal):
-    rates = {"start": 2.0, "peak": 1.0, "warmup_epochs": 0.5}
-    phases = [{"name": "first", "epochs": 1, "rates": rates}]
+    schedule = {"init_value": 2.0, "peak_value": 1.0, "warmup_length": 0.5}
+    phases = [{"name": "first", "epochs": 1, "schedule": schedule}]
     assert refusal({**SMALL, "phases": phases}) == (
-        "the start of the rates of phase 'first' must be at most their peak; got 2.0"
-        " and 1.0"
+        "init_value of the schedule of phase 'first' must be at most its peak_value;"
+        " got"
+        " 2.0 and 1.0"
     )
 
 
 @pytest.mark.parametrize(
     ("second", "lasts"),
-    [({}, 5), ({"rates": None}, 5), ({"rates": {"peak": 1}}, 3)],
+    [({}, 5), ({"schedule": None}, 5), ({"schedule": {"peak_value": 1}}, 3)],
 )
 def test_drops_lie_within_the_epochs_of_their_rates(refusal, write, second, lasts):
     def contents(drop: float) -> dict[str, object]:
-        rates = {"peak": 1, "decay": "steps", "drop_epochs": [1, drop]}
+        schedule = {"peak_value": 1, "decay": "steps", "boundaries": [1, drop]}
         return {
             **SMALL,
             "phases": [
-                {"epochs": 3, "name": "first", "rates": rates},
+                {"epochs": 3, "name": "first", "schedule": schedule},
                 {"epochs": 2, "name": "second", **second},
             ],
         }
 
     assert recipe_file.read(write(contents(lasts - 0.5))).name == "small"
     assert refusal(contents(lasts)) == (
-        f"the drop_epochs of phase 'first' must lie within the {lasts} epochs of its"
-        f" rates; got {lasts}"
+        f"boundaries of the schedule of phase 'first' must lie within its {lasts}"
+        " epochs;"
+        f" got {lasts}"
     )
 
 
 @pytest.mark.parametrize("value", [-1, 1e6, 1e308, -1e308])
-@pytest.mark.parametrize("name", ["warmup_epochs", "decay_epochs", "drop_epochs"])
+@pytest.mark.parametrize("name", ["warmup_length", "decay_end", "boundaries"])
 def test_lengths_of_rates_are_no_less_than_none_and_end(refusal, name, value):
-    rates = {"decay": "steps", "drop_epochs": [1]}
-    rates[name] = [1, value] if name == "drop_epochs" else value
-    assert refusal(with_rates(**rates)) == (
-        f"{name} of phase 'train' must be at least 0, and below 1e+06; got {value:g}"
+    values = {"decay": "steps", "boundaries": [1]}
+    values[name] = [1, value] if name == "boundaries" else value
+    assert refusal(with_schedule(**values)) == (
+        f"{name} of the schedule of phase 'train' must be at least 0, and below 1e+06;"
+        f" got {value:g}"
     )
 
 
 @pytest.mark.parametrize(("decay", "drops"), [("polynomial", [1]), ("steps", [])])
 def test_drops_are_of_a_decay_in_steps(refusal, decay, drops):
-    assert refusal(with_rates(decay=decay, drop_epochs=drops)) == (
-        "the rates of phase 'train' must have drop_epochs if their decay is \"steps\","
-        f" and only then; got decay '{decay}' and {len(drops)} drop_epochs"
+    assert refusal(with_schedule(decay=decay, boundaries=drops)) == (
+        "the schedule of phase 'train' must have boundaries if its decay is"
+        ' "steps", and'
+        f" only then; got decay '{decay}' and {len(drops)} boundaries"
     )
 
 
@@ -363,5 +370,5 @@ def test_a_missing_file_and_a_folder_are_refused_with_their_path(tmp_path):
 def test_values_out_of_range_are_refused_before_a_run(write, contents, sentence):
     recipe = recipe_file.read(write(contents))
     with pytest.raises(UserError) as caught:
-        configs.resolve(recipe, {}, 40, ("a", "b"))
+        resolve(recipe, {}, 40, ("a", "b"))
     assert sentence in str(caught.value)

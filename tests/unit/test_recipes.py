@@ -3,10 +3,18 @@ import dataclasses
 import pytest
 
 from data_prep.errors import UserError
-from resnet import config as configs
-from resnet import recipes, setting_bounds, small_recipes
+from resnet import (
+    cifar10_recipes,
+    digits_recipes,
+    imagenette_recipes,
+    recipes,
+)
 from resnet.config import Config
+from resnet.data import augmentation_names
 from resnet.models import names
+from resnet.recipe import Recipe
+from resnet.resolve import resolve
+from resnet.settings import declarations
 
 CLASSES = ("a", "b")
 
@@ -14,7 +22,7 @@ CLASSES = ("a", "b")
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
     recipe = recipes.get(name)
-    return configs.resolve(recipe, {}, recipe.num_train_examples, CLASSES)
+    return resolve(recipe, {}, recipe.num_train_examples, CLASSES)
 
 
 def test_the_names_are_those_of_the_documents():
@@ -70,10 +78,10 @@ def test_each_recipe_resolves_without_flags(name):
 def test_each_recipe_names_what_the_program_has(name):
     recipe = recipes.get(name)
     assert recipe.model in names.MODELS
-    assert recipe.optimizer in setting_bounds.OPTIMIZERS
-    assert recipe.eval_crop in setting_bounds.EVAL_CROPS
+    assert recipe.optimizer in declarations(Recipe)["optimizer"].names
+    assert recipe.eval_crop in augmentation_names.EVAL_CROPS
     for part in recipe.phases:
-        assert part.augmentation in setting_bounds.AUGMENTATIONS
+        assert part.augmentation in augmentation_names.AUGMENTATIONS
 
 
 # Name: batch, and for each phase steps, warm-up steps and weight decay.
@@ -130,7 +138,7 @@ def test_a_recipe_has_the_published_steps_and_weight_decay(name):
     assert [
         (
             phase.num_steps,
-            phase.curve.warmup_steps if phase.curve else None,
+            phase.schedule.warmup_length if phase.schedule else None,
             phase.weight_decay,
         )
         for phase in config.phases
@@ -157,7 +165,7 @@ def test_the_24k_recipe_has_the_published_numbers():
     assert config.model == "resnet50"
     assert config.num_train_examples == 1_281_167
     assert config.image_size == 224
-    assert config.batch_norm_decay == 0.95
+    assert config.batch_norm_momentum == 0.95
     assert config.eval_crop_fraction == 0.875
     assert config.eval_crop == "crop_then_resize"
     assert config.optimizer == "momentum"
@@ -170,7 +178,7 @@ def test_the_24k_recipe_has_the_published_numbers():
     assert phase.label_smoothing == 0
     assert phase.image_size == 224
     assert phase.augmentation == "random_resized_crop"
-    assert phase.smallest_crop == 0.08
+    assert phase.min_crop_area == 0.08
     assert phase.random_augment == phase.mixup == phase.cutmix == 0
 
 
@@ -178,14 +186,14 @@ def test_the_24k_recipe_has_the_published_numbers():
 def test_the_runs_of_caffe_are_those_of_caffe(name):
     config = run_of(name)
     assert config.model == "resnet50"
-    assert config.batch_norm_decay == 0.95
+    assert config.batch_norm_momentum == 0.95
     assert config.eval_crop == "resize_then_crop"
     assert config.optimizer == "momentum"
     assert not config.nesterov
     assert config.momentum_correction
     assert not config.zero_last_gamma
     for phase in config.phases:
-        assert phase.fresh_momentum  # A solver is begun with the weights only.
+        assert phase.reset_momentum  # A solver is begun with the weights only.
         assert phase.momentum == 0.9
         assert phase.label_smoothing == 0
     augmentations = [phase.augmentation for phase in config.phases]
@@ -217,21 +225,21 @@ def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
     assert config.trust_coefficient == 0.001
     assert not config.nesterov
     assert config.momentum_correction
-    assert config.batch_norm_decay == 0.9
+    assert config.batch_norm_momentum == 0.9
     (phase,) = config.phases
     assert phase.momentum == momentum
     assert phase.label_smoothing == 0.1
-    assert phase.curve.power == 2
-    assert phase.curve.end == 1e-4
+    assert phase.schedule.power == 2
+    assert phase.schedule.end_value == 1e-4
 
 
 def test_goyals_run_has_their_numbers():
     config = run_of("goyal_90ep_8k")
     (phase,) = config.phases
     assert phase.momentum == 0.9
-    assert phase.curve.drops == (4692, 9384, 12_511)  # 30, 60 and 80 epochs.
-    assert phase.curve.drop_factor == 0.1
-    assert config.batch_norm_decay == 0.9
+    assert phase.schedule.boundaries == (4692, 9384, 12_511)  # 30, 60 and 80 epochs.
+    assert phase.schedule.decay_factor == 0.1
+    assert config.batch_norm_momentum == 0.9
     assert config.nesterov
     assert config.momentum_correction
 
@@ -246,14 +254,14 @@ def test_the_small_recipes_are_for_small_pictures():
         "cifar10": ("resnet9", 32),
         "digits": ("resnet18", 32),
     }
-    assert small_recipes.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
+    assert cifar10_recipes.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
     # A mirrored digit is another sign.
-    assert small_recipes.DIGITS.phases[0].augmentation == "random_shift"
-    for recipe in (small_recipes.IMAGENETTE, small_recipes.DIGITS):
+    assert digits_recipes.DIGITS.phases[0].augmentation == "random_shift"
+    for recipe in (imagenette_recipes.IMAGENETTE, digits_recipes.DIGITS):
         assert recipe.phases[0].label_smoothing == 0.1
         assert recipe.phases[0].momentum == 0.9
 
 
 def test_a_recipe_is_only_read():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        small_recipes.DIGITS.model = "resnet34"  # type: ignore[misc]
+        digits_recipes.DIGITS.model = "resnet34"  # type: ignore[misc]

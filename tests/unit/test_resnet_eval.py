@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from resnet import checkpoint_folders, checkpoint_integrity
-from resnet import config as configs
+from resnet.config import save_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ def validation_set(tmp_path_factory, write_tiny_set) -> Path:
 def model_dir(tmp_path_factory, make_config) -> Path:
     """A run with two checkpoints, of which nothing but their names is read here."""
     folder = tmp_path_factory.mktemp("model")
-    configs.save(dataclasses.replace(make_config(), model_dir=str(folder)))
+    save_config(dataclasses.replace(make_config(), model_dir=str(folder)))
     for step in (10, 20):
         checkpoint = checkpoint_folders.of_step(folder, step)
         checkpoint.mkdir(parents=True)

@@ -79,7 +79,7 @@ def refusal(job: subprocess.CompletedProcess) -> str:
         (["--image_size=16"], "--image_size must be in [32, 1024]"),
         (["--train_batch_size=0"], "--train_batch_size must be at least 1; got 0"),
         (["--train_batch_size=-8"], "--train_batch_size must be at least 1; got -8"),
-        (["--train_steps=10", "--warmup_steps=10"], "the warm-up must end before"),
+        (["--train_steps=10", "--warmup_steps=10"], "the warmup must end before"),
         (["--train_steps=10", "--train_epochs=1"], "exclude each other"),
         (["--peak_learning_rate=nan"], "--peak_learning_rate must be"),
         (["--base_learning_rate=-0.1"], "--base_learning_rate must be"),
@@ -271,7 +271,7 @@ def test_evaluation_refuses_a_damaged_config(records, tmp_path):
         f"--model_dir={tmp_path}",
         cwd=tmp_path,
     )
-    assert "config.json must be the settings of a training run" in refusal(job)
+    assert "config.json must hold the settings of a training run" in refusal(job)
 
 
 @pytest.mark.parametrize(

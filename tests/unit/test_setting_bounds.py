@@ -4,21 +4,35 @@ import math
 import pytest
 
 from data_prep.errors import UserError
-from resnet import config as configs
-from resnet import imagenet_recipes, setting_bounds
-from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet import imagenet_recipes
+from resnet.config import Config
+from resnet.recipe import Recipe, RecipePhase
+from resnet.resolve import OVERRIDABLE, resolve
+from resnet.schedules import Schedule
+from resnet.settings import declarations
 
-PHASES = (RecipePhase(3, Rates(1.0), "first"), RecipePhase(2, Rates(0.5), "second"))
-SMALL = Recipe("small", "here", "resnet18", 32, 4, 40, phases=PHASES)
+PHASES = (
+    RecipePhase(epochs=3, schedule=Schedule(peak_value=1.0), name="first"),
+    RecipePhase(epochs=2, schedule=Schedule(peak_value=0.5), name="second"),
+)
+SMALL = Recipe(
+    name="small",
+    source="here",
+    model="resnet18",
+    image_size=32,
+    global_batch_size=4,
+    num_train_examples=40,
+    phases=PHASES,
+)
 
 
-def resolve(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> configs.Config:
-    return configs.resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
+def resolved(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> Config:
+    return resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
 
 
 def refusal(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> str:
     with pytest.raises(UserError) as caught:
-        resolve(recipe, **given)
+        resolved(recipe, **given)
     return str(caught.value)
 
 
@@ -39,9 +53,9 @@ NUMBERS = {
     "trust_coefficient": ("trust_coefficient", [0.0, -1.0]),
     "clip_norm": ("clip_norm", [-0.5]),
     "ema_decay": ("ema_decay", [-0.1, 1.0]),
-    "batch_norm_decay": ("bn_momentum", [-0.1, 1.0]),
+    "batch_norm_momentum": ("bn_momentum", [-0.1, 1.0]),
     "label_smoothing": ("label_smoothing", [-0.1, 1.0]),
-    "smallest_crop": ("smallest_crop", [0.0, -0.5, 1.01]),
+    "min_crop_area": ("min_crop_area", [0.0, -0.5, 1.01]),
     "random_augment": ("random_augment", [-1.0, 10.5]),
     "mixup": ("mixup", [-0.1]),
     "cutmix": ("cutmix", [-0.1]),
@@ -80,7 +94,7 @@ def test_the_sentence_says_the_range():
     "given",
     [
         {"momentum": 0.0, "label_smoothing": 0.0, "weight_decay": 0.0},
-        {"smallest_crop": 1.0, "eval_crop_fraction": 1.0},
+        {"min_crop_area": 1.0, "eval_crop_fraction": 1.0},
         {"stop_at_top1": 1.0, "eval_every": "1"},
         {"random_augment": 10.0, "clip_norm": 0.0, "ema_decay": 0.0},
         {"image_size": 1024, "seed": 2**63 - 1, "num_parallel_calls": 4096},
@@ -88,21 +102,21 @@ def test_the_sentence_says_the_range():
     ],
 )
 def test_the_bounds_themselves_are_allowed(given):
-    config = resolve(**given)
+    config = resolved(**given)
     (phase,) = config.phases
     for name, value in given.items():
         if name == "warmup_steps":
-            assert phase.curve.warmup_steps == value
+            assert phase.schedule.warmup_length == value
         else:
             assert getattr(phase, name, getattr(config, name, None)) == value
 
 
 def test_a_warm_up_may_begin_at_zero_but_not_end_there():
-    (phase,) = resolve(base_learning_rate=0.0, peak_learning_rate=1.0).phases
-    assert (phase.curve.start, phase.curve.peak) == (0.0, 1.0)
+    (phase,) = resolved(base_learning_rate=0.0, peak_learning_rate=1.0).phases
+    assert (phase.schedule.init_value, phase.schedule.peak_value) == (0.0, 1.0)
     # The peak would be as many times the recipe's as the start is.
-    (phase,) = resolve(base_learning_rate=0.0).phases
-    assert phase.curve.peak == resolve().phases[0].curve.peak
+    (phase,) = resolved(base_learning_rate=0.0).phases
+    assert phase.schedule.peak_value == resolved().phases[0].schedule.peak_value
 
 
 @pytest.mark.parametrize(
@@ -122,7 +136,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name):
     sentence = refusal(**{name: "mean"})
     assert sentence.startswith(f"--{name} must be one of ")
     assert sentence.endswith("got mean.")
-    for known in setting_bounds.NAMES[name]:
+    for known in declarations(*OVERRIDABLE)[name].names:
         assert known in sentence
 
 
@@ -141,7 +155,7 @@ def test_an_interval_that_is_none_is_refused_by_its_flag(name, value, units):
 
 
 def test_evaluation_at_the_end_only_needs_no_interval():
-    assert resolve(eval_every="").eval_every == ""
+    assert resolved(eval_every="").eval_every == ""
 
 
 def test_all_problems_are_named_at_once():
@@ -185,7 +199,7 @@ def test_a_number_of_a_phase_is_refused_by_its_name(name, value, allowed):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("smallest_crop", 0.0), ("random_augment", 10.5)]
+    ("name", "value"), [("min_crop_area", 0.0), ("random_augment", 10.5)]
 )
 def test_a_number_up_to_a_bound_of_a_phase_is_refused_too(name, value):
     sentence = refusal(with_first(**{name: value}))
@@ -200,45 +214,65 @@ def test_an_unknown_augmentation_of_a_phase_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("rates", "words"),
+    ("schedule", "words"),
     [
-        (Rates(0.0), "peak of the rates of phase 'first' must be at least 1e-30; got"),
-        (Rates(math.inf), "must be at least 1e-30, and finite; got inf."),
-        (Rates(1.0, start=-0.5), "start of the rates of phase 'first' must be at"),
-        (Rates(1.0, end=-0.5), "end of the rates of phase 'first' must be at least 0"),
-        (Rates(1.0, power=0.0), "power of the rates of phase 'first' must be at"),
-        (Rates(1.0, drop_factor=-1.0), "drop_factor of the rates of phase 'first'"),
         (
-            Rates(1.0, warmup_epochs=-1.0),
-            "warmup_steps of the rates of phase 'first' must be at least 0; got -10.",
+            Schedule(peak_value=0.0),
+            "peak_value of the schedule of phase 'first' must be at least 1e-30; got",
+        ),
+        (Schedule(peak_value=math.inf), "must be at least 1e-30, and finite; got inf."),
+        (
+            Schedule(peak_value=1.0, init_value=-0.5),
+            "init_value of the schedule of phase 'first' must be at",
         ),
         (
-            Rates(1.0, decay="linear"),
-            "decay of the rates of phase 'first' must be one of polynomial, cosine,"
+            Schedule(peak_value=1.0, end_value=-0.5),
+            "end_value of the schedule of phase 'first' must be at least 0",
+        ),
+        (
+            Schedule(peak_value=1.0, power=0.0),
+            "power of the schedule of phase 'first' must be at",
+        ),
+        (
+            Schedule(peak_value=1.0, decay_factor=-1.0),
+            "decay_factor of the schedule of phase 'first'",
+        ),
+        (
+            Schedule(peak_value=1.0, warmup_length=-1.0),
+            "warmup_length of the schedule of phase 'first' must be at least 0; got -"
+            "10.",
+        ),
+        (
+            Schedule(peak_value=1.0, decay="linear"),
+            "decay of the schedule of phase 'first' must be one of polynomial, cosine,"
             " steps, none; got linear.",
         ),
         (
-            Rates(1.0, decay="steps", drop_epochs=(2.0, 1.0)),
-            "drop_epochs of phase 'first' must ascend from 0 on; got the steps [20,",
+            Schedule(peak_value=1.0, decay="steps", boundaries=(2.0, 1.0)),
+            "must ascend and be at least 0; got, in steps, [20, 10]",
         ),
         (
-            Rates(1.0, decay="steps", drop_epochs=(-1.0, 1.0)),
-            "drop_epochs of phase 'first' must ascend from 0 on; got the steps [-10,",
+            Schedule(peak_value=1.0, decay="steps", boundaries=(-1.0, 1.0)),
+            "boundaries of the schedule of phase 'first' must ascend and be at least",
         ),
     ],
 )
-def test_rates_of_a_phase_are_refused_by_their_names(rates, words):
-    assert words in refusal(with_first(rates=rates))
+def test_rates_of_a_phase_are_refused_by_their_names(schedule, words):
+    assert words in refusal(with_first(schedule=schedule))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("model", "vgg", "model of the recipe small must be one of resnet9, "),
+        ("model", "vgg", "model of the recipe small must be one of resnet"),
         ("optimizer", "adam", "optimizer of the recipe small must be one of momentum"),
         ("ema_decay", 1.0, "ema_decay of the recipe small must be in [0, 1); got 1.0."),
         ("clip_norm", -1.0, "clip_norm of the recipe small must be at least 0; got"),
-        ("batch_norm_decay", 1.0, "batch_norm_decay of the recipe small must be in"),
+        (
+            "batch_norm_momentum",
+            1.0,
+            "batch_norm_momentum of the recipe small must be in",
+        ),
         ("eval_crop", "middle", "eval_crop of the recipe small must be one of crop_"),
     ],
 )
@@ -256,4 +290,4 @@ def test_a_first_phase_that_is_none_is_refused_with_those_that_are():
     assert refusal(SMALL, first_phase="third") == (
         "--first_phase must be one of first, second; got third."
     )
-    assert resolve(SMALL, first_phase="second").first_phase == "second"
+    assert resolved(SMALL, first_phase="second").first_phase == "second"

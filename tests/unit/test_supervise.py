@@ -8,7 +8,7 @@ import pytest
 from data_prep.errors import UserError
 from launch import supervise
 from resnet import checkpoint_folders, failure_file
-from resnet import config as configs
+from resnet.config import save_config
 from resnet.stop_signals import REQUEUE_EXIT_CODE
 from tests.unit.small_checkpoint import save
 
@@ -68,7 +68,7 @@ def starts(tmp_path) -> list[str]:
 
 def save_settings(make_config, model_dir, **changes) -> None:
     config = make_config(**changes)
-    configs.save(dataclasses.replace(config, model_dir=str(model_dir)))
+    save_config(dataclasses.replace(config, model_dir=str(model_dir)))
 
 
 def test_a_run_whose_last_step_is_saved_is_done(

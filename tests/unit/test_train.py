@@ -12,9 +12,8 @@ from PIL import Image
 
 from data_prep.records import manifest
 from resnet import checkpoints, evaluations, metrics_file, metrics_log, saving, train
-from resnet import config as configs
 from resnet.checkpoint_folders import saved_steps
-from resnet.config import Config
+from resnet.config import Config, save_config
 from resnet.data import input_pipeline, record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
@@ -37,7 +36,7 @@ SETTINGS = {
     "train_steps": 6,
     "warmup_steps": 2,
     "weight_decay": 0.01,
-    "batch_norm_decay": 0.9,
+    "batch_norm_momentum": 0.9,
     "label_smoothing": 0.0,
 }
 
@@ -79,7 +78,7 @@ def run(make_config, records) -> Callable[..., None]:
             **{**SETTINGS, "model_dir": str(model_dir), **changes},
         )
         share = share or ExampleShard(records, 0, 1, NUM_EXAMPLES)
-        configs.save(own)
+        save_config(own)
         eval_share = share if own.mode == "train_and_eval" else None
         train.train_and_evaluate(own, share, eval_share, ALONE, 2, signals)
 

@@ -17,39 +17,45 @@ from resnet import (
     step_settings,
     train,
 )
-from resnet import config as configs
 from resnet.checkpoint_folders import of_step, saved_steps
-from resnet.config import Config
+from resnet.config import Config, save_config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed import Communicator
 from resnet.placement import Place
-from resnet.recipe import Rates, Recipe, RecipePhase
+from resnet.recipe import Recipe, RecipePhase
+from resnet.resolve import resolve
+from resnet.schedules import Schedule
 from resnet.stop_signals import Preempted
 
 STEP = 6 / 13  # Epochs of a step of 6 examples, of 13.
 RECIPE = Recipe(
-    *("two phases", "a test", "resnet9", 32, 6, 13),
+    name="two phases",
+    source="a test",
+    model="resnet9",
+    image_size=32,
+    global_batch_size=6,
+    num_train_examples=13,
     phases=(
         RecipePhase(
             name="first",
             epochs=3 * STEP,
-            rates=Rates(0.05, start=0.02, warmup_epochs=STEP),
+            schedule=Schedule(peak_value=0.05, init_value=0.02, warmup_length=STEP),
             weight_decay=0.01,
             augmentation="random_shift",
         ),
         RecipePhase(
             name="second",
             epochs=3 * STEP,
-            rates=Rates(0.03, decay="none"),
-            fresh_momentum=True,
+            schedule=Schedule(peak_value=0.03, decay="none"),
+            reset_momentum=True,
             momentum=0.5,
             weight_decay=0.1,
             label_smoothing=0.1,
             augmentation="random_shift",
         ),
     ),
-    batch_norm_decay=0.9,
+    batch_norm_momentum=0.9,
     nesterov=False,
     momentum_correction=True,
     ema_decay=0.5,
@@ -62,12 +68,12 @@ FULL = dataclasses.replace(
         dataclasses.replace(
             RECIPE.phases[0],
             augmentation="random_resized_crop",
-            smallest_crop=0.3,
+            min_crop_area=0.3,
             mixup=0.3,
             random_augment=5.0,
         ),
         dataclasses.replace(
-            RECIPE.phases[1], fresh_momentum=False, image_size=48, cutmix=1.0
+            RECIPE.phases[1], reset_momentum=False, image_size=48, cutmix=1.0
         ),
     ),
     optimizer="lars",
@@ -108,9 +114,9 @@ def run(numbered_set) -> Callable[..., None]:
             "model_dir": str(model_dir),
             **given,
         }
-        config = configs.resolve(recipe, given, 13, ("a", "b", "c", "d"))
+        config = resolve(recipe, given, 13, ("a", "b", "c", "d"))
         assert [phase.num_steps for phase in config.phases] == [3, 3]
-        configs.save(config)
+        save_config(config)
         signals = None if leave_after is None else LeaveAfter(leave_after)
         shard, alone = ExampleShard(records, 0, 1, 13), Communicator(Place())
         train.train_and_evaluate(config, shard, None, alone, 1, signals)  # type: ignore[arg-type]
@@ -217,7 +223,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
     run, whole, tmp_path, fresh
 ):
     first, second = RECIPE.phases
-    second = dataclasses.replace(second, fresh_momentum=fresh)
+    second = dataclasses.replace(second, reset_momentum=fresh)
     recipe = dataclasses.replace(RECIPE, phases=(first, second))
     run(
         tmp_path,
@@ -233,7 +239,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
 
 def test_a_phase_that_is_not_fresh_goes_on_with_its_velocities(run, whole, tmp_path):
     first, second = RECIPE.phases
-    second = dataclasses.replace(second, fresh_momentum=False)
+    second = dataclasses.replace(second, reset_momentum=False)
     run(tmp_path, dataclasses.replace(RECIPE, phases=(first, second)))
     assert_same(tmp_path, whole, 3, ("model/", "velocity/", "ema/"))
     with pytest.raises(AssertionError):

@@ -12,15 +12,15 @@ from resnet.config import Config
 from resnet.distributed import Communicator
 from resnet.phases import Phase
 from resnet.placement import Place
-from resnet.schedules import Curve
+from resnet.schedules import Schedule
 from resnet.train_state import TrainState
 from tests.unit.changed_settings import changed
 
 ALONE = Communicator(Place())
-FALLING = Curve(start=0.0, peak=0.1, decay_end=9)
+FALLING = Schedule(init_value=0.0, peak_value=0.1, decay_end=9)
 PHASES = (
-    Phase("first", 4, FALLING, weight_decay=0.5),
-    Phase("second", 5, None, weight_decay=2.0),
+    Phase(name="first", num_steps=4, schedule=FALLING, weight_decay=0.5),
+    Phase(name="second", num_steps=5, schedule=None, weight_decay=2.0),
 )
 
 

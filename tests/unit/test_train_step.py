@@ -29,7 +29,7 @@ def config(make_config) -> Config:
         model="resnet9",
         global_batch_size=8,
         weight_decay=0.01,
-        batch_norm_decay=0.9,
+        batch_norm_momentum=0.9,
         label_smoothing=0.0,
     )
 

@@ -5,20 +5,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import imagenet_recipes, scaling, small_recipes
+from resnet import (
+    cifar10_recipes,
+    digits_recipes,
+    imagenet_recipes,
+    imagenette_recipes,
+)
 from resnet.phases import Phase
-from resnet.recipe import Rates, Recipe, RecipePhase
-from resnet.schedules import Curve, learning_rate
+from resnet.recipe import Recipe, RecipePhase
+from resnet.resolve import contradictions, phases_in_steps
+from resnet.schedules import Schedule, learning_rate
 
 TPU = imagenet_recipes.TPU_90EP_24K
 COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
 NUM_IMAGENET = 1_281_167
 # 40 examples in batches of 4: 10 steps an epoch.
 TWO_PHASES = Recipe(
-    *("two", "here", "resnet18", 32, 4, 40),
+    name="two",
+    source="here",
+    model="resnet18",
+    image_size=32,
+    global_batch_size=4,
+    num_train_examples=40,
     phases=(
-        RecipePhase(4, Rates(1.0, warmup_epochs=1), "first"),
-        RecipePhase(2, name="second", weight_decay=1e-4),
+        RecipePhase(
+            epochs=4, schedule=Schedule(peak_value=1.0, warmup_length=1), name="first"
+        ),
+        RecipePhase(epochs=2, name="second", weight_decay=1e-4),
     ),
 )
 
@@ -29,7 +42,7 @@ def fit(
     num_train_examples: int | None = None,
     **given,
 ) -> tuple[Phase, ...]:
-    return scaling.fit(
+    return phases_in_steps(
         recipe,
         given,
         batch or recipe.global_batch_size,
@@ -37,11 +50,11 @@ def fit(
     )
 
 
-def curve_of(*arguments, **given) -> Curve:
+def schedule_of(*arguments, **given) -> Schedule:
     """Returns the rates of a run of one phase."""
     (phase,) = fit(*arguments, **given)
-    assert phase.curve is not None
-    return phase.curve
+    assert phase.schedule is not None
+    return phase.schedule
 
 
 def lengths(phases: tuple[Phase, ...]) -> list[int]:
@@ -53,10 +66,10 @@ def test_another_batch_scales_rates_and_steps():
     # A third of the batch: three times the steps, a third of the rate. The start is 0.1
     # whatever the batch.
     assert phase.num_steps == 14_040
-    assert phase.curve == Curve(
-        start=0.1,
-        peak=pytest.approx(1.6, rel=1e-15),
-        warmup_steps=780,
+    assert phase.schedule == Schedule(
+        init_value=0.1,
+        peak_value=pytest.approx(1.6, rel=1e-15),
+        warmup_length=780,
         decay_start=780,
         decay_end=14_040,
     )
@@ -64,48 +77,50 @@ def test_another_batch_scales_rates_and_steps():
 
 def test_a_start_that_scales_does_so():
     first, _, third, *_ = fit(COLLAPSE, 8192)
-    assert (first.curve.start, first.curve.peak) == (0.1, 3.2)
-    assert (third.curve.start, third.curve.peak) == (0.51, 1.528)
+    assert (first.schedule.init_value, first.schedule.peak_value) == (0.1, 3.2)
+    assert (third.schedule.init_value, third.schedule.peak_value) == (0.51, 1.528)
 
 
 def test_a_given_start_that_is_the_recipes_own_leaves_the_peak():
-    rates = Rates(0.1, start=0.01, warmup_epochs=1)
+    rates = Schedule(peak_value=0.1, init_value=0.01, warmup_length=1)
     recipe = dataclasses.replace(
-        small_recipes.IMAGENETTE, phases=(RecipePhase(16, rates),)
+        imagenette_recipes.IMAGENETTE, phases=(RecipePhase(epochs=16, schedule=rates),)
     )
-    assert curve_of(recipe, 128).peak == pytest.approx(0.2, rel=1e-15)
-    curve = curve_of(recipe, 128, base_learning_rate=0.02)
-    assert (curve.start, curve.peak) == pytest.approx((0.02, 0.2), rel=1e-15)
-    curve = curve_of(recipe, 128, base_learning_rate=0.03)
-    assert curve.peak == pytest.approx(0.3, rel=1e-15)
+    assert schedule_of(recipe, 128).peak_value == pytest.approx(0.2, rel=1e-15)
+    schedule = schedule_of(recipe, 128, base_learning_rate=0.02)
+    assert (schedule.init_value, schedule.peak_value) == pytest.approx(
+        (0.02, 0.2), rel=1e-15
+    )
+    schedule = schedule_of(recipe, 128, base_learning_rate=0.03)
+    assert schedule.peak_value == pytest.approx(0.3, rel=1e-15)
 
 
 def test_phases_scale_with_the_batch():
     found = fit(COLLAPSE, 8192)
     assert lengths(found) == [3900, 1875, 2375, 2375, 780]
-    assert [one.curve.warmup_steps for one in found] == [780, 0, 500, 500, 0]
-    assert [one.curve.decay_end for one in found] == [9360, 3750, 3750, 3750, 780]
+    assert [one.schedule.warmup_length for one in found] == [780, 0, 500, 500, 0]
+    assert [one.schedule.decay_end for one in found] == [9360, 3750, 3750, 3750, 780]
 
 
 def test_at_a_small_batch_the_warm_up_does_not_fall():
-    curve = curve_of(batch=64)  # 4.8 * 64 / 24,576 = 0.0125.
-    assert curve.peak == pytest.approx(0.0125, rel=1e-15)
-    assert curve.start == curve.peak
+    schedule = schedule_of(batch=64)  # 4.8 * 64 / 24,576 = 0.0125.
+    assert schedule.peak_value == pytest.approx(0.0125, rel=1e-15)
+    assert schedule.init_value == schedule.peak_value
 
 
 def test_without_a_rule_another_batch_leaves_the_rates():
     (phase,) = fit(imagenet_recipes.LARS_42EP_8K, 4096)
     assert phase.num_steps == 13_754  # Twice 6877.
-    assert phase.curve.warmup_steps == 1564  # 1563.9.
-    assert phase.curve.peak == 17.0
-    assert phase.curve.end == 1e-4
+    assert phase.schedule.warmup_length == 1564  # 1563.9.
+    assert phase.schedule.peak_value == 17.0
+    assert phase.schedule.end_value == 1e-4
 
 
 def test_another_data_set_has_its_own_number_of_steps():
     (phase,) = fit(num_train_examples=1_000_000)
     assert phase.num_steps == 3653  # 4680 / 1.281167 = 3652.9.
-    assert phase.curve.warmup_steps == 203  # 260 / 1.281167 = 202.9.
-    assert phase.curve.peak == 4.8
+    assert phase.schedule.warmup_length == 203  # 260 / 1.281167 = 202.9.
+    assert phase.schedule.peak_value == 4.8
 
 
 def test_phases_scale_with_the_data_set():
@@ -113,21 +128,21 @@ def test_phases_scale_with_the_data_set():
     # Ends: 559.92, 829.11, 1170.09, 1511.06 and 1623.05.
     found = fit(COLLAPSE, 64, 1437)
     assert lengths(found) == [560, 269, 341, 341, 112]
-    assert found[0].curve.peak == 0.025
-    assert found[0].curve.start == 0.025  # And not 0.1.
-    assert [one.curve.warmup_steps for one in found] == [112, 0, 72, 72, 0]
+    assert found[0].schedule.peak_value == 0.025
+    assert found[0].schedule.init_value == 0.025  # And not 0.1.
+    assert [one.schedule.warmup_length for one in found] == [112, 0, 72, 72, 0]
 
 
 def test_a_warm_up_is_rounded_to_the_nearest_step():
     # 5 epochs are 781.96 steps of 8192, 1563.92 of 4096 and 390.98 of 16,384.
-    assert curve_of(imagenet_recipes.GOYAL_90EP_8K).warmup_steps == 782
-    assert curve_of(imagenet_recipes.GOYAL_90EP_8K, 4096).warmup_steps == 1564
-    assert curve_of(imagenet_recipes.GOYAL_90EP_8K, 16_384).warmup_steps == 391
+    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K).warmup_length == 782
+    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K, 4096).warmup_length == 1564
+    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K, 16_384).warmup_length == 391
 
 
 def test_drops_scale_with_the_batch():
     # 30, 60 and 80 epochs of 312.785 steps: 9383.5, 18,767.1 and 25,022.8.
-    assert curve_of(imagenet_recipes.GOYAL_90EP_8K, 4096).drops == (
+    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K, 4096).boundaries == (
         9384,
         18_767,
         25_023,
@@ -136,55 +151,55 @@ def test_drops_scale_with_the_batch():
 
 def test_a_longer_run_of_one_phase_keeps_its_warm_up():
     (phase,) = fit(train_steps=9360)
-    assert phase.num_steps == phase.curve.decay_end == 9360
-    assert phase.curve.warmup_steps == phase.curve.decay_start == 260
+    assert phase.num_steps == phase.schedule.decay_end == 9360
+    assert phase.schedule.warmup_length == phase.schedule.decay_start == 260
     (phase,) = fit(train_epochs=18.0)
-    assert phase.num_steps == phase.curve.decay_end == 938  # 18 * 52.1308 = 938.4.
-    assert phase.curve.warmup_steps == 260
+    assert phase.num_steps == phase.schedule.decay_end == 938  # 18 * 52.1308 = 938.4.
+    assert phase.schedule.warmup_length == 260
 
 
 def test_a_shorter_run_drops_sooner():
     (phase,) = fit(imagenet_recipes.GOYAL_90EP_8K, train_epochs=45.0)
     assert phase.num_steps == 7038  # 45 * 156.3925 = 7037.7.
     # 15, 30 and 40 epochs: 2345.9, 4691.8 and 6255.7.
-    assert phase.curve.drops == (2346, 4692, 6256)
-    assert phase.curve.warmup_steps == 782
+    assert phase.schedule.boundaries == (2346, 4692, 6256)
+    assert phase.schedule.warmup_length == 782
 
 
 def test_a_given_warm_up_is_taken_in_steps_and_in_epochs():
-    assert curve_of(warmup_steps=10).warmup_steps == 10
-    assert curve_of(warmup_steps=10).decay_start == 10
-    assert curve_of(warmup_epochs=2.5).warmup_steps == 130  # 130.3.
-    assert curve_of(warmup_epochs=0.0).warmup_steps == 0
+    assert schedule_of(warmup_steps=10).warmup_length == 10
+    assert schedule_of(warmup_steps=10).decay_start == 10
+    assert schedule_of(warmup_epochs=2.5).warmup_length == 130  # 130.3.
+    assert schedule_of(warmup_epochs=0.0).warmup_length == 0
 
 
 def test_epochs_given_become_steps():
     (phase,) = fit(
-        small_recipes.DIGITS,
+        digits_recipes.DIGITS,
         num_train_examples=1000,
         train_epochs=2.5,
         warmup_epochs=0.5,
     )
     assert phase.num_steps == 39  # 2.5 * 1000 / 64 = 39.06.
-    assert phase.curve.warmup_steps == 8  # 7.8.
+    assert phase.schedule.warmup_length == 8  # 7.8.
 
 
 def test_whole_epochs_of_whole_batches_have_whole_steps():
     # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
-    (phase,) = fit(small_recipes.DIGITS, 100, 29, train_epochs=100.0)
+    (phase,) = fit(digits_recipes.DIGITS, 100, 29, train_epochs=100.0)
     assert phase.num_steps == 29
 
 
 def test_training_is_at_least_one_step():
-    (phase,) = fit(small_recipes.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
+    (phase,) = fit(digits_recipes.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
     assert phase.num_steps == 1
 
 
 def test_another_length_stretches_all_phases_with_their_warm_ups():
     found = fit(COLLAPSE, train_steps=2261)  # A tenth.
     assert lengths(found) == [780, 375, 475, 475, 156]
-    assert [one.curve.warmup_steps for one in found] == [156, 0, 100, 100, 0]
-    assert [one.curve.decay_end for one in found] == [1872, 750, 750, 750, 156]
+    assert [one.schedule.warmup_length for one in found] == [156, 0, 100, 100, 0]
+    assert [one.schedule.decay_end for one in found] == [1872, 750, 750, 750, 156]
     found = fit(COLLAPSE, train_epochs=7.0)
     # 7 * 312.785 = 2189.49 steps, of 22,610: times 0.0968373. Ends: 755.3, 1118.5,
     # 1578.4, 2038.4.
@@ -222,33 +237,38 @@ def test_in_the_shortest_run_each_phase_has_one_step():
 def test_rates_go_on_over_the_phases_that_have_none():
     first, second = fit(TWO_PHASES)
     assert (first.num_steps, second.num_steps) == (40, 20)
-    assert first.curve == Curve(0.0, 1.0, 10, decay_start=10, decay_end=60)
-    assert second.curve is None
+    assert first.schedule == Schedule(
+        init_value=0.0, peak_value=1.0, warmup_length=10, decay_start=10, decay_end=60
+    )
+    assert second.schedule is None
 
 
 def test_a_given_warm_up_of_several_phases_is_as_long_as_it_says():
     first, _ = fit(TWO_PHASES, warmup_epochs=2.0, train_epochs=12.0)
     assert first.num_steps == 80
-    assert first.curve.warmup_steps == 20
+    assert first.schedule.warmup_length == 20
     first, _ = fit(TWO_PHASES, train_epochs=12.0)
-    assert first.curve.warmup_steps == 20  # Its own, stretched.
+    assert first.schedule.warmup_length == 20  # Its own, stretched.
 
 
 def test_a_given_peak_is_taken_as_it_is():
-    curve = curve_of(batch=8192, peak_learning_rate=2.5)
-    assert (curve.start, curve.peak) == (0.1, 2.5)
-    curve = curve_of(peak_learning_rate=0.05)
-    assert (curve.start, curve.peak) == (0.05, 0.05)  # A warm-up does not fall.
+    schedule = schedule_of(batch=8192, peak_learning_rate=2.5)
+    assert (schedule.init_value, schedule.peak_value) == (0.1, 2.5)
+    schedule = schedule_of(peak_learning_rate=0.05)
+    assert (schedule.init_value, schedule.peak_value) == (
+        0.05,
+        0.05,
+    )  # A warm-up does not fall.
 
 
 def test_a_given_start_is_kept_and_moves_the_peak_with_it():
-    curve = curve_of(batch=8192, base_learning_rate=0.2)
-    assert curve.start == 0.2
-    assert curve.peak == pytest.approx(3.2, rel=1e-15)  # 4.8 / 3 * 2.
-    curve = curve_of(
-        small_recipes.CIFAR10, base_learning_rate=0.2
+    schedule = schedule_of(batch=8192, base_learning_rate=0.2)
+    assert schedule.init_value == 0.2
+    assert schedule.peak_value == pytest.approx(3.2, rel=1e-15)  # 4.8 / 3 * 2.
+    schedule = schedule_of(
+        cifar10_recipes.CIFAR10, base_learning_rate=0.2
     )  # Which starts at zero.
-    assert (curve.start, curve.peak) == (0.2, 0.4)
+    assert (schedule.init_value, schedule.peak_value) == (0.2, 0.4)
 
 
 def test_phases_take_what_is_given_for_all_of_them():
@@ -261,7 +281,7 @@ def test_phases_keep_their_own_settings():
     found = fit(COLLAPSE)
     assert [one.weight_decay for one in found] == [5e-5] * 4 + [2e-4]
     assert [one.name for one in found] == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
-    assert all(one.fresh_momentum for one in found)
+    assert all(one.reset_momentum for one in found)
     assert {one.image_size for one in found} == {224}  # The recipe's.
     small, _ = COLLAPSE.phases[:2]
     small = dataclasses.replace(small, image_size=160)
@@ -281,7 +301,7 @@ def test_phases_keep_their_own_settings():
     ],
 )
 def test_what_differs_among_phases_cannot_be_given(name, value):
-    assert scaling.problems_of_given(COLLAPSE, {name: value}) == [
+    assert contradictions(COLLAPSE, {name: value}) == [
         f"--{name} can't be one for the whole run: it differs among the 5 phases of"
         " collapse_72ep_4k. Change it in a recipe file."
     ]
@@ -289,16 +309,16 @@ def test_what_differs_among_phases_cannot_be_given(name, value):
 
 def test_what_is_the_same_in_all_phases_can_be_given():
     given = {"momentum": 0.8, "image_size": 128, "mixup": 0.2, "train_epochs": 7.0}
-    assert scaling.problems_of_given(COLLAPSE, given) == []
+    assert contradictions(COLLAPSE, given) == []
     rates = {"peak_learning_rate": 1.0, "warmup_steps": 5}
-    assert scaling.problems_of_given(TWO_PHASES, rates) == []
-    assert scaling.problems_of_given(TPU, {"weight_decay": 1e-4, **rates}) == []
+    assert contradictions(TWO_PHASES, rates) == []
+    assert contradictions(TPU, {"weight_decay": 1e-4, **rates}) == []
 
 
 @pytest.mark.parametrize("what", ["train", "warmup"])
 def test_steps_and_epochs_exclude_each_other(what):
     given = {f"{what}_steps": 300, f"{what}_epochs": 1.0}
-    assert scaling.problems_of_given(TPU, given) == [
+    assert contradictions(TPU, given) == [
         f"--{what}_steps and --{what}_epochs exclude each other; got both."
     ]
 
@@ -317,27 +337,33 @@ def test_a_warm_up_as_long_as_the_training_is_refused():
     with pytest.raises(UserError) as caught:
         fit(train_steps=260)
     assert str(caught.value) == (
-        "the warm-up must end before the training; got warmup_steps=260, 260 steps in"
+        "the warmup must end before the training; got warmup_steps=260, 260 steps in"
         " all of phase 'train'. Shorten it (--warmup_steps, or a recipe file if each"
-        " phase has rates of its own), or train longer."
+        " phase has a schedule of its own), or train longer."
     )
-    assert curve_of(train_steps=261).warmup_steps == 260
+    assert schedule_of(train_steps=261).warmup_length == 260
 
 
 def test_a_warm_up_must_end_within_its_phase():
-    part = RecipePhase(2, Rates(1.0, warmup_epochs=2.0), "slow")
+    part = RecipePhase(
+        epochs=2, schedule=Schedule(peak_value=1.0, warmup_length=2.0), name="slow"
+    )
     recipe = dataclasses.replace(TWO_PHASES, phases=(*TWO_PHASES.phases, part))
     with pytest.raises(UserError, match=r"=20, 20 steps in all of phase 'slow'\."):
         fit(recipe)
 
 
 def test_a_decay_must_end_behind_its_beginning():
-    part = RecipePhase(4, Rates(1.0, warmup_epochs=2.0, decay_epochs=2.0), "short")
+    part = RecipePhase(
+        epochs=4,
+        schedule=Schedule(peak_value=1.0, warmup_length=2.0, decay_end=2.0),
+        name="short",
+    )
     recipe = dataclasses.replace(TWO_PHASES, phases=(part,))
     with pytest.raises(UserError) as caught:
         fit(recipe)
     assert str(caught.value) == (
-        "a decay must end after the warm-up that it begins from; got the end 20 and the"
+        "a decay must end after the warmup that it begins from; got the end 20 and the"
         " beginning 20 in steps of phase 'short'"
     )
 
@@ -347,29 +373,35 @@ def test_a_given_warm_up_does_not_fall():
     with pytest.raises(UserError) as caught:
         fit(**given)
     assert str(caught.value) == (
-        "a warm-up must not fall: --base_learning_rate must be at most the peak; got"
-        " 0.2 and 0.1. Lower it, or raise --peak_learning_rate."
+        "the learning rate can't fall in a warmup: --base_learning_rate must be at most"
+        " the peak; got 0.2 and 0.1. Lower it, or raise --peak_learning_rate."
     )
-    assert curve_of(**given, warmup_steps=0).peak == 0.1
+    assert schedule_of(**given, warmup_steps=0).peak_value == 0.1
 
 
 def test_rates_by_the_root_of_the_batch():
-    recipe = small_recipes.IMAGENETTE_LARS
-    assert curve_of(recipe, batch=16).peak == pytest.approx(0.1 * (16 / 64) ** 0.5)
+    recipe = imagenette_recipes.IMAGENETTE_LARS
+    assert schedule_of(recipe, batch=16).peak_value == pytest.approx(
+        0.1 * (16 / 64) ** 0.5
+    )
 
 
-def one_phase(rates: Rates) -> Recipe:
-    return dataclasses.replace(TWO_PHASES, phases=(RecipePhase(4, rates),))
+def one_phase(rates: Schedule) -> Recipe:
+    return dataclasses.replace(
+        TWO_PHASES, phases=(RecipePhase(epochs=4, schedule=rates),)
+    )
 
 
 def test_the_rate_at_the_end_scales_with_the_others_and_is_no_more_than_the_peak():
-    recipe = one_phase(Rates(0.5, end=0.01))
-    assert curve_of(recipe, batch=8).end == 0.02
-    assert curve_of(recipe, peak_learning_rate=0.001).end == 0.001
+    recipe = one_phase(Schedule(peak_value=0.5, end_value=0.01))
+    assert schedule_of(recipe, batch=8).end_value == 0.02
+    assert schedule_of(recipe, peak_learning_rate=0.001).end_value == 0.001
 
 
 def test_drops_that_fall_on_one_step_count_all():
-    rates = Rates(1.0, decay="steps", drop_epochs=(0.5, 0.51), drop_factor=0.1)
-    curve = curve_of(one_phase(rates))
-    assert curve.drops == (5, 5)
-    assert learning_rate(curve, 5) == pytest.approx(0.01)
+    rates = Schedule(
+        peak_value=1.0, decay="steps", boundaries=(0.5, 0.51), decay_factor=0.1
+    )
+    schedule = schedule_of(one_phase(rates))
+    assert schedule.boundaries == (5, 5)
+    assert learning_rate(schedule, 5) == pytest.approx(0.01)

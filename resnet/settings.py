@@ -1,0 +1,100 @@
+"""How a setting is declared: once, as a field of a dataclass with all that is known.
+
+Bounds checks, command-line flags, recipe files, overrides and `--explain` read the
+declaration, so a new setting is one such field and the code that uses it.
+"""
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LARGEST_COUNT = 2**31
+BELOW_ONE = math.nextafter(1, 0)
+AT_LEAST_ZERO = (0, math.inf)
+ABOVE_ZERO = (1e-30, math.inf)
+FRACTION = (0, BELOW_ONE)
+COUNT = (1, LARGEST_COUNT)
+COUNT_OR_ZERO = (0, LARGEST_COUNT)
+
+_KEY = "declaration"
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is known of a setting, apart from its name, its type and its default.
+
+    Attributes:
+        help: One sentence for the reference of flags; `{names}` in it stands for the
+            allowed names.
+        bounds: The lowest and the highest allowed number; None for no bounds.
+        names: The allowed names; empty for any.
+        interval_units: The units of a setting that is an interval, as
+            `intervals.parse` takes them; empty for other settings.
+        flag: The name of the command-line flag if it isn't that of the field; None if
+            the setting has no flag.
+        decides_the_result: Whether a run can't be resumed with another value.
+        decisive_part: A function that returns the part of the value that decides the
+            result.
+    """
+
+    help: str = ""
+    bounds: tuple[float, float] | None = None
+    names: tuple[str, ...] = ()
+    interval_units: str = ""
+    flag: str | None = ""
+    decides_the_result: bool = True
+    decisive_part: Callable[[Any], Any] = _itself
+
+
+def setting(default: Any = dataclasses.MISSING, help: str = "", **known: Any) -> Any:  # noqa: A002
+    """Returns a field of a dataclass that declares a setting.
+
+    Args:
+        default: The default; a setting without one must be given.
+        help: As in `Declaration`.
+        known: The other attributes of `Declaration`.
+    """
+    return dataclasses.field(
+        default=default, metadata={_KEY: Declaration(help, **known)}
+    )
+
+
+@functools.cache
+def declarations(*kinds: type) -> dict[str, Declaration]:
+    """Returns the declarations in dataclasses and their bases, by the fields' names.
+
+    Where several declare a name, the first one that has a flag counts.
+    """
+    declared: dict[str, Declaration] = {}
+    bases = [base for kind in kinds for base in reversed(kind.__mro__)]
+    for base in filter(dataclasses.is_dataclass, bases):
+        for field in dataclasses.fields(base):
+            found = field.metadata.get(_KEY)
+            known = declared.get(field.name)
+            if found and (
+                known is None or (known.flag is None and found.flag is not None)
+            ):
+                declared[field.name] = found
+    return declared
+
+
+def flag_name(name: str, declaration: Declaration) -> str:
+    """Returns the name of the flag of a setting; without one, that of the setting."""
+    return declaration.flag or name
+
+
+def value_type(kind: type, name: str) -> type:
+    """Returns the type of the values of a field, apart from None."""
+    hint = typing.get_type_hints(kind)[name]
+    if isinstance(hint, types.UnionType):
+        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+    return typing.cast(type, hint)
