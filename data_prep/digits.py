@@ -1,4 +1,4 @@
-"""Writes scikit-learn's handwritten digits as class folders of picture files.
+"""Writes scikit-learn's handwritten digits as class folders of image files.
 
 python data_prep/digits.py --digits_dir DIR
 
@@ -24,7 +24,7 @@ from data_prep import errors
 from data_prep.records import tfrecord_format
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("digits_dir", None, "New folder for the pictures.")
+flags.DEFINE_string("digits_dir", None, "New folder for the images.")
 
 NUM_VALIDATION = 360  # A fifth.
 IMAGE_SIZE = 32  # Pixels a side; the originals' 8 are too few for a convolutional net.
@@ -33,7 +33,7 @@ _BRIGHTEST = 16  # Of the originals' pixels; the darkest is 0.
 
 
 def main() -> None:
-    """Writes the pictures to the flag's folder, or raises `errors.UserError`."""
+    """Writes the images to the flag's folder, or raises `errors.UserError`."""
     if not FLAGS.digits_dir:
         raise errors.UserError(f"--digits_dir is needed: {FLAGS['digits_dir'].help}")
     try:
@@ -55,14 +55,14 @@ def run() -> None:
 def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     """Writes the digits to `train/<digit>/<index>.jpg` and `validation/<digit>/...`.
 
-    The pictures are grey, 32x32. Which are held out for validation never changes; they
+    The images are grey, 32x32. Which are held out for validation never changes; they
     are in the same proportions as the rest. The index is that of scikit-learn's array.
 
     Args:
         digits_dir: A folder that is empty or does not exist. It appears whole.
 
     Returns:
-        Number of train and of validation pictures.
+        Number of train and of validation images.
 
     Raises:
         errors.UserError: If the folder isn't empty.
@@ -90,7 +90,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
             for index in indices:
                 class_folder = partial / split / str(digits.target[index])
                 class_folder.mkdir(parents=True, exist_ok=True)
-                _to_picture(digits.images[index]).save(
+                _to_image(digits.images[index]).save(
                     class_folder / f"{index:04d}.jpg", quality=JPEG_QUALITY
                 )
         os.replace(partial, folder)
@@ -100,7 +100,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     return len(train), len(validation)
 
 
-def _to_picture(pixels: np.ndarray) -> Image.Image:
+def _to_image(pixels: np.ndarray) -> Image.Image:
     grey = np.round(pixels * (255 / _BRIGHTEST)).astype(np.uint8)
     size = (IMAGE_SIZE, IMAGE_SIZE)
     return Image.fromarray(grey).resize(size, Image.Resampling.BICUBIC)

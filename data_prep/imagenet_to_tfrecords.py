@@ -1,10 +1,10 @@
-"""Converts labelled pictures into record files for training.
+"""Converts labelled images into record files for training.
 
 python data_prep/imagenet_to_tfrecords.py --raw_data_dir RAW --local_scratch_dir RECORDS
 python data_prep/imagenet_to_tfrecords.py --tfds_name NAME --local_scratch_dir RECORDS
 python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
-RAW holds train/<class>/* and, in validation/, either class folders or pictures whose
+RAW holds train/<class>/* and, in validation/, either class folders or images whose
 classes are in RAW/synset_labels.txt; or ImageNet's archives as they are downloaded.
 RECORDS gets train/train-00000-of-01024 and so on, offsets files and, last,
 manifest.json. The same command again goes on with a conversion that was interrupted.
@@ -33,7 +33,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "raw_data_dir",
     None,
-    "Folder with the pictures, in train/ and validation/, or with ImageNet's archives.",
+    "Folder with the images, in train/ and validation/, or with ImageNet's archives.",
 )
 flags.DEFINE_string(
     "tfds_name",
@@ -63,13 +63,13 @@ flags.DEFINE_enum(
     "on_bad_image",
     "fail",
     ["fail", "skip"],
-    "What a picture that can't be decoded does: end the conversion, or be left out"
+    "What an image that can't be decoded does: end the conversion, or be left out"
     " (the manifest names it). One that can't be read always ends it.",
 )
 flags.DEFINE_bool(
     "apply_exif_orientation",
     False,
-    "Turn pictures as their EXIF data says; the published recipes don't.",
+    "Turn images as their EXIF data says; the published recipes don't.",
 )
 flags.DEFINE_bool(
     "verify", False, "Read the finished set in --local_scratch_dir and check it."
@@ -254,7 +254,7 @@ def _verify() -> int:
         if record_set is None:
             raise errors.UserError(
                 f"--verify needs a finished set in {folder}; there is no"
-                f" {manifest.FILE_NAME}. Convert the pictures, or start the conversion"
+                f" {manifest.FILE_NAME}. Convert the images, or start the conversion"
                 " again to finish it"
             )
         return _verify_set(record_set)

@@ -54,12 +54,12 @@ def pytest_make_collect_report() -> Generator[
 
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a converted set: 3 classes, 24 training and 11 validation pictures."""
+    """Returns a converted set: 3 classes, 24 training and 11 validation images."""
     return made_once(tmp_path_factory, "tiny", _make_tiny_set) / "records"
 
 
 def _make_tiny_set(folder: Path) -> None:
-    """Draws pictures into `raw` and converts them into `records`."""
+    """Draws images into `raw` and converts them into `records`."""
     random = np.random.default_rng(0)
     for split, counts in (("train", (8, 8, 8)), ("validation", (4, 4, 3))):
         for label, count in enumerate(counts):

@@ -21,7 +21,7 @@ def find_finished(
     Args:
         plan: Of the conversion.
         num_processes: At least 1.
-        report_images: Called with the number of pictures of each shard that is kept.
+        report_images: Called with the number of images of each shard that is kept.
     """
     checks = [
         shards.ShardCheck(
@@ -56,11 +56,11 @@ def write_shards(
         plan: Of the conversion.
         finished: Paths of the shards that are kept as they are.
         num_processes: At least 1. Each one writes whole shards.
-        report_images: Called with the number of pictures of each shard that is done.
+        report_images: Called with the number of images of each shard that is done.
 
     Raises:
-        UserError: If a picture can't be decoded or a process died.
-        OSError: If a picture can't be read or a shard can't be written.
+        UserError: If an image can't be decoded or a process died.
+        OSError: If an image can't be read or a shard can't be written.
     """
     num_missing = len(plan.paths) - len(finished)
     if num_missing:

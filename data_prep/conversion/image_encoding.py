@@ -1,4 +1,4 @@
-"""Turns a picture file of any common kind into the JPEG that goes into a record."""
+"""Turns an image file of any common kind into the JPEG that goes into a record."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from data_prep.conversion.jpeg_header import JpegHeader
 from data_prep.errors import UserError
 
 # Makes the loss of a second compression invisible, at about twice the size of usual
-# photographs; few pictures of a set need it.
+# photographs; few images of a set need it.
 JPEG_QUALITY = 95
 JPEG_SUBSAMPLING = 0  # 4:4:4: PNG and GIF drawings have sharp edges in colour too.
 # TensorFlow decodes fewer than 2^29 bytes (jpeg_mem.cc); Pillow's limit is the same.
@@ -52,7 +52,7 @@ class EncodedImage:
         data: In RGB or grey.
         height: In pixels.
         width: In pixels.
-        converted_from: What the picture was if `data` is not its own file: "PNG",
+        converted_from: What the image was if `data` is not its own file: "PNG",
             "16-bit PNG", "CMYK JPEG", "EXIF orientation" and so on; None if it is.
     """
 
@@ -65,12 +65,12 @@ class EncodedImage:
 def to_jpeg(
     data: bytes, name: str, apply_exif_orientation: bool = False
 ) -> EncodedImage:
-    """Returns a picture as a JPEG file in RGB or grey.
+    """Returns an image as a JPEG file in RGB or grey.
 
     A JPEG in RGB or grey is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP,
     the first frame of a GIF) becomes a new RGB JPEG: of 16 bits the upper 8 are taken,
     what is transparent becomes white (but for the single colour that a 16-bit PNG can
-    call transparent). What a picture is, is told from its content and not from its
+    call transparent). What an image is, is told from its content and not from its
     name.
 
     Of a kept JPEG the header and the end are checked; its pixels are decoded only if
@@ -79,16 +79,16 @@ def to_jpeg(
 
     Args:
         data: The file's content.
-        name: The picture's name, for messages.
-        apply_exif_orientation: Whether a picture that its EXIF data wants turned or
+        name: The image's name, for messages.
+        apply_exif_orientation: Whether an image that its EXIF data wants turned or
             flipped is, which makes it a new JPEG. The published recipes don't.
 
     Raises:
-        UserError: If the picture can't be decoded, has too many pixels, or is cut
+        UserError: If the image can't be decoded, has too many pixels, or is cut
             short.
     """
     if not data:
-        raise UserError(f"{name} is an empty file; put the picture there or remove it")
+        raise UserError(f"{name} is an empty file; put the image there or remove it")
     try:
         header = None
         is_good = False
@@ -108,7 +108,7 @@ def to_jpeg(
                 return _encode(image, header, data, turn)
     except Exception as error:  # Pillow's decoders raise errors of any type.
         raise UserError(
-            f"{name} must be a picture ({', '.join(_FORMATS)}) that can be decoded, and"
+            f"{name} must be an image ({', '.join(_FORMATS)}) that can be decoded, and"
             f" is not: {_reason(error)}. Replace or remove it."
         ) from error
 
@@ -133,18 +133,18 @@ def _encode(
     data: bytes,
     turn: Image.Transpose | None,
 ) -> EncodedImage:
-    """Returns an open picture that is decoded whole, kept as it is if it can be."""
+    """Returns an open image that is decoded whole, kept as it is if it can be."""
     image.load()
     if header is not None:
         _check_complete(image, header, data)
     kind = _kind(image, header, data)
     if kind is None and turn is None:
         return EncodedImage(data, image.height, image.width, None)
-    picture = _to_rgb(image, header)
+    rgb = _to_rgb(image, header)
     if turn is not None:
-        picture = picture.transpose(turn)
+        rgb = rgb.transpose(turn)
     file = io.BytesIO()
-    picture.save(
+    rgb.save(
         file,
         "JPEG",
         quality=JPEG_QUALITY,
@@ -152,7 +152,7 @@ def _encode(
         comment=b"",  # Or Pillow copies that of a GIF.
     )
     return EncodedImage(
-        file.getvalue(), picture.height, picture.width, kind or "EXIF orientation"
+        file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
     )
 
 
@@ -172,21 +172,21 @@ def _check_jpeg(header: JpegHeader, data: bytes) -> None:
 
 
 def _check_complete(image: Image.Image, header: JpegHeader, data: bytes) -> None:
-    """Raises an error if a JPEG has an end mark, but not all of the picture before it.
+    """Raises an error if a JPEG has an end mark, but not all of the image before it.
 
-    Decoders fill what is missing with grey and say nothing. So the picture is decoded
+    Decoders fill what is missing with grey and say nothing. So the image is decoded
     again with bytes put in before the mark: they are passed over if all is there, and
-    become a part of the picture if something is missing.
+    become a part of the image if something is missing.
     """
     end = jpeg_header.find_end(data, header.scan_start)
     padded = data[:end] + bytes(_FILLING_BYTES) + jpeg_header.END
     with Image.open(io.BytesIO(padded), formats=_FORMATS) as again:
         if again.tobytes() != image.tobytes():
-            raise ValueError("it is cut short: a part of the picture is missing")
+            raise ValueError("it is cut short: a part of the image is missing")
 
 
 def _kind(image: Image.Image, header: JpegHeader | None, data: bytes) -> str | None:
-    """Returns what a picture is called that can't be kept, or None if it can."""
+    """Returns what an image is called that can't be kept, or None if it can."""
     if header is None:
         if image.format == "PNG" and data[24] == 16:  # Bit depth, in the first chunk.
             return "16-bit PNG"
@@ -215,9 +215,9 @@ def _to_rgb(image: Image.Image, header: JpegHeader | None) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
-        picture = image.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
-        return Image.alpha_composite(white, picture).convert("RGB")
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
 
 

@@ -1,4 +1,4 @@
-"""What a JPEG file's header says of the picture, without decoding it.
+"""What a JPEG file's header says of the image, without decoding it.
 
 Source: ITU-T T.81 (markers: table B.1), and libjpeg-turbo's jdmarker.c for what a
 decoder puts up with.
@@ -36,7 +36,7 @@ class JpegHeader:
     Attributes:
         process: Marker of the frame, such as `BASELINE`.
         precision: Bits a sample.
-        height: In pixels; 0 if it stands behind the picture.
+        height: In pixels; 0 if it stands behind the image.
         width: In pixels.
         sampling: `(horizontal, vertical)` factors of each component.
         adobe_transform: Of Adobe's segment: 0 for RGB or CMYK, 1 for YCbCr, 2 for YCCK;
@@ -66,7 +66,7 @@ def parse(data: bytes) -> JpegHeader:
         data: The file's content, beginning with `START`.
 
     Raises:
-        ValueError: If a decoder would find no picture, such as in a file cut short.
+        ValueError: If a decoder would find no image, such as in a file cut short.
     """
     frame = b""
     process = 0
@@ -85,7 +85,7 @@ def parse(data: bytes) -> JpegHeader:
                 position += 2
                 continue
             if marker == _END_OF_IMAGE:
-                raise ValueError("the picture's end comes before the picture")
+                raise ValueError("the image's end comes before the image")
             begin = position + 4
             position += 2 + (data[position + 2] << 8 | data[position + 3])
             if marker == _START_OF_SCAN:
@@ -121,7 +121,7 @@ def parse(data: bytes) -> JpegHeader:
 
 
 def find_end(data: bytes, scan_start: int) -> int | None:
-    """Returns where the marker of the picture's end begins, or None if it is missing.
+    """Returns where the marker of the image's end begins, or None if it is missing.
 
     Args:
         data: The file's content.

@@ -41,15 +41,15 @@ def check_not_finished(root: pathlib.Path) -> None:
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
-    """Refuses a folder for the records among the pictures, as one of their classes.
+    """Refuses a folder for the records among the images, as one of their classes.
 
     Raises:
-        UserError: If it is in a folder of pictures, or is one.
+        UserError: If it is in a folder of images, or is one.
     """
     for folder in folders.find(raw_data_dir):
         if root.resolve().is_relative_to(folder.resolve()):
             raise UserError(
-                f"the records must not lie among the pictures in {folder};"
+                f"the records must not lie among the images in {folder};"
                 f" --local_scratch_dir={root} does. Give a folder elsewhere."
             )
 
@@ -61,8 +61,7 @@ def check_space(plan: Plan) -> None:
         UserError: If the set doesn't fit.
     """
     needed = sum(
-        split.pictures.num_bytes_estimate()
-        + len(split.pictures) * _RECORD_OVERHEAD_BYTES
+        split.images.num_bytes_estimate() + len(split.images) * _RECORD_OVERHEAD_BYTES
         for split in plan.splits
     ) - shards.num_bytes_kept(plan.root, plan.paths)
     folder = plan.root

@@ -1,4 +1,4 @@
-"""The plan of a conversion: which pictures become which shards of which set."""
+"""The plan of a conversion: which images become which shards of which set."""
 
 import dataclasses
 import hashlib
@@ -30,8 +30,8 @@ class Options:
     Attributes:
         num_shards: Record files of each split; 0 or missing = by its size.
         shuffle_seed: Of the order of the records.
-        apply_exif_orientation: Whether pictures are turned as their EXIF data says.
-        skip_bad_images: Whether pictures that can't be decoded are left out. Otherwise
+        apply_exif_orientation: Whether images are turned as their EXIF data says.
+        skip_bad_images: Whether images that can't be decoded are left out. Otherwise
             they are errors.
     """
 
@@ -43,17 +43,17 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """Which pictures of a split go into which shard.
+    """Which images of a split go into which shard.
 
     Attributes:
         name: `train` or `validation`.
-        pictures: All of the split, in the order of the source.
-        order: Index of the picture of each record, `[num_images]`, int64.
+        images: All of the split, in the order of the source.
+        order: Index of the image of each record, `[num_images]`, int64.
         shares: Which records each shard gets.
     """
 
     name: str
-    pictures: ImageList
+    images: ImageList
     order: npt.NDArray[np.int64]
     shares: list[range]
 
@@ -73,7 +73,7 @@ class Plan:
 
     Attributes:
         root: Folder of the set.
-        raw: Where the pictures come from.
+        raw: Where the images come from.
         options: What the user decided.
         splits: In the order in which they are converted.
     """
@@ -85,8 +85,8 @@ class Plan:
 
     @property
     def num_images(self) -> int:
-        """Number of pictures of all splits."""
-        return sum(len(split.pictures) for split in self.splits)
+        """Number of images of all splits."""
+        return sum(len(split.images) for split in self.splits)
 
     @property
     def paths(self) -> list[str]:
@@ -96,7 +96,7 @@ class Plan:
     def facts(self) -> dict[str, Any]:
         """Returns what two runs must agree in to work on the same set.
 
-        Not the number of processes, nor whether bad pictures are left out: one that
+        Not the number of processes, nor whether bad images are left out: one that
         ended a run may be left out by the next, and `shards.check_shard` sees to the
         other case.
         """
@@ -106,12 +106,12 @@ class Plan:
             "apply_exif_orientation": self.options.apply_exif_orientation,
         }
         for split in self.splits:
-            facts[f"{split.name}_images"] = len(split.pictures)
+            facts[f"{split.name}_images"] = len(split.images)
             facts[f"{split.name}_shards"] = len(split.shares)
         facts["num_classes"] = len(self.raw.class_names)
         facts["class_names_sha256"] = _digest(self.raw.class_names)
         for split in self.splits:
-            facts[f"{split.name}_fingerprint"] = split.pictures.fingerprint()
+            facts[f"{split.name}_fingerprint"] = split.images.fingerprint()
         facts |= encoder()
         facts["format_version"] = manifest.FORMAT_VERSION
         return facts
@@ -121,24 +121,24 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
     """Returns the plan of a conversion; nothing is written.
 
     Raises:
-        UserError: If there are more shards than pictures.
+        UserError: If there are more shards than images.
     """
     splits = []
-    for name, pictures in raw.splits.items():
+    for name, images in raw.splits.items():
         num_shards = options.num_shards.get(name, 0) or shards.default_num_shards(
-            len(pictures), MOST_SHARDS[name]
+            len(images), MOST_SHARDS[name]
         )
-        if num_shards > len(pictures):
+        if num_shards > len(images):
             raise UserError(
-                f"--{name}_shards must be at most the number of {name} pictures,"
-                f" {len(pictures)}; got {num_shards}"
+                f"--{name}_shards must be at most the number of {name} images,"
+                f" {len(images)}; got {num_shards}"
             )
         splits.append(
             SplitPlan(
                 name=name,
-                pictures=pictures,
-                order=pictures.order(options.shuffle_seed, name),
-                shares=shards.split_evenly(len(pictures), num_shards),
+                images=images,
+                order=images.order(options.shuffle_seed, name),
+                shares=shards.split_evenly(len(images), num_shards),
             )
         )
     return Plan(root, raw, options, tuple(splits))
@@ -158,15 +158,15 @@ def shard_jobs(plan: Plan, finished: Collection[str]) -> Iterator[shards.ShardJo
                 yield shards.ShardJob(
                     root=str(plan.root),
                     path=path,
-                    images=[split.pictures[index] for index in indices.tolist()],
-                    class_indices=split.pictures.class_indices[indices].tolist(),
+                    images=[split.images[index] for index in indices.tolist()],
+                    class_indices=split.images.class_indices[indices].tolist(),
                     apply_exif_orientation=plan.options.apply_exif_orientation,
                     skip_bad_images=plan.options.skip_bad_images,
                 )
 
 
 def encoder() -> dict[str, Any]:
-    """Returns what made the converted pictures' bytes."""
+    """Returns what made the converted images' bytes."""
     return {
         "jpeg_quality": image_encoding.JPEG_QUALITY,
         "jpeg_subsampling": image_encoding.JPEG_SUBSAMPLING,

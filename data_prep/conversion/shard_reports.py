@@ -27,9 +27,9 @@ class ShardReport:
         sha256: Of the file's content, in hexadecimal.
         offsets: Where each record begins in the file, in bytes.
         class_counts: Number of records by index of their class, without zeros.
-        converted_counts: Number of pictures whose bytes are not those of their file, by
+        converted_counts: Number of images whose bytes are not those of their file, by
             what they were, such as "PNG".
-        skipped_images: Pictures that were left out.
+        skipped_images: Images that were left out.
     """
 
     path: str
@@ -47,7 +47,7 @@ class ShardReport:
 
     @property
     def num_images(self) -> int:
-        """Number of pictures that were to be in the shard."""
+        """Number of images that were to be in the shard."""
         return len(self.offsets) + len(self.skipped_images)
 
 

@@ -1,4 +1,4 @@
-"""Writes the record files of a set, one at a time; which pictures go into which."""
+"""Writes the record files of a set, one at a time; which images go into which."""
 
 import dataclasses
 import hashlib
@@ -24,11 +24,11 @@ class ShardJob:
     Attributes:
         root: Folder of the converted set.
         path: Posix path of the record file, relative to `root`; its folder must exist.
-        images: The pictures in the order of the records.
-        class_indices: The index of each picture's class; its label is
+        images: The images in the order of the records.
+        class_indices: The index of each image's class; its label is
             `tfrecord_format.FIRST_LABEL` more.
-        apply_exif_orientation: Whether pictures are turned as their EXIF data says.
-        skip_bad_images: Whether pictures that can't be decoded are left out. Otherwise
+        apply_exif_orientation: Whether images are turned as their EXIF data says.
+        skip_bad_images: Whether images that can't be decoded are left out. Otherwise
             they are errors.
     """
 
@@ -47,7 +47,7 @@ class ShardCheck:
     Attributes:
         root: Folder of the converted set.
         path: Posix path of the record file, relative to `root`.
-        num_images: How many pictures are to be in it.
+        num_images: How many images are to be in it.
         skip_bad_images: As in `ShardJob`.
     """
 
@@ -79,12 +79,12 @@ def split_evenly(num_examples: int, num_shards: int) -> list[range]:
 def write_shard(job: ShardJob) -> shard_reports.ShardReport:
     """Writes one record file, which gets its name when it is whole, then its report.
 
-    One picture at a time is in memory.
+    One image at a time is in memory.
 
     Raises:
-        UserError: If a picture can't be decoded, or none of them, when such pictures
+        UserError: If an image can't be decoded, or none of them, when such images
             are left out.
-        OSError: If a picture can't be read or the shard can't be written.
+        OSError: If an image can't be read or the shard can't be written.
     """
     offsets: list[int] = []
     num_bytes = 0
@@ -102,7 +102,7 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
             except UserError as error:
                 if not job.skip_bad_images:
                     raise UserError(
-                        f"{error} Or leave out such pictures: --on_bad_image=skip."
+                        f"{error} Or leave out such images: --on_bad_image=skip."
                     ) from error
                 skipped_images.append(manifest.SkippedImage(source.name, str(error)))
                 continue
@@ -124,7 +124,7 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                 converted_counts[image.converted_from] += 1
         if not offsets:
             raise UserError(
-                f"each record file must get a picture that can be decoded; of the"
+                f"each record file must get an image that can be decoded; of the"
                 f" {len(job.images)} of {job.path} none can: {skipped_images[0].reason}"
             )
     report = shard_reports.ShardReport(
@@ -144,13 +144,13 @@ def check_shard(check: ShardCheck) -> shard_reports.ShardReport | None:
     """Returns the report of a shard that can be kept; None if it must be written.
 
     It is kept if its report is there and agrees with the file's size and content, and
-    if it leaves out pictures only where that is asked for.
+    if it leaves out images only where that is asked for.
     """
     report = shard_reports.read(check.root, check.path)
     if report is None or report.num_images != check.num_images:
         return None
     if report.skipped_images and not check.skip_bad_images:
-        return None  # Writing it again says which picture it is.
+        return None  # Writing it again says which image it is.
     if not shard_reports.agrees_with_its_shard(check.root, report):
         return None
     return report

@@ -232,14 +232,14 @@ def _names_of(
 
 
 def _image_format(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
-    """Returns the format of all pictures; what is said of it elsewhere can be wrong."""
+    """Returns the format of all images; what is said of it elsewhere can be wrong."""
     first: dict[str, str] = {}
     for path, file in _all_files(layout, scanned):
         for image_format, offset in file.image_formats.items():
             first.setdefault(image_format, f"the record at byte {offset:,} of {path}")
     if len(first) > 1:
         raise UserError(
-            f"the pictures in {layout.root} must be all JPEG or all PNG; the first JPEG"
+            f"the images in {layout.root} must be all JPEG or all PNG; the first JPEG"
             f" is {first['jpeg']}, the first PNG {first['png']}. Make the record set"
             " again."
         )

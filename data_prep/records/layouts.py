@@ -32,7 +32,7 @@ class Layout:
         paths: By split, the record files' posix paths relative to `root`, in order.
         num_records: By split, how many records each file must hold; empty if nothing
             says so.
-        image_key: Feature of a record that holds the picture.
+        image_key: Feature of a record that holds the image.
         label_key: Feature of a record that holds the label.
         name_key: Feature of a record that holds the class's name, if there is one.
         class_names: In the order of the labels from 0, if the set's files tell them.
@@ -216,7 +216,7 @@ def _only_feature(
         raise UserError(
             f"the data set in {root} must have one feature of the class {class_name}"
             f" among its features; it has {len(found)}: {', '.join(sorted(found))}."
-            " Only data sets of labelled pictures can be read."
+            " Only data sets of labelled images can be read."
         )
     return found[0]
 

@@ -72,7 +72,7 @@ def load(data_dir: str, split: str) -> RecordSet:
         raise UserError(
             f"expected a record set in {folder}, with a {FILE_NAME} there or, if it is"
             f" a split's folder, in {folder.parent}; there is none."
-            " imagenet-to-tfrecords writes it at its end: convert the pictures with"
+            " imagenet-to-tfrecords writes it at its end: convert the images with"
             " data_prep/imagenet_to_tfrecords.py"
         )
     if split not in record_set.manifest.splits:
@@ -172,7 +172,7 @@ def check_mixing(split: Split) -> None:
         f" {len(split.shards):,} record files; the difference from even shares,"
         f" about 1 where they are, is {sum(measures) / len(measures):,.1f} on average"
         f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read file by"
-        " file lose accuracy by that: convert the pictures again with"
+        " file lose accuracy by that: convert the images again with"
         " data_prep/imagenet_to_tfrecords.py, which mixes them. --shard_by=example"
         " draws each record from all files, so there --require_mixed=False takes the"
         " set as it is."

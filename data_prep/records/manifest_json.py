@@ -41,7 +41,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class SkippedImage:
-    """One picture that was left out.
+    """One image that was left out.
 
     Attributes:
         name: Which one, as in the messages.
@@ -62,7 +62,7 @@ class Split:
         label_counts: Number of examples of each class, in the order of the labels.
         offsets_path: Posix path of the offsets file, relative to the index folder.
         offsets_sha256: Of the offsets file's content, in hexadecimal.
-        skipped_images: Pictures that were to be in the split and could not be.
+        skipped_images: Images that were to be in the split and could not be.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Manifest:
         splits: By name; one of the two can be missing.
         source: What the set was made from and with; for people, no code reads it.
         class_descriptions: Words for each class ("tench, Tinca tinca"), or empty.
-        image_key: Feature of a record that holds the picture.
+        image_key: Feature of a record that holds the image.
         label_key: Feature of a record that holds the label.
-        image_format: What kind of file the pictures are, one of `IMAGE_FORMATS`.
+        image_format: What kind of file the images are, one of `IMAGE_FORMATS`.
         format_version: Of this file's layout.
     """
 
@@ -129,7 +129,7 @@ class Manifest:
             raise UserError(
                 f"{path} is not a manifest that can be read: {error}. The records may"
                 f" be good all the same: remove this file, and the next program that"
-                " reads the set makes a new one from them; or convert the pictures"
+                " reads the set makes a new one from them; or convert the images"
                 " again."
             ) from error
 

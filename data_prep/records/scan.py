@@ -1,4 +1,4 @@
-"""Finds the records and the labels of a record file, without reading the pictures."""
+"""Finds the records and the labels of a record file, without reading the images."""
 
 import dataclasses
 import mmap
@@ -23,7 +23,7 @@ class ScannedFile:
         offsets: Where each record begins, in bytes, `[num_records]`, int64.
         labels: Of each record, as it stands there, `[num_records]`, int64.
         class_names: By label; empty if the records hold no names.
-        image_formats: Which of the formats "jpeg" and "png" the pictures have, with the
+        image_formats: Which of the formats "jpeg" and "png" the images have, with the
             offset of the first such record.
     """
 
@@ -47,12 +47,12 @@ def scan_file(
 
     Args:
         path: The file.
-        image_key: Feature that holds the picture.
+        image_key: Feature that holds the image.
         label_key: Feature that holds the label.
         name_key: Feature that holds the class's name, where a record has it.
 
     Raises:
-        UserError: If a record is damaged, or is no labelled JPEG or PNG picture.
+        UserError: If a record is damaged, or is no labelled JPEG or PNG image.
     """
     offsets: list[int] = []
     labels: list[int] = []
@@ -117,7 +117,7 @@ def the_bytes(features: dict[str, Feature], name: str) -> memoryview:
 
 
 def image_format_of(encoded: memoryview) -> str:
-    """Returns "jpeg" or "png", told from a picture's first bytes.
+    """Returns "jpeg" or "png", told from an image's first bytes.
 
     Raises:
         ValueError: If it is neither.
@@ -126,7 +126,7 @@ def image_format_of(encoded: memoryview) -> str:
     for image_format, expected in _IMAGE_STARTS.items():
         if start.startswith(expected):
             return image_format
-    raise ValueError(f"its picture is no JPEG and no PNG, it begins with {start!r}")
+    raise ValueError(f"its image is no JPEG and no PNG, it begins with {start!r}")
 
 
 def _only_value(features: dict[str, Feature], name: str) -> memoryview | int | float:

@@ -69,9 +69,9 @@ def image_example(
     class_name: str,
     filename: str,
 ) -> bytes:
-    """Returns one labelled picture as a serialized `tf.train.Example`.
+    """Returns one labelled image as a serialized `tf.train.Example`.
 
-    Channels and colour space are written as 3 and RGB for a grey picture too, as the
+    Channels and colour space are written as 3 and RGB for a grey image too, as the
     TPU scripts do: they say what a reader decodes to.
 
     Args:
@@ -80,7 +80,7 @@ def image_example(
         width: In pixels.
         label: `FIRST_LABEL` + index of the class.
         class_name: Synset, or whatever the class folder is called.
-        filename: Name of the picture's file, without its folder.
+        filename: Name of the image's file, without its folder.
     """
     return encode_example(
         {

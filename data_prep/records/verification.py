@@ -82,7 +82,7 @@ def verify(
 
     Each record is found by its offset, so damage of one doesn't hide that of the next.
     Checked are sizes, both checksums of each record, that records lie end to end, that
-    each is a labelled picture with a beginning and an end, that labels are in their
+    each is a labelled image with a beginning and an end, that labels are in their
     range and as many as they should be and, where the manifest has it and nothing else
     is wrong with a file, its SHA-256.
 
@@ -240,7 +240,7 @@ def _check_record(job: _Job, record: bytes) -> int:
     image_format = scan.image_format_of(encoded)
     if image_format != job.image_format:
         raise ValueError(
-            f"its picture must be in the format {job.image_format}; it is in"
+            f"its image must be in the format {job.image_format}; it is in"
             f" {image_format}"
         )
     end = _IMAGE_ENDS[image_format]
@@ -250,7 +250,7 @@ def _check_record(job: _Job, record: bytes) -> int:
 
 
 def _decode(encoded: memoryview) -> None:
-    """Decodes a picture that doesn't end as it should; most such are good all the same.
+    """Decodes an image that doesn't end as it should; most such are good all the same.
 
     Raises:
         ValueError: If it is not good.
@@ -261,7 +261,7 @@ def _decode(encoded: memoryview) -> None:
             with Image.open(io.BytesIO(encoded)) as image:
                 image.load()
     except Exception as error:  # Pillow's decoders raise errors of any type.
-        raise ValueError(f"its picture can't be decoded: {error}") from error
+        raise ValueError(f"its image can't be decoded: {error}") from error
 
 
 def _follow_lengths(file: BinaryIO) -> npt.NDArray[np.int64]:

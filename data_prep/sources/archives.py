@@ -1,4 +1,4 @@
-"""The pictures of ImageNet's archives as downloaded; nothing is unpacked.
+"""The images of ImageNet's archives as downloaded; nothing is unpacked.
 
 ILSVRC2012_img_train.tar    n01440764.tar and so on, each with n01440764_10026.JPEG ...
 ILSVRC2012_img_val.tar      ILSVRC2012_val_00000001.JPEG ..., perhaps in a folder
@@ -22,7 +22,7 @@ from data_prep.sources.image_list import ImageList, ImageListBuilder
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
 VALIDATION_ARCHIVE = "ILSVRC2012_img_val.tar"
-NUM_PICTURES = {  # Of the whole archives.
+NUM_IMAGES = {  # Of the whole archives.
     tfrecord_format.TRAIN: imagenet_labels.NUM_TRAIN,
     tfrecord_format.VALIDATION: imagenet_labels.NUM_VALIDATION,
 }
@@ -49,26 +49,26 @@ class _Member:
         return self.offset + self.num_bytes
 
     @property
-    def is_picture(self) -> bool:
+    def is_image(self) -> bool:
         """Whether it is one, going by its name."""
         return self.filename.lower().endswith(_EXTENSIONS)
 
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the archives in `root`, that of the train pictures first."""
+    """Returns the archives in `root`, that of the train images first."""
     names = (TRAIN_ARCHIVE, VALIDATION_ARCHIVE)
     return [root / name for name in names if (root / name).is_file()]
 
 
-def list_pictures(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
-    """Returns the pictures of the archives in `root`; only the headers are read.
+def list_images(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
+    """Returns the images of the archives in `root`; only the headers are read.
 
     Args:
         root: A folder in which `find` finds something.
 
     Returns:
-        The pictures of `train` and `validation`, of whichever there are, sorted by
-        class and file name; and the number of files that are no pictures, going by
+        The images of `train` and `validation`, of whichever there are, sorted by
+        class and file name; and the number of files that are no images, going by
         their extension.
 
     Raises:
@@ -81,16 +81,16 @@ def list_pictures(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
     for archive in find(root):
         if archive.name == TRAIN_ARCHIVE:
             split = tfrecord_format.TRAIN
-            pictures, num_ignored = _list_train(archive)
+            images, num_ignored = _list_train(archive)
         else:
             split = tfrecord_format.VALIDATION
-            pictures, num_ignored = _list_validation(archive)
-        if not len(pictures):
+            images, num_ignored = _list_validation(archive)
+        if not len(images):
             raise UserError(
-                f"{archive} must hold ImageNet's {split} pictures; it holds none."
+                f"{archive} must hold ImageNet's {split} images; it holds none."
                 " Copy the archive again."
             )
-        splits[split] = pictures
+        splits[split] = images
         num_ignored_files += num_ignored
     return splits, num_ignored_files
 
@@ -121,18 +121,18 @@ def _list_train(archive: pathlib.Path) -> tuple[ImageList, int]:
             inner = inner_archives[synset]
             where = f"{archive}: {inner.filename}"
             members = list(_members(file, where, inner.offset, inner.end))
-            pictures = sorted(
-                (m for m in members if m.is_picture), key=lambda m: m.filename
+            images = sorted(
+                (m for m in members if m.is_image), key=lambda m: m.filename
             )
-            _check_names(where, [picture.filename for picture in pictures])
-            num_ignored += len(members) - len(pictures)
-            for picture in pictures:
+            _check_names(where, [image.filename for image in images])
+            num_ignored += len(members) - len(images)
+            for image in images:
                 builder.add_span(
                     str(archive),
-                    picture.filename,
+                    image.filename,
                     class_index,
-                    picture.offset,
-                    picture.num_bytes,
+                    image.offset,
+                    image.num_bytes,
                 )
     return builder.build(), num_ignored
 
@@ -143,13 +143,13 @@ def _list_validation(archive: pathlib.Path) -> tuple[ImageList, int]:
     found: list[tuple[int, str, _Member]] = []
     with open(archive, "rb", buffering=0) as file:
         for member in _members(file, str(archive), 0, os.path.getsize(archive)):
-            if not member.is_picture:
+            if not member.is_image:
                 num_ignored += 1
                 continue
             synset = imagenet_labels.validation_synset(member.filename)
             if synset is None:
                 raise UserError(
-                    f"the pictures of {archive} must be named"
+                    f"the images of {archive} must be named"
                     " ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG, and"
                     f" one is {member.filename!r}. Is it the {VALIDATION_ARCHIVE} of"
                     " ILSVRC 2012?"

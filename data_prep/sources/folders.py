@@ -1,9 +1,9 @@
-"""The pictures of folders.
+"""The images of folders.
 
 raw_data_dir/train/<class>/*.JPEG
 raw_data_dir/validation/<class>/*.JPEG, or validation/*.JPEG + synset_labels.txt
 
-Flat validation pictures with ImageNet's own file names need no synset_labels.txt.
+Flat validation images with ImageNet's own file names need no synset_labels.txt.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ class Listing:
 
     Attributes:
         class_names: Sorted; a class's index here is its label, counted from 0.
-        splits: The pictures of `train` and `validation`, of whichever there are,
+        splits: The images of `train` and `validation`, of whichever there are,
             sorted by class and file name.
-        num_ignored_files: Files that are no pictures, going by their extension, and
-            whatever else lies where pictures should.
+        num_ignored_files: Files that are no images, going by their extension, and
+            whatever else lies where images should.
         warnings: Sentences for the user.
     """
 
@@ -46,33 +46,33 @@ class _Content:
     """One folder's content without hidden files, each list sorted by name."""
 
     folders: list[str]
-    pictures: list[str]
+    images: list[str]
     num_others: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _FlatFolder:
-    """A folder of pictures with the class of each.
+    """A folder of images with the class of each.
 
     Attributes:
-        pictures: `(class name, file name)`, sorted.
+        images: `(class name, file name)`, sorted.
         class_names: The classes there are where no `train` says it, sorted.
     """
 
-    pictures: list[tuple[str, str]]
+    images: list[tuple[str, str]]
     class_names: tuple[str, ...]
 
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders of pictures in `root`, that of the train pictures first."""
+    """Returns the folders of images in `root`, that of the train images first."""
     names = (TRAIN_FOLDER, *VALIDATION_FOLDERS)
     return [root / name for name in names if (root / name).is_dir()]
 
 
-def list_pictures(root: pathlib.Path) -> Listing:
-    """Returns the pictures of the folders in `root`, without opening them.
+def list_images(root: pathlib.Path) -> Listing:
+    """Returns the images of the folders in `root`, without opening them.
 
-    The classes are the folders of `train`, or those of the validation pictures where
+    The classes are the folders of `train`, or those of the validation images where
     there is no `train`.
 
     Args:
@@ -84,7 +84,7 @@ def list_pictures(root: pathlib.Path) -> Listing:
     validation_folders = [f for f in find(root) if f.name != TRAIN_FOLDER]
     if len(validation_folders) > 1:
         raise UserError(
-            "the validation pictures must be in one folder, and there are"
+            "the validation images must be in one folder, and there are"
             f" {' and '.join(map(str, validation_folders))}; take one away"
         )
     train = root / TRAIN_FOLDER
@@ -95,10 +95,10 @@ def list_pictures(root: pathlib.Path) -> Listing:
         class_names, splits[tfrecord_format.TRAIN], num_ignored = _list_train(train)
         num_ignored_files += num_ignored
     for folder in validation_folders:
-        class_names, pictures, num_ignored = _list_validation(
+        class_names, images, num_ignored = _list_validation(
             folder, root / LABELS_FILE, class_names
         )
-        splits[tfrecord_format.VALIDATION] = pictures
+        splits[tfrecord_format.VALIDATION] = images
         num_ignored_files += num_ignored
     warnings = tuple(
         warning
@@ -115,16 +115,16 @@ def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], ImageList, int]:
     class_names = tuple(content.folders)
     # One folder's names at a time: ImageNet's all together would take 100 MB.
     contents = ((name, _scan(folder / name)) for name in class_names)
-    pictures, num_ignored = _gather(folder, contents, class_names)
-    num_ignored += content.num_others + len(content.pictures)
-    filled = set(pictures.class_indices.tolist())
+    images, num_ignored = _gather(folder, contents, class_names)
+    num_ignored += content.num_others + len(content.images)
+    filled = set(images.class_indices.tolist())
     empty = [name for index, name in enumerate(class_names) if index not in filled]
     if empty:
         raise UserError(
-            f"each class folder of {folder} must hold a picture"
+            f"each class folder of {folder} must hold an image"
             f" ({' '.join(EXTENSIONS)}); {len(empty)} hold none: {_some(empty)}"
         )
-    return class_names, pictures, num_ignored
+    return class_names, images, num_ignored
 
 
 def _list_validation(
@@ -133,30 +133,30 @@ def _list_validation(
     train_classes: tuple[str, ...] | None,
 ) -> tuple[tuple[str, ...], ImageList, int]:
     content = _scan(folder)
-    if content.folders and content.pictures:
+    if content.folders and content.images:
         raise UserError(
-            f"{folder} must hold either class folders or pictures; it holds both, such"
-            f" as {content.folders[0]!r} and {content.pictures[0]!r}"
+            f"{folder} must hold either class folders or images; it holds both, such"
+            f" as {content.folders[0]!r} and {content.images[0]!r}"
         )
-    if content.pictures:
-        flat = _label_flat_folder(folder, content.pictures, labels_file)
+    if content.images:
+        flat = _label_flat_folder(folder, content.images, labels_file)
         class_names = train_classes or flat.class_names
-        _check_known(folder, {name for name, _ in flat.pictures}, class_names)
+        _check_known(folder, {name for name, _ in flat.images}, class_names)
         class_index = {name: index for index, name in enumerate(class_names)}
         builder = ImageListBuilder(class_names)
-        for class_name, filename in flat.pictures:
+        for class_name, filename in flat.images:
             builder.add_file(str(folder), filename, class_index[class_name])
         return class_names, builder.build(), content.num_others
 
     contents = {name: _scan(folder / name) for name in content.folders}
-    own_classes = tuple(name for name, found in contents.items() if found.pictures)
+    own_classes = tuple(name for name, found in contents.items() if found.images)
     if not own_classes:
-        raise UserError(f"{folder} must hold pictures; it holds none")
+        raise UserError(f"{folder} must hold images; it holds none")
     class_names = train_classes or own_classes
     _check_known(folder, set(own_classes), class_names)
-    pictures, num_ignored = _gather(folder, contents.items(), class_names)
-    num_ignored += content.num_others + len(content.pictures)
-    return class_names, pictures, num_ignored
+    images, num_ignored = _gather(folder, contents.items(), class_names)
+    num_ignored += content.num_others + len(content.images)
+    return class_names, images, num_ignored
 
 
 def _gather(
@@ -164,11 +164,11 @@ def _gather(
     contents: Iterable[tuple[str, _Content]],
     class_names: tuple[str, ...],
 ) -> tuple[ImageList, int]:
-    """Returns the pictures of class folders, and the number of other entries.
+    """Returns the images of class folders, and the number of other entries.
 
     Args:
         folder: That holds the class folders.
-        contents: Class name and content of each; one without pictures may be of no
+        contents: Class name and content of each; one without images may be of no
             known class.
         class_names: In the order of the labels.
     """
@@ -177,7 +177,7 @@ def _gather(
     num_ignored = 0
     for class_name, content in contents:
         class_folder = str(folder / class_name)
-        for filename in content.pictures:
+        for filename in content.images:
             builder.add_file(class_folder, filename, class_index[class_name])
         num_ignored += content.num_others + len(content.folders)
     return builder.build(), num_ignored
@@ -213,14 +213,14 @@ def _label_flat_folder(
 
 
 def _wrong_labels(folder: pathlib.Path, labels_file: pathlib.Path) -> str | None:
-    """Returns a warning if labels of ImageNet's own pictures are not ImageNet's.
+    """Returns a warning if labels of ImageNet's own images are not ImageNet's.
 
     So it is where a list was zipped to files in another order.
 
     Raises:
-        UserError: If the pictures are ImageNet's, all 50,000.
+        UserError: If the images are ImageNet's, all 50,000.
     """
-    filenames = _scan(folder).pictures
+    filenames = _scan(folder).images
     if not filenames or not labels_file.exists():
         return None
     own = _read_labels(folder, len(filenames), labels_file)
@@ -234,7 +234,7 @@ def _wrong_labels(folder: pathlib.Path, labels_file: pathlib.Path) -> str | None
         return None
     name, label, right = wrong[0]
     sentence = (
-        f"{labels_file} gives {len(wrong):,} of {len(filenames):,} pictures with"
+        f"{labels_file} gives {len(wrong):,} of {len(filenames):,} images with"
         f" ImageNet's file names another class than ImageNet does; {name} has {label}"
         f" there and is {right}"
     )
@@ -246,19 +246,19 @@ def _wrong_labels(folder: pathlib.Path, labels_file: pathlib.Path) -> str | None
 
 
 def _read_labels(
-    folder: pathlib.Path, num_pictures: int, labels_file: pathlib.Path
+    folder: pathlib.Path, num_images: int, labels_file: pathlib.Path
 ) -> list[str]:
     try:
         text = labels_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"{folder} has no class folders, so {labels_file} must hold the class of"
-            f" each of its pictures, one a line; reading it failed: {error}"
+            f" each of its images, one a line; reading it failed: {error}"
         ) from error
     class_names = [line.strip() for line in text.rstrip().splitlines()]
-    if len(class_names) != num_pictures:
+    if len(class_names) != num_images:
         raise UserError(
-            f"{labels_file} must have a line for each of the {num_pictures} pictures"
+            f"{labels_file} must have a line for each of the {num_images} images"
             f" of {folder}; it has {len(class_names)}"
         )
     if "" in class_names:
@@ -271,7 +271,7 @@ def _read_labels(
 
 def _scan(folder: str | os.PathLike[str]) -> _Content:
     folders = []
-    pictures = []
+    images = []
     num_others = 0
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -280,15 +280,15 @@ def _scan(folder: str | os.PathLike[str]) -> _Content:
             if entry.is_dir():
                 folders.append(entry.name)
             elif entry.name.lower().endswith(EXTENSIONS) and entry.is_file():
-                pictures.append(entry.name)
+                images.append(entry.name)
             elif entry.name.lower().endswith(EXTENSIONS) and entry.is_symlink():
                 raise UserError(
-                    f"{entry.path} is a link to a picture that isn't there; put the"
-                    " picture there or remove the link"
+                    f"{entry.path} is a link to an image that isn't there; put the"
+                    " image there or remove the link"
                 )
             else:
                 num_others += 1
-    return _Content(sorted(folders), sorted(pictures), num_others)
+    return _Content(sorted(folders), sorted(images), num_others)
 
 
 def _some(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""One picture that can be read from wherever it lies, and a compact list of many."""
+"""One image that can be read from wherever it lies, and a compact list of many."""
 
 import array
 import dataclasses
@@ -14,24 +14,24 @@ from data_prep.errors import UserError
 from data_prep.records import tfrecord_format
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of names, whatever the locale says.
-_UNKNOWN = -1  # Number of bytes of a picture that is a file of its own.
+_UNKNOWN = -1  # Number of bytes of an image that is a file of its own.
 _KEY_BYTES = 16  # Of a digest; no two texts are known to agree in so many.
-_CHUNK = 65_536  # Pictures whose keys are Python objects at the same time.
+_CHUNK = 65_536  # Images whose keys are Python objects at the same time.
 _MOST_STATS = 1_000  # Files whose size is asked for to estimate that of all.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceImage:
-    """One picture: a file, a span of an archive, or a feature of a record.
+    """One image: a file, a span of an archive, or a feature of a record.
 
     Attributes:
         path: Of the file, or of the archive or record file that holds it.
-        filename: The picture's own name, without a folder.
+        filename: The image's own name, without a folder.
         class_name: Synset, or whatever the class folder is called.
-        offset: Where the picture, or its record, begins in the file, in bytes.
-        num_bytes: Of the picture in an archive, or of a record's data; None for a file
+        offset: Where the image, or its record, begins in the file, in bytes.
+        num_bytes: Of the image in an archive, or of a record's data; None for a file
             of its own.
-        image_key: The feature with the picture, of the `tf.train.Example` in the
+        image_key: The feature with the image, of the `tf.train.Example` in the
             record; None where there is no record.
     """
 
@@ -44,16 +44,16 @@ class SourceImage:
 
     @property
     def name(self) -> str:
-        """What a message calls the picture."""
+        """What a message calls the image."""
         if self.num_bytes is None and self.image_key is None:
             return self.path
         return f"{self.path}: {self.filename}"
 
     def read(self) -> bytes:
-        """Returns the content of the picture's file.
+        """Returns the content of the image's file.
 
         Raises:
-            UserError: If the archive ends before the picture does, or the record is
+            UserError: If the archive ends before the image does, or the record is
                 damaged or has no such feature.
             OSError: If the file can't be read.
         """
@@ -96,7 +96,7 @@ class SourceImage:
         if len(values) != 1 or not isinstance(values[0], memoryview):
             raise UserError(
                 f"the record at byte {self.offset:,} of {self.path} must have one"
-                f" picture in its feature {image_key!r}; it has"
+                f" image in its feature {image_key!r}; it has"
                 f" {', '.join(sorted(map(repr, example))) or 'no features'}"
             )
         return bytes(values[0])
@@ -106,10 +106,10 @@ class SourceImage:
 class ImageList:
     """A list of `SourceImage`s in some 50 bytes each, and their file names.
 
-    `ImageListBuilder` makes it. The arrays have one entry for each picture.
+    `ImageListBuilder` makes it. The arrays have one entry for each image.
 
     Attributes:
-        class_names: In the order of the labels, also those without a picture here.
+        class_names: In the order of the labels, also those without an image here.
         class_indices: Index into `class_names`, int32.
         image_key: As in `SourceImage`, for all.
         containers: Folders, archives or record files.
@@ -154,11 +154,11 @@ class ImageList:
         return (self[index] for index in range(len(self)))
 
     def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
-        """Returns the pictures' indices in an order that looks random, never changing.
+        """Returns the images' indices in an order that looks random, never changing.
 
         They are sorted by the SHA-256 of "seed/split/class/file name". So the order
         does not depend on how a file system or an archive lists them, on where they
-        lie, nor on the version of any library, and a picture that is added or taken
+        lie, nor on the version of any library, and an image that is added or taken
         away does not change the order of the others.
 
         Args:
@@ -183,7 +183,7 @@ class ImageList:
         return np.lexsort((keys[:, 1], keys[:, 0]))
 
     def num_bytes_estimate(self) -> int:
-        """Returns about how many bytes the pictures have together.
+        """Returns about how many bytes the images have together.
 
         It is exact in archives. The sizes of files are told from at most 1,000 of them,
         evenly spaced.
@@ -215,7 +215,7 @@ class ImageList:
 
 
 class ImageListBuilder:
-    """Gathers the pictures of one split, in the order of their listing."""
+    """Gathers the images of one split, in the order of their listing."""
 
     def __init__(
         self, class_names: tuple[str, ...], image_key: str | None = None
@@ -231,13 +231,13 @@ class ImageListBuilder:
         self._sizes = array.array("q")
 
     def add_file(self, folder: str, filename: str, class_index: int) -> None:
-        """Adds a picture that is a file of its own."""
+        """Adds an image that is a file of its own."""
         self.add_span(folder, filename, class_index, 0, _UNKNOWN)
 
     def add_span(
         self, path: str, filename: str, class_index: int, offset: int, num_bytes: int
     ) -> None:
-        """Adds a picture that is a part of a file: see `SourceImage`."""
+        """Adds an image that is a part of a file: see `SourceImage`."""
         self._class_indices.append(class_index)
         self._container_indices.append(
             self._containers.setdefault(path, len(self._containers))
@@ -248,7 +248,7 @@ class ImageListBuilder:
         self._sizes.append(num_bytes)
 
     def build(self) -> ImageList:
-        """Returns the pictures that were added."""
+        """Returns the images that were added."""
         return ImageList(
             class_names=self._class_names,
             class_indices=np.array(self._class_indices, np.int32),

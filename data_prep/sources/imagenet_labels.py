@@ -1,10 +1,10 @@
-"""ImageNet's 1,000 classes and the classes of its 50,000 validation pictures.
+"""ImageNet's 1,000 classes and the classes of its 50,000 validation images.
 
 They are those of ILSVRC 2012, in the order of the published labels, and lie in
 `imagenet_labels.xz`. Unpacked, that file is
 
-    50,000 bytes    lower byte of each validation picture's class index, in the order of
-                    the pictures' numbers
+    50,000 bytes    lower byte of each validation image's class index, in the order of
+                    the images' numbers
     50,000 bytes    upper byte of it (apart, since it packs so much better)
     the rest        a line "n01440764 tench, Tinca tinca" for each class, in UTF-8
 """
@@ -15,7 +15,7 @@ import pathlib
 import re
 
 NUM_CLASSES = 1_000
-NUM_TRAIN = 1_281_167  # Pictures.
+NUM_TRAIN = 1_281_167  # Images.
 NUM_VALIDATION = 50_000
 
 _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_([0-9]{8})\.JPEG")
@@ -33,18 +33,18 @@ def words() -> tuple[str, ...]:
 
 
 def validation_synsets() -> tuple[str, ...]:
-    """Returns the synset of each validation picture, the one numbered 1 first."""
+    """Returns the synset of each validation image, the one numbered 1 first."""
     return _unpack()[2]
 
 
 def validation_synset(filename: str) -> str | None:
-    """Returns the synset of a validation picture by the number in its name.
+    """Returns the synset of a validation image by the number in its name.
 
     Args:
         filename: Such as "ILSVRC2012_val_00000001.JPEG".
 
     Returns:
-        None if that is no name of one of the pictures.
+        None if that is no name of one of the images.
     """
     match = _VALIDATION_NAME.fullmatch(filename)
     if match is None or not 1 <= int(match[1]) <= NUM_VALIDATION:

@@ -1,4 +1,4 @@
-"""Where pictures come from: class folders, or ImageNet's archives as downloaded."""
+"""Where images come from: class folders, or ImageNet's archives as downloaded."""
 
 import dataclasses
 import os
@@ -18,10 +18,10 @@ class RawData:
         class_names: A class's index here is its label, counted from 0.
         class_descriptions: Words for each class, such as "tench, Tinca tinca", or
             nothing.
-        splits: The pictures of `train` and `validation`, of whichever there are.
-        num_ignored_files: Files that are no pictures, going by their names, and
-            whatever else lies where pictures should.
-        description: Where the pictures came from; of types that JSON has.
+        splits: The images of `train` and `validation`, of whichever there are.
+        num_ignored_files: Files that are no images, going by their names, and
+            whatever else lies where images should.
+        description: Where the images came from; of types that JSON has.
         warnings: Sentences for the user, about what may not be as intended.
     """
 
@@ -34,10 +34,10 @@ class RawData:
 
 
 def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> RawData:
-    """Returns the pictures of a folder, without reading them.
+    """Returns the images of a folder, without reading them.
 
     The folder holds either ImageNet's archives (`archives`) or folders of
-    pictures (`folders`).
+    images (`folders`).
 
     Raises:
         UserError: If it holds neither or both, or what it holds is not as it must be.
@@ -46,14 +46,14 @@ def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> RawData:
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():
         raise UserError(
-            f"raw_data_dir must be a folder of pictures or of ImageNet's archives, and"
+            f"raw_data_dir must be a folder of images or of ImageNet's archives, and"
             f" {root} is none"
         )
     archive_files = archives.find(root)
     image_folders = folders.find(root)
     if archive_files and image_folders:
         raise UserError(
-            f"expected either archives or folders of pictures in {root};"
+            f"expected either archives or folders of images in {root};"
             f" there are {archive_files[0].name} and {image_folders[0].name}/. Take one"
             " kind away."
         )
@@ -70,7 +70,7 @@ def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> RawData:
 
 
 def _open_folders(root: pathlib.Path) -> RawData:
-    listing = folders.list_pictures(root)
+    listing = folders.list_images(root)
     return RawData(
         class_names=listing.class_names,
         class_descriptions=imagenet_labels.describe(listing.class_names),
@@ -82,11 +82,11 @@ def _open_folders(root: pathlib.Path) -> RawData:
 
 
 def _open_archives(root: pathlib.Path) -> RawData:
-    splits, num_ignored_files = archives.list_pictures(root)
+    splits, num_ignored_files = archives.list_images(root)
     incomplete = [
-        f"{split} holds {len(pictures):,} of {expected:,} pictures"
-        for split, pictures in splits.items()
-        if len(pictures) != (expected := archives.NUM_PICTURES[split])
+        f"{split} holds {len(images):,} of {expected:,} images"
+        for split, images in splits.items()
+        if len(images) != (expected := archives.NUM_IMAGES[split])
     ]
     description: dict[str, Any] = {"raw_data_dir": str(root), "archives": True}
     if incomplete:

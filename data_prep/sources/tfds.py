@@ -1,4 +1,4 @@
-"""The pictures of a data set of tensorflow_datasets, read from its record files."""
+"""The images of a data set of tensorflow_datasets, read from its record files."""
 
 import mmap
 import os
@@ -18,10 +18,10 @@ _MOST_REASON = 500  # Characters; some errors list all data sets there are.
 
 
 def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> RawData:
-    """Returns the labelled pictures of a data set, which is downloaded if it isn't yet.
+    """Returns the labelled images of a data set, which is downloaded if it isn't yet.
 
-    The split `train` is taken and, as validation pictures, `validation` or else `test`.
-    A picture is called by its feature `file_name`, if there is one, else by split and
+    The split `train` is taken and, as validation images, `validation` or else `test`.
+    An image is called by its feature `file_name`, if there is one, else by split and
     place, as "validation-00000042".
 
     Args:
@@ -30,14 +30,14 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Raw
 
     Raises:
         UserError: If there is no such data set, it can't be downloaded or prepared, or
-            it isn't one of pictures with one label each.
+            it isn't one of images with one label each.
     """
     builder = _prepare(tfds_name, tfds_data_dir)
     root = pathlib.Path(os.path.abspath(builder.data_path))
     layout = layouts.find(root)
     if layout is None or layout.class_names is None:
         raise UserError(
-            f"preparing {tfds_name} left no record files of labelled pictures in"
+            f"preparing {tfds_name} left no record files of labelled images in"
             f" {root}; remove that folder and start again"
         )
     class_names = layout.class_names
@@ -89,7 +89,7 @@ def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
         )
         raise UserError(
             f"{tfds_name} must have one Image and one ClassLabel among its features; it"
-            f" has {found or 'none'}. Choose a data set of labelled pictures."
+            f" has {found or 'none'}. Choose a data set of labelled images."
         )
 
 
@@ -113,7 +113,7 @@ def _list_split(layout: Layout, split: str, class_names: tuple[str, ...]) -> Ima
             raise UserError(
                 f"the labels of {file} must be from 0 to {len(class_names) - 1}; they"
                 f" are from {min(labels)} to {max(labels)}. Choose a data set whose"
-                f" {split} pictures are labelled."
+                f" {split} images are labelled."
             )
         ends = [*offsets[1:], scanned.num_bytes][: len(offsets)]
         sizes = [b - a - _FRAME_BYTES for a, b in zip(offsets, ends, strict=True)]

@@ -17,7 +17,7 @@ from data_prep.records.manifest import RecordSet
 from resnet import digits_recipes
 from resnet.config import Config
 from resnet.resolve import resolve
-from tests.unit.converter_program import CLASSES, picture, write
+from tests.unit.converter_program import CLASSES, encoded_image, write
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
@@ -54,21 +54,21 @@ def _make_config(
 
 @pytest.fixture(scope="session")
 def numbered_set(tmp_path_factory) -> pathlib.Path:
-    """A set of 13 training pictures in files of 5, 4 and 4; not to be changed.
+    """A set of 13 training images in files of 5, 4 and 4; not to be changed.
 
     Example i is of class i % 4, and `numbers_in` tells it by its red.
     """
     folder = tmp_path_factory.mktemp("numbered")
     y, x = np.mgrid[:32, :32]
-    pictures = []
+    images = []
     for number in range(13):
         red = np.full_like(x, RED_STEP * number)
-        picture = Image.fromarray(np.stack([red, 4 * x, 4 * y], -1).astype(np.uint8))
+        image = Image.fromarray(np.stack([red, 4 * x, 4 * y], -1).astype(np.uint8))
         file = io.BytesIO()
-        picture.save(file, "JPEG", quality=100, subsampling=0)
-        pictures.append(file.getvalue())
+        image.save(file, "JPEG", quality=100, subsampling=0)
+        images.append(file.getvalue())
     labels = [number % 4 for number in range(13)]
-    _write_tiny_set(folder, pictures, labels, "abcd", [5, 4, 4])
+    _write_tiny_set(folder, images, labels, "abcd", [5, 4, 4])
     return folder
 
 
@@ -135,7 +135,7 @@ def forbid_scans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes]]:
-    """Returns label, counted from 0, and picture of each record, in order."""
+    """Returns label, counted from 0, and image of each record, in order."""
     contents = record_set.manifest
     split = contents.splits[split_name]
     offsets = manifest.read_offsets(record_set, split)
@@ -154,7 +154,7 @@ def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes
 
 def _write_tiny_set(
     folder: pathlib.Path,
-    pictures: Sequence[bytes],
+    images: Sequence[bytes],
     labels: Sequence[int],
     class_names: Sequence[str],
     shard_sizes: Sequence[int],
@@ -166,8 +166,8 @@ def _write_tiny_set(
 
     Args:
         folder: Root of the set; it must exist.
-        pictures: Encoded, in the order of the records.
-        labels: Of each picture, counted from 0.
+        images: Encoded, in the order of the records.
+        labels: Of each image, counted from 0.
         class_names: In the order of the labels.
         shard_sizes: Number of records in each file.
         split: `train` or `validation`.
@@ -183,11 +183,11 @@ def _write_tiny_set(
         content = b""
         for index in range(begin, end):
             offsets.append(len(content))
-            with Image.open(io.BytesIO(pictures[index])) as image:
+            with Image.open(io.BytesIO(images[index])) as image:
                 width, height = image.size
             content += tfrecord_format.frame_record(
                 tfrecord_format.image_example(
-                    pictures[index],
+                    images[index],
                     height=height,
                     width=width,
                     label=tfrecord_format.FIRST_LABEL + labels[index],
@@ -231,16 +231,16 @@ def _write_tiny_set(
 
 @pytest.fixture
 def raw(tmp_path) -> pathlib.Path:
-    """A raw folder with 18 train pictures of 3 classes and flat validation ones."""
+    """A raw folder with 18 train images of 3 classes and flat validation ones."""
     root = tmp_path / "raw"
     for label, name in enumerate(CLASSES):
         for index in range(6):
-            data = picture(10 * label + index)
+            data = encoded_image(10 * label + index)
             write(root / "train" / name / f"{name}_{index}.JPEG", data)
-    write(root / "train" / "n01" / "n01_0.JPEG", picture(0, "PNG"))
-    write(root / "train" / "n02" / "n02_3.JPEG", picture(13, mode="CMYK"))
+    write(root / "train" / "n01" / "n01_0.JPEG", encoded_image(0, "PNG"))
+    write(root / "train" / "n02" / "n02_3.JPEG", encoded_image(13, mode="CMYK"))
     write(root / "train" / "n02" / "notes.txt", b"")
     for index in range(4):
-        write(root / "validation" / f"v{index}.JPEG", picture(30 + index))
+        write(root / "validation" / f"v{index}.JPEG", encoded_image(30 + index))
     (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
     return root

@@ -1,4 +1,4 @@
-"""The converter as its tests call it, and pictures for it."""
+"""The converter as its tests call it, and images for it."""
 
 import io
 import os
@@ -14,7 +14,7 @@ PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
 CLASSES = ("n01", "n02", "n03")
 
 
-def picture(seed: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
+def encoded_image(seed: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (9, 7 + seed, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, kind)

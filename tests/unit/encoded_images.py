@@ -1,4 +1,4 @@
-"""Encoded pictures for the tests of images, and what is expected of them."""
+"""Encoded images for the tests of images, and what is expected of them."""
 
 import io
 
@@ -33,12 +33,12 @@ def noise(mode: str = "RGB") -> Image.Image:
 def assert_is_plain(
     encoded: image_encoding.EncodedImage, kind: str, colour, tolerance: int = 2
 ) -> None:
-    """Asserts a converted RGB picture in one colour, up to the loss of the JPEG."""
-    picture = decode(encoded.data)
+    """Asserts a converted RGB image in one colour, up to the loss of the JPEG."""
+    image = decode(encoded.data)
     assert encoded.converted_from == kind
-    assert (picture.format, picture.mode) == ("JPEG", "RGB")
-    assert (encoded.width, encoded.height) == picture.size == (24, 16)
-    difference = np.asarray(picture, int) - np.array(colour)
+    assert (image.format, image.mode) == ("JPEG", "RGB")
+    assert (encoded.width, encoded.height) == image.size == (24, 16)
+    difference = np.asarray(image, int) - np.array(colour)
     assert np.abs(difference).max() <= tolerance
 
 

@@ -26,24 +26,24 @@ def tar(members, tar_format=tarfile.GNU_FORMAT) -> bytes:
     return file.getvalue()
 
 
-def train_tar(pictures) -> bytes:
+def train_tar(images) -> bytes:
     """Returns an archive of archives, of `{synset: [(name, content)]}`."""
-    return tar([(f"{synset}.tar", tar(inner)) for synset, inner in pictures.items()])
+    return tar([(f"{synset}.tar", tar(inner)) for synset, inner in images.items()])
 
 
 def validation_name(number: int) -> str:
     return f"ILSVRC2012_val_{number:08d}.JPEG"
 
 
-PICTURES = {
+IMAGES = {
     GOLDFISH: [(f"{GOLDFISH}_7.JPEG", b"fish"), (f"{GOLDFISH}_10.JPEG", b"gold" * 999)],
     TENCH: [(f"{TENCH}_10026.JPEG", b"tench"), (f"{TENCH}_1.JPEG", b"")],
 }
 
 
-def test_train_pictures_are_read_where_they_lie(tmp_path):
-    (tmp_path / TRAIN).write_bytes(train_tar(PICTURES))
-    splits, num_ignored = archives.list_pictures(tmp_path)
+def test_train_images_are_read_where_they_lie(tmp_path):
+    (tmp_path / TRAIN).write_bytes(train_tar(IMAGES))
+    splits, num_ignored = archives.list_images(tmp_path)
     assert list(splits) == ["train"]
     train = splits["train"]
     assert num_ignored == 0
@@ -60,12 +60,12 @@ def test_train_pictures_are_read_where_they_lie(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["", "val/", "./ILSVRC/2012/"])
-def test_validation_pictures_are_told_by_their_numbers(tmp_path, folder):
+def test_validation_images_are_told_by_their_numbers(tmp_path, folder):
     members = [(f"{folder}{validation_name(n)}", b"%d" % n) for n in (50_000, 2, 1)]
     if folder:
         members.insert(0, (folder, None))
     (tmp_path / VALIDATION).write_bytes(tar(members))
-    splits, num_ignored = archives.list_pictures(tmp_path)
+    splits, num_ignored = archives.list_images(tmp_path)
     assert list(splits) == ["validation"]
     assert num_ignored == 0
     found = [(p.class_name, p.filename, p.read()) for p in splits["validation"]]
@@ -77,10 +77,10 @@ def test_validation_pictures_are_told_by_their_numbers(tmp_path, folder):
 
 
 def test_both_archives_make_two_splits(tmp_path):
-    (tmp_path / TRAIN).write_bytes(train_tar(PICTURES))
+    (tmp_path / TRAIN).write_bytes(train_tar(IMAGES))
     (tmp_path / VALIDATION).write_bytes(tar([(validation_name(1), b"1")]))
     assert archives.find(tmp_path) == [tmp_path / TRAIN, tmp_path / VALIDATION]
-    splits, _ = archives.list_pictures(tmp_path)
+    splits, _ = archives.list_images(tmp_path)
     assert [len(splits["train"]), len(splits["validation"])] == [4, 1]
 
 
@@ -90,8 +90,8 @@ def test_archives_of_other_formats_are_read(tmp_path, tar_format):
     folder = "long/" * 25
     members = [(f"{folder}{validation_name(n)}", b"%d" % n) for n in (1, 2)]
     (tmp_path / VALIDATION).write_bytes(tar(members, tar_format))
-    splits, _ = archives.list_pictures(tmp_path)
-    assert [picture.read() for picture in splits["validation"]] == [b"1", b"2"]
+    splits, _ = archives.list_images(tmp_path)
+    assert [image.read() for image in splits["validation"]] == [b"1", b"2"]
 
 
 def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
@@ -100,21 +100,21 @@ def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
     (tmp_path / TRAIN).write_bytes(tar(members))
     members = [(validation_name(1), b"1"), ("labels.txt", b"x")]
     (tmp_path / VALIDATION).write_bytes(tar(members))
-    splits, num_ignored = archives.list_pictures(tmp_path)
-    assert [picture.read() for picture in splits["train"]] == [b"1"]
+    splits, num_ignored = archives.list_images(tmp_path)
+    assert [image.read() for image in splits["train"]] == [b"1"]
     assert num_ignored == 3
 
 
 def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
     # Without the two empty blocks, the next header is that of the archive around it.
-    inner = tar(PICTURES[TENCH])
+    inner = tar(IMAGES[TENCH])
     size = 512 * 3  # Header and content of the first, header of the empty second.
     members = [
         (f"{TENCH}.tar", inner[:size]),
-        (f"{GOLDFISH}.tar", tar(PICTURES[GOLDFISH])),
+        (f"{GOLDFISH}.tar", tar(IMAGES[GOLDFISH])),
     ]
     (tmp_path / TRAIN).write_bytes(tar(members))
-    splits, _ = archives.list_pictures(tmp_path)
+    splits, _ = archives.list_images(tmp_path)
     assert splits["train"].class_indices.tolist() == [0, 0, 1, 1]
 
 
@@ -127,7 +127,7 @@ def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
             [(f"{TENCH}.tar", tar([("1.JPEG", b""), ("a/1.JPEG", b"")]))],
             r"n01440764.tar must hold each file once; it holds '1.JPEG' twice",
         ),
-        ([], "must hold ImageNet's train pictures; it holds none"),
+        ([], "must hold ImageNet's train images; it holds none"),
         ([(f"{TENCH}_1.JPEG", b"1")], "must hold ImageNet's train .* holds none"),
         ([(f"{TENCH}.tar", b"x" * 1024)], "n01440764.tar is cut short or damaged"),
     ],
@@ -135,7 +135,7 @@ def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
 def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message):
     (tmp_path / TRAIN).write_bytes(tar(members))
     with pytest.raises(UserError, match=message):
-        archives.list_pictures(tmp_path)
+        archives.list_images(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message)
         ([(validation_name(50_001), b"1")], "one is 'ILSVRC2012_val_00050001.JPEG'"),
         ([(validation_name(0), b"1")], "one is 'ILSVRC2012_val_00000000.JPEG'"),
         ([(validation_name(1), b"1"), (f"a/{validation_name(1)}", b"")], "twice"),
-        ([("labels.txt", b"1")], "must hold ImageNet's validation pictures"),
+        ([("labels.txt", b"1")], "must hold ImageNet's validation images"),
     ],
 )
 def test_what_is_wrong_with_a_validation_archive_is_named(tmp_path, members, message):
     (tmp_path / VALIDATION).write_bytes(tar(members))
     with pytest.raises(UserError, match=message):
-        archives.list_pictures(tmp_path)
+        archives.list_images(tmp_path)
 
 
 MEMBER = 512 + 1024  # A header, and 700 bytes in whole blocks.
@@ -162,7 +162,7 @@ MEMBER = 512 + 1024  # A header, and 700 bytes in whole blocks.
     [
         (0, "is not an archive that can be read"),
         (100, "is not an archive that can be read"),
-        # Inside the second picture, and in the filling behind the third.
+        # Inside the second image, and in the filling behind the third.
         (MEMBER + 600, "its member ILSVRC2012_val_00000002.JPEG needs 612 more bytes"),
         (3 * MEMBER - 400, "its member ILSVRC2012_val_00000003.JPEG needs 76 more"),
         # Inside the second header, and between two members, which looks like an end.
@@ -175,7 +175,7 @@ def test_an_archive_that_is_cut_short_is_noticed(tmp_path, size, message):
     data = tar([(validation_name(n), bytes(700)) for n in (1, 2, 3)])
     (tmp_path / VALIDATION).write_bytes(data[:size])
     with pytest.raises(UserError, match=message) as error:
-        archives.list_pictures(tmp_path)
+        archives.list_images(tmp_path)
     assert str(tmp_path / VALIDATION) in str(error.value)
 
 
@@ -184,17 +184,17 @@ def test_a_damaged_header_is_noticed(tmp_path):
     data[MEMBER + 10] ^= 1
     (tmp_path / VALIDATION).write_bytes(data)
     with pytest.raises(UserError, match="cut short or damaged: at byte 1,536 there"):
-        archives.list_pictures(tmp_path)
+        archives.list_images(tmp_path)
 
 
 @pytest.mark.parametrize("num_missing", [1, 600, 5_000, 10_240])
 def test_a_train_archive_that_is_cut_short_is_noticed(tmp_path, num_missing):
-    data = train_tar(PICTURES)
+    data = train_tar(IMAGES)
     without_end = 2 * 512 + 2 * 10_240  # Two members; archives are filled to 10,240.
     (tmp_path / TRAIN).write_bytes(data[: without_end - num_missing])
     message = f"its member n01440764.tar needs {num_missing:,} more bytes"
     with pytest.raises(UserError, match=message):
-        archives.list_pictures(tmp_path)
+        archives.list_images(tmp_path)
 
 
 def test_an_inner_archive_that_is_cut_short_is_noticed(tmp_path):
@@ -204,4 +204,4 @@ def test_an_inner_archive_that_is_cut_short_is_noticed(tmp_path):
     with pytest.raises(
         UserError, match=r"n01440764.tar is cut short: its member n01440764_2.JPEG"
     ):
-        archives.list_pictures(tmp_path)
+        archives.list_images(tmp_path)

@@ -24,7 +24,7 @@ NUM_SHARDS = 36 + 6
 SHARDS = ("--train_shards=36", "--validation_shards=6")
 
 
-def write_picture(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
+def write_image(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(seed)
     pixels = generator.integers(0, 256, (size, size, 3), np.uint8)
@@ -69,14 +69,14 @@ def start(raw: pathlib.Path, records: pathlib.Path, num_processes: int):
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> Reference:
-    """Pictures that take a while to convert, hence PNG, and what becomes of them."""
+    """Images that take a while to convert, hence PNG, and what becomes of them."""
     raw = tmp_path_factory.mktemp("killed") / "raw"
-    write_picture(raw / "picture.png", 0, size=256, kind="PNG")
+    write_image(raw / "image.png", 0, size=256, kind="PNG")
     for split, num_images in {"train": 432, "val": 48}.items():
         for index in range(num_images):
             path = raw / split / f"n{index % 3}" / f"{index}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.link(raw / "picture.png", path)
+            os.link(raw / "image.png", path)
     records = raw.parent / "records"
     begin = time.monotonic()
     running = start(raw, records, num_processes=1)

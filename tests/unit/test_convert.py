@@ -14,7 +14,7 @@ from data_prep.records import manifest, tfrecord_format
 from data_prep.sources import raw_data
 
 
-def write_picture(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
+def write_image(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(seed)
     pixels = generator.integers(0, 256, (size, size, 3), np.uint8)
@@ -23,12 +23,12 @@ def write_picture(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> 
 
 @pytest.fixture
 def raw(tmp_path) -> pathlib.Path:
-    """A raw folder: 7 train pictures and 3 validation pictures of 2 classes."""
+    """A raw folder: 7 train images and 3 validation images of 2 classes."""
     root = tmp_path / "raw"
     for index in range(7):
-        write_picture(root / "train" / f"n{index % 2}" / f"{index}.JPEG", index)
+        write_image(root / "train" / f"n{index % 2}" / f"{index}.JPEG", index)
     for index in range(3):
-        write_picture(root / "val" / f"n{index % 2}" / f"{index}.JPEG", 10 + index)
+        write_image(root / "val" / f"n{index % 2}" / f"{index}.JPEG", 10 + index)
     return root
 
 
@@ -54,7 +54,7 @@ def content(root: pathlib.Path) -> dict[str, bytes]:
     }
 
 
-def test_a_plan_puts_each_picture_into_one_shard(raw, tmp_path):
+def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
     plan = make_plan(raw, tmp_path / "set")
     assert plan.num_images == 10
     assert plan.paths == [
@@ -78,13 +78,13 @@ def test_a_plan_puts_each_picture_into_one_shard(raw, tmp_path):
     assert list(some) == jobs[1:3]
 
 
-def test_more_shards_than_pictures_are_refused(raw, tmp_path):
+def test_more_shards_than_images_are_refused(raw, tmp_path):
     with pytest.raises(errors.UserError, match="--validation_shards must be at most"):
         make_plan(raw, tmp_path, num_shards={"validation": 4})
 
 
 def test_the_manifest_counts_what_was_written(raw, tmp_path):
-    write_picture(raw / "train" / "n1" / "5.JPEG", 5, kind="PNG")
+    write_image(raw / "train" / "n1" / "5.JPEG", 5, kind="PNG")
     (raw / "train" / "n0" / "4.JPEG").write_bytes(b"bad")
     plan = make_plan(raw, tmp_path / "set", shuffle_seed=3, skip_bad_images=True)
     made = convert_all(plan)
@@ -126,7 +126,7 @@ def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
     output_folder.begin(make_plan(raw, root))
     before = content(root)
     output_folder.begin(make_plan(raw, root))
-    # A picture that ended a run may be left out by the next.
+    # An image that ended a run may be left out by the next.
     output_folder.begin(make_plan(raw, root, skip_bad_images=True))
     for options, message in [
         ({"shuffle_seed": 5}, "shuffle_seed is 5 and was 0"),
@@ -142,7 +142,7 @@ def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
     (raw / "train" / "n0" / "0.JPEG").rename(raw / "train" / "n0" / "00.JPEG")
     with pytest.raises(errors.UserError, match=r": train_fingerprint is '[^,]*, r"):
         output_folder.begin(make_plan(raw, root))
-    write_picture(raw / "val" / "n1" / "more.JPEG", 1)
+    write_image(raw / "val" / "n1" / "more.JPEG", 1)
     with pytest.raises(errors.UserError, match="validation_images is 4 and was 3"):
         output_folder.begin(make_plan(raw, root))
     assert content(root) == before

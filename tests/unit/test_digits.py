@@ -43,11 +43,11 @@ def test_the_held_out_digits_are_in_proportion(digits_dir):
     raw = raw_data.open_raw_data(digits_dir)
     held_out = [int(image.class_name) for image in raw.splits["validation"]]
     shares = np.bincount(held_out) / np.bincount(datasets.load_digits().target)
-    # One picture more or less of about 180.
+    # One image more or less of about 180.
     np.testing.assert_allclose(shares, 360 / 1797, atol=1 / 170)
 
 
-def test_a_picture_shows_the_digit(digits_dir):
+def test_an_image_shows_the_digit(digits_dir):
     (path,) = digits_dir.glob("*/0/0000.jpg")
     with Image.open(path) as image:
         assert (image.format, image.mode, image.size) == ("JPEG", "L", (32, 32))

@@ -31,7 +31,7 @@ def test_an_rgb_or_grey_jpeg_is_kept_byte_for_byte(mode, options):
     assert_is_kept(data)
 
 
-def test_a_jpeg_with_further_pictures_is_kept():
+def test_a_jpeg_with_further_images_is_kept():
     data = encode(noise(), "MPO", save_all=True, append_images=[noise()])
     assert_is_kept(data)
 
@@ -42,7 +42,7 @@ def test_bytes_after_the_end_of_a_jpeg_do_no_harm(junk, options):
     assert_is_kept(encode(noise(), "JPEG", **options) + junk)
 
 
-def test_bytes_after_the_end_of_a_jpeg_with_further_pictures_do_no_harm():
+def test_bytes_after_the_end_of_a_jpeg_with_further_images_do_no_harm():
     data = encode(noise(), "MPO", save_all=True, append_images=[noise()])
     assert_is_kept(data + bytes(7))
 
@@ -61,9 +61,9 @@ def test_other_formats_become_jpeg_whatever_the_name(kind):
 
 def test_a_conversion_keeps_the_colours_of_single_pixels():
     data = encode(noise(), "PNG")
-    picture = decode(image_encoding.to_jpeg(data, "x.png").data)
-    difference = np.asarray(picture, int) - np.asarray(noise(), int)
-    # Of noise, the hardest picture. Quality 90 loses twice as much, and halving the
+    image = decode(image_encoding.to_jpeg(data, "x.png").data)
+    difference = np.asarray(image, int) - np.asarray(noise(), int)
+    # Of noise, the hardest image. Quality 90 loses twice as much, and halving the
     # colour's resolution ten times as much.
     assert np.abs(difference).mean() < 4
 
@@ -81,8 +81,8 @@ CMYK_COLOURS = [
 def cmyk_jpeg(stored: tuple[int, ...]) -> bytes:
     """Returns a JPEG with these four numbers in every pixel, and Adobe's segment."""
     # Pillow inverts what it is given.
-    picture = plain("CMYK", tuple(255 - value for value in stored))
-    return encode(picture, "JPEG", quality=100)
+    image = plain("CMYK", tuple(255 - value for value in stored))
+    return encode(image, "JPEG", quality=100)
 
 
 @pytest.mark.parametrize(("stored", "colour"), CMYK_COLOURS)
@@ -141,7 +141,7 @@ def test_every_mode_of_png_becomes_rgb(mode):
 
 
 @pytest.mark.parametrize(
-    ("picture", "colour"),
+    ("image", "colour"),
     [
         (plain("RGBA", (255, 0, 0, 0)), (255, 255, 255)),
         (plain("RGBA", (255, 0, 0, 51)), (255, 204, 204)),
@@ -149,9 +149,9 @@ def test_every_mode_of_png_becomes_rgb(mode):
         (plain("LA", (0, 51)), (204, 204, 204)),
     ],
 )
-def test_transparency_shows_white(picture, colour):
+def test_transparency_shows_white(image, colour):
     assert_is_plain(
-        image_encoding.to_jpeg(encode(picture, "PNG"), "x.png"), "PNG", colour
+        image_encoding.to_jpeg(encode(image, "PNG"), "x.png"), "PNG", colour
     )
 
 
@@ -169,8 +169,8 @@ VALUES_16_BITS = [(0, 0), (0x00FF, 0), (0x80FF, 0x80), (0xFFFF, 255)]
 
 @pytest.mark.parametrize(("value", "grey"), VALUES_16_BITS)
 def test_of_16_bits_in_grey_the_upper_8_are_taken(value, grey):
-    picture = Image.fromarray(np.full((16, 24), value, np.uint16))
-    encoded = image_encoding.to_jpeg(encode(picture, "PNG"), "x.png")
+    image = Image.fromarray(np.full((16, 24), value, np.uint16))
+    encoded = image_encoding.to_jpeg(encode(image, "PNG"), "x.png")
     assert_is_plain(encoded, "16-bit PNG", [grey] * 3)
 
 
@@ -182,7 +182,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def rgb_png_of_16_bits(colour: tuple[int, int, int], *chunks: bytes) -> bytes:
-    """Returns a plain picture; Pillow writes no such files."""
+    """Returns a plain image; Pillow writes no such files."""
     row = b"\0" + struct.pack(">3H", *colour) * 24
     header = struct.pack(">IIBBBBB", 24, 16, 16, 2, 0, 0, 0)
     return b"".join(
@@ -224,8 +224,8 @@ def test_the_first_frame_of_a_gif_is_taken():
 )
 def test_every_usual_sampling_is_kept_and_decoded_by_tensorflow(sampling, process):
     # Larger than it says then: other factors need more or fewer blocks.
-    picture = plain("RGB", (90, 120, 60), size=(96, 64))
-    flat = encode(picture, "JPEG", subsampling=0, **process)
+    image = plain("RGB", (90, 120, 60), size=(96, 64))
+    flat = encode(image, "JPEG", subsampling=0, **process)
     if not process:
         changes = dict(zip((11, 14, 17), sampling, strict=True))
         flat = with_frame(flat, {6: 16, 8: 24, **changes})
@@ -264,7 +264,7 @@ def test_an_arithmetic_coded_jpeg_is_written_anew():
         ({9: 2}, "it is a JPEG of 2 components, instead of 1, 3 or 4"),
         ({1: 0xC3}, "broken data stream"),  # Lossless.
         ({1: 0xC5}, "broken data stream"),  # Hierarchical.
-        ({5: 0, 6: 0}, "its content is of no such kind"),  # Height behind the picture.
+        ({5: 0, 6: 0}, "its content is of no such kind"),  # Height behind the image.
         ({11: 0x31, 14: 0x21}, "broken data stream"),  # Samples 2/3 of a pixel wide.
         ({11: 0x44}, "broken data stream"),  # More blocks than a group may have.
         ({11: 0x00}, "broken data stream"),
@@ -287,9 +287,9 @@ def test_a_jpeg_without_quantization_tables_is_refused():
 @pytest.mark.parametrize("process", [{}, {"progressive": True}, {"optimize": True}])
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_drawing_of_few_bytes_is_decoded_and_taken(mode, process):
-    picture = Image.new("RGB", (1280, 960), "white")
-    picture.paste((200, 40, 40), (300, 200, 500, 300))
-    data = encode(picture.convert(mode), "JPEG", **process)
+    image = Image.new("RGB", (1280, 960), "white")
+    image.paste((200, 40, 40), (300, 200, 500, 300))
+    data = encode(image.convert(mode), "JPEG", **process)
     if mode != "CMYK":  # Which is decoded in any case.
         assert len(data) < image_encoding.SUSPICIOUS_BYTES_PER_PIXEL * 1280 * 960
     encoded = image_encoding.to_jpeg(data, "x.JPEG")
@@ -299,18 +299,18 @@ def test_a_drawing_of_few_bytes_is_decoded_and_taken(mode, process):
 
 @pytest.mark.parametrize("process", [{}, {"progressive": True}, {"optimize": True}])
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_a_large_picture_of_which_little_is_there_is_refused(mode, process):
+def test_a_large_image_of_which_little_is_there_is_refused(mode, process):
     data = encode(noise().resize((640, 480)).convert(mode), "JPEG", **process)
     begin = jpeg_header.parse(data).scan_start
     cut = data[: begin + 500] + b"\xff\xd9"  # An end mark, as of repaired files.
-    message = "it is cut short: a part of the picture is missing"
+    message = "it is cut short: a part of the image is missing"
     with pytest.raises(UserError, match=message):
         image_encoding.to_jpeg(cut, "x.JPEG")
 
 
-def test_a_picture_with_the_height_of_another_is_refused():
+def test_an_image_with_the_height_of_another_is_refused():
     data = with_frame(encode(noise(), "JPEG"), {5: 0x10})  # 16 + 4096 rows.
-    message = "it is cut short: a part of the picture is missing"
+    message = "it is cut short: a part of the image is missing"
     with pytest.raises(UserError, match=message):
         image_encoding.to_jpeg(data, "x.JPEG")
 
@@ -339,7 +339,7 @@ def test_more_pixels_than_tensorflow_decodes_are_refused(data):
     "data",
     [
         b"",
-        b"no picture",
+        b"no image",
         encode(noise(), "TIFF"),
         encode(noise(), "JPEG")[:-2],
         encode(noise(), "JPEG")[:300],

@@ -6,11 +6,11 @@ from data_prep.conversion import image_encoding
 from tests.unit.encoded_images import assert_is_kept, decode, encode, noise
 
 
-def with_orientation(picture: Image.Image, kind: str, orientation: int) -> bytes:
+def with_orientation(image: Image.Image, kind: str, orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
     exif[0x010F] = "maker"
-    return encode(picture, kind, exif=exif, quality=95)
+    return encode(image, kind, exif=exif, quality=95)
 
 
 def test_an_exif_orientation_is_left_alone():
@@ -39,12 +39,12 @@ def test_an_exif_orientation_is_applied_when_asked_for(kind, orientation, corner
         "c": (20, 200, 20),
         "d": (20, 20, 20),
     }
-    picture = Image.new("RGB", (48, 32))
+    image = Image.new("RGB", (48, 32))
     for colour, place in zip(
         colours.values(), [(0, 0), (24, 0), (0, 16), (24, 16)], strict=True
     ):
-        picture.paste(colour, (*place, place[0] + 24, place[1] + 16))
-    data = with_orientation(picture, kind, orientation)
+        image.paste(colour, (*place, place[0] + 24, place[1] + 16))
+    data = with_orientation(image, kind, orientation)
     encoded = image_encoding.to_jpeg(data, "x", apply_exif_orientation=True)
     turned = decode(encoded.data)
     assert encoded.converted_from == {"JPEG": "EXIF orientation", "WEBP": "WebP"}.get(

@@ -13,30 +13,30 @@ from data_prep.sources.image_list import ImageList, ImageListBuilder, SourceImag
 
 
 def listed(names, classes=("a", "b"), folder="/raw") -> ImageList:
-    """Returns pictures of `(class name, file name)`."""
+    """Returns images of `(class name, file name)`."""
     builder = ImageListBuilder(classes)
     for class_name, filename in names:
         builder.add_file(f"{folder}/{class_name}", filename, classes.index(class_name))
     return builder.build()
 
 
-def in_order(pictures, seed=0, split="train"):
-    order = pictures.order(seed, split)
-    return [(pictures[i].class_name, pictures[i].filename) for i in order.tolist()]
+def in_order(images, seed=0, split="train"):
+    order = images.order(seed, split)
+    return [(images[i].class_name, images[i].filename) for i in order.tolist()]
 
 
-def test_a_file_is_a_picture_of_its_own(tmp_path):
+def test_a_file_is_an_image_of_its_own(tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"content")
     builder = ImageListBuilder(("a", "b"))
     builder.add_file(str(tmp_path), "1.jpg", 1)
-    (picture,) = builder.build()
+    (image,) = builder.build()
     path = str(tmp_path / "1.jpg")
-    assert picture == SourceImage(path, "1.jpg", "b")
-    assert picture.name == path
-    assert picture.read() == b"content"
+    assert image == SourceImage(path, "1.jpg", "b")
+    assert image.name == path
+    assert image.read() == b"content"
 
 
-def test_a_span_of_an_archive_is_a_picture(tmp_path):
+def test_a_span_of_an_archive_is_an_image(tmp_path):
     path = str(tmp_path / "all.tar")
     (tmp_path / "all.tar").write_bytes(b"..content..")
     builder = ImageListBuilder(("a",))
@@ -54,7 +54,7 @@ def test_a_span_of_an_archive_is_a_picture(tmp_path):
 
 @pytest.fixture
 def record_file(tmp_path):
-    """A record file with two pictures; the second begins at byte `offset`."""
+    """A record file with two images; the second begins at byte `offset`."""
     records = [
         tfrecord_format.frame_record(
             tfrecord_format.encode_example({"image": content, "label": 3})
@@ -66,14 +66,14 @@ def record_file(tmp_path):
     return path, len(records[0])
 
 
-def test_a_feature_of_a_record_is_a_picture(record_file):
+def test_a_feature_of_a_record_is_an_image(record_file):
     path, offset = record_file
     builder = ImageListBuilder(("a",), image_key="image")
     builder.add_span(str(path), "1.jpg", 0, offset, path.stat().st_size - offset - 16)
-    (picture,) = builder.build()
-    assert picture.image_key == "image"
-    assert picture.name == f"{path}: 1.jpg"
-    assert picture.read() == b"second"
+    (image,) = builder.build()
+    assert image.image_key == "image"
+    assert image.name == f"{path}: 1.jpg"
+    assert image.read() == b"second"
 
 
 @pytest.mark.parametrize(
@@ -81,55 +81,55 @@ def test_a_feature_of_a_record_is_a_picture(record_file):
     [
         ("image", 3, "is damaged: the checksum of its length does not match"),
         ("image", 30, "is damaged: the checksum of its data does not match"),
-        ("picture", None, "in its feature 'picture'; it has 'image', 'label'"),
+        ("image", None, "in its feature 'image'; it has 'image', 'label'"),
         ("label", None, "in its feature 'label'"),
     ],
 )
-def test_a_record_that_holds_no_picture_is_named(record_file, key, damaged, message):
+def test_a_record_that_holds_no_image_is_named(record_file, key, damaged, message):
     path, offset = record_file
     data = bytearray(path.read_bytes())
     if damaged is not None:
         data[offset + damaged] ^= 1
     path.write_bytes(data)
-    picture = SourceImage(str(path), "1.jpg", "a", offset, image_key=key)
+    image = SourceImage(str(path), "1.jpg", "a", offset, image_key=key)
     with pytest.raises(UserError, match=message) as error:
-        picture.read()
+        image.read()
     assert f"byte {offset} of {path}" in str(error.value)
 
 
 def test_a_record_file_that_ends_too_early_is_named(record_file):
     path, offset = record_file
     path.write_bytes(path.read_bytes()[:-1])
-    picture = SourceImage(str(path), "1.jpg", "a", offset, image_key="image")
+    image = SourceImage(str(path), "1.jpg", "a", offset, image_key="image")
     with pytest.raises(UserError, match="it ends after"):
-        picture.read()
+        image.read()
 
 
 def test_a_list_counts_from_both_ends_and_has_classes():
-    pictures = listed([("a", "1"), ("b", "2"), ("a", "3")])
-    assert len(pictures) == 3
-    assert [picture.path for picture in pictures] == [
+    images = listed([("a", "1"), ("b", "2"), ("a", "3")])
+    assert len(images) == 3
+    assert [image.path for image in images] == [
         "/raw/a/1",
         "/raw/b/2",
         "/raw/a/3",
     ]
-    assert pictures[-1] == pictures[2] == SourceImage("/raw/a/3", "3", "a")
+    assert images[-1] == images[2] == SourceImage("/raw/a/3", "3", "a")
     with pytest.raises(IndexError):
-        pictures[3]
-    assert pictures.class_indices.dtype == np.int32
-    assert pictures.class_indices.tolist() == [0, 1, 0]
+        images[3]
+    assert images.class_indices.dtype == np.int32
+    assert images.class_indices.tolist() == [0, 1, 0]
 
 
-def test_no_pictures_are_a_list_too():
-    pictures = listed([])
-    assert list(pictures) == []
-    assert pictures.order(0, "train").tolist() == []
-    assert pictures.num_bytes_estimate() == 0
+def test_no_images_are_a_list_too():
+    images = listed([])
+    assert list(images) == []
+    assert images.order(0, "train").tolist() == []
+    assert images.num_bytes_estimate() == 0
 
 
 def test_a_list_goes_to_other_processes():
-    pictures = listed([("a", "1"), ("b", "2\udcff")])
-    assert list(pickle.loads(pickle.dumps(pictures))) == list(pictures)
+    images = listed([("a", "1"), ("b", "2\udcff")])
+    assert list(pickle.loads(pickle.dumps(images))) == list(images)
 
 
 def test_the_order_is_that_of_the_stated_digests():
@@ -142,18 +142,18 @@ def test_the_order_is_that_of_the_stated_digests():
 
 
 def test_seed_and_split_change_the_order():
-    pictures = listed([("a", f"{i}.jpg") for i in range(20)])
+    images = listed([("a", f"{i}.jpg") for i in range(20)])
     orders = {
-        tuple(pictures.order(seed, split).tolist())
+        tuple(images.order(seed, split).tolist())
         for seed in (0, 1)
         for split in ("train", "validation")
     }
     assert len(orders) == 4
 
 
-def test_pictures_of_one_name_keep_the_order_of_the_listing():
-    pictures = listed([("a", "x"), ("b", "y"), ("a", "x"), ("a", "x")])
-    order = pictures.order(0, "train").tolist()
+def test_images_of_one_name_keep_the_order_of_the_listing():
+    images = listed([("a", "x"), ("b", "y"), ("a", "x"), ("a", "x")])
+    order = images.order(0, "train").tolist()
     assert [index for index in order if index != 1] == [0, 2, 3]
 
 
@@ -170,14 +170,14 @@ def test_the_order_is_a_permutation_whatever_the_listing_and_the_place(
     names = sorted(files)
     relisted = list(names)
     random_order.shuffle(relisted)
-    pictures = listed(names)
-    assert [(p.class_name, p.filename) for p in pictures] == names
-    assert sorted(pictures.order(seed, "train").tolist()) == list(range(len(names)))
+    images = listed(names)
+    assert [(p.class_name, p.filename) for p in images] == names
+    assert sorted(images.order(seed, "train").tolist()) == list(range(len(names)))
     elsewhere = listed(relisted, folder="/elsewhere")
-    assert in_order(pictures, seed) == in_order(elsewhere, seed)
+    assert in_order(images, seed) == in_order(elsewhere, seed)
 
 
-def test_more_pictures_than_one_chunk_are_in_the_order_of_their_digests(monkeypatch):
+def test_more_images_than_one_chunk_are_in_the_order_of_their_digests(monkeypatch):
     names = [("ab"[i % 2], f"{i}.jpg") for i in range(50)]
     whole = in_order(listed(names))
     monkeypatch.setattr("data_prep.sources.image_list._CHUNK", 7)
@@ -219,11 +219,11 @@ def test_the_fingerprint_tells_lists_apart():
 
 
 def test_a_list_is_small_in_memory():
-    num_pictures = 100_000
+    num_images = 100_000
 
     def build() -> ImageList:
         builder = ImageListBuilder(tuple(f"n{i:08d}" for i in range(100)))
-        for i in range(num_pictures):
+        for i in range(num_images):
             class_index = i // 1000
             filename = f"n{class_index:08d}_{i % 1000}.JPEG"  # 17 or so bytes.
             builder.add_file(f"/raw/train/n{class_index:08d}", filename, class_index)
@@ -231,14 +231,14 @@ def test_a_list_is_small_in_memory():
 
     tracemalloc.start()
     try:
-        pictures = build()
+        images = build()
         kept, peak_of_build = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        order = pictures.order(0, "train")
+        order = images.order(0, "train")
         peak_of_order = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(order) == num_pictures
-    assert kept < 60 * num_pictures
-    assert peak_of_build < 150 * num_pictures
-    assert peak_of_order - kept < 150 * num_pictures
+    assert len(order) == num_images
+    assert kept < 60 * num_images
+    assert peak_of_build < 150 * num_images
+    assert peak_of_order - kept < 150 * num_images

@@ -17,13 +17,13 @@ def test_the_classes_are_the_published_ones():
         "toilet tissue, toilet paper, bathroom tissue",
     )
     assert list(synsets) == sorted(set(synsets))
-    # Of the LOC_synset_mapping.txt that comes with the pictures.
+    # Of the LOC_synset_mapping.txt that comes with the images.
     assert sha256(map(" ".join, zip(synsets, words, strict=True))) == (
         "acf75ef0abe89694b19056e0796401068b459c457baa30335f240c7692857355"
     )
 
 
-def test_the_labels_of_the_validation_pictures_are_the_published_ones():
+def test_the_labels_of_the_validation_images_are_the_published_ones():
     labels = imagenet_labels.validation_synsets()
     assert labels[:3] == ("n01751748", "n09193705", "n02105855")
     assert labels[-2:] == ("n10148035", "n02437616")

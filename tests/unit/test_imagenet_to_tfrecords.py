@@ -22,7 +22,7 @@ from tests.unit.converter_program import (
     assert_refused,
     content,
     convert,
-    picture,
+    encoded_image,
     write,
 )
 
@@ -119,13 +119,13 @@ def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_pa
 @pytest.mark.parametrize("folder", ["validation", "val", "test"])
 def test_validation_class_folders_are_read_under_every_name(tmp_path, folder):
     raw, records = tmp_path / "raw", tmp_path / "records"
-    write(raw / "train" / "n01" / "a.JPEG", picture(0))
-    write(raw / "train" / "n02" / "b.JPEG", picture(1))
-    write(raw / folder / "n02" / "c.JPEG", picture(2))
+    write(raw / "train" / "n01" / "a.JPEG", encoded_image(0))
+    write(raw / "train" / "n02" / "b.JPEG", encoded_image(1))
+    write(raw / folder / "n02" / "c.JPEG", encoded_image(2))
     assert convert(raw, records, "--num_processes=1").returncode == 0
     (example,) = read_examples(records / "validation", "validation")
     assert (example["file"], example["label"]) == ("c.JPEG", 2)
-    assert example["encoded"] == picture(2)
+    assert example["encoded"] == encoded_image(2)
 
 
 def test_bad_flags_are_refused(raw, tmp_path):
@@ -137,7 +137,7 @@ def test_bad_flags_are_refused(raw, tmp_path):
     assert_refused(convert(raw, records, "--num_processes=-1"), "num_processes")
     assert_refused(convert(raw, records, "--on_bad_image=ask"), "fail|skip")
     too_many = convert(raw, records, "--train_shards=19")
-    assert_refused(too_many, "at most the number of train pictures, 18; got 19")
+    assert_refused(too_many, "at most the number of train images, 18; got 19")
     assert_refused(convert(tmp_path / "absent", records), "absent is none")
     assert not records.exists()
 
@@ -187,10 +187,10 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
     assert content(records) == finished
 
 
-def test_records_among_the_pictures_are_refused(raw):
+def test_records_among_the_images_are_refused(raw):
     for folder in (raw / "train", raw / "train" / "n01", raw / "validation" / "new"):
         before = content(raw)
-        assert_refused(convert(raw, folder), "must not lie among the pictures")
+        assert_refused(convert(raw, folder), "must not lie among the images")
         assert content(raw) == before
     assert convert(raw, raw / "records").returncode == 0
 
@@ -207,22 +207,22 @@ def test_a_place_that_cannot_be_written_is_named(raw, tmp_path):
 
 @pytest.fixture
 def bad(raw) -> pathlib.Path:
-    """A picture of `raw` that is cut short."""
+    """An image of `raw` that is cut short."""
     path = raw / "train" / "n02" / "n02_1.JPEG"
-    path.write_bytes(picture(11)[:-9])
+    path.write_bytes(encoded_image(11)[:-9])
     return path
 
 
-def test_a_bad_picture_is_named_and_nothing_is_called_finished(raw, bad, tmp_path):
+def test_a_bad_image_is_named_and_nothing_is_called_finished(raw, bad, tmp_path):
     records = tmp_path / "records"
     done = convert(raw, records, "--num_processes=1")
-    assert_refused(done, f"{bad} must be a picture")
+    assert_refused(done, f"{bad} must be an image")
     assert "--on_bad_image=skip" in done.stderr
     assert not any("partial" in name for name in content(records))
     assert not (records / "manifest.json").exists()
 
 
-def test_bad_pictures_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_path):
+def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     more = ("--train_shards=9", "--num_processes=1")
     skip = "--on_bad_image=skip"
@@ -234,7 +234,7 @@ def test_bad_pictures_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_p
     assert train.label_counts == (6, 5, 6)
     (skipped,) = train.skipped_images
     assert skipped.name == str(bad)
-    assert "must be a picture" in skipped.reason
+    assert "must be an image" in skipped.reason
     files = [example["file"] for example in read_examples(one, "train")]
     assert len(files) == 17
     assert bad.name not in files
@@ -244,16 +244,16 @@ def test_bad_pictures_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_p
     assert content(one) == content(two)
 
 
-def test_a_shard_without_a_picture_left_is_refused(raw, bad, tmp_path):
+def test_a_shard_without_an_image_left_is_refused(raw, bad, tmp_path):
     more = ("--on_bad_image=skip", "--train_shards=18", "--num_processes=1")
     done = convert(raw, tmp_path / "records", *more)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: each record file must get a picture that can be")
+    assert last.startswith("error: each record file must get an image that can be")
     assert str(bad) in last
 
 
-def test_a_picture_that_cannot_be_read_always_ends_the_conversion(raw, tmp_path):
+def test_an_image_that_cannot_be_read_always_ends_the_conversion(raw, tmp_path):
     (raw / "train" / "n02" / "n02_1.JPEG").unlink()
     (raw / "train" / "n02" / "n02_1.JPEG").symlink_to("/proc/self/mem")
     more = ("--on_bad_image=skip", "--num_processes=1")
@@ -261,7 +261,7 @@ def test_a_picture_that_cannot_be_read_always_ends_the_conversion(raw, tmp_path)
     assert_refused(done, "Input/output error")
 
 
-def test_pictures_are_turned_where_that_is_asked_for(raw, tmp_path):
+def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
     turned = Image.new("RGB", (24, 8), "red")
     exif = Image.Exif()
     exif[0x0112] = 6  # Its first row is the right side of what was meant.
@@ -325,7 +325,7 @@ def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):
 
 
 def prepare_tfds(data_dir: pathlib.Path) -> None:
-    """Prepares a data set "tiny" of 6 train and 3 test pictures of cats and dogs."""
+    """Prepares a data set "tiny" of 6 train and 3 test images of cats and dogs."""
 
     class Tiny(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("1.0.0")

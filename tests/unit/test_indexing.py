@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("index_cache")
 SYNSETS = ("n01440764", "n01443537", "n01484850")
 
 
-def picture(index, image_format="JPEG"):
+def encoded_image(index, image_format="JPEG"):
     file = io.BytesIO()
     Image.new("RGB", (8, 4 + index), (index, 0, 0)).save(file, image_format)
     return file.getvalue()
@@ -25,7 +25,7 @@ def picture(index, image_format="JPEG"):
 def record(index, label, **changes):
     """Returns a framed record as the TPU scripts write it."""
     features = {
-        "image/encoded": picture(index),
+        "image/encoded": encoded_image(index),
         "image/class/label": label,
         "image/class/synset": SYNSETS[(label - 1) % 3].encode(),
         "image/filename": f"{index}.JPEG".encode(),
@@ -114,8 +114,8 @@ def test_a_set_of_the_tpu_scripts_is_opened(
     for split in ("train", "validation"):
         manifest.check_files(record_set, split)
     labels = [label - 1 for labels in TRAIN_LABELS for label in labels]
-    pictures = [picture(index) for index in range(7)]
-    assert read_split(record_set, "train") == list(zip(labels, pictures, strict=True))
+    images = [encoded_image(index) for index in range(7)]
+    assert read_split(record_set, "train") == list(zip(labels, images, strict=True))
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -135,8 +135,8 @@ def test_a_folder_called_train_can_hold_a_whole_set(tmp_path):
 
 
 def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):
-    pictures = [picture(0), picture(1)]
-    write_tiny_set(tmp_path, pictures, [0, 1], ["cat", "dog"], [1, 1])
+    images = [encoded_image(0), encoded_image(1)]
+    write_tiny_set(tmp_path, images, [0, 1], ["cat", "dog"], [1, 1])
     before = (tmp_path / "manifest.json").read_bytes()
     forbid_scans()
     for data_dir in (tmp_path, tmp_path / "train"):
@@ -147,9 +147,9 @@ def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):
 def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
     tmp_path, write_tiny_set, read_split
 ):
-    pictures = [picture(index) for index in range(5)]
+    images = [encoded_image(index) for index in range(5)]
     names = ["7", "cat", "dog"]
-    write_tiny_set(tmp_path, pictures, [0, 1, 2, 1, 0], names, [3, 2])
+    write_tiny_set(tmp_path, images, [0, 1, 2, 1, 0], names, [3, 2])
     path = tmp_path / "manifest.json"
     new = manifest.load(str(tmp_path), "train")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 1}))
@@ -164,9 +164,7 @@ def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
     split = again.manifest.splits["train"]
     assert split.label_counts == old_split.label_counts
     assert split.offsets_sha256 == old_split.offsets_sha256
-    assert read_split(again, "train") == list(
-        zip([0, 1, 2, 1, 0], pictures, strict=True)
-    )
+    assert read_split(again, "train") == list(zip([0, 1, 2, 1, 0], images, strict=True))
 
 
 def test_an_unfinished_conversion_is_no_set_yet(tmp_path):
@@ -177,9 +175,9 @@ def test_an_unfinished_conversion_is_no_set_yet(tmp_path):
 
 
 def test_anything_else_is_left_to_the_message_of_load(tmp_path):
-    (tmp_path / "picture.jpg").write_bytes(b"")
+    (tmp_path / "image.jpg").write_bytes(b"")
     indexing.make_if_missing(str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["picture.jpg"]
+    assert [path.name for path in tmp_path.iterdir()] == ["image.jpg"]
     with pytest.raises(UserError, match="expected a record set in"):
         manifest.load(str(tmp_path), "train")
     with pytest.raises(UserError, match="must be a folder of records"):
@@ -303,7 +301,12 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
         ),
         ([[record(0, 1, **{"image/encoded": b"GIF8"})]], "it begins with b'GIF8'"),
         (
-            [[record(0, 1), record(1, 1, **{"image/encoded": picture(1, "PNG")})]],
+            [
+                [
+                    record(0, 1),
+                    record(1, 1, **{"image/encoded": encoded_image(1, "PNG")}),
+                ]
+            ],
             "all JPEG or all PNG; the first JPEG is the record at byte 0 of .*PNG",
         ),
         (
@@ -325,9 +328,9 @@ def test_records_that_cannot_be_used_are_refused(tmp_path, shards, message):
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_the_scan_reads_no_pictures(tmp_path):
-    content = bytearray(record(0, 1, **{"image/encoded": picture(0) * 100}))
-    content[2000] ^= 1  # In the picture; its checksum would tell.
+def test_the_scan_reads_no_images(tmp_path):
+    content = bytearray(record(0, 1, **{"image/encoded": encoded_image(0) * 100}))
+    content[2000] ^= 1  # In the image; its checksum would tell.
     write_shards(tmp_path, "train", [[bytes(content)]])
     indexing.make_if_missing(str(tmp_path))
     assert manifest.load(str(tmp_path), "train").manifest.class_names == SYNSETS[:1]

@@ -18,7 +18,7 @@ def insert(data: bytes, offset: int, segment: bytes) -> bytes:
     return data[:offset] + segment + data[offset:]
 
 
-def test_a_header_says_what_the_picture_is():
+def test_a_header_says_what_the_image_is():
     data = jpeg(subsampling=2)
     header = jpeg_header.parse(data)
     assert header == jpeg_header.JpegHeader(

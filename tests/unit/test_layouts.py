@@ -16,7 +16,7 @@ CLASSES = ("ant", "bee", "cat")
 EXAMPLES = {"train": 12, "test": 5}  # By TFDS split.
 
 
-def picture(index, image_format="JPEG"):
+def encoded_image(index, image_format="JPEG"):
     file = io.BytesIO()
     Image.new("RGB", (8, 4 + index), (index, 0, 0)).save(file, image_format)
     return file.getvalue()
@@ -27,7 +27,7 @@ def make_builder(
 ):
     stated = image_format if stated_format == "" else stated_format
 
-    class TinyPictures(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    class TinyImages(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.0.2")
         pkg_dir_path = tfds_dir
 
@@ -37,11 +37,11 @@ def make_builder(
                 if names
                 else tfds.features.ClassLabel(num_classes=3)
             )
-            image = tfds.features.Image(encoding_format=stated)
+            feature = tfds.features.Image(encoding_format=stated)
             return self.dataset_info_from_configs(
                 features=tfds.features.FeaturesDict(
                     {
-                        "photo": image,
+                        "photo": feature,
                         "species": label,
                         "name": tfds.features.Text(),
                     }
@@ -54,13 +54,13 @@ def make_builder(
         def _generate_examples(self, split):
             for index in range(splits[split]):
                 path = tfds_dir / f"{split}-{index}.{image_format}"
-                path.write_bytes(picture(index, image_format.upper()))
+                path.write_bytes(encoded_image(index, image_format.upper()))
                 yield (
                     index,
                     {"photo": path, "species": index % 3, "name": str(index)},
                 )
 
-    return TinyPictures(data_dir=tfds_dir / "prepared", **settings)
+    return TinyImages(data_dir=tfds_dir / "prepared", **settings)
 
 
 def prepare(builder, **settings):
@@ -71,7 +71,7 @@ def prepare(builder, **settings):
 
 @pytest.fixture(scope="module", params=["jpeg", "png"])
 def prepared(request, tmp_path_factory):
-    """A directory that tensorflow_datasets prepared, and the pictures' format."""
+    """A directory that tensorflow_datasets prepared, and the images' format."""
     folder = tmp_path_factory.mktemp(request.param)
     builder = make_builder(folder, request.param)
     return prepare(builder, num_shards=3), request.param
@@ -81,7 +81,7 @@ def test_a_directory_of_tensorflow_datasets_is_opened(
     prepared, tmp_path, forbid_scans, read_split
 ):
     source, image_format = prepared
-    root = tmp_path / "tiny_pictures" / "1.0.2"
+    root = tmp_path / "tiny_images" / "1.0.2"
     shutil.copytree(source, root)
     said = []
     indexing.make_if_missing(str(root), said.append)
@@ -98,7 +98,7 @@ def test_a_directory_of_tensorflow_datasets_is_opened(
     assert contents.first_label == 0
     assert (contents.image_key, contents.label_key) == ("photo", "species")
     assert contents.image_format == image_format
-    assert contents.source == {"indexed": "tensorflow_datasets tiny_pictures 1.0.2"}
+    assert contents.source == {"indexed": "tensorflow_datasets tiny_images 1.0.2"}
     assert contents.splits["train"].label_counts == (4, 4, 4)
     assert contents.splits["validation"].label_counts == (2, 2, 1)
     assert len(contents.splits["train"].shards) == 3
@@ -117,7 +117,7 @@ def test_a_directory_of_tensorflow_datasets_is_opened(
 
 
 def test_the_version_folder_is_indexed_from_above(prepared, tmp_path):
-    root = tmp_path / "tiny_pictures" / "1.0.2"
+    root = tmp_path / "tiny_images" / "1.0.2"
     shutil.copytree(prepared[0], root)
     indexing.make_if_missing(str(root.parent))
     assert (root / "manifest.json").exists()
@@ -129,7 +129,7 @@ def test_the_version_folder_is_indexed_from_above(prepared, tmp_path):
         indexing.make_if_missing(str(root.parent))
 
 
-def test_the_format_is_that_of_the_pictures_and_not_what_the_features_say(tmp_path):
+def test_the_format_is_that_of_the_images_and_not_what_the_features_say(tmp_path):
     # Image() means PNG, but a builder's files are kept as they are.
     builder = make_builder(tmp_path, "jpeg", stated_format=None)
     root = prepare(builder)
@@ -207,7 +207,7 @@ def test_a_directory_that_is_not_whole_is_refused(
 def test_a_missing_file_of_tensorflow_datasets_is_named(prepared, tmp_path):
     root = tmp_path / "1.0.2"
     shutil.copytree(prepared[0], root)
-    path = root / "tiny_pictures-train.tfrecord-00001-of-00003"
+    path = root / "tiny_images-train.tfrecord-00001-of-00003"
     path.unlink()
     with pytest.raises(UserError, match=re.escape(f"{path} can't be read (No such")):
         indexing.make_if_missing(str(root))

@@ -13,9 +13,9 @@ def touch(root, *paths):
         (root / path).touch()
 
 
-def write_validation_archive(folder, num_pictures: int) -> None:
+def write_validation_archive(folder, num_images: int) -> None:
     parts = []
-    for number in range(1, num_pictures + 1):
+    for number in range(1, num_images + 1):
         info = tarfile.TarInfo(f"ILSVRC2012_val_{number:08d}.JPEG")
         info.size = 3
         parts += [info.tobuf(tarfile.GNU_FORMAT), b"abc".ljust(tarfile.BLOCKSIZE)]
@@ -28,7 +28,7 @@ def test_folders_are_opened(tmp_path):
     raw = raw_data.open_raw_data(tmp_path)
     assert raw.class_names == ("a", "b")
     assert raw.class_descriptions == ()
-    assert {split: len(pictures) for split, pictures in raw.splits.items()} == {
+    assert {split: len(images) for split, images in raw.splits.items()} == {
         "train": 2,
         "validation": 1,
     }
@@ -55,11 +55,11 @@ def test_archives_have_imagenets_classes_and_say_what_is_missing(tmp_path):
     assert raw.description == {
         "raw_data_dir": str(tmp_path),
         "archives": True,
-        "incomplete": ["validation holds 3 of 50,000 pictures"],
+        "incomplete": ["validation holds 3 of 50,000 images"],
     }
     assert json.loads(json.dumps(raw.description)) == raw.description
     assert raw.warnings == (
-        "validation holds 3 of 50,000 pictures of ImageNet; the rest is not in the"
+        "validation holds 3 of 50,000 images of ImageNet; the rest is not in the"
         " archive",
     )
 
@@ -67,12 +67,12 @@ def test_archives_have_imagenets_classes_and_say_what_is_missing(tmp_path):
 def test_a_whole_archive_has_every_class_fifty_times(tmp_path):
     write_validation_archive(tmp_path, 50_000)
     raw = raw_data.open_raw_data(tmp_path)
-    pictures = raw.splits["validation"]
+    images = raw.splits["validation"]
     assert raw.warnings == ()
     assert "incomplete" not in raw.description
-    assert pictures.class_indices.tolist() == [i // 50 for i in range(50_000)]
-    assert pictures.num_bytes_estimate() == 150_000
-    assert pictures[49_999].read() == b"abc"
+    assert images.class_indices.tolist() == [i // 50 for i in range(50_000)]
+    assert images.num_bytes_estimate() == 150_000
+    assert images[49_999].read() == b"abc"
 
 
 def test_a_relative_folder_is_told_by_its_whole_path(tmp_path, monkeypatch):

@@ -22,8 +22,8 @@ def source_image(path: pathlib.Path, class_name: str = "a") -> SourceImage:
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Three pictures of different sizes and classes; the second is a PNG."""
+def images(tmp_path):
+    """Three images of different sizes and classes; the second is a PNG."""
     images = []
     for index, kind in enumerate(["JPEG", "PNG", "JPEG"]):
         path = tmp_path / f"{index}.JPEG"
@@ -77,8 +77,8 @@ def test_small_sets_get_fewer_shards(num_examples, most, expected):
     assert shards.default_num_shards(num_examples, most) == expected
 
 
-def test_a_shard_holds_the_pictures_in_order(root, pictures):
-    job = shards.ShardJob(str(root), "x-00000-of-00001", pictures, [5, 7, 5])
+def test_a_shard_holds_the_images_in_order(root, images):
+    job = shards.ShardJob(str(root), "x-00000-of-00001", images, [5, 7, 5])
     report = shards.write_shard(job)
     path = root / "x-00000-of-00001"
     data = path.read_bytes()
@@ -94,7 +94,7 @@ def test_a_shard_holds_the_pictures_in_order(root, pictures):
     records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
     ends = np.cumsum([12 + len(record) + 4 for record in records])
     assert report.offsets == (0, *ends[:-1])
-    for source, label, record in zip(pictures, [6, 8, 6], records, strict=True):
+    for source, label, record in zip(images, [6, 8, 6], records, strict=True):
         feature = tf.train.Example.FromString(record).features.feature
         assert feature["image/class/label"].int64_list.value == [label]
         assert feature["image/class/synset"].bytes_list.value == [
@@ -109,43 +109,43 @@ def test_a_shard_holds_the_pictures_in_order(root, pictures):
         )
 
 
-def test_a_shard_with_a_bad_picture_leaves_nothing(root, pictures, bad):
-    job = shards.ShardJob(str(root), "x", [*pictures, bad], [0] * 4)
+def test_a_shard_with_a_bad_image_leaves_nothing(root, images, bad):
+    job = shards.ShardJob(str(root), "x", [*images, bad], [0] * 4)
     with pytest.raises(UserError, match=r"bad\.JPEG .* --on_bad_image=skip\.$"):
         shards.write_shard(job)
     assert os.listdir(root) == [tfrecord_format.CONVERSION_FOLDER]
     assert os.listdir(root / tfrecord_format.CONVERSION_FOLDER) == []
 
 
-def test_bad_pictures_can_be_left_out(root, pictures, bad):
-    images = [bad, pictures[0], bad, pictures[2]]
-    job = shards.ShardJob(str(root), "x", images, [9, 0, 9, 2], skip_bad_images=True)
+def test_bad_images_can_be_left_out(root, images, bad):
+    sources = [bad, images[0], bad, images[2]]
+    job = shards.ShardJob(str(root), "x", sources, [9, 0, 9, 2], skip_bad_images=True)
     report = shards.write_shard(job)
     assert (report.num_records, report.num_images) == (2, 4)
     assert report.class_counts == {0: 1, 2: 1}
     assert [image.name for image in report.skipped_images] == [bad.path] * 2
     assert "that can be decoded" in report.skipped_images[0].reason
-    alone = shards.ShardJob(str(root), "y", [pictures[0], pictures[2]], [0, 2])
+    alone = shards.ShardJob(str(root), "y", [images[0], images[2]], [0, 2])
     shards.write_shard(alone)
     assert (root / "x").read_bytes() == (root / "y").read_bytes()
 
 
-def test_a_shard_without_a_picture_is_an_error(root, bad):
+def test_a_shard_without_an_image_is_an_error(root, bad):
     job = shards.ShardJob(str(root), "x", [bad, bad], [0, 0], skip_bad_images=True)
     with pytest.raises(UserError, match=r"of the 2 of x none can: .*bad\.JPEG"):
         shards.write_shard(job)
     assert not (root / "x").exists()
 
 
-def test_a_picture_that_is_gone_is_never_left_out(root, tmp_path):
+def test_an_image_that_is_gone_is_never_left_out(root, tmp_path):
     gone = source_image(tmp_path / "gone.JPEG")
     job = shards.ShardJob(str(root), "x", [gone], [0], skip_bad_images=True)
     with pytest.raises(FileNotFoundError, match=r"gone\.JPEG"):
         shards.write_shard(job)
 
 
-def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, pictures):
-    report = shards.write_shard(shards.ShardJob(str(root), "x", pictures, [0, 1, 2]))
+def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, images):
+    report = shards.write_shard(shards.ShardJob(str(root), "x", images, [0, 1, 2]))
     check = shards.ShardCheck(str(root), "x", num_images=3)
     assert shards.check_shard(check) == report
     assert shards.check_shard(shards.ShardCheck(str(root), "x", num_images=4)) is None
@@ -160,12 +160,12 @@ def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, pictures
     assert shards.check_shard(check) == report
 
 
-def test_a_shard_that_leaves_pictures_out_is_kept_only_where_that_is_asked_for(
-    root, pictures, bad
+def test_a_shard_that_leaves_images_out_is_kept_only_where_that_is_asked_for(
+    root, images, bad
 ):
-    images = [*pictures, bad]
+    sources = [*images, bad]
     shards.write_shard(
-        shards.ShardJob(str(root), "x", images, [0] * 4, skip_bad_images=True)
+        shards.ShardJob(str(root), "x", sources, [0] * 4, skip_bad_images=True)
     )
     check = shards.ShardCheck(str(root), "x", num_images=4)
     assert shards.check_shard(check) is None
@@ -175,9 +175,9 @@ def test_a_shard_that_leaves_pictures_out_is_kept_only_where_that_is_asked_for(
     assert isinstance(report.skipped_images[0], manifest.SkippedImage)
 
 
-def test_only_shards_with_a_report_count_as_kept_bytes(root, pictures):
+def test_only_shards_with_a_report_count_as_kept_bytes(root, images):
     for path in ("x", "y", "z"):
-        shards.write_shard(shards.ShardJob(str(root), path, pictures, [0, 1, 2]))
+        shards.write_shard(shards.ShardJob(str(root), path, images, [0, 1, 2]))
     (root / "y").unlink()
     shard_reports.report_path(root, "z").unlink()
     num_bytes = (root / "x").stat().st_size

@@ -27,7 +27,7 @@ def info(builder, **features) -> tensorflow_datasets.core.DatasetInfo:
     )
 
 
-class NamedPictures(tensorflow_datasets.core.GeneratorBasedBuilder):
+class NamedImages(tensorflow_datasets.core.GeneratorBasedBuilder):
     """JPEGs with file names; train and validation, and a test split besides."""
 
     VERSION = tensorflow_datasets.core.Version("1.2.3")
@@ -61,7 +61,7 @@ class NamedPictures(tensorflow_datasets.core.GeneratorBasedBuilder):
             )
 
 
-class NamelessPictures(tensorflow_datasets.core.GeneratorBasedBuilder):
+class NamelessImages(tensorflow_datasets.core.GeneratorBasedBuilder):
     """PNGs as MNIST and CIFAR-10 have them: train and test, without file names."""
 
     VERSION = tensorflow_datasets.core.Version("1.0.0")
@@ -88,16 +88,16 @@ class NamelessPictures(tensorflow_datasets.core.GeneratorBasedBuilder):
             yield index, {"id": f"number {index}", "image": image, "label": label}
 
 
-class UnlabelledPictures(NamelessPictures):
+class UnlabelledImages(NamelessImages):
     TEST_LABELS = (-1, -1)
 
 
-class Sentences(NamelessPictures):
+class Sentences(NamelessImages):
     def _info(self):
         return info(self, text=tensorflow_datasets.features.Text())
 
 
-class Unreachable(NamelessPictures):
+class Unreachable(NamelessImages):
     def _split_generators(self, dl_manager):
         raise ConnectionError("no way\nto example.com")
 
@@ -107,15 +107,15 @@ def data_dir(tmp_path_factory) -> pathlib.Path:
     return tmp_path_factory.mktemp("tfds")
 
 
-def test_pictures_are_read_from_the_record_files(data_dir):
-    raw = tfds.prepare("named_pictures", data_dir)
+def test_images_are_read_from_the_record_files(data_dir):
+    raw = tfds.prepare("named_images", data_dir)
     assert raw.class_names == ("cat", "dog", "fox")
     assert raw.class_descriptions == ()
     assert raw.num_ignored_files == 0
     assert raw.warnings == ()
-    folder = data_dir / "named_pictures" / "1.2.3"
+    folder = data_dir / "named_images" / "1.2.3"
     assert raw.description == {
-        "tfds_name": "named_pictures/1.2.3",
+        "tfds_name": "named_images/1.2.3",
         "tfds_dir": str(folder),
     }
     assert list(raw.splits) == ["train", "validation"]
@@ -126,34 +126,34 @@ def test_pictures_are_read_from_the_record_files(data_dir):
     counts = np.bincount(raw.splits["train"].class_indices)
     assert counts.tolist() == [3, 2, 2]
     assert {p.filename for p in raw.splits["validation"]} == {"0.JPEG", "1.JPEG"}
-    path = folder / "named_pictures-validation.tfrecord-00000-of-00001"
-    picture = raw.splits["validation"][0]
-    assert picture.path == str(path)
-    assert picture.name == f"{path}: {picture.filename}"
-    # What is in the files but no picture: a frame of 16 bytes a record.
+    path = folder / "named_images-validation.tfrecord-00000-of-00001"
+    image = raw.splits["validation"][0]
+    assert image.path == str(path)
+    assert image.name == f"{path}: {image.filename}"
+    # What is in the files but no image: a frame of 16 bytes a record.
     sizes = os.path.getsize(path) - 16 * 2
     assert raw.splits["validation"].num_bytes_estimate() == sizes
 
 
-def test_pictures_without_names_are_called_by_their_places(data_dir):
-    raw = tfds.prepare("nameless_pictures", data_dir)
+def test_images_without_names_are_called_by_their_places(data_dir):
+    raw = tfds.prepare("nameless_images", data_dir)
     assert raw.class_names == ("0", "1", "2")
-    names = [picture.filename for picture in raw.splits["train"]]
+    names = [image.filename for image in raw.splits["train"]]
     assert names == [f"train-{index:08d}" for index in range(4)]
     test = raw.splits["validation"]
     assert [p.filename for p in test] == ["validation-00000000", "validation-00000001"]
     assert sorted(test.class_indices.tolist()) == [0, 2]
-    for picture in test:
-        encoded = image_encoding.to_jpeg(picture.read(), picture.name)
+    for image in test:
+        encoded = image_encoding.to_jpeg(image.read(), image.name)
         assert encoded.converted_from == "PNG"
         assert (encoded.height, encoded.width) == (6, 8)
 
 
 def test_what_is_prepared_is_only_read_the_second_time(data_dir):
-    first = tfds.prepare("named_pictures", data_dir)
+    first = tfds.prepare("named_images", data_dir)
     folder = pathlib.Path(first.description["tfds_dir"])
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    second = tfds.prepare("named_pictures:1.2.3", data_dir)
+    second = tfds.prepare("named_images:1.2.3", data_dir)
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     for split in first.splits:
         assert first.splits[split].fingerprint() == second.splits[split].fingerprint()
@@ -162,12 +162,12 @@ def test_what_is_prepared_is_only_read_the_second_time(data_dir):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_such_pictures", "it says: Dataset no_such_pictures not found"),
-        ("named_pictures:9.9.9", "cannot be loaded at version 9.9.9"),
+        ("no_such_images", "it says: Dataset no_such_images not found"),
+        ("named_images:9.9.9", "cannot be loaded at version 9.9.9"),
         ("a name//", "Parsing builder name string a name// failed"),
         ("unreachable", "it says: no way to example.com"),
         ("sentences", r"one Image and one ClassLabel .*; it has text \(Text\)"),
-        ("unlabelled_pictures", "must be from 0 to 2; they are from -1 to -1"),
+        ("unlabelled_images", "must be from 0 to 2; they are from -1 to -1"),
     ],
 )
 def test_what_cannot_be_prepared_is_named(data_dir, name, message):
@@ -178,19 +178,19 @@ def test_what_cannot_be_prepared_is_named(data_dir, name, message):
 
 
 def test_another_file_format_is_refused(tmp_path):
-    raw = tfds.prepare("nameless_pictures", tmp_path)
+    raw = tfds.prepare("nameless_images", tmp_path)
     info_file = pathlib.Path(raw.description["tfds_dir"], "dataset_info.json")
     content = json.loads(info_file.read_text())
     content["fileFormat"] = "riegeli"
     info_file.write_text(json.dumps(content))
     with pytest.raises(UserError, match="must be in the file format tfrecord"):
-        tfds.prepare("nameless_pictures", tmp_path)
+        tfds.prepare("nameless_images", tmp_path)
 
 
 def test_a_record_file_with_too_few_records_is_refused(tmp_path):
-    raw = tfds.prepare("nameless_pictures", tmp_path)
+    raw = tfds.prepare("nameless_images", tmp_path)
     train = raw.splits["train"]
     path = pathlib.Path(train[0].path)
     path.write_bytes(path.read_bytes()[: train[3].offset])
     with pytest.raises(UserError, match=r"must hold 4 records, .*; it holds 3"):
-        tfds.prepare("nameless_pictures", tmp_path)
+        tfds.prepare("nameless_images", tmp_path)

@@ -17,7 +17,7 @@ NAMES = ("ant", "bee", "cat")
 NUM_SHARDS = 24
 
 
-def picture(index, image_format="JPEG"):
+def encoded_image(index, image_format="JPEG"):
     file = io.BytesIO()
     Image.new("RGB", (8, 4 + index), (5 * index, 0, 0)).save(file, image_format)
     return file.getvalue()
@@ -47,9 +47,9 @@ def root(tmp_path, write_tiny_set):
     """A set of 3 shards with 3 train records each, and one with 4 for validation."""
     folder = tmp_path / "set"
     folder.mkdir()
-    pictures = [picture(index) for index in range(9)]
-    write_tiny_set(folder, pictures, [0, 1, 2] * 3, NAMES, [3, 3, 3])
-    write_tiny_set(folder, pictures[:4], [0, 1, 2, 0], NAMES, [4], "validation")
+    images = [encoded_image(index) for index in range(9)]
+    write_tiny_set(folder, images, [0, 1, 2] * 3, NAMES, [3, 3, 3])
+    write_tiny_set(folder, images[:4], [0, 1, 2, 0], NAMES, [4], "validation")
     return folder
 
 
@@ -85,7 +85,7 @@ def rewrite(root, shard, records):
 
 
 def example(index, label=1, **changes):
-    features = {"image/encoded": picture(index), "image/class/label": label}
+    features = {"image/encoded": encoded_image(index), "image/class/label": label}
     kept = {k: v for k, v in (features | changes).items() if v is not None}
     return tfrecord_format.encode_example(kept)
 
@@ -98,9 +98,9 @@ def test_a_good_set_has_no_damage(root, num_processes):
 @pytest.fixture(scope="module")
 def many_shards(tmp_path_factory, write_tiny_set):
     folder = tmp_path_factory.mktemp("many")
-    pictures = [picture(index) for index in range(2 * NUM_SHARDS)]
+    images = [encoded_image(index) for index in range(2 * NUM_SHARDS)]
     labels = [index % 3 for index in range(2 * NUM_SHARDS)]
-    write_tiny_set(folder, pictures, labels, NAMES, [2] * NUM_SHARDS)
+    write_tiny_set(folder, images, labels, NAMES, [2] * NUM_SHARDS)
     return folder
 
 
@@ -217,8 +217,8 @@ def test_shards_that_took_each_others_place_are_found(root):
 def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
     tmp_path, write_tiny_set
 ):
-    pictures = [picture(3), picture(4)] * 2
-    write_tiny_set(tmp_path, pictures, [0, 1, 1, 0], NAMES, [2, 2])
+    images = [encoded_image(3), encoded_image(4)] * 2
+    write_tiny_set(tmp_path, images, [0, 1, 1, 0], NAMES, [2, 2])
     contents = [(tmp_path / shard_path(index, 2)).read_bytes() for index in (0, 1)]
     assert len(contents[0]) == len(contents[1])
     for index in (0, 1):
@@ -237,15 +237,15 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
         (example(1, label=b"1"), "its feature image/class/label is not an integer"),
         (
             example(1, **{"image/encoded": b"text"}),
-            "its picture is no JPEG and no PNG, it begins with b'text'",
+            "its image is no JPEG and no PNG, it begins with b'text'",
         ),
         (
-            example(1, **{"image/encoded": picture(1, "PNG")}),
-            "its picture must be in the format jpeg; it is in png",
+            example(1, **{"image/encoded": encoded_image(1, "PNG")}),
+            "its image must be in the format jpeg; it is in png",
         ),
         (
-            example(1, **{"image/encoded": picture(1)[:-40]}),
-            "its picture can't be decoded: ",
+            example(1, **{"image/encoded": encoded_image(1)[:-40]}),
+            "its image can't be decoded: ",
         ),
         (b"\x0b", "it has a field of the unknown wire type 3"),
     ],
@@ -257,8 +257,8 @@ def test_whole_records_that_hold_something_else_are_found(root, record, what):
     assert found.startswith(what)
 
 
-def test_bytes_after_the_end_of_a_picture_do_no_harm(root):
-    odd = example(1, label=2, **{"image/encoded": picture(1) + b"camera"})
+def test_bytes_after_the_end_of_an_image_do_no_harm(root):
+    odd = example(1, label=2, **{"image/encoded": encoded_image(1) + b"camera"})
     rewrite(root, 1, [example(0, 1), odd, example(2, 3)])
     assert check(root) == []
 
@@ -318,8 +318,8 @@ def test_a_set_of_another_program_is_checked_without_sha256(tmp_path):
 def test_a_file_whose_records_are_all_bad_is_cut_short_in_the_list(
     tmp_path, write_tiny_set
 ):
-    pictures = [picture(index % 10) for index in range(150)]
-    write_tiny_set(tmp_path, pictures, [0] * 150, NAMES, [150])
+    images = [encoded_image(index % 10) for index in range(150)]
+    write_tiny_set(tmp_path, images, [0] * 150, NAMES, [150])
     path = tmp_path / shard_path(0, 1)
     path.write_bytes(bytes(path.stat().st_size))
     found = check(tmp_path)
