@@ -1,4 +1,4 @@
-"""Files that appear under their name whole or not at all."""
+"""Atomic writes: a file appears under its final name complete or not at all."""
 
 import contextlib
 import os
@@ -12,19 +12,19 @@ _PARTIAL_SUFFIX = ".partial"
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file for writing that gets its name when the block ends without an error.
+    """Opens a file for writing that gets its final name if the block raises no error.
 
-    Until then it is a hidden file in the same folder; a crash can leave that one
-    behind, see `remove_leftovers`. A file that has the name already is replaced.
+    Until then it is a hidden file in the same folder, which a crash can leave behind
+    (see `remove_leftovers`). An existing file with the final name is replaced.
 
     Args:
-        path: The file's final name.
+        path: Final path of the file.
 
     Yields:
         The file, open for writing bytes.
     """
     final = pathlib.Path(path)
-    # The random part keeps two writers of the same file apart, on any hosts.
+    # The random part separates several writers of the same file, also on other hosts.
     temporary = final.with_name(
         f".{final.name}.{secrets.token_hex(4)}{_PARTIAL_SUFFIX}"
     )
@@ -41,24 +41,24 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes `data` as the whole content of a file, durably, or leaves it as it was."""
+    """Replaces a file's content by `data`, durably and atomically."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def remove_leftovers(folder: str | os.PathLike[str], name: str = "*") -> None:
-    """Removes what writers that were killed left in `folder`, not in folders below.
+    """Removes the temporary files of killed writers in `folder`, not in subfolders.
 
     Args:
-        folder: Where they wrote.
-        name: Of the file that was to be written, or a pattern of names.
+        folder: Folder of the files that were being written.
+        name: Final name of the file, or a glob pattern of names.
     """
     for leftover in pathlib.Path(folder).glob(f".{name}.*{_PARTIAL_SUFFIX}"):
         leftover.unlink(missing_ok=True)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes the names in a folder durable, those that files have just been given."""
+    """Makes new and changed file names in a folder durable (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,9 +2,9 @@
 
 python data_prep/digits.py --digits_dir DIR
 
-They are real images that need no download: 1,797 digits of the UCI set "Optical
-Recognition of Handwritten Digits". DIR is then a `--raw_data_dir` of
-imagenet_to_tfrecords.py.
+The set has 1,797 real images and needs no download: it is the UCI set "Optical
+Recognition of Handwritten Digits". Pass DIR to imagenet_to_tfrecords.py as
+--raw_data_dir.
 """
 
 import os
@@ -24,18 +24,22 @@ from data_prep import errors
 from data_prep.records import tfrecord_format
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("digits_dir", None, "New folder for the images.")
+flags.DEFINE_string(
+    "digits_dir", None, "Output folder for the images; must be new or empty."
+)
 
-NUM_VALIDATION = 360  # A fifth.
-IMAGE_SIZE = 32  # Pixels a side; the originals' 8 are too few for a convolutional net.
+NUM_VALIDATION = 360  # A fifth of the images.
+IMAGE_SIZE = (
+    32  # Pixels per side; the original 8 are too few for a convolutional network.
+)
 JPEG_QUALITY = 95
-_BRIGHTEST = 16  # Of the originals' pixels; the darkest is 0.
+_MAX_PIXEL = 16  # Largest pixel value of the original images; the smallest is 0.
 
 
 def main() -> None:
-    """Writes the images to the flag's folder, or raises `errors.UserError`."""
+    """Writes the images to --digits_dir, or raises `errors.UserError`."""
     if not FLAGS.digits_dir:
-        raise errors.UserError(f"--digits_dir is needed: {FLAGS['digits_dir'].help}")
+        raise errors.UserError(f"--digits_dir is required: {FLAGS['digits_dir'].help}")
     try:
         num_train, num_validation = write_digits(FLAGS.digits_dir)
     except OSError as error:
@@ -55,25 +59,25 @@ def run() -> None:
 def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     """Writes the digits to `train/<digit>/<index>.jpg` and `validation/<digit>/...`.
 
-    The images are grey, 32x32. Which are held out for validation never changes; they
-    are in the same proportions as the rest. The index is that of scikit-learn's array.
+    The images are gray, 32x32 pixels. The validation images are a fixed, stratified
+    sample. The index is that of scikit-learn's array.
 
     Args:
-        digits_dir: A folder that is empty or does not exist. It appears whole.
+        digits_dir: Folder to write, new or empty; it appears only when it is complete.
 
     Returns:
-        Number of train and of validation images.
+        Number of training images and number of validation images.
 
     Raises:
         errors.UserError: If the folder isn't empty.
     """
-    from sklearn import datasets, model_selection  # Takes a second; only needed here.
+    from sklearn import datasets, model_selection  # Slow import, needed only here.
 
     folder = pathlib.Path(os.path.abspath(digits_dir))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise errors.UserError(
-            f"digits_dir must be an empty folder or a new one; {folder} is not."
-            " Remove it or give another."
+            f"digits_dir must be a new or empty folder; {folder} is neither. Delete it"
+            " or choose another folder."
         )
     digits = datasets.load_digits()
     train, validation = model_selection.train_test_split(
@@ -101,9 +105,9 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def _to_image(pixels: np.ndarray) -> Image.Image:
-    grey = np.round(pixels * (255 / _BRIGHTEST)).astype(np.uint8)
+    gray = np.round(pixels * (255 / _MAX_PIXEL)).astype(np.uint8)
     size = (IMAGE_SIZE, IMAGE_SIZE)
-    return Image.fromarray(grey).resize(size, Image.Resampling.BICUBIC)
+    return Image.fromarray(gray).resize(size, Image.Resampling.BICUBIC)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
-"""The error of a user's mistake, and how a program of one process ends with it."""
+"""The error of a user's mistake, and the exit of a one-process program with it."""
 
 import sys
 from collections.abc import Callable, Sequence
 
 from absl import flags
 
-EXIT_CODE = 2  # Of every program here, for a mistake of its user.
+EXIT_CODE = 2  # Exit code of all programs here for a mistake of the user.
 
 
 class UserError(ValueError):
-    """A mistake of the user's: one sentence, without a traceback.
+    """A mistake of the user, reported as one sentence without a traceback.
 
-    The sentence says what was expected, what was there and what to do.
+    The sentence says what was expected, what was found and what to do.
     """
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and runs `main`; a UserError is a sentence and exit code 2."""
+    """Parses the flags and runs `main`; prints a UserError and exits with code 2."""
     try:
         parse_flags(sys.argv)
         main()
@@ -26,11 +26,11 @@ def run(main: Callable[[], None]) -> None:
 
 
 def parse_flags(argv: Sequence[str]) -> None:
-    """Lets absl take its flags from `argv`; `--help` prints them and exits with 0.
+    """Parses the absl flags in `argv`; `--help` prints them and exits with code 0.
 
     Raises:
-        UserError: If a flag is unknown or its value is not of its type, or if there is
-            an argument that is no flag.
+        UserError: If a flag is unknown, a value has the wrong type, or an argument is
+            not a flag.
     """
     if any(argument in ("--help", "-help", "-h") for argument in argv[1:]):
         print(sys.modules["__main__"].__doc__ or argv[0])

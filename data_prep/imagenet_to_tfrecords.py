@@ -1,14 +1,14 @@
-"""Converts labelled images into record files for training.
+"""Converts labelled images to TFRecord files for training, or verifies such files.
 
 python data_prep/imagenet_to_tfrecords.py --raw_data_dir RAW --local_scratch_dir RECORDS
 python data_prep/imagenet_to_tfrecords.py --tfds_name NAME --local_scratch_dir RECORDS
 python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
-RAW holds train/<class>/* and, in validation/, either class folders or images whose
-classes are in RAW/synset_labels.txt; or ImageNet's archives as they are downloaded.
-RECORDS gets train/train-00000-of-01024 and so on, offsets files and, last,
-manifest.json. The same command again goes on with a conversion that was interrupted.
---verify reads a finished set again and names each damaged record.
+RAW contains train/<class>/* and, in validation/, either class folders or images whose
+classes are listed in RAW/synset_labels.txt. It can also contain ImageNet's tar archives
+as downloaded. The program writes RECORDS/train/train-00000-of-01024 and so on, one
+offsets file per split and, last, manifest.json. If a conversion was interrupted, rerun
+the same command to resume it. --verify reads a finished set and lists corrupt records.
 """
 
 import os
@@ -33,57 +33,63 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "raw_data_dir",
     None,
-    "Folder with the images, in train/ and validation/, or with ImageNet's archives.",
+    "Source folder: images in train/ and validation/, or ImageNet's tar archives.",
 )
 flags.DEFINE_string(
     "tfds_name",
     None,
-    "Instead of --raw_data_dir: name of a data set of TensorFlow Datasets.",
+    "Name of a TensorFlow Datasets data set to convert instead of --raw_data_dir.",
 )
 flags.DEFINE_string(
     "tfds_data_dir",
     None,
-    "Where TensorFlow Datasets keeps its files; its own default if not given.",
+    "Data folder of TensorFlow Datasets; if unset, its own default.",
 )
-flags.DEFINE_string("local_scratch_dir", None, "Folder for the records.")
+flags.DEFINE_string("local_scratch_dir", None, "Output folder for the record files.")
 flags.DEFINE_integer(
-    "train_shards", 0, "Number of train record files; 0 = by size.", lower_bound=0
+    "train_shards",
+    0,
+    "Number of training shards (record files); 0: one per 256 images, at most 1,024.",
+    lower_bound=0,
 )
 flags.DEFINE_integer(
     "validation_shards",
     0,
-    "Number of validation record files; 0 = by size.",
+    "Number of validation shards (record files); 0: one per 256 images, at most 128.",
     lower_bound=0,
 )
 flags.DEFINE_integer(
-    "num_processes", 0, "Worker processes; 0 = one a usable core.", lower_bound=0
+    "num_processes",
+    0,
+    "Number of worker processes; 0: one per available core.",
+    lower_bound=0,
 )
-flags.DEFINE_integer("shuffle_seed", 0, "Seed of the order of the records.")
+flags.DEFINE_integer("shuffle_seed", 0, "Random seed of the record order.")
 flags.DEFINE_enum(
     "on_bad_image",
     "fail",
     ["fail", "skip"],
-    "What an image that can't be decoded does: end the conversion, or be left out"
-    " (the manifest names it). One that can't be read always ends it.",
+    "Action on an image that can't be decoded: fail stops the conversion, skip omits"
+    " the image and lists it in manifest.json. A read error always stops it.",
 )
 flags.DEFINE_bool(
     "apply_exif_orientation",
     False,
-    "Turn images as their EXIF data says; the published recipes don't.",
+    "Rotate and flip images by their EXIF orientation; the published recipes don't.",
 )
 flags.DEFINE_bool(
-    "verify", False, "Read the finished set in --local_scratch_dir and check it."
+    "verify", False, "Verify the finished record set in --local_scratch_dir."
 )
 
-SMALL_SET = 100_000  # Images; below, the hint names a recipe with a small batch.
-DAMAGED_EXIT_CODE = 1  # Of --verify.
+SMALL_SET = 100_000  # Images; the hint for smaller sets names a small-batch recipe.
+CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
 
 def main() -> int:
-    """Does what the flags say and returns the exit code.
+    """Converts or verifies, as the flags say, and returns the exit code.
 
     Raises:
-        errors.UserError: If that can't be done.
+        errors.UserError: If a flag is wrong, or the source or the record set is.
     """
     if FLAGS.verify:
         return _verify()
@@ -92,19 +98,19 @@ def main() -> int:
 
 
 def run() -> None:
-    """Runs the program, as its console script does."""
-    # A batch system's end of time cleans up as Ctrl-C does.
+    """Runs the program; the entry point of the console script."""
+    # SIGTERM, which batch systems send at the time limit, cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         errors.parse_flags(sys.argv)
         sys.exit(main())
     except errors.UserError as error:
-        _say(f"error: {error}")
+        _log(f"error: {error}")
         sys.exit(errors.EXIT_CODE)
     except KeyboardInterrupt:
-        is_reading = FLAGS["verify"].value  # Also where the flags aren't parsed yet.
-        rest = ", the set is not complete; the same command goes on with it"
-        _say(f"error: interrupted{'' if is_reading else rest}")
+        is_reading = FLAGS["verify"].value  # Works also before the flags are parsed.
+        remedy = "; the record set is incomplete, rerun the same command to resume"
+        _log(f"error: interrupted{'' if is_reading else remedy}")
         sys.exit(128 + signal.SIGINT)
 
 
@@ -112,27 +118,27 @@ def _convert() -> None:
     _check_source_flags()
     root = _records_folder()
     output_folder.check_not_finished(root)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # A worker needs no pool of it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     try:
         if FLAGS.raw_data_dir:
             output_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
         raw = _open_source()
         for warning in raw.warnings:
-            _say(f"warning: {warning}")
+            _log(f"warning: {warning}")
         plan = make_plan(root, raw, _options())
         output_folder.check_space(plan)
         with output_folder.locked(root):
-            output_folder.check_not_finished(root)  # By another one meanwhile.
+            output_folder.check_not_finished(root)  # By another process meanwhile.
             output_folder.begin(plan)
             try:
                 summary = _write(plan)
             finally:
                 output_folder.remove_leftovers(plan)
     except OSError as error:
-        given = FLAGS.raw_data_dir or FLAGS.tfds_name
+        source = FLAGS.raw_data_dir or FLAGS.tfds_name
         raise errors.UserError(
-            f"converting {given} to {root} failed: {error}. When that is mended, the"
-            " same command goes on."
+            f"converting {source} to {root} failed: {error}. Fix this and rerun the"
+            " same command to resume."
         ) from error
     print(summary)
 
@@ -140,19 +146,19 @@ def _convert() -> None:
 def _check_source_flags() -> None:
     if bool(FLAGS.raw_data_dir) == bool(FLAGS.tfds_name):
         raise errors.UserError(
-            "either --raw_data_dir or --tfds_name is needed, and not both;"
-            f" got raw_data_dir={FLAGS.raw_data_dir}, tfds_name={FLAGS.tfds_name}"
+            "set exactly one of --raw_data_dir and --tfds_name; got"
+            f" raw_data_dir={FLAGS.raw_data_dir}, tfds_name={FLAGS.tfds_name}"
         )
     if FLAGS.tfds_data_dir and not FLAGS.tfds_name:
         raise errors.UserError(
-            f"--tfds_data_dir={FLAGS.tfds_data_dir} needs --tfds_name; give both"
+            f"--tfds_data_dir={FLAGS.tfds_data_dir} requires --tfds_name; set both"
         )
 
 
 def _records_folder() -> pathlib.Path:
     if not FLAGS.local_scratch_dir:
         raise errors.UserError(
-            f"--local_scratch_dir is needed: {FLAGS['local_scratch_dir'].help}"
+            f"--local_scratch_dir is required: {FLAGS['local_scratch_dir'].help}"
         )
     return pathlib.Path(os.path.abspath(FLAGS.local_scratch_dir))
 
@@ -163,8 +169,8 @@ def _num_processes() -> int:
 
 def _open_source() -> raw_data.RawData:
     if FLAGS.tfds_name:
-        where = FLAGS.tfds_data_dir or "its own folder (--tfds_data_dir names another)"
-        _say(f"TensorFlow Datasets prepares {FLAGS.tfds_name}, if need be, in {where}")
+        where = FLAGS.tfds_data_dir or "its default folder (change: --tfds_data_dir)"
+        _log(f"TensorFlow Datasets prepares {FLAGS.tfds_name} in {where}, if necessary")
         return tfds.prepare(FLAGS.tfds_name, FLAGS.tfds_data_dir)
     return raw_data.open_raw_data(FLAGS.raw_data_dir)
 
@@ -182,87 +188,86 @@ def _options() -> Options:
 
 
 def _write(plan: Plan) -> str:
-    """Writes the set, or what is missing of it, and returns a summary for the user."""
+    """Writes all unfinished shards and the manifest; returns a summary to print."""
     num_processes = min(_num_processes(), len(plan.paths))
     with Progress(plan.num_images, "images") as progress:
         finished = convert.find_finished(plan, num_processes, progress.add)
         if finished:
-            _say(
-                f"going on: {len(finished):,} of {len(plan.paths):,} shards are"
-                " finished and kept"
+            _log(
+                f"resuming: {len(finished):,} of {len(plan.paths):,} shards are"
+                " already finished"
             )
         num_kept = progress.num_done
         start_time = time.perf_counter()
         convert.write_shards(plan, finished, num_processes, progress.add)
     seconds = time.perf_counter() - start_time
-    made = convert.finish(plan)
+    written = convert.finish(plan)
     rate = (plan.num_images - num_kept) / seconds
     return "\n".join(
         (
-            *_describe(made),
-            f"{rate:,.0f} images/s, processes: {num_processes}",
+            *_describe(written),
+            f"{rate:,.0f} images per second, {num_processes} processes",
             f"records: {plan.root}",
-            f"next:    python {_next_program(made)} --data_dir={plan.root}"
+            f"next:    python {_next_program(written)} --data_dir={plan.root}"
             " --model_dir=MODEL",
         )
     )
 
 
-def _describe(made: manifest.Manifest) -> list[str]:
+def _describe(written: manifest.Manifest) -> list[str]:
+    splits = written.splits.values()
     lines = [
-        f"{split.name}: {split.num_examples:,} images, record files:"
-        f" {len(split.shards):,}"
-        for split in made.splits.values()
+        f"{split.name}: {split.num_examples:,} images, {len(split.shards):,}"
+        f" {'shard' if len(split.shards) == 1 else 'shards'}"
+        for split in splits
     ]
-    num_bytes = sum(s.num_bytes for split in made.splits.values() for s in split.shards)
-    kinds: dict[str, int] = made.source["converted_images"]
-    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
-    lines.append(
-        f"{len(made.class_names):,} classes, {num_bytes:,} bytes;"
-        f" {sum(kinds.values()):,} images turned into RGB JPEG"
-        f"{f' ({listed})' if listed else ''},"
-        f" {made.source['num_ignored_files']:,} files ignored"
-    )
-    num_skipped = sum(len(split.skipped_images) for split in made.splits.values())
-    if num_skipped:
+    num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
+    lines.append(f"{len(written.class_names):,} classes, {num_bytes:,} bytes")
+    kinds: dict[str, int] = written.source["converted_images"]
+    if kinds:
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+        lines.append(f"re-encoded as RGB JPEG: {sum(kinds.values()):,} ({listed})")
+    if num_ignored := written.source["num_ignored_files"]:
+        lines.append(f"ignored files (not images): {num_ignored:,}")
+    if num_skipped := sum(len(split.skipped_images) for split in splits):
         lines.append(
-            f"left out since they can't be decoded: {num_skipped:,}, see skipped_images"
-            f" in {manifest.FILE_NAME}"
+            f"skipped images (can't be decoded): {num_skipped:,}, listed in"
+            f" {manifest.FILE_NAME} under skipped_images"
         )
     return lines
 
 
-def _next_program(made: manifest.Manifest) -> str:
-    if tfrecord_format.TRAIN not in made.splits:
+def _next_program(written: manifest.Manifest) -> str:
+    if tfrecord_format.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
-    num_images = sum(split.num_examples for split in made.splits.values())
+    num_images = sum(split.num_examples for split in written.splits.values())
     recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""
     return f"resnet/resnet_main.py{recipe}"
 
 
 def _verify() -> int:
-    """Checks the finished set, prints what is damaged, and returns the exit code."""
+    """Verifies the finished set, prints what is corrupt, and returns the exit code."""
     if FLAGS.raw_data_dir or FLAGS.tfds_name:
         raise errors.UserError(
-            "--verify looks at the set in --local_scratch_dir only; got also"
-            f" {FLAGS.raw_data_dir or FLAGS.tfds_name!r}. Leave that out."
+            "--verify reads only the record set in --local_scratch_dir; got also the"
+            f" source {FLAGS.raw_data_dir or FLAGS.tfds_name!r}. Remove that flag."
         )
     folder = str(_records_folder())
     try:
-        indexing.make_if_missing(folder, _say)
+        indexing.make_if_missing(folder, _log)
         record_set = manifest.find(folder)
         if record_set is None:
             raise errors.UserError(
-                f"--verify needs a finished set in {folder}; there is no"
-                f" {manifest.FILE_NAME}. Convert the images, or start the conversion"
-                " again to finish it"
+                f"--verify requires a finished record set, and {folder} has no"
+                f" {manifest.FILE_NAME}. Convert the images, or rerun an interrupted"
+                " conversion to finish it."
             )
         return _verify_set(record_set)
     except OSError as error:
         raise errors.UserError(f"verifying {folder} failed: {error}") from error
 
 
-def _say(sentence: str) -> None:
+def _log(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
@@ -273,17 +278,20 @@ def _verify_set(record_set: manifest.RecordSet) -> int:
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     start_time = time.perf_counter()
     with Progress(num_records, "records") as progress:
-        damages = verification.verify(record_set, _num_processes(), progress.add)
+        problems = verification.verify(record_set, _num_processes(), progress.add)
     rate = num_records / (time.perf_counter() - start_time)
-    for damage in damages:
-        where = "" if damage.offset is None else f" at byte {damage.offset}"
-        print(f"{damage.path}{where}: {damage.what}")
-    if damages:
-        print(f"damages: {len(damages):,}, in {num_records:,} records of {folder}")
-        return DAMAGED_EXIT_CODE
+    for problem in problems:
+        where = "" if problem.offset is None else f" at byte {problem.offset}"
+        print(f"{problem.path}{where}: {problem.what}")
+    if problems:
+        print(
+            f"verification failed: {len(problems):,} corrupt files or records;"
+            f" {folder} must hold {num_records:,} good records"
+        )
+        return CORRUPT_EXIT_CODE
     print(
-        f"all is well in {folder}: {num_records:,} records, {num_bytes:,} bytes,"
-        f" {rate:,.0f} records/s"
+        f"verification passed: {num_records:,} records, {num_bytes:,} bytes in"
+        f" {folder}, {rate:,.0f} records per second"
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""Runs jobs in several processes that end with their parent, however it ends."""
+"""Runs jobs in worker processes that never outlive their parent process."""
 
 import concurrent.futures
 import contextlib
@@ -25,31 +25,31 @@ def run(
     num_processes: int,
     take_result: Callable[[_Result], None],
 ) -> None:
-    """Runs a function on each job, spread over processes.
+    """Runs a function on each job in worker processes.
 
-    An error or an interruption ends all processes at once. Signals are held while a
-    process starts, so this must be called from the main thread.
+    An error or an interrupt kills all workers at once. It must be called from the main
+    thread, because it delays signals while a worker starts.
 
     Args:
-        function: Of a module, so that a new process can import it.
-        jobs: Are made one by one as processes become free: of a lazy iterable, no more
-            than `num_processes` + 1 are in memory.
-        num_processes: At least 1.
-        take_result: Called here, in this process, with each result as it comes; they
-            come in any order.
+        function: Function at module level, so that workers can import it.
+        jobs: Jobs. A lazy iterable is consumed as workers become free; at most
+            `num_processes` + 1 jobs are in memory.
+        num_processes: Number of worker processes, at least 1.
+        take_result: Function that is called in this process with each result, in order
+            of completion.
 
     Raises:
-        UserError: If a process died.
-        Exception: What a job raised; the first one's.
+        UserError: If a worker process died.
+        Exception: The first error that a job raised.
     """
     running: set[concurrent.futures.Future[_Result]] = set()
-    strangers = set(multiprocessing.active_children())
+    other_children = set(multiprocessing.active_children())
 
     def wait_for_one() -> None:
         done: set[concurrent.futures.Future[_Result]] = set()
         while not done:
-            # Without a time limit, a signal that another thread took would not be
-            # handled until a job is done: this thread has to wake up for it.
+            # Without a timeout, a signal that another thread received would be handled
+            # only after a job ends: its handler runs when this thread wakes up.
             done = concurrent.futures.wait(
                 running,
                 timeout=_WAKE_SECONDS,
@@ -61,14 +61,14 @@ def run(
 
     with concurrent.futures.ProcessPoolExecutor(
         num_processes,
-        # Forking a process that has threads, as NumPy's, can hang.
+        # A fork of a process with threads (NumPy's) can hang.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_prepare_worker,
     ) as executor:
         try:
             for job in jobs:
-                # No job waits in the executor's pipe: with one in it, the executor of
-                # Python 3.10 hangs when a worker dies (python/cpython#94777).
+                # Never queue a job in the executor's pipe: the executor of Python 3.10
+                # then hangs when a worker dies (python/cpython#94777).
                 if len(running) == num_processes:
                     wait_for_one()
                 with _interrupts_held():
@@ -76,26 +76,27 @@ def run(
             while running:
                 wait_for_one()
         except BaseException as error:
-            for worker in set(multiprocessing.active_children()) - strangers:
-                worker.kill()  # It has nothing to clean up.
+            for worker in set(multiprocessing.active_children()) - other_children:
+                worker.kill()  # Workers have nothing to clean up.
             if isinstance(error, process.BrokenProcessPool):
                 raise UserError(
-                    "a worker process died, perhaps for lack of memory; start again"
-                    f" with a smaller --num_processes than {num_processes}"
+                    "a worker process died, perhaps for lack of memory; rerun the"
+                    f" command with --num_processes less than {num_processes}"
                 ) from error
             raise
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Delays Ctrl-C and SIGTERM; a process that is started meanwhile never gets them.
+    """Delays Ctrl-C and SIGTERM; processes started meanwhile never receive them.
 
-    In the middle of a start they would leave a worker that nobody knows of, and a
-    terminal's Ctrl-C goes to all processes: each worker would print a traceback.
+    A signal during the start of a worker would leave a process that the executor
+    doesn't know. Ctrl-C in a terminal goes to all processes, and each worker would
+    print a traceback.
     """
     held: list[int] = []
-    # Processes inherit what is blocked. But another thread of this one may still take
-    # a signal, and the handler then runs here all the same: hence the second measure.
+    # Child processes inherit the signal mask. But another thread of this process may
+    # still receive a signal and run its handler: hence the temporary handlers.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     handlers = {
         number: signal.signal(number, lambda number, _: held.append(number))
@@ -116,7 +117,7 @@ def _prepare_worker() -> None:
 
 
 def _exit_with_parent() -> None:
-    """Ends this worker when its parent is gone, killed; nobody else would."""
+    """Ends this worker process when its parent process was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

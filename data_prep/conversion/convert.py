@@ -1,4 +1,4 @@
-"""Writes a planned set: the shards by several processes, then manifest and offsets."""
+"""Runs a plan: worker processes write the shards, then come offsets and manifest."""
 
 import shutil
 from collections import Counter
@@ -16,19 +16,20 @@ from data_prep.records import class_mixing, manifest, tfrecord_format
 def find_finished(
     plan: Plan, num_processes: int, report_images: Callable[[int], None]
 ) -> set[str]:
-    """Returns the paths of the shards that earlier runs finished; each one is read.
+    """Returns the paths of the shards that earlier runs finished; reads each of them.
 
     Args:
-        plan: Of the conversion.
-        num_processes: At least 1.
-        report_images: Called with the number of images of each shard that is kept.
+        plan: Plan of the conversion.
+        num_processes: Number of worker processes, at least 1.
+        report_images: Function that is called with the number of images of each
+            finished shard.
     """
     checks = [
         shards.ShardCheck(
-            str(plan.root), path, len(share), plan.options.skip_bad_images
+            str(plan.root), path, len(records), plan.options.skip_bad_images
         )
         for split in plan.splits
-        for path, share in zip(split.paths, split.shares, strict=True)
+        for path, records in zip(split.paths, split.record_ranges, strict=True)
         if shard_reports.report_path(plan.root, path).exists()
     ]
     finished: set[str] = set()
@@ -50,16 +51,17 @@ def write_shards(
     num_processes: int,
     report_images: Callable[[int], None],
 ) -> None:
-    """Writes the shards that are not finished; the files don't depend on how many.
+    """Writes the unfinished shards; their bytes don't depend on `num_processes`.
 
     Args:
-        plan: Of the conversion.
-        finished: Paths of the shards that are kept as they are.
-        num_processes: At least 1. Each one writes whole shards.
-        report_images: Called with the number of images of each shard that is done.
+        plan: Plan of the conversion.
+        finished: Paths of the shards to leave as they are.
+        num_processes: Number of worker processes, at least 1; each writes whole shards.
+        report_images: Function that is called with the number of images of each shard
+            when the shard is written.
 
     Raises:
-        UserError: If an image can't be decoded or a process died.
+        UserError: If an image can't be decoded or a worker process died.
         OSError: If an image can't be read or a shard can't be written.
     """
     num_missing = len(plan.paths) - len(finished)
@@ -73,20 +75,20 @@ def write_shards(
 
 
 def finish(plan: Plan) -> manifest.Manifest:
-    """Writes offsets and manifest, removes the reports, and returns the manifest.
+    """Writes offsets and manifest, removes the shard reports, returns the manifest.
 
-    All of it comes from the reports, so a set in one run and a set in many are the
-    same.
+    Everything is computed from the shard reports, so a resumed conversion gives the
+    same files as an uninterrupted one.
 
     Raises:
-        UserError: If a report went missing.
+        UserError: If a shard report is missing or corrupt.
     """
     converted_counts: Counter[str] = Counter()
     splits = {
         split.name: _finish_split(plan, split, converted_counts)
         for split in plan.splits
     }
-    made = manifest.Manifest(
+    complete = manifest.Manifest(
         class_names=plan.raw.class_names,
         class_descriptions=plan.raw.class_descriptions,
         first_label=tfrecord_format.FIRST_LABEL,
@@ -101,15 +103,17 @@ def finish(plan: Plan) -> manifest.Manifest:
             **encoder(),
         },
     )
-    manifest.write(made, plan.root)
+    manifest.write(complete, plan.root)
     shutil.rmtree(plan.root / tfrecord_format.CONVERSION_FOLDER, ignore_errors=True)
-    return made
+    return complete
 
 
 def _finish_split(
     plan: Plan, split: SplitPlan, converted_counts: Counter[str]
 ) -> manifest.Split:
-    class_counts = np.zeros((len(split.shares), len(plan.raw.class_names)), np.int32)
+    class_counts = np.zeros(
+        (len(split.record_ranges), len(plan.raw.class_names)), np.int32
+    )
     offsets = []
     skipped_images: list[manifest.SkippedImage] = []
     entries = []
@@ -117,8 +121,8 @@ def _finish_split(
         report = shard_reports.read(plan.root, path)
         if report is None:
             raise UserError(
-                f"{shard_reports.report_path(plan.root, path)} must be there until the"
-                " set is finished, and can't be read; start again"
+                f"the shard report {shard_reports.report_path(plan.root, path)} is"
+                " missing or corrupt; rerun the same command to resume"
             )
         offsets.append(np.array(report.offsets, np.int64))
         class_counts[index, list(report.class_counts)] = list(

@@ -1,4 +1,4 @@
-"""Turns an image file of any common kind into the JPEG that goes into a record."""
+"""Converts image files of all common formats to the JPEG files stored in records."""
 
 import dataclasses
 import io
@@ -11,34 +11,34 @@ from data_prep.conversion import jpeg_header
 from data_prep.conversion.jpeg_header import JpegHeader
 from data_prep.errors import UserError
 
-# Makes the loss of a second compression invisible, at about twice the size of usual
-# photographs; few images of a set need it.
+# The loss of a second compression is invisible at this quality. Files are about twice
+# as large as usual photographs, but few images need to be re-encoded.
 JPEG_QUALITY = 95
-JPEG_SUBSAMPLING = 0  # 4:4:4: PNG and GIF drawings have sharp edges in colour too.
+JPEG_SUBSAMPLING = 0  # 4:4:4, as drawings in PNG and GIF have sharp color edges.
 # TensorFlow decodes fewer than 2^29 bytes (jpeg_mem.cc); Pillow's limit is the same.
 MAX_PIXELS = (2**29 - 1) // 3
-# Of 4,125 photographs of ImageNet, none has fewer than 0.029: cut short, or a drawing.
+# 4,125 photographs of ImageNet have at least 0.029: less is truncated or a drawing.
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-_PROCESSES = (  # That every decoder reads, TensorFlow's too.
+_PROCESSES = (  # Supported by every decoder, TensorFlow's included.
     jpeg_header.BASELINE,
     jpeg_header.EXTENDED,
     jpeg_header.PROGRESSIVE,
 )
-_ALIKE = ((1, 1), (1, 1))
-_USUAL_SAMPLING = {  # Decoders refuse some others, which shows when they are decoded.
+_NO_SUBSAMPLING = ((1, 1), (1, 1))
+_USUAL_SAMPLING = {  # Some decoders reject others, so those are decoded as a check.
     ((1, 1),),
-    *(((x, y), *_ALIKE) for x, y in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))),
+    *(((x, y), *_NO_SUBSAMPLING) for x, y in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))),
 }
-_FILLING_BYTES = 1024  # Enough for several blocks of pixels, of which one would do.
+_FILLING_BYTES = 1024  # Several blocks of pixels; one would suffice.
 _ORIENTATION_TAG = 0x0112
-_TURNS = {  # By EXIF orientation; 1 is upright.
+_TRANSPOSE = {  # By EXIF orientation; 1 is upright.
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,  # Counterclockwise: a quarter to the right.
+    6: Image.Transpose.ROTATE_270,  # Counterclockwise: a quarter turn to the right.
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
@@ -46,14 +46,14 @@ _TURNS = {  # By EXIF orientation; 1 is upright.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A JPEG file's content.
+    """An encoded image.
 
     Attributes:
-        data: In RGB or grey.
-        height: In pixels.
-        width: In pixels.
-        converted_from: What the image was if `data` is not its own file: "PNG",
-            "16-bit PNG", "CMYK JPEG", "EXIF orientation" and so on; None if it is.
+        data: Content of an RGB or gray JPEG file.
+        height: Height in pixels.
+        width: Width in pixels.
+        converted_from: Original kind of a re-encoded image: "PNG", "16-bit PNG", "CMYK
+            JPEG", "EXIF orientation" and so on; None if `data` is the original file.
     """
 
     data: bytes
@@ -65,30 +65,28 @@ class EncodedImage:
 def to_jpeg(
     data: bytes, name: str, apply_exif_orientation: bool = False
 ) -> EncodedImage:
-    """Returns an image as a JPEG file in RGB or grey.
+    """Returns an image as an RGB or gray JPEG file.
 
-    A JPEG in RGB or grey is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP,
-    the first frame of a GIF) becomes a new RGB JPEG: of 16 bits the upper 8 are taken,
-    what is transparent becomes white (but for the single colour that a 16-bit PNG can
-    call transparent). What an image is, is told from its content and not from its
-    name.
+    An RGB or gray JPEG is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP, the
+    first frame of a GIF) is re-encoded as an RGB JPEG. Of 16 bits per channel the
+    upper 8 are used. Transparent pixels become white, except for the single transparent
+    color that a 16-bit PNG can define. The format is detected by the content.
 
-    Of a kept JPEG the header and the end are checked; its pixels are decoded only if
-    something is unusual: no end mark at the end, very few bytes for its size, or a
-    kind that few files are of.
+    The header and the end of a kept JPEG are checked. Its pixels are decoded only if
+    something is unusual: no end marker at the end, very few bytes for its size, or a
+    rare kind of JPEG.
 
     Args:
-        data: The file's content.
-        name: The image's name, for messages.
-        apply_exif_orientation: Whether an image that its EXIF data wants turned or
-            flipped is, which makes it a new JPEG. The published recipes don't.
+        data: Content of the image file.
+        name: Name of the image, for messages.
+        apply_exif_orientation: Whether to rotate and flip the image by its EXIF
+            orientation and re-encode it. The published recipes don't.
 
     Raises:
-        UserError: If the image can't be decoded, has too many pixels, or is cut
-            short.
+        UserError: If the image can't be decoded, has too many pixels, or is truncated.
     """
     if not data:
-        raise UserError(f"{name} is an empty file; put the image there or remove it")
+        raise UserError(f"{name} is an empty file; replace or remove it")
     try:
         header = None
         is_good = False
@@ -98,23 +96,25 @@ def to_jpeg(
             if is_good and not (apply_exif_orientation and header.has_exif):
                 return EncodedImage(data, header.height, header.width, None)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of broken metadata, which isn't read.
+            warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
             if header is not None and not is_good:
                 _check_jpeg(header, data)
             with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                turn = _TURNS.get(_orientation(image) if apply_exif_orientation else 1)
-                if is_good and turn is None:
+                transpose = _TRANSPOSE.get(
+                    _orientation(image) if apply_exif_orientation else 1
+                )
+                if is_good and transpose is None:
                     return EncodedImage(data, image.height, image.width, None)
-                return _encode(image, header, data, turn)
+                return _encode(image, header, data, transpose)
     except Exception as error:  # Pillow's decoders raise errors of any type.
         raise UserError(
-            f"{name} must be an image ({', '.join(_FORMATS)}) that can be decoded, and"
-            f" is not: {_reason(error)}. Replace or remove it."
+            f"{name} can't be decoded as an image ({', '.join(_FORMATS)}):"
+            f" {_reason(error)}. Replace or remove it."
         ) from error
 
 
 def _looks_good(header: JpegHeader, data: bytes) -> bool:
-    """Returns whether a JPEG can be kept without decoding it."""
+    """Returns whether a JPEG file can be kept without decoding it."""
     num_pixels = header.height * header.width
     return (
         header.process in _PROCESSES
@@ -131,25 +131,25 @@ def _encode(
     image: Image.Image,
     header: JpegHeader | None,
     data: bytes,
-    turn: Image.Transpose | None,
+    transpose: Image.Transpose | None,
 ) -> EncodedImage:
-    """Returns an open image that is decoded whole, kept as it is if it can be."""
+    """Decodes an open image; returns the original file if possible, else a new one."""
     image.load()
     if header is not None:
         _check_complete(image, header, data)
     kind = _kind(image, header, data)
-    if kind is None and turn is None:
+    if kind is None and transpose is None:
         return EncodedImage(data, image.height, image.width, None)
     rgb = _to_rgb(image, header)
-    if turn is not None:
-        rgb = rgb.transpose(turn)
+    if transpose is not None:
+        rgb = rgb.transpose(transpose)
     file = io.BytesIO()
     rgb.save(
         file,
         "JPEG",
         quality=JPEG_QUALITY,
         subsampling=JPEG_SUBSAMPLING,
-        comment=b"",  # Or Pillow copies that of a GIF.
+        comment=b"",  # Otherwise Pillow copies a GIF's comment.
     )
     return EncodedImage(
         file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
@@ -157,38 +157,38 @@ def _encode(
 
 
 def _check_jpeg(header: JpegHeader, data: bytes) -> None:
-    """Raises an error for a JPEG that Pillow would give no good reason to refuse."""
+    """Raises ValueError for JPEGs that Pillow rejects with an unclear message."""
     num_components = len(header.sampling)
     if num_components not in (1, 3, 4):
         raise ValueError(
-            f"it is a JPEG of {num_components} components, instead of 1, 3 or 4"
+            f"it is a JPEG of {num_components} components; expected 1, 3 or 4"
         )
     if header.precision != 8:
         raise ValueError(
-            f"it is a JPEG of {header.precision} bits a sample, instead of 8"
+            f"it is a JPEG of {header.precision} bits per sample; expected 8"
         )
     if jpeg_header.find_end(data, header.scan_start) is None:
-        raise ValueError("it is cut short: the mark of a JPEG's end is missing")
+        raise ValueError("it is truncated: the end marker is missing")
 
 
 def _check_complete(image: Image.Image, header: JpegHeader, data: bytes) -> None:
-    """Raises an error if a JPEG has an end mark, but not all of the image before it.
+    """Raises ValueError if a JPEG has an end marker but incomplete image data.
 
-    Decoders fill what is missing with grey and say nothing. So the image is decoded
-    again with bytes put in before the mark: they are passed over if all is there, and
-    become a part of the image if something is missing.
+    Decoders silently fill missing data with gray. So the image is decoded again with
+    extra bytes before the end marker: a decoder skips them if the image is complete and
+    decodes them as pixels if something is missing.
     """
     end = jpeg_header.find_end(data, header.scan_start)
     padded = data[:end] + bytes(_FILLING_BYTES) + jpeg_header.END
-    with Image.open(io.BytesIO(padded), formats=_FORMATS) as again:
-        if again.tobytes() != image.tobytes():
-            raise ValueError("it is cut short: a part of the image is missing")
+    with Image.open(io.BytesIO(padded), formats=_FORMATS) as padded_image:
+        if padded_image.tobytes() != image.tobytes():
+            raise ValueError("it is truncated: a part of the image is missing")
 
 
 def _kind(image: Image.Image, header: JpegHeader | None, data: bytes) -> str | None:
-    """Returns what an image is called that can't be kept, or None if it can."""
+    """Returns the kind of an image that must be re-encoded, None if it can be kept."""
     if header is None:
-        if image.format == "PNG" and data[24] == 16:  # Bit depth, in the first chunk.
+        if image.format == "PNG" and data[24] == 16:  # Bit depth in the first chunk.
             return "16-bit PNG"
         return {"WEBP": "WebP"}.get(str(image.format), image.format)
     if image.mode == "CMYK":
@@ -199,20 +199,20 @@ def _kind(image: Image.Image, header: JpegHeader | None, data: bytes) -> str | N
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the EXIF orientation; 1, upright, if there is none that can be read."""
+    """Returns the EXIF orientation, or 1 (upright) without a readable one."""
     exif = Image.Exif()
     try:
         exif.load(image.info.get("exif", b""))
         return int(exif.get(_ORIENTATION_TAG, 1))
-    except Exception:  # Whatever broken EXIF data makes Pillow's parser raise.
+    except Exception:  # Pillow's parser raises any type for corrupt EXIF.
         return 1
 
 
 def _to_rgb(image: Image.Image, header: JpegHeader | None) -> Image.Image:
     if image.mode == "CMYK" and header is not None and header.adobe_transform is None:
-        # Adobe's files hold the inks inverted, and Pillow takes all files for Adobe's.
+        # Adobe stores inverted inks, and Pillow assumes Adobe's files.
         return ImageChops.invert(image).convert("RGB")
-    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255.
+    if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
@@ -223,7 +223,7 @@ def _to_rgb(image: Image.Image, header: JpegHeader | None) -> Image.Image:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "its content is of no such kind"  # Pillow's text shows a BytesIO object.
+        return "unknown format"  # Pillow's message contains a BytesIO object.
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MAX_PIXELS:,} pixels"
     return str(error).rstrip(".") or type(error).__name__

@@ -1,16 +1,16 @@
-"""What a JPEG file's header says of the image, without decoding it.
+"""Parses the header of a JPEG file without decoding the image.
 
-Source: ITU-T T.81 (markers: table B.1), and libjpeg-turbo's jdmarker.c for what a
-decoder puts up with.
+Source: ITU-T T.81 (markers: table B.1), and libjpeg-turbo's jdmarker.c for the errors
+that decoders tolerate.
 """
 
 import dataclasses
 import functools
 import re
 
-START = b"\xff\xd8\xff"  # With the first byte of the next marker, as decoders ask.
+START = b"\xff\xd8\xff"  # Decoders check the next marker's first byte too.
 END = b"\xff\xd9"
-BASELINE, EXTENDED, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # Huffman-coded, with losses.
+BASELINE, EXTENDED, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # Huffman-coded, lossy.
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _HUFFMAN_TABLES = 0xC4
@@ -19,33 +19,33 @@ _START_OF_SCAN = 0xDA
 _QUANTIZATION_TABLES = 0xDB
 _EXIF = 0xE1
 _ADOBE = 0xEE
-_PASSED_OVER = frozenset((0xCC, 0xDC, 0xDD, *range(0xE0, 0xF0), 0xFE))
+_IGNORED = frozenset((0xCC, 0xDC, 0xDD, *range(0xE0, 0xF0), 0xFE))
 _ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # Markers without a length.
-# Tables are called by numbers: DC 0x00 to 0x03, AC 0x10 to 0x13, as in the file, and
-# those of quantization from here on.
+# Tables have numbers: DC 0x00 to 0x03 and AC 0x10 to 0x13, as in the file, quantization
+# tables from 0x20.
 _QUANTIZATION = 0x20
-_UNSOUND = -1  # Instead of all tables of a segment.
-# Behind a scan's data; 00 is a stuffed byte, D0 to D7 restart it, FF fills.
+_UNSOUND = -1  # Stands for all tables of an invalid segment.
+# After a scan's data: 00 is a stuffed byte, D0 to D7 are restarts, FF is a fill byte.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """A JPEG file up to its first scan.
+    """Header of a JPEG file up to its first scan.
 
     Attributes:
         process: Marker of the frame, such as `BASELINE`.
-        precision: Bits a sample.
-        height: In pixels; 0 if it stands behind the image.
-        width: In pixels.
-        sampling: `(horizontal, vertical)` factors of each component.
-        adobe_transform: Of Adobe's segment: 0 for RGB or CMYK, 1 for YCbCr, 2 for YCCK;
-            None if there is no such segment.
-        is_sound: Whether the tables are there that the first scan needs, and nothing in
-            tables, frame and scan would stop a decoder; False also for what is
-            allowed but rare.
-        has_exif: Whether there is an EXIF segment.
-        scan_start: Where the first scan's header ends in the file, in bytes.
+        precision: Bits per sample.
+        height: Height in pixels; 0 if it stands after the image data.
+        width: Width in pixels.
+        sampling: Pair of horizontal and vertical sampling factors of each component.
+        adobe_transform: Transform of Adobe's segment: 0 for RGB or CMYK, 1 for YCbCr, 2
+            for YCCK; None without such a segment.
+        is_sound: Whether all tables for the first scan exist, and tables, frame and
+            scan contain nothing that decoders reject. Also False for some valid but
+            rare content.
+        has_exif: Whether the file has an EXIF segment.
+        scan_start: Byte offset of the end of the first scan's header.
     """
 
     process: int
@@ -60,13 +60,13 @@ class JpegHeader:
 
 
 def parse(data: bytes) -> JpegHeader:
-    """Returns what is said before the first scan.
+    """Returns the header of a JPEG file.
 
     Args:
-        data: The file's content, beginning with `START`.
+        data: Content of the file, starting with `START`.
 
     Raises:
-        ValueError: If a decoder would find no image, such as in a file cut short.
+        ValueError: If a decoder would find no image, as in a truncated file.
     """
     frame = b""
     process = 0
@@ -78,14 +78,14 @@ def parse(data: bytes) -> JpegHeader:
         while True:
             position = data.index(b"\xff", position)
             marker = data[position + 1]
-            if marker in (0xFF, 0x00):  # A fill byte, or junk that decoders pass over.
+            if marker in (0xFF, 0x00):  # A fill byte, or junk that decoders ignore.
                 position += 1
                 continue
             if marker in _ALONE:
                 position += 2
                 continue
             if marker == _END_OF_IMAGE:
-                raise ValueError("the image's end comes before the image")
+                raise ValueError("the end marker is before the image")
             begin = position + 4
             position += 2 + (data[position + 2] << 8 | data[position + 3])
             if marker == _START_OF_SCAN:
@@ -100,12 +100,12 @@ def parse(data: bytes) -> JpegHeader:
                 adobe_transform = data[begin + 11]
             elif marker == _EXIF and data.startswith(b"Exif\0", begin):
                 has_exif = True
-            elif marker not in _PASSED_OVER:
+            elif marker not in _IGNORED:
                 tables.append(frozenset((_UNSOUND,)))
         components = frame[6 : 6 + 3 * frame[5]]
         needed = _tables_of_scan(process, frame, data[begin:position])
     except (IndexError, ValueError) as error:
-        raise ValueError("its header is cut short or damaged") from error
+        raise ValueError("its header is truncated or corrupt") from error
     found = frozenset[int]().union(*tables)
     return JpegHeader(
         process=process,
@@ -121,33 +121,33 @@ def parse(data: bytes) -> JpegHeader:
 
 
 def find_end(data: bytes, scan_start: int) -> int | None:
-    """Returns where the marker of the image's end begins, or None if it is missing.
+    """Returns the byte offset of the end marker, or None if it is missing.
 
     Args:
-        data: The file's content.
-        scan_start: As in `JpegHeader`.
+        data: Content of the file.
+        scan_start: `JpegHeader.scan_start` of the file.
     """
     position = scan_start
     while (match := _NEXT_MARKER.search(data, position)) is not None:
         position = match.start()
         if data[position + 1] == _END_OF_IMAGE:
             return position
-        # Tables or another scan: passed over, as bytes in them may look like markers.
+        # Tables or another scan: skipped, since their bytes may look like markers.
         length = int.from_bytes(data[position + 2 : position + 4], "big")
         position += 2 + length
     return None
 
 
 def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
-    """Returns which tables the first scan needs.
+    """Returns the numbers of the tables that the first scan needs.
 
     Args:
         process: Marker of the frame.
-        frame: Content of the frame's segment, without its length.
-        scan: Of that of the scan.
+        frame: Content of the frame's segment without its length.
+        scan: Content of the scan's segment without its length.
 
     Raises:
-        IndexError: If one of the two is too short.
+        IndexError: If one of the segments is too short.
     """
     num_components = frame[5]
     num_scanned = scan[0]
@@ -166,7 +166,7 @@ def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
     needed = {_QUANTIZATION + table for table in frame[8::3]}
     needed.update(selector >> 4 for selector in selectors)
     if process == PROGRESSIVE:
-        # The upper bits of the DC coefficients: other scans build on them.
+        # The first scan has the upper bits of the DC coefficients; others refine them.
         first, last, bits = scan[-3:]
         if first != 0 or last != 0 or bits > 13:
             return frozenset((_UNSOUND,))
@@ -175,9 +175,9 @@ def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
     return frozenset(needed)
 
 
-@functools.lru_cache(maxsize=1024)  # Most files have the same ones.
+@functools.lru_cache(maxsize=1024)  # Most files have the same tables.
 def _huffman_tables(segment: bytes) -> frozenset[int]:
-    """Returns which Huffman tables a segment holds; the checks are libjpeg's."""
+    """Returns the numbers of a segment's Huffman tables, checked as in libjpeg."""
     found = set()
     position = 0
     while position < len(segment):
@@ -185,7 +185,7 @@ def _huffman_tables(segment: bytes) -> frozenset[int]:
         counts = segment[position + 1 : position + 17]
         symbols = segment[position + 17 : position + 17 + sum(counts)]
         position += 17 + sum(counts)
-        code = 0  # The first that is free, of a growing number of bits.
+        code = 0  # First free code of the current number of bits.
         for num_bits, count in enumerate(counts, start=1):
             code = 2 * code + count
             if code > 1 << num_bits:
@@ -203,7 +203,7 @@ def _huffman_tables(segment: bytes) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=1024)
 def _quantization_tables(segment: bytes) -> frozenset[int]:
-    """Returns which quantization tables a segment holds."""
+    """Returns the numbers of a segment's quantization tables."""
     found = set()
     position = 0
     while position < len(segment):

@@ -1,7 +1,7 @@
-"""The folder of a set while it is being made: whose it is, what it may hold.
+"""The output folder of a conversion: its lock, its allowed content, its state.
 
-RECORDS/.conversion holds the facts of the plan (`plan.json`) and a report of each
-finished shard. A later run with the same facts goes on there.
+RECORDS/.conversion contains the metadata of the plan (`plan.json`) and a report of each
+finished shard. A later run with the same metadata resumes the conversion.
 """
 
 import contextlib
@@ -21,44 +21,44 @@ from data_prep.records import manifest, tfrecord_format
 from data_prep.sources import folders
 
 _PLAN_FILE = "plan.json"
-# Features and checksums of an ImageNet record, its offset, its share of the report.
+# Per record: other features, checksums, offset, entry in the shard report.
 _RECORD_OVERHEAD_BYTES = 320
 
 
 def check_not_finished(root: pathlib.Path) -> None:
-    """Refuses a folder that holds a finished set.
+    """Checks that a folder contains no finished record set.
 
     Raises:
-        UserError: If it does.
+        UserError: If it contains one.
     """
     if (root / manifest.FILE_NAME).exists():
-        # A run that was killed at its very end left it.
+        # The state of a run that was killed just before it removed this folder.
         shutil.rmtree(root / tfrecord_format.CONVERSION_FOLDER, ignore_errors=True)
         raise UserError(
-            f"{root} holds a finished set already ({manifest.FILE_NAME}); remove it or"
-            " give another --local_scratch_dir"
+            f"{root} already contains a finished record set ({manifest.FILE_NAME});"
+            " delete it or choose another --local_scratch_dir"
         )
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
-    """Refuses a folder for the records among the images, as one of their classes.
+    """Checks that the output folder isn't inside the folders of source images.
 
     Raises:
-        UserError: If it is in a folder of images, or is one.
+        UserError: If it is; the records would be listed as a class.
     """
     for folder in folders.find(raw_data_dir):
         if root.resolve().is_relative_to(folder.resolve()):
             raise UserError(
-                f"the records must not lie among the images in {folder};"
-                f" --local_scratch_dir={root} does. Give a folder elsewhere."
+                f"the output folder must be outside of the source folder {folder}; got"
+                f" --local_scratch_dir={root}. Choose another folder."
             )
 
 
 def check_space(plan: Plan) -> None:
-    """Compares what the set will take with what the disk has left.
+    """Checks that the disk has enough free space for the record set.
 
     Raises:
-        UserError: If the set doesn't fit.
+        UserError: If it hasn't.
     """
     needed = sum(
         split.images.num_bytes_estimate() + len(split.images) * _RECORD_OVERHEAD_BYTES
@@ -70,20 +70,20 @@ def check_space(plan: Plan) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"the records need about {in_units(needed)} in {plan.root}, and its disk"
-            f" has {in_units(free)} free, {in_units(needed - free)} too little; make"
-            " room or give another --local_scratch_dir"
+            f"the records need about {in_units(needed)} in {plan.root}, but its disk"
+            f" has only {in_units(free)} free ({in_units(needed - free)} too little);"
+            " free some space or choose another --local_scratch_dir"
         )
 
 
 @contextlib.contextmanager
 def locked(root: pathlib.Path) -> Iterator[None]:
-    """Makes the folder of a set if need be, and keeps other conversions out of it.
+    """Creates the output folder if necessary and locks it against other conversions.
 
-    The lock ends with this process, however it ends.
+    The kernel releases the lock when this process ends, even if it is killed.
 
     Raises:
-        UserError: If another conversion is writing there.
+        UserError: If another conversion holds the lock.
     """
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY)
@@ -92,99 +92,98 @@ def locked(root: pathlib.Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"another conversion is writing to {root}; wait for its end or give"
+                f"another conversion is writing to {root}; wait for it to end or choose"
                 " another --local_scratch_dir"
             ) from error
         except OSError:
-            pass  # Some network file systems know no such locks.
+            pass  # Some network file systems have no flock.
         yield
     finally:
         os.close(descriptor)
 
 
 def begin(plan: Plan) -> None:
-    """Makes the set's folders ready, or finds that an earlier run did.
+    """Creates the set's folders, or checks that those of an earlier run fit the plan.
 
     Raises:
-        UserError: If the folders hold files of something else, or if an earlier run
-            with other settings isn't finished there.
+        UserError: If the folders contain other files, or an unfinished conversion of
+            another source or with other options.
     """
     folder = plan.root / tfrecord_format.CONVERSION_FOLDER
-    facts = json.loads(json.dumps(plan.facts()))
-    earlier_facts = _read_facts(folder / _PLAN_FILE)
-    if earlier_facts is not None:
-        _check_same(facts, earlier_facts, plan.root)
+    metadata = json.loads(json.dumps(plan.metadata()))
+    earlier_metadata = _read_metadata(folder / _PLAN_FILE)
+    if earlier_metadata is not None:
+        _check_same(metadata, earlier_metadata, plan.root)
     else:
-        shutil.rmtree(folder, ignore_errors=True)  # Of which plan, nobody knows.
+        shutil.rmtree(folder, ignore_errors=True)  # The state of an unknown plan.
     remove_leftovers(plan)
-    _check_no_strangers(plan)
+    _check_no_other_files(plan)
     for split in plan.splits:
         (plan.root / split.name).mkdir(exist_ok=True)
-    if earlier_facts is None:
+    if earlier_metadata is None:
         folder.mkdir()
-        data = json.dumps(facts, indent=1) + "\n"
+        data = json.dumps(metadata, indent=1) + "\n"
         atomic_files.atomic_write_bytes(folder / _PLAN_FILE, data.encode())
 
 
 def remove_leftovers(plan: Plan) -> None:
-    """Removes what killed writers left half written."""
+    """Removes the partial files of killed writers."""
     state_folder = plan.root / tfrecord_format.CONVERSION_FOLDER
     split_folders = [plan.root / split.name for split in plan.splits]
     for folder in [plan.root, state_folder, *split_folders]:
         atomic_files.remove_leftovers(folder)
 
 
-def _read_facts(path: pathlib.Path) -> dict[str, Any] | None:
+def _read_metadata(path: pathlib.Path) -> dict[str, Any] | None:
     try:
-        facts = json.loads(path.read_bytes())
+        metadata = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:
-        facts = None
-    if not isinstance(facts, dict):
+        metadata = None
+    if not isinstance(metadata, dict):
         raise UserError(
-            f"{path} says what an unfinished conversion was made of, and can't be read;"
-            f" remove {path.parent} to convert everything again"
+            f"{path} describes an unfinished conversion and can't be read; delete"
+            f" {path.parent} to convert everything again"
         )
-    return facts
+    return metadata
 
 
 def _check_same(
-    facts: dict[str, Any], earlier_facts: dict[str, Any], root: pathlib.Path
+    metadata: dict[str, Any], earlier: dict[str, Any], root: pathlib.Path
 ) -> None:
     differences = [
-        f"{name} is {_shown(facts, name)} and was {_shown(earlier_facts, name)}"
-        for name in dict.fromkeys((*facts, *earlier_facts))
-        if facts.get(name) != earlier_facts.get(name)
+        f"{name} is {_shown(metadata, name)}, was {_shown(earlier, name)}"
+        for name in dict.fromkeys((*metadata, *earlier))
+        if metadata.get(name) != earlier.get(name)
     ]
     if differences:
         raise UserError(
-            f"{root} holds an unfinished conversion of something else:"
-            f" {', '.join(differences)}. Start with its settings to go on with it,"
-            " remove it, or give another --local_scratch_dir."
+            f"{root} contains an unfinished conversion of another source or with other"
+            f" options: {'; '.join(differences)}. Rerun it as before to resume, delete"
+            " it, or choose another --local_scratch_dir."
         )
 
 
-def _shown(facts: dict[str, Any], name: str) -> str:
-    return f"{facts[name]!r:.80}" if name in facts else "not given"
+def _shown(metadata: dict[str, Any], name: str) -> str:
+    return f"{metadata[name]!r:.80}" if name in metadata else "missing"
 
 
-def _check_no_strangers(plan: Plan) -> None:
-    # Shards of another conversion would mix with ours for whoever reads `train-*`.
+def _check_no_other_files(plan: Plan) -> None:
+    # Programs that read `train-*` would also read shards of another conversion.
     ours = {plan.root / path for path in plan.paths}
     for split in plan.splits:
         folder = plan.root / split.name
-        strangers = sorted(set(folder.iterdir()) - ours) if folder.exists() else []
-        if strangers:
+        others = sorted(set(folder.iterdir()) - ours) if folder.exists() else []
+        if others:
             raise UserError(
-                f"{folder} must hold nothing but files of this conversion; it holds"
-                f" {strangers[0].name!r}. Empty it or give another"
-                " --local_scratch_dir"
+                f"{folder} must contain only files of this conversion; it contains"
+                f" {others[0].name!r}. Empty it or choose another --local_scratch_dir."
             )
 
 
 def in_units(num_bytes: int) -> str:
-    """Returns a size for people, `138.2 GB`."""
+    """Returns a size in readable units, such as `138.2 GB`."""
     size = float(num_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:

@@ -1,4 +1,4 @@
-"""The plan of a conversion: which images become which shards of which set."""
+"""The plan of a conversion: which images go into which shards, and the options."""
 
 import dataclasses
 import hashlib
@@ -25,14 +25,15 @@ MOST_SHARDS = {  # ImageNet's, as in the TPU scripts.
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the user decides about the records.
+    """Options of a conversion, set by the user.
 
     Attributes:
-        num_shards: Record files of each split; 0 or missing = by its size.
-        shuffle_seed: Of the order of the records.
-        apply_exif_orientation: Whether images are turned as their EXIF data says.
-        skip_bad_images: Whether images that can't be decoded are left out. Otherwise
-            they are errors.
+        num_shards: Number of shards by split; 0 or missing: by the number of images.
+        shuffle_seed: Random seed of the record order.
+        apply_exif_orientation: Whether to rotate and flip images by their EXIF
+            orientation.
+        skip_bad_images: Whether to skip images that can't be decoded; otherwise they
+            are errors.
     """
 
     num_shards: dict[str, int]
@@ -43,24 +44,24 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """Which images of a split go into which shard.
+    """The assignment of one split's images to shards.
 
     Attributes:
         name: `train` or `validation`.
-        images: All of the split, in the order of the source.
-        order: Index of the image of each record, `[num_images]`, int64.
-        shares: Which records each shard gets.
+        images: All images of the split, in source order.
+        order: Index into `images` for each record, `[num_images]`, int64.
+        record_ranges: Range of records of each shard.
     """
 
     name: str
     images: ImageList
     order: npt.NDArray[np.int64]
-    shares: list[range]
+    record_ranges: list[range]
 
     @property
     def paths(self) -> list[str]:
-        """Posix path of each shard, relative to the set's root."""
-        num_shards = len(self.shares)
+        """POSIX path of each shard relative to the root of the set."""
+        num_shards = len(self.record_ranges)
         return [
             f"{self.name}/{tfrecord_format.shard_name(self.name, index, num_shards)}"
             for index in range(num_shards)
@@ -69,13 +70,13 @@ class SplitPlan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """All that decides the bytes of a set, and where it goes.
+    """Everything that determines the bytes of a record set, and its output folder.
 
     Attributes:
-        root: Folder of the set.
-        raw: Where the images come from.
-        options: What the user decided.
-        splits: In the order in which they are converted.
+        root: Output folder.
+        raw: Source images and their classes.
+        options: Options set by the user.
+        splits: Splits in the order in which they are converted.
     """
 
     root: pathlib.Path
@@ -90,38 +91,38 @@ class Plan:
 
     @property
     def paths(self) -> list[str]:
-        """Posix path of each shard of all splits, relative to `root`."""
+        """POSIX path of each shard of all splits, relative to `root`."""
         return [path for split in self.splits for path in split.paths]
 
-    def facts(self) -> dict[str, Any]:
-        """Returns what two runs must agree in to work on the same set.
+    def metadata(self) -> dict[str, Any]:
+        """Returns the metadata that must be equal for a run to resume another one.
 
-        Not the number of processes, nor whether bad images are left out: one that
-        ended a run may be left out by the next, and `shards.check_shard` sees to the
-        other case.
+        The number of processes isn't part of it. Neither is `skip_bad_images`: a run
+        may skip an image that stopped the run before, and `shards.check_shard` handles
+        the opposite case.
         """
-        facts: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             **self.raw.description,
             "shuffle_seed": self.options.shuffle_seed,
             "apply_exif_orientation": self.options.apply_exif_orientation,
         }
         for split in self.splits:
-            facts[f"{split.name}_images"] = len(split.images)
-            facts[f"{split.name}_shards"] = len(split.shares)
-        facts["num_classes"] = len(self.raw.class_names)
-        facts["class_names_sha256"] = _digest(self.raw.class_names)
+            metadata[f"{split.name}_images"] = len(split.images)
+            metadata[f"{split.name}_shards"] = len(split.record_ranges)
+        metadata["num_classes"] = len(self.raw.class_names)
+        metadata["class_names_sha256"] = _digest(self.raw.class_names)
         for split in self.splits:
-            facts[f"{split.name}_fingerprint"] = split.images.fingerprint()
-        facts |= encoder()
-        facts["format_version"] = manifest.FORMAT_VERSION
-        return facts
+            metadata[f"{split.name}_fingerprint"] = split.images.fingerprint()
+        metadata |= encoder()
+        metadata["format_version"] = manifest.FORMAT_VERSION
+        return metadata
 
 
 def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
-    """Returns the plan of a conversion; nothing is written.
+    """Returns the plan of a conversion; writes nothing.
 
     Raises:
-        UserError: If there are more shards than images.
+        UserError: If a split has fewer images than shards.
     """
     splits = []
     for name, images in raw.splits.items():
@@ -130,31 +131,31 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
         )
         if num_shards > len(images):
             raise UserError(
-                f"--{name}_shards must be at most the number of {name} images,"
-                f" {len(images)}; got {num_shards}"
+                f"--{name}_shards must be at most {len(images)}, the number of {name}"
+                f" images; got {num_shards}"
             )
         splits.append(
             SplitPlan(
                 name=name,
                 images=images,
                 order=images.order(options.shuffle_seed, name),
-                shares=shards.split_evenly(len(images), num_shards),
+                record_ranges=shards.split_evenly(len(images), num_shards),
             )
         )
     return Plan(root, raw, options, tuple(splits))
 
 
 def shard_jobs(plan: Plan, finished: Collection[str]) -> Iterator[shards.ShardJob]:
-    """Yields what is to be written, one shard after the other.
+    """Yields a job for each unfinished shard.
 
     Args:
-        plan: Of the conversion.
-        finished: Paths of the shards that are not to be written.
+        plan: Plan of the conversion.
+        finished: Paths of the finished shards.
     """
     for split in plan.splits:
-        for path, share in zip(split.paths, split.shares, strict=True):
+        for path, records in zip(split.paths, split.record_ranges, strict=True):
             if path not in finished:
-                indices = split.order[share.start : share.stop]
+                indices = split.order[records.start : records.stop]
                 yield shards.ShardJob(
                     root=str(plan.root),
                     path=path,
@@ -166,7 +167,7 @@ def shard_jobs(plan: Plan, finished: Collection[str]) -> Iterator[shards.ShardJo
 
 
 def encoder() -> dict[str, Any]:
-    """Returns what made the converted images' bytes."""
+    """Returns the settings and the version of the JPEG encoder."""
     return {
         "jpeg_quality": image_encoding.JPEG_QUALITY,
         "jpeg_subsampling": image_encoding.JPEG_SUBSAMPLING,

@@ -1,4 +1,4 @@
-"""How far a conversion is, for the person who waits for it."""
+"""Progress of a conversion or verification on standard error."""
 
 import sys
 import time
@@ -8,18 +8,18 @@ import tqdm
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line whenever another tenth is done.
+    """A tqdm bar on a terminal; elsewhere one line per tenth of the work.
 
     Attributes:
-        num_done: What has been counted.
+        num_done: Number of units done so far.
     """
 
     def __init__(self, total: int, unit: str) -> None:
-        """Begins at 0.
+        """Starts at 0 units.
 
         Args:
-            total: What is to be done, at least 1.
-            unit: What is counted, such as "images".
+            total: Total number of units, at least 1.
+            unit: Name of the unit, such as "images".
         """
         self._total = total
         self._unit = unit
@@ -41,7 +41,7 @@ class Progress:
         self._bar.close()
 
     def add(self, count: int) -> None:
-        """Counts what is done."""
+        """Adds `count` units to the units done."""
         tenths_before = 10 * self.num_done // self._total
         self.num_done += count
         self._bar.update(count)
@@ -50,7 +50,7 @@ class Progress:
             rate = self.num_done / (time.perf_counter() - self._start_time)
             print(
                 f"{10 * tenths} %: {self.num_done:,} of {self._total:,} {self._unit},"
-                f" {rate:,.0f} {self._unit}/s",
+                f" {rate:,.0f} {self._unit} per second",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,7 +1,7 @@
-"""What is kept about each finished shard until the whole set is: one report a shard.
+"""Shard reports: one JSON file per finished shard of an unfinished conversion.
 
-A report lies in RECORDS/.conversion and is written when its shard has its name. With
-it, a conversion that was interrupted knows the shard for its own.
+The report is written to RECORDS/.conversion after the shard has its final name. A
+resumed conversion keeps the shards that agree with their reports.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ _HASH_BLOCK_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class ShardReport:
-    """One shard that was written.
+    """The content of one finished shard.
 
     Attributes:
-        path: Posix path of the record file, relative to the set's root.
-        num_bytes: Size of the file.
-        sha256: Of the file's content, in hexadecimal.
-        offsets: Where each record begins in the file, in bytes.
-        class_counts: Number of records by index of their class, without zeros.
-        converted_counts: Number of images whose bytes are not those of their file, by
-            what they were, such as "PNG".
-        skipped_images: Images that were left out.
+        path: POSIX path of the record file relative to the root of the set.
+        num_bytes: Size of the file in bytes.
+        sha256: SHA-256 of the file in hexadecimal.
+        offsets: Byte offset of each record.
+        class_counts: Number of records by class index, without zeros.
+        converted_counts: Number of re-encoded images by their original kind, such as
+            "PNG".
+        skipped_images: Images that were skipped.
     """
 
     path: str
@@ -47,20 +47,22 @@ class ShardReport:
 
     @property
     def num_images(self) -> int:
-        """Number of images that were to be in the shard."""
+        """Number of images assigned to the shard, including skipped ones."""
         return len(self.offsets) + len(self.skipped_images)
 
 
 def report_path(root: str | os.PathLike[str], shard_path: str) -> pathlib.Path:
-    """Returns where the report of a shard of the set in `root` lies."""
+    """Returns the path of a shard's report; `root` is the folder of the set."""
     name = f"{pathlib.PurePosixPath(shard_path).name}.json"
     return pathlib.Path(root, tfrecord_format.CONVERSION_FOLDER, name)
 
 
 def write(root: str | os.PathLike[str], report: ShardReport) -> None:
-    """Writes the report of a shard; to be called when the shard has its name."""
+    """Writes the report of a shard; must be called after the shard is written."""
     fields = dataclasses.asdict(report)
-    fields["class_counts"] = sorted(report.class_counts.items())  # Keys stay numbers.
+    fields["class_counts"] = sorted(
+        report.class_counts.items()
+    )  # JSON would turn keys into strings.
     sealed = {"report": fields, "sha256": _digest(fields)}
     atomic_files.atomic_write_bytes(
         report_path(root, report.path), json.dumps(sealed).encode()
@@ -68,7 +70,7 @@ def write(root: str | os.PathLike[str], report: ShardReport) -> None:
 
 
 def read(root: str | os.PathLike[str], shard_path: str) -> ShardReport | None:
-    """Returns the report of a shard; None if there is none or it is damaged."""
+    """Returns the report of a shard, or None if it is missing or corrupt."""
     try:
         sealed = json.loads(report_path(root, shard_path).read_bytes())
         fields = sealed["report"]
@@ -88,8 +90,8 @@ def read(root: str | os.PathLike[str], shard_path: str) -> ShardReport | None:
         return None
 
 
-def agrees_with_its_shard(root: str | os.PathLike[str], report: ShardReport) -> bool:
-    """Returns whether the shard is there with the size and the content reported."""
+def matches_shard(root: str | os.PathLike[str], report: ShardReport) -> bool:
+    """Returns whether the shard exists with the reported size and SHA-256."""
     digest = hashlib.sha256()
     try:
         with open(pathlib.Path(root, report.path), "rb") as file:

@@ -1,4 +1,4 @@
-"""Writes the record files of a set, one at a time; which images go into which."""
+"""Writes and checks single shards (record files); divides examples into shards."""
 
 import dataclasses
 import hashlib
@@ -14,22 +14,23 @@ from data_prep.errors import UserError
 from data_prep.records import manifest, tfrecord_format
 from data_prep.sources.image_list import SourceImage
 
-LEAST_EXAMPLES_PER_SHARD = 256  # Fewer make many small files for nothing.
+MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardJob:
-    """One shard that is to be written.
+    """One shard to write.
 
     Attributes:
-        root: Folder of the converted set.
-        path: Posix path of the record file, relative to `root`; its folder must exist.
-        images: The images in the order of the records.
-        class_indices: The index of each image's class; its label is
-            `tfrecord_format.FIRST_LABEL` more.
-        apply_exif_orientation: Whether images are turned as their EXIF data says.
-        skip_bad_images: Whether images that can't be decoded are left out. Otherwise
-            they are errors.
+        root: Root folder of the record set.
+        path: POSIX path of the record file relative to `root`; its folder must exist.
+        images: Source images in record order.
+        class_indices: Class index of each image; the label is the class index plus
+            `tfrecord_format.FIRST_LABEL`.
+        apply_exif_orientation: Whether to rotate and flip images by their EXIF
+            orientation.
+        skip_bad_images: Whether to skip images that can't be decoded; otherwise they
+            are errors.
     """
 
     root: str
@@ -42,12 +43,12 @@ class ShardJob:
 
 @dataclasses.dataclass(frozen=True)
 class ShardCheck:
-    """One shard that may have been finished by an earlier run.
+    """One shard to check, which an earlier run may have finished.
 
     Attributes:
-        root: Folder of the converted set.
-        path: Posix path of the record file, relative to `root`.
-        num_images: How many images are to be in it.
+        root: Root folder of the record set.
+        path: POSIX path of the record file relative to `root`.
+        num_images: Number of images assigned to the shard.
         skip_bad_images: As in `ShardJob`.
     """
 
@@ -57,19 +58,19 @@ class ShardCheck:
     skip_bad_images: bool = False
 
 
-def default_num_shards(num_examples: int, most: int) -> int:
-    """Returns how many shards to make of a split: up to `most`, none of them tiny."""
-    return max(1, min(most, num_examples // LEAST_EXAMPLES_PER_SHARD))
+def default_num_shards(num_examples: int, max_shards: int) -> int:
+    """Returns the number of shards of a split, at most `max_shards`."""
+    return max(1, min(max_shards, num_examples // MIN_EXAMPLES_PER_SHARD))
 
 
 def split_evenly(num_examples: int, num_shards: int) -> list[range]:
-    """Returns each shard's examples, contiguous, the larger shards first.
+    """Returns the contiguous range of examples of each shard, larger shards first.
 
-    Sizes differ by at most one.
+    The sizes differ by at most one.
 
     Args:
-        num_examples: At least 0.
-        num_shards: At least 1.
+        num_examples: Number of examples, at least 0.
+        num_shards: Number of shards, at least 1.
     """
     size, num_larger = divmod(num_examples, num_shards)
     starts = [index * size + min(index, num_larger) for index in range(num_shards + 1)]
@@ -77,13 +78,12 @@ def split_evenly(num_examples: int, num_shards: int) -> list[range]:
 
 
 def write_shard(job: ShardJob) -> shard_reports.ShardReport:
-    """Writes one record file, which gets its name when it is whole, then its report.
+    """Writes one record file atomically, then its report, and returns the report.
 
-    One image at a time is in memory.
+    Only one image at a time is in memory.
 
     Raises:
-        UserError: If an image can't be decoded, or none of them, when such images
-            are left out.
+        UserError: If an image can't be decoded; with `skip_bad_images`, if all can't.
         OSError: If an image can't be read or the shard can't be written.
     """
     offsets: list[int] = []
@@ -102,7 +102,7 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
             except UserError as error:
                 if not job.skip_bad_images:
                     raise UserError(
-                        f"{error} Or leave out such images: --on_bad_image=skip."
+                        f"{error} Or skip such images: --on_bad_image=skip."
                     ) from error
                 skipped_images.append(manifest.SkippedImage(source.name, str(error)))
                 continue
@@ -124,8 +124,8 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                 converted_counts[image.converted_from] += 1
         if not offsets:
             raise UserError(
-                f"each record file must get an image that can be decoded; of the"
-                f" {len(job.images)} of {job.path} none can: {skipped_images[0].reason}"
+                f"none of the {len(job.images)} images of shard {job.path} can be"
+                f" decoded; the first error: {skipped_images[0].reason}"
             )
     report = shard_reports.ShardReport(
         path=job.path,
@@ -141,28 +141,28 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
 
 
 def check_shard(check: ShardCheck) -> shard_reports.ShardReport | None:
-    """Returns the report of a shard that can be kept; None if it must be written.
+    """Returns the report of a finished shard; None if the shard must be written again.
 
-    It is kept if its report is there and agrees with the file's size and content, and
-    if it leaves out images only where that is asked for.
+    A shard is finished if its report exists and matches the file's size and SHA-256,
+    and if it contains all images or `skip_bad_images` is set.
     """
     report = shard_reports.read(check.root, check.path)
     if report is None or report.num_images != check.num_images:
         return None
     if report.skipped_images and not check.skip_bad_images:
-        return None  # Writing it again says which image it is.
-    if not shard_reports.agrees_with_its_shard(check.root, report):
+        return None  # Writing the shard again reports the bad image.
+    if not shard_reports.matches_shard(check.root, report):
         return None
     return report
 
 
 def num_bytes_kept(root: str | os.PathLike[str], paths: Sequence[str]) -> int:
-    """Returns the bytes of the shards that have a report, without looking into them."""
+    """Returns the total bytes of the shards that have a report; reads no content."""
     total = 0
     for path in paths:
         if shard_reports.report_path(root, path).exists():
             try:
                 total += pathlib.Path(root, path).stat().st_size
             except OSError:
-                continue  # Was removed: it is written again.
+                continue  # The shard was removed; it is written again.
     return total

@@ -1,34 +1,35 @@
-"""How well the classes of a split are mixed over its shards, as numbers."""
+"""Statistics on how well the classes of a split are shuffled across its shards."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-# Both must be passed for classes to count as not mixed. The excess alone would refuse
-# small sets, whose statistic is far off now and then; the significance alone would
-# refuse large ones for a deviation that is certain and harms nobody.
-_MOST_EXCESS = 2.0  # Of the statistic over what random mixing gives on average.
-_MOST_DEVIATIONS = 5.0  # Of a normal distribution, once in 3 million.
+# A set counts as not mixed only if both limits are exceeded. The ratio alone would
+# reject small sets, whose statistic has a large variance. The significance alone would
+# reject large sets for deviations that are certain but harmless.
+_MAX_RATIO = 2.0  # Statistic relative to its mean under random mixing.
+_MAX_DEVIATIONS = 5.0  # Standard deviations; p = 3e-7 under random mixing.
 
 
 def class_mixing(
     shard_counts: npt.NDArray[np.int64], split_counts: npt.NDArray[np.int64]
 ) -> float:
-    """Returns how far the classes of a shard are from those of its split.
+    """Returns chi-square per degree of freedom of a shard's class counts.
 
-    It is the chi-square statistic per degree of freedom,
-    sum_c (n_c - n p_c)^2 / (n p_c) / (C - 1), over the C classes that the split has,
-    with p_c their shares of the split, n_c their examples in the shard and n = sum n_c.
-    About 1 where the shard is drawn at random, 0 where each class has its exact share,
-    about n where there is one class only.
+    The statistic is sum_c (n_c - n p_c)^2 / (n p_c) / (C - 1), summed over the C
+    classes that the split contains, with n_c the examples of class c in the shard,
+    n = sum n_c, and p_c the fraction of class c in the split. It is about 1 for a
+    random sample of the split, 0 for exact proportions, and about n for a single class.
 
     Args:
-        shard_counts: Examples of each class in the shard, `[num_classes]`.
-        split_counts: Examples of each class in all shards, `[num_classes]`.
+        shard_counts: Number of examples of each class in the shard, `[num_classes]`,
+            int64.
+        split_counts: Number of examples of each class in all shards, `[num_classes]`,
+            int64.
 
     Returns:
-        The measure, rounded to 4 digits; 0 where the split has fewer than two classes.
+        The statistic, rounded to 4 digits; 0 if the split has fewer than two classes.
     """
     present = split_counts > 0
     num_present = np.count_nonzero(present)
@@ -45,23 +46,24 @@ def class_mixing(
 def is_mixed(
     measures: Sequence[float], num_records: Sequence[int], num_classes_present: int
 ) -> bool:
-    """Returns whether the shards of a split could have been filled at random.
+    """Returns whether the class counts are consistent with randomly filled shards.
 
-    The statistics of the shards are added up. Were records dealt out at random, that
-    of a shard would be (1 - n / N) (C - 1) on average, and the sum near a chi-square
-    distribution with the sum of these as its degrees of freedom. Classes are not mixed
-    where the sum is both large (twice its mean) and significant (five standard
-    deviations in the Wilson-Hilferty approximation).
+    The statistics of the shards are summed. If the N records of the split are dealt out
+    at random, the expected statistic of a shard of n records is (1 - n / N) (C - 1),
+    and the sum is approximately chi-square distributed with the sum of these
+    expectations as its degrees of freedom. The classes count as not mixed if the sum is
+    both large (over twice its mean) and significant (over five standard deviations in
+    the Wilson-Hilferty approximation).
 
-    Shards of less than half the mean size are left out. There a single record of a rare
-    class is a large deviation, and not one in millions. Of 150,000 small sets filled at
-    random, with a few skewed classes, one was refused where the sizes of the shards
-    were anything from 1 to 99, and none of as many where they were even.
+    Shards of less than half the mean size are ignored, since one record of a rare class
+    is a large deviation in them. In a simulation of 150,000 small, randomly filled sets
+    with a few skewed classes, one set was rejected with shard sizes from 1 to 99, and
+    none with even shard sizes.
 
     Args:
         measures: `class_mixing` of each shard.
-        num_records: Of each shard, n.
-        num_classes_present: Classes that the split has examples of, C.
+        num_records: Number of records of each shard, n.
+        num_classes_present: Number of classes with examples in the split, C.
 
     Source: Wilson and Hilferty 1931, "The distribution of chi-square".
     """
@@ -76,7 +78,7 @@ def is_mixed(
             expected += (1 - count / total) * (num_classes_present - 1)
     if expected <= 0:  # One shard holds everything.
         return True
-    excess = statistic / expected
+    ratio = statistic / expected
     spread = 2 / (9 * expected)
-    deviations = (excess ** (1 / 3) - (1 - spread)) / spread**0.5
-    return excess <= _MOST_EXCESS or deviations <= _MOST_DEVIATIONS
+    deviations = (ratio ** (1 / 3) - (1 - spread)) / spread**0.5
+    return ratio <= _MAX_RATIO or deviations <= _MAX_DEVIATIONS

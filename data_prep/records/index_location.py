@@ -1,4 +1,4 @@
-"""Where the index of a record set lies that others wrote, and can't be written to."""
+"""The cache folder for indexes of record sets whose own folder isn't writable."""
 
 import hashlib
 import os
@@ -6,20 +6,20 @@ import pathlib
 
 
 def cache_folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the folder for a record set's index, outside of the set.
+    """Returns the cache folder for the index of a record set.
 
     It is `indexes/<hash of the set's absolute path>` in `$RESNET_CPU_CACHE`, else in
     `$XDG_CACHE_HOME/resnet-cpu`, else in `~/.cache/resnet-cpu`.
 
     Args:
-        data_dir: The set's folder.
+        data_dir: Folder of the record set.
     """
     digest = hashlib.sha256(os.fsencode(os.path.abspath(data_dir))).hexdigest()
     return _cache() / "indexes" / digest[:16]
 
 
 def _cache() -> pathlib.Path:
-    # Empty counts as not set, as install/install.sh has it.
+    # As in install/install.sh, an empty variable counts as unset.
     if named := os.environ.get("RESNET_CPU_CACHE"):
         return pathlib.Path(os.path.abspath(named))
     if named := os.environ.get("XDG_CACHE_HOME"):

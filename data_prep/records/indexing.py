@@ -1,4 +1,4 @@
-"""Makes the manifest of a record set that another program wrote."""
+"""Builds the manifest of a record set that another program wrote."""
 
 import errno
 import os
@@ -14,23 +14,23 @@ from data_prep.records.layouts import Layout
 from data_prep.records.scan import ScannedFile
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MOST_CLASSES = 1_000_000  # A higher label is no class number, but a mistake.
+_MOST_CLASSES = 1_000_000  # A larger label can't be a class index.
 
 
 def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) -> None:
-    """Makes the manifest of a record set that has none, if it is of a known kind.
+    """Builds the manifest of a record set that lacks one, if its layout is known.
 
-    That of a set by tensorflow_datasets or in the layout of the TPU scripts is made by
-    a scan of all records, at some 30,000 a second. It is written beside the records
-    or, where that is not allowed, to `cache_folder`. Anything else is left alone;
-    `manifest.load` says what it should have been.
+    Known layouts are those of tensorflow_datasets and of the TPU scripts. The records
+    are scanned, about 30,000 per second, and the manifest is written beside them or, if
+    that folder isn't writable, to `cache_folder`. In any other folder the function does
+    nothing; `manifest.load` then reports the error.
 
     Args:
-        data_dir: As for `manifest.load`.
-        report: Called with a sentence at the start and at the end of a scan.
+        data_dir: Folder of the set, as for `manifest.load`.
+        report: Function that is called with a message before and after the scan.
 
     Raises:
-        UserError: If there is no such folder, if the set isn't whole or if its records
+        UserError: If the folder doesn't exist, the set is incomplete, or its records
             can't be used.
     """
     if manifest.find(data_dir) is not None:
@@ -40,18 +40,18 @@ def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) 
         return
     if (layout.root / tfrecord_format.CONVERSION_FOLDER).exists():
         raise UserError(
-            f"the conversion to {layout.root} is not finished; start"
-            " data_prep/imagenet_to_tfrecords.py again with the same settings"
+            f"the conversion to {layout.root} is incomplete; rerun"
+            " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
         )
     if report is None:
-        report = _say_nothing
+        report = _ignore
     num_files = sum(map(len, layout.paths.values()))
-    report(f"making an index of the {num_files:,} record files in {layout.root}, once")
+    report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
     index_dir = _save_where_allowed(layout, _scan(layout))
-    report(f"the index is in {index_dir}")
+    report(f"wrote the index to {index_dir}")
 
 
-def _say_nothing(sentence: str) -> None:
+def _ignore(message: str) -> None:
     pass
 
 
@@ -84,12 +84,14 @@ def _scan(layout: Layout) -> dict[str, list[ScannedFile]]:
         ):
             if len(file.offsets) != num_records:
                 raise UserError(
-                    f"{layout.root / path} must hold {num_records:,} records, as"
-                    f" dataset_info.json says; it holds {len(file.offsets):,}. Prepare"
-                    " the data set again."
+                    f"{layout.root / path} must contain {num_records:,} records"
+                    f" according to dataset_info.json; it contains"
+                    f" {len(file.offsets):,}. Prepare the data set again."
                 )
         if not any(len(file.offsets) for file in files):
-            raise UserError(f"split {split} of the set in {layout.root} has no records")
+            raise UserError(
+                f"split {split} of the record set in {layout.root} has no records"
+            )
     return scanned
 
 
@@ -109,7 +111,8 @@ def _save_where_allowed(
     except OSError as error:
         raise UserError(
             f"the index of the records in {layout.root} can't be written to"
-            f" {index_dir}: {error}; RESNET_CPU_CACHE names another folder for it"
+            f" {index_dir}: {error}. Set the environment variable RESNET_CPU_CACHE to a"
+            " writable folder."
         ) from error
     return index_dir
 
@@ -118,13 +121,13 @@ def _save(
     layout: Layout, scanned: dict[str, list[ScannedFile]], index_dir: pathlib.Path
 ) -> None:
     first_label, class_names = _classes(layout, scanned)
-    made = manifest.Manifest(
+    built = manifest.Manifest(
         class_names=class_names,
         first_label=first_label,
         splits={
             split: _save_split(
                 split,
-                # A split in more files than it has records leaves some empty.
+                # Some files are empty if a split has more files than records.
                 [
                     (path, file)
                     for path, file in zip(layout.paths[split], files, strict=True)
@@ -141,7 +144,7 @@ def _save(
         label_key=layout.label_key,
         image_format=_image_format(layout, scanned),
     )
-    manifest.write(made, index_dir)
+    manifest.write(built, index_dir)
 
 
 def _save_split(
@@ -180,7 +183,7 @@ def _save_split(
 def _classes(
     layout: Layout, scanned: dict[str, list[ScannedFile]]
 ) -> tuple[int, tuple[str, ...]]:
-    """Returns the first label and the names of the classes, in their labels' order."""
+    """Returns the first label and the class names in label order."""
     labels = np.concatenate([file.labels for _, file in _all_files(layout, scanned)])
     if layout.class_names:
         first_label, num_classes = 0, len(layout.class_names)
@@ -193,8 +196,8 @@ def _classes(
         if len(wrong):
             raise UserError(
                 f"the labels in {path} must be from {first_label} to"
-                f" {first_label + num_classes - 1:,}; that of the record at byte"
-                f" {file.offsets[wrong[0]]:,} is {file.labels[wrong[0]]:,}"
+                f" {first_label + num_classes - 1:,}; the record at byte"
+                f" {file.offsets[wrong[0]]:,} has the label {file.labels[wrong[0]]:,}"
             )
     if layout.class_names:
         return first_label, layout.class_names
@@ -206,24 +209,24 @@ def _classes(
 def _names_of(
     labels: Sequence[int], layout: Layout, scanned: dict[str, list[ScannedFile]]
 ) -> tuple[str, ...]:
-    """Returns each label's class name, from the records that have it."""
+    """Returns the class name of each label, from the records that contain names."""
     names: dict[int, str] = {}
     for path, file in _all_files(layout, scanned):
         for label, name in file.class_names.items():
             if names.setdefault(label, name) != name:
                 raise UserError(
-                    f"the class of label {label} must have one name in all records of"
-                    f" {layout.root}; it is called {name!r} in {path} and"
-                    f" {names[label]!r} in others"
+                    f"label {label} must have the same class name in all records of"
+                    f" {layout.root}; it is {name!r} in {path} and {names[label]!r} in"
+                    " other files"
                 )
     labels_of = {name: label for label, name in names.items()}
     for label, name in names.items():
         if labels_of[name] != label:
             raise UserError(
-                f"each class in {layout.root} must have one label; {name!r} has"
-                f" {label} and {labels_of[name]}"
+                f"each class in {layout.root} must have one label; class {name!r} has"
+                f" the labels {label} and {labels_of[name]}"
             )
-    # A number can be the name of another class.
+    # A label's number can be the name of another class.
     return tuple(
         names.get(label)
         or (f"label {label}" if str(label) in labels_of else str(label))
@@ -232,7 +235,7 @@ def _names_of(
 
 
 def _image_format(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
-    """Returns the format of all images; what is said of it elsewhere can be wrong."""
+    """Returns the format of all images, by their content and not by features.json."""
     first: dict[str, str] = {}
     for path, file in _all_files(layout, scanned):
         for image_format, offset in file.image_formats.items():
@@ -240,8 +243,8 @@ def _image_format(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
     if len(first) > 1:
         raise UserError(
             f"the images in {layout.root} must be all JPEG or all PNG; the first JPEG"
-            f" is {first['jpeg']}, the first PNG {first['png']}. Make the record set"
-            " again."
+            f" is in {first['jpeg']}, the first PNG in {first['png']}. Create the"
+            " record set again."
         )
     (image_format,) = first
     return image_format

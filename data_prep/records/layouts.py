@@ -1,8 +1,8 @@
-"""Record sets that other programs wrote: which files belong to one, by their names.
+"""The layouts of record sets that other programs wrote: their files and features.
 
-Two kinds are known: those of tensorflow_datasets, with `dataset_info.json` and
-`features.json`, and those of the TPU scripts, `train-00000-of-01024` and so on in one
-folder or in `train/` and `validation/`. Nothing of tensorflow_datasets is imported.
+Two layouts are known: that of tensorflow_datasets, with `dataset_info.json` and
+`features.json`, and that of the TPU scripts, with `train-00000-of-01024` and so on in
+one folder or in `train/` and `validation/`. tensorflow_datasets isn't imported.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A record set as it stands in its folder, before a record was read.
+    """The files and features of a record set; no record has been read.
 
     Attributes:
-        root: The set's folder.
-        paths: By split, the record files' posix paths relative to `root`, in order.
-        num_records: By split, how many records each file must hold; empty if nothing
-            says so.
-        image_key: Feature of a record that holds the image.
-        label_key: Feature of a record that holds the label.
-        name_key: Feature of a record that holds the class's name, if there is one.
-        class_names: In the order of the labels from 0, if the set's files tell them.
-        description: What wrote the set, for people.
+        root: Folder of the set.
+        paths: POSIX paths of the record files relative to `root`, in order, by split.
+        num_records: Expected number of records of each file, by split; empty if
+            unknown.
+        image_key: Name of the feature with the encoded image.
+        label_key: Name of the feature with the label.
+        name_key: Name of the feature with the class name; None if there is none.
+        class_names: Class names in label order from 0; None if unknown.
+        description: Program that wrote the set, for people.
     """
 
     root: pathlib.Path
@@ -50,14 +50,13 @@ class Layout:
 
 
 def find(root: pathlib.Path) -> Layout | None:
-    """Returns the layout of the record set in a folder, or None if it has none.
+    """Returns the layout of the record set in a folder, or None if it is unknown.
 
     Args:
-        root: An existing folder.
+        root: Existing folder.
 
     Raises:
-        UserError: If it holds a set of a known kind that isn't whole or is of a sort
-            that can't be read.
+        UserError: If the set has a known layout but is incomplete or unsupported.
     """
     if (root / _INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
         return _tfds_layout(root)
@@ -89,7 +88,7 @@ def _tpu_layout(root: pathlib.Path) -> Layout | None:
 
 
 def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
-    """Returns the names of a split's record files, in order; all must be there."""
+    """Returns the names of a split's record files in order; all must exist."""
     matches = [match for n in os.listdir(folder) if (match := _SHARD_NAME.fullmatch(n))]
     names = {match[0] for match in matches if match[1] == split}
     totals = {match[3] for match in matches if match[1] == split}
@@ -97,8 +96,8 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
         return []
     if len(totals) > 1:
         raise UserError(
-            f"{folder} must hold one set of {split} records; it holds files of"
-            f" {' and of '.join(sorted(totals))}. Take all but one of these sets away."
+            f"{folder} must contain one set of {split} records; it contains files of"
+            f" sets with {' and '.join(sorted(totals))} files. Remove all but one set."
         )
     num_shards = int(totals.pop())
     wanted = [
@@ -109,8 +108,8 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UserError(
-            f"{folder} must hold {num_shards:,} record files of split {split};"
-            f" {len(missing):,} are missing: {shown}. Copy the set again, or finish its"
+            f"{folder} must contain {num_shards:,} record files of split {split};"
+            f" {len(missing):,} are missing: {shown}. Copy the set again or finish its"
             " conversion."
         )
     return wanted
@@ -125,9 +124,9 @@ def _tfds_layout(root: pathlib.Path) -> Layout:
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"{root / _INFO_FILE} and {root / _FEATURES_FILE} must be those of"
-            " tensorflow_datasets 4.4 or newer, and can't be understood"
-            f" ({type(error).__name__}: {error}); prepare the data set again"
+            f"{root / _INFO_FILE} and {root / _FEATURES_FILE} must be files of"
+            " tensorflow_datasets 4.4 or newer; reading them failed"
+            f" ({type(error).__name__}: {error}). Prepare the data set again."
         ) from error
 
 
@@ -157,8 +156,8 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
             paths[split] = _tfds_paths(info["name"], part, len(num_records[split]))
     if not paths:
         raise UserError(
-            f"the data set in {root} must have a split named train, validation or test;"
-            f" it has {', '.join(sorted(parts)) or 'none'}"
+            f"the data set in {root} must have a split train, validation or test; its"
+            f" splits: {', '.join(sorted(parts)) or 'none'}"
         )
     return Layout(
         root=root,
@@ -197,8 +196,8 @@ def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
     names = tuple(line.strip() for line in lines if line.strip())
     if len(names) != num_classes:
         raise UserError(
-            f"{path} must name the {num_classes:,} classes, one a line; it names"
-            f" {len(names):,}"
+            f"{path} must contain {num_classes:,} class names, one per line; it"
+            f" contains {len(names):,}"
         )
     return names
 
@@ -206,7 +205,7 @@ def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
 def _only_feature(
     root: pathlib.Path, features: dict[str, Any], class_name: str, key: str
 ) -> str:
-    """Returns the name of the only feature of a class, `key` being its JSON field."""
+    """Returns the name of the only feature of a class; `key` is its JSON field."""
     found = [
         name
         for name, feature in features.items()
@@ -214,9 +213,9 @@ def _only_feature(
     ]
     if len(found) != 1:
         raise UserError(
-            f"the data set in {root} must have one feature of the class {class_name}"
-            f" among its features; it has {len(found)}: {', '.join(sorted(found))}."
-            " Only data sets of labelled images can be read."
+            f"the data set in {root} must have exactly one feature of class"
+            f" {class_name}; it has {len(found)}: {', '.join(sorted(found))}. Only data"
+            " sets of labelled images are supported."
         )
     return found[0]
 

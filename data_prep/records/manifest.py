@@ -1,8 +1,8 @@
-"""The manifest of a record set: which shards there are and what is in them.
+"""The manifest of a record set on disk: finding, checking and writing it.
 
-`manifest.json` lies in the root of the set, beside the folders `train/` and
-`validation/`. It is written last: a set that has one is whole. That of a set which
-another program wrote is made by `indexing` and can lie in a cache.
+`manifest.json` is in the root of the set, beside the folders `train/` and
+`validation/`. It is written last, so a set with a manifest is complete. For sets
+written by other programs, `indexing` creates the manifest, possibly in a cache folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from data_prep.records.manifest_json import Split as Split
 
 FILE_NAME = "manifest.json"
 
-_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # As tensorflow_datasets calls it.
+_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_datasets.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,10 @@ class RecordSet:
     """A record set on disk.
 
     Attributes:
-        manifest: What is in it.
-        records_dir: Absolute; the shards' paths are relative to it.
-        index_dir: Absolute; holds `manifest.json` and the offsets files. The same
-            folder, unless that of the records can't be written to.
+        manifest: Content of the set.
+        records_dir: Absolute path of the folder that the shards' paths are relative to.
+        index_dir: Absolute path of the folder with `manifest.json` and the offsets
+            files. It is `records_dir` unless that folder isn't writable.
     """
 
     manifest: Manifest
@@ -49,7 +49,7 @@ class RecordSet:
 
 
 def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
-    """Writes the manifest file into the index folder of a set; to be called last."""
+    """Writes the manifest file to the index folder of a set; must be called last."""
     data = manifest.to_json().encode("utf-8")
     atomic_files.atomic_write_bytes(pathlib.Path(index_dir, FILE_NAME), data)
 
@@ -58,45 +58,46 @@ def load(data_dir: str, split: str) -> RecordSet:
     """Returns the record set in `data_dir`.
 
     Args:
-        data_dir: The set's root folder or one of its split folders (`RECORDS/train`);
-            of a set that tensorflow_datasets prepared, the folder of its version or
-            the one above it.
-        split: Name of a split that the set must have.
+        data_dir: Root folder of the set or one of its split folders (`RECORDS/train`).
+            For a set prepared by tensorflow_datasets, the version folder or the folder
+            above it.
+        split: Name of a split that the set must contain.
 
     Raises:
-        UserError: If there is no such folder, no manifest or no such split.
+        UserError: If the folder, the manifest or the split doesn't exist.
     """
     record_set = find(data_dir)
     if record_set is None:
         folder = pathlib.Path(os.path.abspath(data_dir))
         raise UserError(
-            f"expected a record set in {folder}, with a {FILE_NAME} there or, if it is"
-            f" a split's folder, in {folder.parent}; there is none."
-            " imagenet-to-tfrecords writes it at its end: convert the images with"
-            " data_prep/imagenet_to_tfrecords.py"
+            f"{folder} is not a record set: it has no {FILE_NAME}, nor has"
+            f" {folder.parent}. data_prep/imagenet_to_tfrecords.py writes that file at"
+            " the end of a conversion: convert the images first."
         )
     if split not in record_set.manifest.splits:
         raise UserError(
-            f"the set in {record_set.records_dir} has no split {split!r};"
+            f"the record set in {record_set.records_dir} has no split {split!r};"
             f" it has {', '.join(sorted(record_set.manifest.splits))}"
         )
     return record_set
 
 
 def find(data_dir: str) -> RecordSet | None:
-    """Returns the record set in `data_dir`, see `load`, or None if there is none.
+    """Returns the record set in `data_dir` (see `load`), or None without a manifest.
 
     Raises:
-        UserError: If there is no such folder, or its manifest can't be read.
+        UserError: If the folder doesn't exist or its manifest can't be read.
     """
     folder = pathlib.Path(os.path.abspath(data_dir))
     if not folder.is_dir():
-        raise UserError(f"data_dir must be a folder of records, and {folder} is none")
+        raise UserError(
+            f"data_dir must be a folder of record files; {folder} is not a folder"
+        )
     if (own := _set_at(folder)) is not None:
         return own
     if folder.name in (tfrecord_format.TRAIN, tfrecord_format.VALIDATION):
         above = _set_at(folder.parent)
-        # A folder beside the splits of a set is not a part of it.
+        # Not every folder beside the splits of a set is one of its splits.
         if above is not None and folder.name in above.manifest.splits:
             return above
     version_folder = only_version_folder(folder)
@@ -104,10 +105,10 @@ def find(data_dir: str) -> RecordSet | None:
 
 
 def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the folder named like a version (5.1.0) in `folder`, if there is one.
+    """Returns the version folder (such as 5.1.0) in `folder`, or None without one.
 
     Raises:
-        UserError: If there are several.
+        UserError: If there are several version folders.
     """
     versions = sorted(
         path
@@ -116,8 +117,8 @@ def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
     )
     if len(versions) > 1:
         raise UserError(
-            f"{folder} holds several versions of a data set; name one of them, such as"
-            f" {versions[-1]}"
+            f"{folder} contains several versions of a data set; choose one of them, for"
+            f" example {versions[-1]}"
         )
     return versions[0] if versions else None
 
@@ -125,16 +126,16 @@ def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
 def check_files(
     record_set: RecordSet, split_name: str, shard_indices: Sequence[int] | None = None
 ) -> None:
-    """Checks that a split's files are there, by their sizes and not their content.
+    """Checks that a split's files exist and have the right sizes, without reading them.
 
     Args:
-        record_set: The set.
-        split_name: Of a split that it has.
-        shard_indices: Those of the shards that must be there; None: all.
+        record_set: The record set.
+        split_name: Name of one of its splits.
+        shard_indices: Indices of the shards to check; None checks all.
 
     Raises:
-        UserError: If a shard is missing or has another size than in the manifest, or
-            the offsets file doesn't have one offset for each example.
+        UserError: If a shard is missing, its size differs from the manifest, or the
+            offsets file doesn't contain one offset per example.
     """
     split = record_set.manifest.splits[split_name]
     indices = range(len(split.shards)) if shard_indices is None else shard_indices
@@ -147,19 +148,19 @@ def check_files(
         problems.append(problem)
     if problems:
         raise UserError(
-            f"the set in {record_set.records_dir} is not what its"
-            f" {record_set.index_dir / FILE_NAME} says: {problems[0]}; in all"
-            f" {len(problems)} of the {len(indices) + 1} files of split {split_name},"
-            f" the offsets among them, are bad. {_remedy(record_set, split)} If"
-            " each node has a part of them, train with --shard_by=file."
+            f"{len(problems)} of the {len(indices) + 1} files of split {split_name}"
+            f" (shards and offsets) in {record_set.records_dir} don't match"
+            f" {record_set.index_dir / FILE_NAME}; the first one: {problems[0]}."
+            f" {_remedy(record_set, split)} If each node has only some of the shards,"
+            " train with --shard_by=file."
         )
 
 
 def check_mixing(split: Split) -> None:
-    """Checks that the classes of a split are mixed over its shards.
+    """Checks that the examples of each class are spread randomly over the shards.
 
     Raises:
-        UserError: If they are far from it, as where each shard holds a few classes.
+        UserError: If they clearly are not, for example with a few classes per shard.
     """
     measures = [shard.class_mixing for shard in split.shards]
     num_present = sum(count > 0 for count in split.label_counts)
@@ -168,14 +169,14 @@ def check_mixing(split: Split) -> None:
         return
     worst = max(split.shards, key=lambda shard: shard.class_mixing)
     raise UserError(
-        f"the classes of split {split.name} must be mixed over its"
-        f" {len(split.shards):,} record files; the difference from even shares,"
-        f" about 1 where they are, is {sum(measures) / len(measures):,.1f} on average"
-        f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read file by"
-        " file lose accuracy by that: convert the images again with"
-        " data_prep/imagenet_to_tfrecords.py, which mixes them. --shard_by=example"
-        " draws each record from all files, so there --require_mixed=False takes the"
-        " set as it is."
+        f"the classes of split {split.name} are not shuffled across its"
+        f" {len(split.shards):,} shards: chi-square per degree of freedom, about 1"
+        f" after a random shuffle, is {sum(measures) / len(measures):,.1f} on average"
+        f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read shard by"
+        " shard lose accuracy on such a set: convert the images again with"
+        " data_prep/imagenet_to_tfrecords.py, which shuffles them. With"
+        " --shard_by=example, which shuffles single records, --require_mixed=False"
+        " accepts the set."
     )
 
 
@@ -187,12 +188,12 @@ def write_offsets(
     """Writes a split's offsets file.
 
     Args:
-        index_dir: The set's index folder.
+        index_dir: Index folder of the set.
         split_name: `train` or `validation`.
-        offsets: `[num_examples]`, int64; see `read_offsets`.
+        offsets: Byte offset of each record in its shard, `[num_examples]`, int64.
 
     Returns:
-        The file's path relative to `index_dir`, and its SHA-256.
+        Path of the file relative to `index_dir`, and its SHA-256 in hexadecimal.
     """
     file = io.BytesIO()
     np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
@@ -204,10 +205,11 @@ def write_offsets(
 def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     """Returns the byte offset of each record in its shard, `[num_examples]`, int64.
 
-    The records are in the order of the shards and, within a shard, in that of the file.
+    The records are in the order of the shards and, within a shard, in file order.
 
     Raises:
-        UserError: If the file can't be read or is not the one that the manifest means.
+        UserError: If the offsets file can't be read or its SHA-256 differs from the
+            manifest's.
     """
     path = record_set.index_dir / split.offsets_path
     remedy = _remedy(record_set, split)
@@ -219,13 +221,13 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
         ) from error
     if hashlib.sha256(data).hexdigest() != split.offsets_sha256:
         raise UserError(
-            f"the offsets file {path} has another SHA-256 than in {FILE_NAME}. {remedy}"
+            f"the SHA-256 of the offsets file {path} differs from {FILE_NAME}. {remedy}"
         )
     offsets: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
     if offsets.shape != (split.num_examples,) or offsets.dtype != np.int64:
         raise UserError(
-            f"the offsets file {path} must hold {split.num_examples} numbers of type"
-            f" int64, and holds {offsets.dtype} in the shape {offsets.shape}. {remedy}"
+            f"the offsets file {path} must contain {split.num_examples} values of type"
+            f" int64; it contains {offsets.dtype} of shape {offsets.shape}. {remedy}"
         )
     return offsets
 
@@ -261,7 +263,7 @@ def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
     except OSError as error:
         return f"{shard.path} can't be read ({error.strerror})"
     if num_bytes != shard.num_bytes:
-        return f"{shard.path} has {num_bytes:,} bytes instead of {shard.num_bytes:,}"
+        return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
     return None
 
 
@@ -272,20 +274,20 @@ def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
         return f"{split.offsets_path} can't be read ({error})"
     if offsets.shape != (split.num_examples,):
         return (
-            f"{split.offsets_path} has the shape {offsets.shape} instead of"
+            f"{split.offsets_path} has shape {offsets.shape}; expected"
             f" ({split.num_examples},)"
         )
     return None
 
 
 def _remedy(record_set: RecordSet, split: Split) -> str:
-    """Returns what to do where the files are not what the manifest says."""
+    """Returns the advice for files that don't match the manifest."""
     if all(shard.sha256 is not None for shard in split.shards):
-        return "Copy or convert the set again."
+        return "Copy the record set again or convert it again."
     index = record_set.index_dir
     if index == record_set.records_dir:
         index = index / FILE_NAME
     return (
-        "If the records were changed on purpose, remove their old index,"
-        f" {index}, and start again: it is made anew."
+        f"If the records were changed on purpose, delete their old index, {index}, and"
+        " rerun the command: it builds a new index."
     )

@@ -1,4 +1,4 @@
-"""What stands in a manifest, and its JSON."""
+"""The content of a manifest as dataclasses, and its JSON form."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Shard:
     """One record file.
 
     Attributes:
-        path: Posix path, relative to the folder of the records.
-        num_records: At least 1.
-        num_bytes: Size of the file.
-        sha256: Of the file's content, in hexadecimal; None if nobody has computed it,
-            in a set that another program wrote.
-        class_mixing: How far its classes are from the split's, see `class_mixing`.
+        path: POSIX path relative to the folder of the records.
+        num_records: Number of records, at least 1.
+        num_bytes: Size of the file in bytes.
+        sha256: SHA-256 of the file in hexadecimal; None if unknown, in sets that other
+            programs wrote.
+        class_mixing: Chi-square per degree of freedom of the class counts against the
+            split's, see `class_mixing`.
     """
 
     path: str
@@ -41,11 +42,11 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class SkippedImage:
-    """One image that was left out.
+    """One image that a conversion skipped.
 
     Attributes:
-        name: Which one, as in the messages.
-        reason: What is wrong with it.
+        name: Path of the image, or path of its archive and name.
+        reason: Message of the error.
     """
 
     name: str
@@ -54,15 +55,15 @@ class SkippedImage:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The train or the validation part of a set.
+    """One split of a record set.
 
     Attributes:
         name: `train` or `validation`.
-        shards: In the order in which their records are numbered.
-        label_counts: Number of examples of each class, in the order of the labels.
-        offsets_path: Posix path of the offsets file, relative to the index folder.
-        offsets_sha256: Of the offsets file's content, in hexadecimal.
-        skipped_images: Images that were to be in the split and could not be.
+        shards: Shards in the order in which their records are numbered.
+        label_counts: Number of examples of each class, in label order.
+        offsets_path: POSIX path of the offsets file relative to the index folder.
+        offsets_sha256: SHA-256 of the offsets file in hexadecimal.
+        skipped_images: Images that the conversion of the split skipped.
     """
 
     name: str
@@ -74,24 +75,24 @@ class Split:
 
     @property
     def num_examples(self) -> int:
-        """Number of records in all shards."""
+        """Number of examples (records) in all shards."""
         return sum(shard.num_records for shard in self.shards)
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What there is to know of a record set without reading its records.
+    """The metadata of a record set.
 
     Attributes:
-        class_names: Synsets or folder names, in the order of the labels.
-        first_label: Label of the first class, as it stands in the records.
-        splits: By name; one of the two can be missing.
-        source: What the set was made from and with; for people, no code reads it.
-        class_descriptions: Words for each class ("tench, Tinca tinca"), or empty.
-        image_key: Feature of a record that holds the image.
-        label_key: Feature of a record that holds the label.
-        image_format: What kind of file the images are, one of `IMAGE_FORMATS`.
-        format_version: Of this file's layout.
+        class_names: Synsets or folder names, in label order.
+        first_label: Label of the first class in the records.
+        splits: Splits by name; `train` or `validation` can be missing.
+        source: Origin and options of the conversion, for people only.
+        class_descriptions: Description of each class ("tench, Tinca tinca"), or empty.
+        image_key: Name of the feature with the encoded image.
+        label_key: Name of the feature with the label.
+        image_format: Format of all images, one of `IMAGE_FORMATS`.
+        format_version: Version of the manifest's layout.
     """
 
     class_names: tuple[str, ...]
@@ -105,10 +106,10 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
-        """Returns the manifest file's text."""
+        """Returns the text of the manifest file."""
         fields = dataclasses.asdict(self)
         for split in fields["splits"].values():
-            del split["name"]  # It is the key already.
+            del split["name"]  # The key in the dictionary of splits.
         return json.dumps(fields, indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -116,26 +117,25 @@ class Manifest:
         """Returns the manifest that `to_json` wrote.
 
         Args:
-            text: The file's text.
-            path: The file's name, for messages.
+            text: Text of the manifest file.
+            path: Path of the manifest file, for messages.
 
         Raises:
-            UserError: If the text is no manifest, is of another format version or
-                contradicts itself.
+            UserError: If the text is not a manifest, has another format version or is
+                inconsistent.
         """
         try:
             return _parse(json.loads(text))
         except ValueError as error:
             raise UserError(
-                f"{path} is not a manifest that can be read: {error}. The records may"
-                f" be good all the same: remove this file, and the next program that"
-                " reads the set makes a new one from them; or convert the images"
-                " again."
+                f"{path} is not a readable manifest: {error}. The records may still be"
+                " good: delete this file, and the next program that reads the set"
+                " builds a new manifest from the records; or convert the images again."
             ) from error
 
 
 def _parse(fields: Any) -> Manifest:
-    """Returns the manifest of parsed JSON; a ValueError says what is wrong with it."""
+    """Returns the manifest of parsed JSON; raises ValueError if it is invalid."""
     whole = "the file"
     version = _get(fields, "format_version", int, whole)
     if version != FORMAT_VERSION:

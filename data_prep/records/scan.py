@@ -1,4 +1,4 @@
-"""Finds the records and the labels of a record file, without reading the images."""
+"""Finds the offsets and labels of a file's records without reading the images."""
 
 import dataclasses
 import mmap
@@ -16,15 +16,15 @@ _IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
 @dataclasses.dataclass(frozen=True)
 class ScannedFile:
-    """One record file.
+    """The records of one file.
 
     Attributes:
-        num_bytes: Size of the file.
-        offsets: Where each record begins, in bytes, `[num_records]`, int64.
-        labels: Of each record, as it stands there, `[num_records]`, int64.
-        class_names: By label; empty if the records hold no names.
-        image_formats: Which of the formats "jpeg" and "png" the images have, with the
-            offset of the first such record.
+        num_bytes: Size of the file in bytes.
+        offsets: Byte offset of each record, `[num_records]`, int64.
+        labels: Label of each record as stored, `[num_records]`, int64.
+        class_names: Class name by label; empty if the records contain no names.
+        image_formats: Byte offset of the first record of each image format ("jpeg",
+            "png") that occurs.
     """
 
     num_bytes: int
@@ -40,19 +40,19 @@ def scan_file(
     label_key: str,
     name_key: str | None = None,
 ) -> ScannedFile:
-    """Returns where the records of a file lie, with their labels.
+    """Returns the offsets and labels of a file's records.
 
-    The checksums of the lengths are verified, those of the data are not: this looks at
-    some hundred bytes of each record. `verify` reads all.
+    It reads a few hundred bytes of each record and checks the checksum of the length,
+    not that of the data; `verification` reads all bytes.
 
     Args:
-        path: The file.
-        image_key: Feature that holds the image.
-        label_key: Feature that holds the label.
-        name_key: Feature that holds the class's name, where a record has it.
+        path: Path of the record file.
+        image_key: Name of the feature with the encoded image.
+        label_key: Name of the feature with the label.
+        name_key: Name of the feature with the class name; records may lack it.
 
     Raises:
-        UserError: If a record is damaged, or is no labelled JPEG or PNG image.
+        UserError: If a record is corrupt or has no label or no JPEG or PNG image.
     """
     offsets: list[int] = []
     labels: list[int] = []
@@ -72,8 +72,8 @@ def scan_file(
                 name = the_bytes(features, name_key)
                 if name and names.setdefault(label, name) != name:
                     raise ValueError(
-                        f"the class of label {label} is called {_text(name)!r} there"
-                        f" and {_text(names[label])!r} before"
+                        f"its class name for label {label} is {_text(name)!r}; an"
+                        f" earlier record has {_text(names[label])!r}"
                     )
             offsets.append(offset)
             labels.append(label)
@@ -81,7 +81,7 @@ def scan_file(
     except ValueError as error:
         raise UserError(
             f"the record at byte {offset:,} of {path} can't be used: {error}. Copy or"
-            " make the record set again."
+            " create the record set again."
         ) from error
     return ScannedFile(
         num_bytes=len(content),
@@ -93,10 +93,10 @@ def scan_file(
 
 
 def the_integer(features: dict[str, Feature], name: str) -> int:
-    """Returns the only value of a feature.
+    """Returns the value of an integer feature.
 
     Raises:
-        ValueError: If there is no such feature, or if it isn't one integer.
+        ValueError: If the feature is missing or isn't exactly one integer.
     """
     value = _only_value(features, name)
     if not isinstance(value, int):
@@ -105,10 +105,10 @@ def the_integer(features: dict[str, Feature], name: str) -> int:
 
 
 def the_bytes(features: dict[str, Feature], name: str) -> memoryview:
-    """Returns the only value of a feature.
+    """Returns the value of a bytes feature.
 
     Raises:
-        ValueError: If there is no such feature, or if it isn't one string of bytes.
+        ValueError: If the feature is missing or isn't exactly one string of bytes.
     """
     value = _only_value(features, name)
     if not isinstance(value, memoryview):
@@ -117,16 +117,16 @@ def the_bytes(features: dict[str, Feature], name: str) -> memoryview:
 
 
 def image_format_of(encoded: memoryview) -> str:
-    """Returns "jpeg" or "png", told from an image's first bytes.
+    """Returns the format of an image, "jpeg" or "png", by its first bytes.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If the image has neither format.
     """
     start = bytes(encoded[:8])
     for image_format, expected in _IMAGE_STARTS.items():
         if start.startswith(expected):
             return image_format
-    raise ValueError(f"its image is no JPEG and no PNG, it begins with {start!r}")
+    raise ValueError(f"its image is neither JPEG nor PNG; it starts with {start!r}")
 
 
 def _only_value(features: dict[str, Feature], name: str) -> memoryview | int | float:
@@ -134,27 +134,27 @@ def _only_value(features: dict[str, Feature], name: str) -> memoryview | int | f
     if values is None:
         raise ValueError(f"it has no feature {name}")
     if len(values) != 1:
-        raise ValueError(f"its feature {name} has {len(values)} values instead of one")
+        raise ValueError(f"its feature {name} has {len(values)} values; expected one")
     return values[0]
 
 
 def _record_unchecked(content: memoryview, offset: int) -> memoryview:
-    """Returns a record's data, of which only the length is verified."""
+    """Returns a record's data after a check of its length's checksum only."""
     begin = offset + HEADER_BYTES
     end = begin + tfrecord_format.record_length(content[offset:begin], offset)
     if end + FOOTER_BYTES > len(content):
         raise ValueError(
-            f"it is cut short, {len(content) - offset:,} bytes are there of its"
-            f" {end + FOOTER_BYTES - offset:,}"
+            f"it is truncated: {len(content) - offset:,} of its"
+            f" {end + FOOTER_BYTES - offset:,} bytes are there"
         )
     return content[begin:end]
 
 
 def _map(path: str | os.PathLike[str]) -> memoryview:
-    """Returns a file's content without reading it yet.
+    """Returns a memory map of a file.
 
-    The kernel's read-ahead stays on: from most disks, to stream a file that isn't in
-    memory is faster than to fetch some page of each of its records.
+    The kernel's read-ahead stays on: most disks stream a whole file faster than they
+    read single pages of each of its records.
     """
     try:
         with open(path, "rb") as file:
@@ -166,5 +166,5 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
 
 
 def _text(name: memoryview) -> str:
-    """Returns a class's name, as `tfrecord_format` encodes it."""
+    """Returns a class name, decoded as `tfrecord_format` encodes it."""
     return str(name, "utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
-"""What a record file is called, what is in a record, and how its bytes are laid out.
+"""The format of record sets: file names, features of an example, bytes of a record.
 
-Names, feature keys and labels are those of the TPU ResNet scripts (tensorflow/tpu,
-`tools/datasets/imagenet_to_gcs.py`), so their record sets and ours are the same kind.
-TensorFlow is not needed to write and to read them.
+File names, feature keys and labels are those of the TPU ResNet scripts (tensorflow/tpu,
+`tools/datasets/imagenet_to_gcs.py`), so either side reads the other's record sets.
+Reading and writing need no TensorFlow.
 """
 
 import mmap
@@ -14,27 +14,27 @@ import google_crc32c
 TRAIN = "train"
 VALIDATION = "validation"
 
-ENCODED = "image/encoded"  # The JPEG file, bytes.
+ENCODED = "image/encoded"  # Content of the JPEG file, bytes.
 HEIGHT = "image/height"
 WIDTH = "image/width"
 CHANNELS = "image/channels"
 COLORSPACE = "image/colorspace"
 FORMAT = "image/format"
-FILENAME = "image/filename"  # Without its folder.
-LABEL = "image/class/label"  # FIRST_LABEL + index of the class.
-SYNSET = "image/class/synset"  # Name of the class.
+FILENAME = "image/filename"  # Without the folder.
+LABEL = "image/class/label"  # FIRST_LABEL + class index.
+SYNSET = "image/class/synset"  # Class name.
 
-# Lies in the root of a set while it is being written; removed when it is finished.
+# State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
 
 FIRST_LABEL = 1  # As in the TPU scripts, where 0 is kept for "background".
 
-HEADER_BYTES = 12  # Length of the data, and the length's checksum.
+HEADER_BYTES = 12  # Length of the data and the length's checksum.
 FOOTER_BYTES = 4  # The data's checksum.
 _HEADER = struct.Struct("<QI")
 _U32 = struct.Struct("<I")
 
-# Of the protobuf wire format, where a field's tag is number << 3 | wire type.
+# Wire types of protobuf; a field's tag is number << 3 | wire type.
 _VARINT = 0
 _FIXED64 = 1
 _LENGTH_DELIMITED = 2
@@ -47,7 +47,7 @@ class CorruptRecord(ValueError):
     """A record whose bytes are not those that were written.
 
     Attributes:
-        offset: Where the record begins, in bytes.
+        offset: Byte offset of the record in its file.
     """
 
     def __init__(self, what: str, offset: int) -> None:
@@ -56,7 +56,7 @@ class CorruptRecord(ValueError):
 
 
 def shard_name(split: str, index: int, num_shards: int) -> str:
-    """Returns a record file's name, `train-00000-of-01024`."""
+    """Returns the name of a record file, such as `train-00000-of-01024`."""
     return f"{split}-{index:05d}-of-{num_shards:05d}"
 
 
@@ -71,16 +71,16 @@ def image_example(
 ) -> bytes:
     """Returns one labelled image as a serialized `tf.train.Example`.
 
-    Channels and colour space are written as 3 and RGB for a grey image too, as the
-    TPU scripts do: they say what a reader decodes to.
+    As in the TPU scripts, channels and color space are 3 and RGB for gray images too,
+    because they describe the decoded image.
 
     Args:
-        encoded: A JPEG file's content.
-        height: In pixels.
-        width: In pixels.
-        label: `FIRST_LABEL` + index of the class.
-        class_name: Synset, or whatever the class folder is called.
-        filename: Name of the image's file, without its folder.
+        encoded: Content of a JPEG file.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
+        label: `FIRST_LABEL` + class index.
+        class_name: Synset or name of the class folder.
+        filename: Name of the image's file without the folder.
     """
     return encode_example(
         {
@@ -100,11 +100,11 @@ def image_example(
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:
     """Returns a serialized `tf.train.Example` with one value in each feature.
 
-    The same features give the same bytes: they are in the order of their names.
+    The features are sorted by name, so equal features give equal bytes.
 
     Args:
-        features: Value by name; bytes become a `bytes_list`, integers (64 bits, signed)
-            an `int64_list`.
+        features: Value of each feature by name; bytes become a `bytes_list`, signed
+            64-bit integers an `int64_list`.
     """
     entries = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _encode_feature(value)))
@@ -119,14 +119,14 @@ def parse_example(
     """Returns the features of a serialized `tf.train.Example`, by name.
 
     The values of a feature are slices of `data` (bytes, not copied), integers or
-    floats; a feature of no kind has none. Unknown fields are skipped.
+    floats; a feature without a kind is an empty list. Unknown fields are skipped.
 
     Args:
-        data: The serialized example.
-        names: Features that are wanted; None: all.
+        data: Serialized example.
+        names: Names of the features to return; None returns all.
 
     Raises:
-        ValueError: If `data` is no serialized example.
+        ValueError: If `data` is not a serialized example.
     """
     view = memoryview(data)
     features: dict[str, Feature] = {}
@@ -143,7 +143,7 @@ def _parse_features(
     names: Container[str] | None,
     features: dict[str, Feature],
 ) -> None:
-    """Adds the wanted entries of a map from names to features."""
+    """Adds the requested entries of a map from names to features to `features`."""
     for number, kind, start, stop in _fields(view, begin, end):
         if number == 1 and kind == _LENGTH_DELIMITED:
             _parse_entry(view, start, stop, names, features)
@@ -162,10 +162,10 @@ def _parse_entry(
         if number == 1 and kind == _LENGTH_DELIMITED:
             name = str(view[start:stop], "utf-8")
             if names is not None and name not in names:
-                return  # Most features aren't wanted, so this saves much time.
+                return  # Saves much time: most features aren't requested.
         elif number == 2 and kind == _LENGTH_DELIMITED:
             value = start, stop
-    if names is None or name in names:  # Also a name that isn't there, "".
+    if names is None or name in names:  # The name can be missing: "".
         features[name] = _parse_feature(view, *value) if value else []
 
 
@@ -191,7 +191,7 @@ def _parse_float_list(view: memoryview, begin: int, end: int) -> list[float]:
         if number != 1 or kind not in (_LENGTH_DELIMITED, _FIXED32):
             continue
         if (stop - start) % 4:
-            raise ValueError("a list of floats is cut short")
+            raise ValueError("a list of floats is truncated")
         values += struct.unpack(f"<{(stop - start) // 4}f", view[start:stop])
     return values
 
@@ -217,10 +217,10 @@ _PARSERS: dict[int, Callable[[memoryview, int, int], Feature]] = {
 def _fields(
     view: memoryview, position: int, end: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yields number, wire type, begin and end of each field of a protobuf message."""
+    """Yields number, wire type, start and end of each field of a protobuf message."""
     while position < end:
         tag, begin = view[position], position + 1
-        if tag >= 0x80:  # Hardly ever, and the call takes time.
+        if tag >= 0x80:  # Rare; the call would slow down all others.
             tag, begin = _read_varint(view, position, end)
         kind = tag & 7
         if kind == _LENGTH_DELIMITED:
@@ -233,22 +233,22 @@ def _fields(
         elif kind == _FIXED64:
             position = begin + 8
         else:
-            raise ValueError(f"it has a field of the unknown wire type {kind}")
+            raise ValueError(f"it has a field of unknown wire type {kind}")
         if position > end:
-            raise ValueError("a field is cut short")
+            raise ValueError("a field is truncated")
         if tag < 8:
-            raise ValueError("a field has the number 0")
+            raise ValueError("a field has number 0")
         yield tag >> 3, kind, begin, position
 
 
 def _read_varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
-    """Returns an unsigned integer of 64 bits, and where it ends."""
-    if position < end and view[position] < 0x80:  # The loop would be slower.
+    """Returns an unsigned 64-bit integer and the position of its end."""
+    if position < end and view[position] < 0x80:  # Faster than the loop.
         return view[position], position + 1
     value = 0
     for shift in range(0, 70, 7):
         if position >= end:
-            raise ValueError("a number is cut short")
+            raise ValueError("a number is truncated")
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
@@ -277,14 +277,14 @@ def frame_record(data: bytes) -> bytes:
 
 
 def read_record(data: bytes | memoryview | mmap.mmap, offset: int) -> memoryview:
-    """Returns the data of one record, after a check of both of its checksums.
+    """Returns the data of one record after a check of both checksums.
 
     Args:
         data: Content of a TFRecord file.
-        offset: Where the record begins in it, in bytes.
+        offset: Byte offset of the record in `data`.
 
     Raises:
-        CorruptRecord: If a checksum doesn't match or the record is cut short.
+        CorruptRecord: If a checksum doesn't match or the record is truncated.
     """
     view = memoryview(data)
     length = record_length(view[offset : offset + HEADER_BYTES], offset)
@@ -292,8 +292,8 @@ def read_record(data: bytes | memoryview | mmap.mmap, offset: int) -> memoryview
     end = begin + length
     if end + FOOTER_BYTES > len(view):
         raise CorruptRecord(
-            f"it is cut short, {len(view) - offset:,} bytes are there of its"
-            f" {end + FOOTER_BYTES - offset:,}",
+            f"it is truncated: {len(view) - offset:,} of its"
+            f" {end + FOOTER_BYTES - offset:,} bytes are there",
             offset,
         )
     content = view[begin:end]
@@ -303,19 +303,19 @@ def read_record(data: bytes | memoryview | mmap.mmap, offset: int) -> memoryview
 
 
 def record_length(header: bytes | memoryview, offset: int) -> int:
-    """Returns the length of a record's data in bytes, after a check of its checksum.
+    """Returns the length of a record's data in bytes after a check of its checksum.
 
     Args:
-        header: The record's first `HEADER_BYTES` bytes.
-        offset: Where the record begins in its file; for the error.
+        header: First `HEADER_BYTES` bytes of the record.
+        offset: Byte offset of the record in its file, for the error.
 
     Raises:
-        CorruptRecord: If the checksum doesn't match or the header is cut short.
+        CorruptRecord: If the checksum doesn't match or the header is truncated.
     """
     if len(header) < HEADER_BYTES:
         raise CorruptRecord(
-            f"it is cut short, {len(header)} bytes are there of the {HEADER_BYTES} of"
-            " its header",
+            f"it is truncated: {len(header)} of the {HEADER_BYTES} bytes of its header"
+            " are there",
             offset,
         )
     length, checksum = _HEADER.unpack(header)
@@ -325,13 +325,13 @@ def record_length(header: bytes | memoryview, offset: int) -> int:
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """Returns the checksum that a TFRecord file holds for `data`.
+    """Returns the checksum that a TFRecord file stores for `data`.
 
     It is CRC-32C, rotated right by 15 bits, plus a constant, modulo 2^32.
 
     Source: tensorflow/core/lib/hash/crc32c.h (`Mask`).
     """
-    # The library takes nothing but bytes; of bytes this makes no copy.
+    # The library accepts only bytes; bytes(bytes) makes no copy.
     crc = int(google_crc32c.value(bytes(data)))
     rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
     return (rotated + 0xA282EAD8) & 0xFFFFFFFF
@@ -340,7 +340,7 @@ def masked_crc32c(data: bytes | memoryview) -> int:
 def _encode_feature(value: bytes | int) -> bytes:
     if isinstance(value, bytes):
         return _field(1, _field(1, value))  # bytes_list
-    # A negative number is written as the 64-bit pattern of its two's complement.
+    # A negative number is stored as its 64-bit two's complement.
     return _field(3, _field(1, _varint(value & 0xFFFFFFFFFFFFFFFF)))  # int64_list
 
 
@@ -350,7 +350,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Returns seven bits a byte, lowest first; the top bit says that more follow."""
+    """Returns 7 bits per byte, lowest first; the top bit says that more follow."""
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)
@@ -360,5 +360,5 @@ def _varint(value: int) -> bytes:
 
 
 def _file_system_bytes(name: str) -> bytes:
-    """Returns a file name's bytes; one that is not UTF-8 comes out as it is on disk."""
+    """Returns a file name's bytes as on disk, also if they aren't valid UTF-8."""
     return name.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Reads a whole record set again and finds what is not as it was written."""
+"""Verifies a record set: reads every byte and lists corrupt files and records."""
 
 import dataclasses
 import hashlib
@@ -20,18 +20,18 @@ from data_prep.records.manifest import RecordSet, Shard, Split
 from data_prep.records.tfrecord_format import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
 
 _IMAGE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
-_MOST_DAMAGES_OF_A_FILE = 100  # Where another file took its place, all are bad.
+_MAX_PROBLEMS_PER_FILE = 100  # In a file of another set, every record is wrong.
 
 
 @dataclasses.dataclass(frozen=True)
-class Damage:
-    """One thing that is wrong with a file.
+class Problem:
+    """One problem of a file or of one of its records.
 
     Attributes:
-        path: The file.
-        offset: Where the record begins that it is about, in bytes; None if it is about
-            the whole file.
-        what: What is wrong.
+        path: Path of the file.
+        offset: Byte offset of the record in the file; None if the problem is the
+            file's as a whole.
+        what: Clause that describes the problem.
     """
 
     path: str
@@ -45,13 +45,18 @@ class Damage:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """One shard that is to be read; what its records must be.
+    """One shard to read, with the expected content.
 
     Attributes:
-        split_name: Of its split.
-        path: Of the file.
-        shard: Its entry in the manifest.
-        offsets: Where its records begin, `[num_records]`; None: not known.
+        split_name: Name of the split that the shard belongs to.
+        path: Path of the record file.
+        shard: The shard's entry in the manifest.
+        offsets: Byte offset of each record, `[num_records]`, int64; None if unknown.
+        image_key: Name of the feature with the encoded image.
+        label_key: Name of the feature with the label.
+        image_format: Expected format of all images, "jpeg" or "png".
+        first_label: Smallest valid label.
+        num_classes: Number of valid labels.
     """
 
     split_name: str
@@ -66,10 +71,10 @@ class _Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Finding:
+class _ShardResult:
     split_name: str
     num_records: int
-    damages: list[Damage]
+    problems: list[Problem]
     label_counts: npt.NDArray[np.int64]
 
 
@@ -77,27 +82,29 @@ def verify(
     record_set: RecordSet,
     num_processes: int,
     report_records: Callable[[int], None],
-) -> list[Damage]:
-    """Reads every byte of a record set and returns what is wrong with it.
+) -> list[Problem]:
+    """Reads every byte of a record set and returns its problems.
 
-    Each record is found by its offset, so damage of one doesn't hide that of the next.
-    Checked are sizes, both checksums of each record, that records lie end to end, that
-    each is a labelled image with a beginning and an end, that labels are in their
-    range and as many as they should be and, where the manifest has it and nothing else
-    is wrong with a file, its SHA-256.
+    The records are found by their offsets, so that one corrupt record doesn't hide the
+    next. The checks are: file sizes; both checksums of each record; no gap and no
+    overlap between records; each record is an example with a label in range and an
+    image with the start and end bytes of its format; the number of examples of each
+    class; and, for a file without any other problem, the SHA-256 from the manifest.
 
     Args:
-        record_set: The set.
-        num_processes: At least 1. Each reads whole shards, one record in memory.
-        report_records: Called with the number of records of each shard that was read.
+        record_set: The record set.
+        num_processes: Number of worker processes, at least 1. Each process reads whole
+            shards and keeps one record in memory.
+        report_records: Function that is called with the number of records of each
+            shard when the shard has been read.
 
     Returns:
-        The damages by path and offset; none if all is well.
+        All problems, sorted by path and offset; an empty list for a good set.
 
     Raises:
-        UserError: If a process died.
+        UserError: If a worker process died.
     """
-    damages: list[Damage] = []
+    problems: list[Problem] = []
     jobs: list[_Job] = []
     counts = {}
     for name, split in record_set.manifest.splits.items():
@@ -107,37 +114,39 @@ def verify(
             offsets = manifest.read_offsets(record_set, split)
         except UserError as error:
             path = record_set.index_dir / split.offsets_path
-            damages.append(Damage(str(path), None, str(error)))
+            problems.append(Problem(str(path), None, str(error)))
         jobs += _jobs(record_set, split, offsets)
 
-    def take(finding: _Finding) -> None:
-        damages.extend(finding.damages)
-        counts[finding.split_name] += finding.label_counts
-        report_records(finding.num_records)
+    def take(result: _ShardResult) -> None:
+        problems.extend(result.problems)
+        counts[result.split_name] += result.label_counts
+        report_records(result.num_records)
 
     worker_processes.run(_check_shard, jobs, min(num_processes, len(jobs)), take)
-    if not damages:  # Else the counts can't be right.
-        damages += _check_label_counts(record_set, counts)
-    return sorted(damages, key=lambda d: (d.path, -1 if d.offset is None else d.offset))
+    if not problems:  # The counts of a corrupt set would differ anyway.
+        problems += _check_label_counts(record_set, counts)
+    return sorted(
+        problems, key=lambda d: (d.path, -1 if d.offset is None else d.offset)
+    )
 
 
 def _check_label_counts(
     record_set: RecordSet, counts: dict[str, npt.NDArray[np.int64]]
-) -> list[Damage]:
+) -> list[Problem]:
     contents = record_set.manifest
-    damages = []
+    problems = []
     for name, split in contents.splits.items():
         wrong = np.flatnonzero(counts[name] != split.label_counts)
         if len(wrong):
             label = int(wrong[0])
             what = (
-                f"it says that {split.label_counts[label]:,} {name} examples are of"
-                f" class {contents.class_names[label]!r}; there are"
-                f" {counts[name][label]:,}. {len(wrong):,} classes differ"
+                f"it states {split.label_counts[label]:,} {name} examples of class"
+                f" {contents.class_names[label]!r}, the records contain"
+                f" {counts[name][label]:,}; {len(wrong):,} classes differ"
             )
             path = str(record_set.index_dir / manifest.FILE_NAME)
-            damages.append(Damage(path, None, what))
-    return damages
+            problems.append(Problem(path, None, what))
+    return problems
 
 
 def _jobs(
@@ -161,42 +170,44 @@ def _jobs(
         begin = end
 
 
-def _check_shard(job: _Job) -> _Finding:
-    """Reads one shard; this is what a worker process runs."""
+def _check_shard(job: _Job) -> _ShardResult:
+    """Reads one shard; runs in a worker process."""
     counts = np.zeros(job.num_classes, np.int64)
-    damages: list[Damage] = []
+    problems: list[Problem] = []
     try:
         with open(job.path, "rb") as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if num_bytes != job.shard.num_bytes:
-                what = f"it has {num_bytes:,} bytes instead of {job.shard.num_bytes:,}"
-                damages.append(Damage(job.path, None, what))
-            digest = _check_records(job, file, damages, counts)
+                what = f"it has {num_bytes:,} bytes; expected {job.shard.num_bytes:,}"
+                problems.append(Problem(job.path, None, what))
+            digest = _check_records(job, file, problems, counts)
     except OSError as error:
         what = f"it can't be read ({error.strerror})"
-        damages.append(Damage(job.path, None, what))
+        problems.append(Problem(job.path, None, what))
     else:
-        if not damages and job.shard.sha256 not in (None, digest):
+        if not problems and job.shard.sha256 not in (None, digest):
             what = (
-                "it is another file than the one that was written: its records are"
-                " whole, its SHA-256 is not that of the manifest"
+                "its records are good, but its SHA-256 differs from the manifest's:"
+                " it is not the file that was written"
             )
-            damages.append(Damage(job.path, None, what))
-    return _Finding(job.split_name, job.shard.num_records, _shortened(damages), counts)
+            problems.append(Problem(job.path, None, what))
+    return _ShardResult(
+        job.split_name, job.shard.num_records, _shortened(problems), counts
+    )
 
 
 def _check_records(
-    job: _Job, file: BinaryIO, damages: list[Damage], counts: npt.NDArray[np.int64]
+    job: _Job, file: BinaryIO, problems: list[Problem], counts: npt.NDArray[np.int64]
 ) -> str:
-    """Adds to `damages` and to `counts`, and returns the SHA-256 of what was read."""
+    """Appends to `problems`, adds to `counts`; returns the SHA-256 of what was read."""
     digest = hashlib.sha256()
     offsets = job.offsets
     if offsets is None:
         offsets = _follow_lengths(file)
         if len(offsets) != job.shard.num_records:
-            what = f"it has {len(offsets):,} records instead of"
+            what = f"it has {len(offsets):,} records; expected"
             what += f" {job.shard.num_records:,}"
-            damages.append(Damage(job.path, None, what))
+            problems.append(Problem(job.path, None, what))
     for offset, end in itertools.pairwise([*offsets.tolist(), job.shard.num_bytes]):
         file.seek(offset)
         record = file.read(end - offset)
@@ -204,44 +215,44 @@ def _check_records(
         try:
             label = _check_record(job, record)
         except ValueError as error:
-            damages.append(Damage(job.path, offset, str(error)))
+            problems.append(Problem(job.path, offset, str(error)))
         else:
             counts[label - job.first_label] += 1
         if not record:
-            break  # The file was cut; what follows is missing too.
+            break  # The file is truncated here.
     return digest.hexdigest()
 
 
 def _check_record(job: _Job, record: bytes) -> int:
-    """Returns a record's label.
+    """Returns the label of a good record.
 
     Args:
-        job: The shard.
-        record: Everything from the record's offset to the next one's.
+        job: Job of the record's shard.
+        record: Bytes from this record's offset to the next record's.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: If the record is corrupt or not as expected; the text says why.
     """
     data = tfrecord_format.read_record(record, 0)
     num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES
     if num_bytes != len(record):
         raise ValueError(
-            f"it ends after {num_bytes:,} bytes, and what follows should begin after"
-            f" {len(record):,}"
+            f"it is {num_bytes:,} bytes long, but the next record begins after"
+            f" {len(record):,} bytes"
         )
     features = tfrecord_format.parse_example(data, (job.image_key, job.label_key))
     label = scan.the_integer(features, job.label_key)
     if not 0 <= label - job.first_label < job.num_classes:
         raise ValueError(
-            f"its label must be from {job.first_label} to"
-            f" {job.first_label + job.num_classes - 1:,}; it is {label:,}"
+            f"its label is {label:,}; expected {job.first_label} to"
+            f" {job.first_label + job.num_classes - 1:,}"
         )
     encoded = scan.the_bytes(features, job.image_key)
     image_format = scan.image_format_of(encoded)
     if image_format != job.image_format:
         raise ValueError(
-            f"its image must be in the format {job.image_format}; it is in"
-            f" {image_format}"
+            f"its image is a {image_format.upper()} file; expected"
+            f" {job.image_format.upper()}"
         )
     end = _IMAGE_ENDS[image_format]
     if encoded[-len(end) :] != end:
@@ -250,14 +261,14 @@ def _check_record(job: _Job, record: bytes) -> int:
 
 
 def _decode(encoded: memoryview) -> None:
-    """Decodes an image that doesn't end as it should; most such are good all the same.
+    """Decodes an image that lacks the end bytes of its format; most are still good.
 
     Raises:
-        ValueError: If it is not good.
+        ValueError: If the image can't be decoded.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of broken metadata, which isn't read.
+            warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
             with Image.open(io.BytesIO(encoded)) as image:
                 image.load()
     except Exception as error:  # Pillow's decoders raise errors of any type.
@@ -265,7 +276,7 @@ def _decode(encoded: memoryview) -> None:
 
 
 def _follow_lengths(file: BinaryIO) -> npt.NDArray[np.int64]:
-    """Returns where the records of a file begin, as far as their lengths are good."""
+    """Returns the offsets of a file's records up to the first corrupt length, int64."""
     num_bytes = os.fstat(file.fileno()).st_size
     offsets = []
     offset = 0
@@ -280,11 +291,11 @@ def _follow_lengths(file: BinaryIO) -> npt.NDArray[np.int64]:
     return np.array(offsets, np.int64)
 
 
-def _shortened(damages: list[Damage]) -> list[Damage]:
-    """Returns the first damages of a file; all its records can be bad."""
-    if len(damages) <= _MOST_DAMAGES_OF_A_FILE:
-        return damages
-    rest = len(damages) - _MOST_DAMAGES_OF_A_FILE
-    path = damages[0].path
-    more = Damage(path, None, f"{rest:,} more of its records are bad")
-    return [*damages[:_MOST_DAMAGES_OF_A_FILE], more]
+def _shortened(problems: list[Problem]) -> list[Problem]:
+    """Returns the first problems of a file and a count of the others."""
+    if len(problems) <= _MAX_PROBLEMS_PER_FILE:
+        return problems
+    rest = len(problems) - _MAX_PROBLEMS_PER_FILE
+    path = problems[0].path
+    more = Problem(path, None, f"{rest:,} more of its records are corrupt")
+    return [*problems[:_MAX_PROBLEMS_PER_FILE], more]

@@ -1,9 +1,9 @@
-"""The images of ImageNet's archives as downloaded; nothing is unpacked.
+"""Lists the images in ImageNet's tar archives as downloaded, without unpacking them.
 
 ILSVRC2012_img_train.tar    n01440764.tar and so on, each with n01440764_10026.JPEG ...
 ILSVRC2012_img_val.tar      ILSVRC2012_val_00000001.JPEG ..., perhaps in a folder
 
-The classes are always ImageNet's 1,000, so the labels are the published ones.
+The classes are always ImageNet's 1,000, in the published label order.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from data_prep.sources.image_list import ImageList, ImageListBuilder
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
 VALIDATION_ARCHIVE = "ILSVRC2012_img_val.tar"
-NUM_IMAGES = {  # Of the whole archives.
+NUM_IMAGES = {  # In the complete archives.
     tfrecord_format.TRAIN: imagenet_labels.NUM_TRAIN,
     tfrecord_format.VALIDATION: imagenet_labels.NUM_VALIDATION,
 }
@@ -34,9 +34,9 @@ class _Member:
     """A file in an archive.
 
     Attributes:
-        filename: Without its folder.
-        offset: Where its content begins in the archive's file, in bytes.
-        num_bytes: Of its content.
+        filename: File name without the folder.
+        offset: Byte offset of the content in the archive.
+        num_bytes: Size of the content in bytes.
     """
 
     filename: str
@@ -45,35 +45,33 @@ class _Member:
 
     @property
     def end(self) -> int:
-        """Where its content ends in the archive's file, in bytes."""
+        """Byte offset of the content's end in the archive."""
         return self.offset + self.num_bytes
 
     @property
     def is_image(self) -> bool:
-        """Whether it is one, going by its name."""
+        """Whether the file name has the extension of an image."""
         return self.filename.lower().endswith(_EXTENSIONS)
 
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the archives in `root`, that of the train images first."""
+    """Returns the archives in `root`, the training archive first."""
     names = (TRAIN_ARCHIVE, VALIDATION_ARCHIVE)
     return [root / name for name in names if (root / name).is_file()]
 
 
 def list_images(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
-    """Returns the images of the archives in `root`; only the headers are read.
+    """Returns the images of the archives in `root`; reads only the tar headers.
 
     Args:
-        root: A folder in which `find` finds something.
+        root: Folder in which `find` finds at least one archive.
 
     Returns:
-        The images of `train` and `validation`, of whichever there are, sorted by
-        class and file name; and the number of files that are no images, going by
-        their extension.
+        The images by split (`train`, `validation`), sorted by class and file name, and
+        the number of files without the extension of an image.
 
     Raises:
-        UserError: If an archive is cut short or damaged, or what it holds is not as
-            above.
+        UserError: If an archive is truncated or corrupt or has unexpected content.
         OSError: If an archive can't be read.
     """
     splits = {}
@@ -87,7 +85,7 @@ def list_images(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
             images, num_ignored = _list_validation(archive)
         if not len(images):
             raise UserError(
-                f"{archive} must hold ImageNet's {split} images; it holds none."
+                f"{archive} must contain ImageNet's {split} images; it contains none."
                 " Copy the archive again."
             )
         splits[split] = images
@@ -108,9 +106,9 @@ def _list_train(archive: pathlib.Path) -> tuple[ImageList, int]:
                 continue
             if synset not in known:
                 raise UserError(
-                    f"{archive} must hold one archive for each of ImageNet's classes,"
-                    f" such as n01440764.tar; it holds {member.filename!r}. Is it the"
-                    f" {TRAIN_ARCHIVE} of ILSVRC 2012?"
+                    f"{archive} must contain one archive per ImageNet class, such as"
+                    f" n01440764.tar; it contains {member.filename!r}. Use the"
+                    f" {TRAIN_ARCHIVE} of ILSVRC 2012."
                 )
             if synset in inner_archives:
                 raise UserError(_twice(str(archive), member.filename))
@@ -150,9 +148,9 @@ def _list_validation(archive: pathlib.Path) -> tuple[ImageList, int]:
             if synset is None:
                 raise UserError(
                     f"the images of {archive} must be named"
-                    " ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG, and"
-                    f" one is {member.filename!r}. Is it the {VALIDATION_ARCHIVE} of"
-                    " ILSVRC 2012?"
+                    " ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG; one"
+                    f" is named {member.filename!r}. Use the {VALIDATION_ARCHIVE} of"
+                    " ILSVRC 2012."
                 )
             found.append((class_index[synset], member.filename, member))
     found.sort(key=lambda entry: entry[:2])
@@ -167,28 +165,28 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Membe
     """Yields the files in an archive, without folders, links and hidden files.
 
     Args:
-        file: That holds the archive, perhaps inside another one.
-        name: Of the archive, for messages.
-        start: Where it begins in `file`, in bytes.
-        end: Where it ends.
+        file: Open file that is or contains the archive.
+        name: Name of the archive, for messages.
+        start: Byte offset of the archive in `file`.
+        end: Byte offset of the archive's end in `file`.
 
     Raises:
-        UserError: If a member reaches past the end, a header is damaged, or the mark
-            that ends an archive is missing.
+        UserError: If a member extends past the end, a header is corrupt, or the
+            archive's end marker is missing.
     """
     file.seek(start)
     if file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE):
-        return  # Empty, on which Python 3.10's tarfile fails.
+        return  # An empty archive, on which Python 3.10's tarfile fails.
     file.seek(start)
     try:
-        archive = tarfile.TarFile(fileobj=file)  # It begins where the file stands.
+        archive = tarfile.TarFile(fileobj=file)  # Starts at the current position.
         while (info := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # Or it keeps all.
+            archive.members = []  # type: ignore[attr-defined]  # Free the memory.
             if info.offset >= end:
                 return
             if info.offset_data + info.size > end:
                 raise UserError(
-                    f"{name} is cut short: its member {info.name} needs"
+                    f"{name} is truncated: its member {info.name} needs"
                     f" {info.offset_data + info.size - end:,} more bytes. Copy the"
                     " archive again."
                 )
@@ -198,21 +196,21 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Membe
         last = archive.offset
     except tarfile.TarError as error:
         raise UserError(
-            f"{name} is not an archive that can be read: {error}. Copy it again."
+            f"{name} is not a readable tar archive: {error}. Copy it again."
         ) from error
-    # A bad header ends tarfile's listing without an error, and so does the file's end.
+    # At a bad header and at the file's end, tarfile stops without an error.
     file.seek(last)
-    mark = file.read(tarfile.BLOCKSIZE)
-    may_lack_mark = start > 0 and last >= end  # Inside another archive, at its end.
-    if not may_lack_mark and mark != bytes(tarfile.BLOCKSIZE):
+    marker = file.read(tarfile.BLOCKSIZE)
+    may_lack_marker = start > 0 and last >= end  # At the end of another archive.
+    if not may_lack_marker and marker != bytes(tarfile.BLOCKSIZE):
         raise UserError(
-            f"{name} is cut short or damaged: at byte {last:,} there is neither a"
-            " member nor the archive's end mark. Copy the archive again."
+            f"{name} is truncated or corrupt: at byte {last:,} there is neither a"
+            " member nor the archive's end marker. Copy the archive again."
         )
 
 
 def _check_names(where: str, filenames: list[str]) -> None:
-    """Raises an error if two names of a sorted list are the same."""
+    """Raises UserError if a sorted list contains a name twice."""
     for first, second in itertools.pairwise(filenames):
         if first == second:
             raise UserError(_twice(where, first))
@@ -220,6 +218,6 @@ def _check_names(where: str, filenames: list[str]) -> None:
 
 def _twice(where: str, filename: str) -> str:
     return (
-        f"{where} must hold each file once; it holds {filename!r} twice. Copy the"
-        " archive again."
+        f"{where} must contain each file once; it contains {filename!r} twice. Copy"
+        " the archive again."
     )

@@ -1,9 +1,9 @@
-"""The images of folders.
+"""Lists the labelled images in class folders.
 
 raw_data_dir/train/<class>/*.JPEG
 raw_data_dir/validation/<class>/*.JPEG, or validation/*.JPEG + synset_labels.txt
 
-Flat validation images with ImageNet's own file names need no synset_labels.txt.
+Validation images with ImageNet's own file names need no synset_labels.txt.
 """
 
 import dataclasses
@@ -19,20 +19,19 @@ from data_prep.sources.image_list import ImageList, ImageListBuilder
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")  # In any case.
 LABELS_FILE = "synset_labels.txt"
 TRAIN_FOLDER = "train"
-VALIDATION_FOLDERS = ("validation", "val", "test")  # Under one of these names.
+VALIDATION_FOLDERS = ("validation", "val", "test")  # Accepted names; one must exist.
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What the folders hold.
+    """The images and classes of a source folder.
 
     Attributes:
-        class_names: Sorted; a class's index here is its label, counted from 0.
-        splits: The images of `train` and `validation`, of whichever there are,
-            sorted by class and file name.
-        num_ignored_files: Files that are no images, going by their extension, and
-            whatever else lies where images should.
-        warnings: Sentences for the user.
+        class_names: Sorted class names; the label of a class, from 0, is its index.
+        splits: Images by split (`train`, `validation`), sorted by class and file name.
+        num_ignored_files: Number of entries that were ignored, such as files without
+            the extension of an image.
+        warnings: Warnings to show to the user.
     """
 
     class_names: tuple[str, ...]
@@ -43,7 +42,7 @@ class Listing:
 
 @dataclasses.dataclass(frozen=True)
 class _Content:
-    """One folder's content without hidden files, each list sorted by name."""
+    """Content of one folder without hidden files; the lists are sorted."""
 
     folders: list[str]
     images: list[str]
@@ -52,11 +51,11 @@ class _Content:
 
 @dataclasses.dataclass(frozen=True)
 class _FlatFolder:
-    """A folder of images with the class of each.
+    """Labelled images of a folder without class folders.
 
     Attributes:
-        images: `(class name, file name)`, sorted.
-        class_names: The classes there are where no `train` says it, sorted.
+        images: Pairs of class name and file name, sorted.
+        class_names: Sorted class names, used if there is no `train` folder.
     """
 
     images: list[tuple[str, str]]
@@ -64,28 +63,28 @@ class _FlatFolder:
 
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders of images in `root`, that of the train images first."""
+    """Returns the split folders in `root`, the training folder first."""
     names = (TRAIN_FOLDER, *VALIDATION_FOLDERS)
     return [root / name for name in names if (root / name).is_dir()]
 
 
 def list_images(root: pathlib.Path) -> Listing:
-    """Returns the images of the folders in `root`, without opening them.
+    """Returns the images of the folders in `root` without opening them.
 
-    The classes are the folders of `train`, or those of the validation images where
-    there is no `train`.
+    The classes are the folders in `train` or, without `train`, the classes of the
+    validation images.
 
     Args:
-        root: A folder in which `find` finds something.
+        root: Folder in which `find` finds at least one split folder.
 
     Raises:
-        UserError: If the folders are not laid out as above; the message says where.
+        UserError: If the content of the folders isn't as described above.
     """
     validation_folders = [f for f in find(root) if f.name != TRAIN_FOLDER]
     if len(validation_folders) > 1:
         raise UserError(
-            "the validation images must be in one folder, and there are"
-            f" {' and '.join(map(str, validation_folders))}; take one away"
+            "expected one folder with validation images; there are"
+            f" {' and '.join(map(str, validation_folders))}. Remove all but one."
         )
     train = root / TRAIN_FOLDER
     splits = {}
@@ -111,9 +110,11 @@ def list_images(root: pathlib.Path) -> Listing:
 def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], ImageList, int]:
     content = _scan(folder)
     if not content.folders:
-        raise UserError(f"{folder} must hold one folder for each class; it holds none")
+        raise UserError(
+            f"{folder} must contain one folder per class; it contains no folders"
+        )
     class_names = tuple(content.folders)
-    # One folder's names at a time: ImageNet's all together would take 100 MB.
+    # Scans one folder at a time: all file names of ImageNet would take 100 MB.
     contents = ((name, _scan(folder / name)) for name in class_names)
     images, num_ignored = _gather(folder, contents, class_names)
     num_ignored += content.num_others + len(content.images)
@@ -121,8 +122,8 @@ def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], ImageList, int]:
     empty = [name for index, name in enumerate(class_names) if index not in filled]
     if empty:
         raise UserError(
-            f"each class folder of {folder} must hold an image"
-            f" ({' '.join(EXTENSIONS)}); {len(empty)} hold none: {_some(empty)}"
+            f"each class folder in {folder} must contain images"
+            f" ({' '.join(EXTENSIONS)}); {len(empty)} contain none: {_some(empty)}"
         )
     return class_names, images, num_ignored
 
@@ -135,8 +136,8 @@ def _list_validation(
     content = _scan(folder)
     if content.folders and content.images:
         raise UserError(
-            f"{folder} must hold either class folders or images; it holds both, such"
-            f" as {content.folders[0]!r} and {content.images[0]!r}"
+            f"{folder} must contain either class folders or images; it contains both,"
+            f" for example {content.folders[0]!r} and {content.images[0]!r}"
         )
     if content.images:
         flat = _label_flat_folder(folder, content.images, labels_file)
@@ -151,7 +152,7 @@ def _list_validation(
     contents = {name: _scan(folder / name) for name in content.folders}
     own_classes = tuple(name for name, found in contents.items() if found.images)
     if not own_classes:
-        raise UserError(f"{folder} must hold images; it holds none")
+        raise UserError(f"{folder} must contain images; it contains none")
     class_names = train_classes or own_classes
     _check_known(folder, set(own_classes), class_names)
     images, num_ignored = _gather(folder, contents.items(), class_names)
@@ -164,13 +165,13 @@ def _gather(
     contents: Iterable[tuple[str, _Content]],
     class_names: tuple[str, ...],
 ) -> tuple[ImageList, int]:
-    """Returns the images of class folders, and the number of other entries.
+    """Returns the images of class folders and the number of other entries.
 
     Args:
-        folder: That holds the class folders.
-        contents: Class name and content of each; one without images may be of no
-            known class.
-        class_names: In the order of the labels.
+        folder: Folder that contains the class folders.
+        contents: Class name and content of each class folder. A folder without images
+            may have an unknown class name.
+        class_names: Class names in label order.
     """
     builder = ImageListBuilder(class_names)
     class_index = {name: index for index, name in enumerate(class_names)}
@@ -189,7 +190,7 @@ def _check_known(
     unknown = sorted(names.difference(class_names))
     if unknown:
         raise UserError(
-            f"each class of {folder} must have a folder in"
+            f"each class in {folder} must have a folder in"
             f" {folder.with_name(TRAIN_FOLDER)}; {len(unknown)} have none:"
             f" {_some(unknown)}"
         )
@@ -213,34 +214,34 @@ def _label_flat_folder(
 
 
 def _wrong_labels(folder: pathlib.Path, labels_file: pathlib.Path) -> str | None:
-    """Returns a warning if labels of ImageNet's own images are not ImageNet's.
+    """Returns a warning if the labels file contradicts ImageNet's published labels.
 
-    So it is where a list was zipped to files in another order.
+    That happens if a list of labels is in another order than the sorted file names.
 
     Raises:
-        UserError: If the images are ImageNet's, all 50,000.
+        UserError: If the folder contains all of ImageNet's validation images.
     """
     filenames = _scan(folder).images
     if not filenames or not labels_file.exists():
         return None
-    own = _read_labels(folder, len(filenames), labels_file)
+    stated = _read_labels(folder, len(filenames), labels_file)
     pairs = [
-        (filename, label, right)
-        for filename, label in zip(filenames, own, strict=True)
-        if (right := imagenet_labels.validation_synset(filename)) is not None
+        (filename, label, published)
+        for filename, label in zip(filenames, stated, strict=True)
+        if (published := imagenet_labels.validation_synset(filename)) is not None
     ]
-    wrong = [(name, label, right) for name, label, right in pairs if label != right]
+    wrong = [pair for pair in pairs if pair[1] != pair[2]]
     if not wrong:
         return None
-    name, label, right = wrong[0]
+    name, label, published = wrong[0]
     sentence = (
-        f"{labels_file} gives {len(wrong):,} of {len(filenames):,} images with"
-        f" ImageNet's file names another class than ImageNet does; {name} has {label}"
-        f" there and is {right}"
+        f"{labels_file} contradicts ImageNet's published labels for {len(wrong):,} of"
+        f" {len(filenames):,} images, for example {name}: {label} in the file,"
+        f" {published} published"
     )
     if len(pairs) == len(imagenet_labels.validation_synsets()):
         raise UserError(
-            f"{sentence}. Remove the file: the labels come with the project."
+            f"{sentence}. Delete the file: this program contains ImageNet's labels."
         )
     return sentence
 
@@ -252,18 +253,18 @@ def _read_labels(
         text = labels_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{folder} has no class folders, so {labels_file} must hold the class of"
-            f" each of its images, one a line; reading it failed: {error}"
+            f"{folder} has no class folders, so {labels_file} must contain the class of"
+            f" each image, one per line; reading it failed: {error}"
         ) from error
     class_names = [line.strip() for line in text.rstrip().splitlines()]
     if len(class_names) != num_images:
         raise UserError(
-            f"{labels_file} must have a line for each of the {num_images} images"
-            f" of {folder}; it has {len(class_names)}"
+            f"{labels_file} must have one line for each of the {num_images} images"
+            f" in {folder}; it has {len(class_names)} lines"
         )
     if "" in class_names:
         raise UserError(
-            f"{labels_file} must have a class on each line; line"
+            f"{labels_file} must have a class name on each line; line"
             f" {class_names.index('') + 1} is empty"
         )
     return class_names
@@ -283,8 +284,8 @@ def _scan(folder: str | os.PathLike[str]) -> _Content:
                 images.append(entry.name)
             elif entry.name.lower().endswith(EXTENSIONS) and entry.is_symlink():
                 raise UserError(
-                    f"{entry.path} is a link to an image that isn't there; put the"
-                    " image there or remove the link"
+                    f"{entry.path} is a broken link to an image; restore the image or"
+                    " remove the link"
                 )
             else:
                 num_others += 1

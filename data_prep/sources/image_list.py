@@ -1,4 +1,4 @@
-"""One image that can be read from wherever it lies, and a compact list of many."""
+"""Source images: where to read an image, and a compact list of many such places."""
 
 import array
 import dataclasses
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from data_prep.errors import UserError
 from data_prep.records import tfrecord_format
 
-_ENCODING = ("utf-8", "surrogateescape")  # Of names, whatever the locale says.
-_UNKNOWN = -1  # Number of bytes of an image that is a file of its own.
-_KEY_BYTES = 16  # Of a digest; no two texts are known to agree in so many.
-_CHUNK = 65_536  # Images whose keys are Python objects at the same time.
-_MOST_STATS = 1_000  # Files whose size is asked for to estimate that of all.
+_ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
+_UNKNOWN = -1  # Size of an image that is a whole file.
+_KEY_BYTES = 16  # Prefix of the SHA-256 used as sort key; collisions are unknown.
+_CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
+_MAX_STATS = 1_000  # Files whose size is read to estimate the total size.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class SourceImage:
     """One image: a file, a span of an archive, or a feature of a record.
 
     Attributes:
-        path: Of the file, or of the archive or record file that holds it.
-        filename: The image's own name, without a folder.
-        class_name: Synset, or whatever the class folder is called.
-        offset: Where the image, or its record, begins in the file, in bytes.
-        num_bytes: Of the image in an archive, or of a record's data; None for a file
-            of its own.
-        image_key: The feature with the image, of the `tf.train.Example` in the
-            record; None where there is no record.
+        path: Path of the image file, or of the archive or record file with the image.
+        filename: File name of the image without the folder.
+        class_name: Synset or name of the class folder.
+        offset: Byte offset of the image or its record in the file.
+        num_bytes: Size in bytes of the image in an archive or of the record's data;
+            None for an image file.
+        image_key: Name of the record's feature with the image; None if the image isn't
+            in a record.
     """
 
     path: str
@@ -44,17 +44,17 @@ class SourceImage:
 
     @property
     def name(self) -> str:
-        """What a message calls the image."""
+        """Name of the image in messages."""
         if self.num_bytes is None and self.image_key is None:
             return self.path
         return f"{self.path}: {self.filename}"
 
     def read(self) -> bytes:
-        """Returns the content of the image's file.
+        """Returns the encoded image.
 
         Raises:
-            UserError: If the archive ends before the image does, or the record is
-                damaged or has no such feature.
+            UserError: If the archive is truncated, or the record is corrupt or lacks
+                the feature `image_key`.
             OSError: If the file can't be read.
         """
         with open(self.path, "rb", buffering=0) as file:
@@ -68,9 +68,9 @@ class SourceImage:
         data = os.pread(descriptor, num_bytes, offset)
         if len(data) != num_bytes:
             raise UserError(
-                f"{self.path} must have {num_bytes:,} bytes of {self.filename} from"
-                f" byte {offset:,} on; it ends after {len(data):,} of them. Copy the"
-                " file again."
+                f"{self.path} is truncated: {self.filename} has {num_bytes:,} bytes"
+                f" from byte {offset:,}, but only {len(data):,} of them are there. Copy"
+                " the file again."
             )
         return data
 
@@ -90,34 +90,34 @@ class SourceImage:
         except ValueError as error:
             raise UserError(
                 f"the record of {self.filename} at byte {self.offset:,} of {self.path}"
-                f" is damaged: {error}. Prepare the data set again."
+                f" is corrupt: {error}. Prepare the data set again."
             ) from error
         values = example.get(image_key, [])
         if len(values) != 1 or not isinstance(values[0], memoryview):
             raise UserError(
-                f"the record at byte {self.offset:,} of {self.path} must have one"
-                f" image in its feature {image_key!r}; it has"
-                f" {', '.join(sorted(map(repr, example))) or 'no features'}"
+                f"the record at byte {self.offset:,} of {self.path} must have one image"
+                f" in its feature {image_key!r}; its features:"
+                f" {', '.join(sorted(map(repr, example))) or 'none'}"
             )
         return bytes(values[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class ImageList:
-    """A list of `SourceImage`s in some 50 bytes each, and their file names.
+    """A list of `SourceImage`s in about 50 bytes each plus the file names.
 
-    `ImageListBuilder` makes it. The arrays have one entry for each image.
+    `ImageListBuilder` builds it. Each array has the shape `[num_images]`.
 
     Attributes:
-        class_names: In the order of the labels, also those without an image here.
-        class_indices: Index into `class_names`, int32.
-        image_key: As in `SourceImage`, for all.
-        containers: Folders, archives or record files.
-        container_indices: Index into `containers`, int32.
-        filenames: All file names, one after the other, encoded.
-        filename_ends: Where each one ends in `filenames`, int64.
-        offsets: As in `SourceImage`, int64.
-        sizes: `num_bytes` of `SourceImage`, int64; -1 is None.
+        class_names: Class names in label order, including classes without images here.
+        class_indices: Index into `class_names` of each image, int32.
+        image_key: `SourceImage.image_key` of all images.
+        containers: Paths of folders, archives or record files.
+        container_indices: Index into `containers` of each image, int32.
+        filenames: Concatenation of all encoded file names.
+        filename_ends: End of each file name in `filenames`, int64.
+        offsets: `SourceImage.offset` of each image, int64.
+        sizes: `SourceImage.num_bytes` of each image, int64; -1 stands for None.
     """
 
     class_names: tuple[str, ...]
@@ -134,7 +134,7 @@ class ImageList:
         return len(self.class_indices)
 
     def __getitem__(self, index: int) -> SourceImage:
-        index = range(len(self))[index]  # Counts from the end; IndexError.
+        index = range(len(self))[index]  # Negative indices; IndexError.
         start = int(self.filename_ends[index - 1]) if index else 0
         end = int(self.filename_ends[index])
         filename = self.filenames[start:end].decode(*_ENCODING)
@@ -154,19 +154,19 @@ class ImageList:
         return (self[index] for index in range(len(self)))
 
     def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
-        """Returns the images' indices in an order that looks random, never changing.
+        """Returns a deterministic pseudorandom order of the images.
 
-        They are sorted by the SHA-256 of "seed/split/class/file name". So the order
-        does not depend on how a file system or an archive lists them, on where they
-        lie, nor on the version of any library, and an image that is added or taken
-        away does not change the order of the others.
+        The images are sorted by the SHA-256 of "seed/split/class/file name". So the
+        order doesn't depend on the order of a folder or archive listing, on paths or on
+        library versions, and adding or removing an image doesn't change the order of
+        the others.
 
         Args:
-            seed: Another seed gives another order.
+            seed: Random seed; different seeds give different orders.
             split: `train` or `validation`.
 
         Returns:
-            A permutation, `[len(self)]`.
+            A permutation of the image indices, `[num_images]`, int64.
         """
         prefixes = [_encode(f"{seed}/{split}/{name}/") for name in self.class_names]
         keys = np.empty((len(self), 2), np.uint64)
@@ -183,28 +183,28 @@ class ImageList:
         return np.lexsort((keys[:, 1], keys[:, 0]))
 
     def num_bytes_estimate(self) -> int:
-        """Returns about how many bytes the images have together.
+        """Returns an estimate of the total size of the images in bytes.
 
-        It is exact in archives. The sizes of files are told from at most 1,000 of them,
-        evenly spaced.
+        The sizes in archives are exact. The total of image files is extrapolated from
+        at most 1,000 of them, evenly spaced.
 
         Raises:
-            OSError: If one of these files is not there.
+            OSError: If one of these files doesn't exist.
         """
         known = self.sizes != _UNKNOWN
         files = np.flatnonzero(~known)
         total = int(self.sizes[known].sum())
         if not len(files):
             return total
-        num_sampled = min(len(files), _MOST_STATS)
+        num_sampled = min(len(files), _MAX_STATS)
         sampled = files[np.arange(num_sampled) * len(files) // num_sampled]
         num_bytes = sum(os.path.getsize(self[index].path) for index in sampled.tolist())
         return total + num_bytes * len(files) // num_sampled
 
     def fingerprint(self) -> str:
-        """Returns a SHA-256 of classes, names and, where known, places and sizes.
+        """Returns the SHA-256 of classes, file names and known offsets and sizes.
 
-        It is the same wherever the folder or the archive lies.
+        It doesn't depend on the path of the folder or archive.
         """
         digest = hashlib.sha256(json.dumps(self.class_names).encode())
         digest.update(self.class_indices.astype("<i4").tobytes())
@@ -215,7 +215,7 @@ class ImageList:
 
 
 class ImageListBuilder:
-    """Gathers the images of one split, in the order of their listing."""
+    """Builds the image list of one split; images keep the order of addition."""
 
     def __init__(
         self, class_names: tuple[str, ...], image_key: str | None = None
@@ -231,13 +231,13 @@ class ImageListBuilder:
         self._sizes = array.array("q")
 
     def add_file(self, folder: str, filename: str, class_index: int) -> None:
-        """Adds an image that is a file of its own."""
+        """Adds an image that is a whole file."""
         self.add_span(folder, filename, class_index, 0, _UNKNOWN)
 
     def add_span(
         self, path: str, filename: str, class_index: int, offset: int, num_bytes: int
     ) -> None:
-        """Adds an image that is a part of a file: see `SourceImage`."""
+        """Adds an image that is a part of a file; arguments as in `SourceImage`."""
         self._class_indices.append(class_index)
         self._container_indices.append(
             self._containers.setdefault(path, len(self._containers))
@@ -248,7 +248,7 @@ class ImageListBuilder:
         self._sizes.append(num_bytes)
 
     def build(self) -> ImageList:
-        """Returns the images that were added."""
+        """Returns the list of all added images."""
         return ImageList(
             class_names=self._class_names,
             class_indices=np.array(self._class_indices, np.int32),

@@ -1,12 +1,12 @@
 """ImageNet's 1,000 classes and the classes of its 50,000 validation images.
 
-They are those of ILSVRC 2012, in the order of the published labels, and lie in
-`imagenet_labels.xz`. Unpacked, that file is
+They are those of ILSVRC 2012, in the published label order. The decompressed content
+of `imagenet_labels.xz` is
 
     50,000 bytes    lower byte of each validation image's class index, in the order of
-                    the images' numbers
-    50,000 bytes    upper byte of it (apart, since it packs so much better)
-    the rest        a line "n01440764 tench, Tinca tinca" for each class, in UTF-8
+                    the image numbers
+    50,000 bytes    upper byte of each class index (separate bytes compress better)
+    the rest        one line per class, "n01440764 tench, Tinca tinca", in UTF-8
 """
 
 import functools
@@ -23,17 +23,17 @@ _FILE = pathlib.Path(__file__).with_name("imagenet_labels.xz")
 
 
 def synsets() -> tuple[str, ...]:
-    """Returns each class's synset, such as "n01440764", in the order of the labels."""
+    """Returns the synset of each class, such as "n01440764", in label order."""
     return _unpack()[0]
 
 
 def words() -> tuple[str, ...]:
-    """Returns each class's words, such as "tench, Tinca tinca", as `synsets` does."""
+    """Returns the words of each class, such as "tench, Tinca tinca", in label order."""
     return _unpack()[1]
 
 
 def validation_synsets() -> tuple[str, ...]:
-    """Returns the synset of each validation image, the one numbered 1 first."""
+    """Returns the synset of each validation image, in the order of their numbers."""
     return _unpack()[2]
 
 
@@ -41,10 +41,10 @@ def validation_synset(filename: str) -> str | None:
     """Returns the synset of a validation image by the number in its name.
 
     Args:
-        filename: Such as "ILSVRC2012_val_00000001.JPEG".
+        filename: File name, such as "ILSVRC2012_val_00000001.JPEG".
 
     Returns:
-        None if that is no name of one of the images.
+        The synset, or None if no validation image has this file name.
     """
     match = _VALIDATION_NAME.fullmatch(filename)
     if match is None or not 1 <= int(match[1]) <= NUM_VALIDATION:
@@ -53,7 +53,7 @@ def validation_synset(filename: str) -> str | None:
 
 
 def describe(class_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the words of each class, or nothing if one of them is no synset here."""
+    """Returns the words of each class, or () if a class isn't an ImageNet synset."""
     descriptions = dict(zip(synsets(), words(), strict=True))
     if not all(name in descriptions for name in class_names):
         return ()

@@ -1,4 +1,4 @@
-"""Where images come from: class folders, or ImageNet's archives as downloaded."""
+"""The source of a conversion: class folders, or ImageNet's archives as downloaded."""
 
 import dataclasses
 import os
@@ -12,17 +12,16 @@ from data_prep.sources.image_list import ImageList
 
 @dataclasses.dataclass(frozen=True)
 class RawData:
-    """What there is to convert.
+    """Labelled images to convert.
 
     Attributes:
-        class_names: A class's index here is its label, counted from 0.
-        class_descriptions: Words for each class, such as "tench, Tinca tinca", or
-            nothing.
-        splits: The images of `train` and `validation`, of whichever there are.
-        num_ignored_files: Files that are no images, going by their names, and
-            whatever else lies where images should.
-        description: Where the images came from; of types that JSON has.
-        warnings: Sentences for the user, about what may not be as intended.
+        class_names: Class names; the label of a class, from 0, is its index.
+        class_descriptions: Description of each class, such as "tench, Tinca tinca", or
+            empty.
+        splits: Images by split (`train`, `validation`); one of the two can be missing.
+        num_ignored_files: Number of files and folders that were ignored.
+        description: Origin of the images, as JSON values.
+        warnings: Warnings to show to the user.
     """
 
     class_names: tuple[str, ...]
@@ -34,35 +33,35 @@ class RawData:
 
 
 def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> RawData:
-    """Returns the images of a folder, without reading them.
+    """Returns the images of a folder without reading them.
 
-    The folder holds either ImageNet's archives (`archives`) or folders of
-    images (`folders`).
+    The folder contains either ImageNet's archives (`archives`) or split folders
+    (`folders`).
 
     Raises:
-        UserError: If it holds neither or both, or what it holds is not as it must be.
+        UserError: If it contains neither or both, or if their content is unexpected.
         OSError: If a folder or an archive can't be read.
     """
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():
         raise UserError(
-            f"raw_data_dir must be a folder of images or of ImageNet's archives, and"
-            f" {root} is none"
+            f"raw_data_dir must be a folder with images or ImageNet's archives; {root}"
+            " is not a folder"
         )
     archive_files = archives.find(root)
     image_folders = folders.find(root)
     if archive_files and image_folders:
         raise UserError(
             f"expected either archives or folders of images in {root};"
-            f" there are {archive_files[0].name} and {image_folders[0].name}/. Take one"
-            " kind away."
+            f" there are {archive_files[0].name} and {image_folders[0].name}/. Remove"
+            " one kind."
         )
     if not archive_files and not image_folders:
         expected = ", ".join(folders.VALIDATION_FOLDERS)
         raise UserError(
             f"expected a folder named train or {expected} in {root}, or"
             f" {archives.TRAIN_ARCHIVE} or {archives.VALIDATION_ARCHIVE};"
-            " there is none"
+            " it contains none of them"
         )
     if archive_files:
         return _open_archives(root)
@@ -83,7 +82,7 @@ def _open_folders(root: pathlib.Path) -> RawData:
 
 def _open_archives(root: pathlib.Path) -> RawData:
     splits, num_ignored_files = archives.list_images(root)
-    incomplete = [
+    incomplete = [  # Don't reword: plan.json holds it, and must match to resume.
         f"{split} holds {len(images):,} of {expected:,} images"
         for split, images in splits.items()
         if len(images) != (expected := archives.NUM_IMAGES[split])
@@ -98,7 +97,7 @@ def _open_archives(root: pathlib.Path) -> RawData:
         num_ignored_files=num_ignored_files,
         description=description,
         warnings=tuple(
-            f"{sentence} of ImageNet; the rest is not in the archive"
+            f"{sentence} of ImageNet; the archive lacks the others"
             for sentence in incomplete
         ),
     )

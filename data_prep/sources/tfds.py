@@ -1,4 +1,4 @@
-"""The images of a data set of tensorflow_datasets, read from its record files."""
+"""Lists the labelled images in the record files of a tensorflow_datasets data set."""
 
 import mmap
 import os
@@ -12,33 +12,33 @@ from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 from data_prep.sources.raw_data import RawData
 
-_FILENAME_KEYS = ("file_name", "filename", "image/filename")  # As data sets call it.
+_FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
 _FRAME_BYTES = tfrecord_format.HEADER_BYTES + tfrecord_format.FOOTER_BYTES
-_MOST_REASON = 500  # Characters; some errors list all data sets there are.
+_MAX_REASON = 500  # Characters; some errors list all existing data sets.
 
 
 def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> RawData:
-    """Returns the labelled images of a data set, which is downloaded if it isn't yet.
+    """Returns the labelled images of a data set, prepared first if necessary.
 
-    The split `train` is taken and, as validation images, `validation` or else `test`.
-    An image is called by its feature `file_name`, if there is one, else by split and
-    place, as "validation-00000042".
+    The training split is `train`; the validation split is `validation` or else `test`.
+    The file name of an image is its feature `file_name` or, without that feature, split
+    and position, such as "validation-00000042".
 
     Args:
-        tfds_name: As tensorflow_datasets has it: "mnist", "imagenet2012:5.1.0".
-        tfds_data_dir: Folder for its data sets; None: its own default.
+        tfds_name: Name in tensorflow_datasets: "mnist", "imagenet2012:5.1.0".
+        tfds_data_dir: Data folder of tensorflow_datasets; None: its own default.
 
     Raises:
-        UserError: If there is no such data set, it can't be downloaded or prepared, or
-            it isn't one of images with one label each.
+        UserError: If the data set doesn't exist, can't be downloaded or prepared, or
+            isn't one of images with one label each.
     """
     builder = _prepare(tfds_name, tfds_data_dir)
     root = pathlib.Path(os.path.abspath(builder.data_path))
     layout = layouts.find(root)
     if layout is None or layout.class_names is None:
         raise UserError(
-            f"preparing {tfds_name} left no record files of labelled images in"
-            f" {root}; remove that folder and start again"
+            f"preparing {tfds_name} wrote no record files of labelled images to"
+            f" {root}; delete that folder and rerun the command"
         )
     class_names = layout.class_names
     return RawData(
@@ -53,8 +53,8 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Raw
 
 
 def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Any:
-    """Returns the builder of a data set whose files are there."""
-    import tensorflow_datasets as tfds  # Takes a second; only needed here.
+    """Returns the builder of a data set after downloading and preparing it."""
+    import tensorflow_datasets as tfds  # Slow import, needed only here.
 
     data_dir = None if tfds_data_dir is None else os.path.abspath(tfds_data_dir)
     try:
@@ -62,22 +62,22 @@ def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> An
         _check_features(tfds_name, builder.info.features, tfds)
         builder.download_and_prepare(
             file_format="tfrecord",
-            # Its copies in the cloud are of another date, and without a network the
-            # search for them takes minutes.
+            # The prepared copies in the cloud differ, and without a network the search
+            # for them takes minutes.
             download_config=tfds.download.DownloadConfig(try_download_gcs=False),
         )
     except UserError:
         raise
-    except Exception as error:  # The data sets' own code raises errors of any type.
+    except Exception as error:  # Data sets' own code raises any type.
         raise UserError(
-            f"tensorflow_datasets must have a data set {tfds_name!r} that it can"
-            f" prepare here; it says: {_reason(error)}"
+            f"tensorflow_datasets can't prepare the data set {tfds_name!r}:"
+            f" {_reason(error)}"
         ) from error
     return builder
 
 
 def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
-    """Raises an error for a data set of no use, before hours are spent on it."""
+    """Raises UserError for an unsuitable data set, before hours of preparation."""
     by_name = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
     kinds = [type(feature) for feature in by_name.values()]
     if (
@@ -88,8 +88,8 @@ def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
             f"{name} ({type(feature).__name__})" for name, feature in by_name.items()
         )
         raise UserError(
-            f"{tfds_name} must have one Image and one ClassLabel among its features; it"
-            f" has {found or 'none'}. Choose a data set of labelled images."
+            f"{tfds_name} must have one Image and one ClassLabel feature; its features:"
+            f" {found or 'none'}. Choose a data set of labelled images."
         )
 
 
@@ -105,13 +105,13 @@ def _list_split(layout: Layout, split: str, class_names: tuple[str, ...]) -> Ima
         labels = scanned.labels.tolist()
         if len(offsets) != expected:
             raise UserError(
-                f"{file} must hold {expected:,} records, as its data set's"
-                f" dataset_info.json says; it holds {len(offsets):,}. Remove the"
-                " folder and start again."
+                f"{file} must contain {expected:,} records according to"
+                f" dataset_info.json; it contains {len(offsets):,}. Delete the folder"
+                " and rerun the command."
             )
         if offsets and not 0 <= min(labels) <= max(labels) < len(class_names):
             raise UserError(
-                f"the labels of {file} must be from 0 to {len(class_names) - 1}; they"
+                f"the labels in {file} must be from 0 to {len(class_names) - 1}; they"
                 f" are from {min(labels)} to {max(labels)}. Choose a data set whose"
                 f" {split} images are labelled."
             )
@@ -129,12 +129,12 @@ def _list_split(layout: Layout, split: str, class_names: tuple[str, ...]) -> Ima
 
 
 def _filenames(path: str, offsets: list[int], sizes: list[int]) -> list[str]:
-    """Returns each record's file name, without a folder; empty where there is none.
+    """Returns each record's file name without the folder; empty if it has none.
 
     Args:
-        path: A record file that has been scanned.
-        offsets: Where each record begins.
-        sizes: Bytes of each record's data.
+        path: Path of a record file that has been scanned.
+        offsets: Byte offset of each record.
+        sizes: Size of each record's data in bytes.
     """
     names: list[str] = []
     if not offsets:
@@ -160,7 +160,7 @@ def _filename(example: memoryview) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error's text in one line, cut to a readable length."""
+    """Returns an error's text in one line, truncated to a readable length."""
     text = str(error).split("\nAvailable ")[0].strip()
     text = " ".join(text.split()) or type(error).__name__
-    return text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]} ..."
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} ..."

@@ -26,11 +26,11 @@ def train_and_evaluate(
     arguments = (f"--data_dir={data_dir}", f"--model_dir={tmp_path / 'model'}")
     job = run_ranks(num_ranks, "resnet/resnet_main.py", *FLAGS, *arguments)
     assert job.returncode == 0, job.stderr
-    assert job.stderr.count("making an index") == 1
+    assert job.stderr.count("indexing the") == 1
     json_file = f"--json_file={tmp_path / 'eval.json'}"
     job = run_ranks(num_ranks, "eval/resnet_eval.py", *arguments, json_file)
     assert job.returncode == 0, job.stderr
-    assert "making an index" not in job.stderr
+    assert "indexing the" not in job.stderr
     return json.loads((tmp_path / "eval.json").read_text())
 
 

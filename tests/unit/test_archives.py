@@ -121,15 +121,15 @@ def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("n00000000.tar", tar([]))], "it holds 'n00000000.tar'. Is it the"),
-        ([(f"{TENCH}.tar", b""), (f"{TENCH}.tar", b"")], "it holds .* twice"),
+        ([("n00000000.tar", tar([]))], "it contains 'n00000000.tar'. Use the"),
+        ([(f"{TENCH}.tar", b""), (f"{TENCH}.tar", b"")], "it contains .* twice"),
         (
             [(f"{TENCH}.tar", tar([("1.JPEG", b""), ("a/1.JPEG", b"")]))],
-            r"n01440764.tar must hold each file once; it holds '1.JPEG' twice",
+            r"n01440764.tar must contain each file once; it contains '1.JPEG' twice",
         ),
-        ([], "must hold ImageNet's train images; it holds none"),
-        ([(f"{TENCH}_1.JPEG", b"1")], "must hold ImageNet's train .* holds none"),
-        ([(f"{TENCH}.tar", b"x" * 1024)], "n01440764.tar is cut short or damaged"),
+        ([], "must contain ImageNet's train images; it contains none"),
+        ([(f"{TENCH}_1.JPEG", b"1")], "must contain ImageNet's train .* contains none"),
+        ([(f"{TENCH}.tar", b"x" * 1024)], "n01440764.tar is truncated or corrupt"),
     ],
 )
 def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message):
@@ -141,11 +141,14 @@ def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message)
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("cat.JPEG", b"1")], "and one is 'cat.JPEG'. Is it the"),
-        ([(validation_name(50_001), b"1")], "one is 'ILSVRC2012_val_00050001.JPEG'"),
-        ([(validation_name(0), b"1")], "one is 'ILSVRC2012_val_00000000.JPEG'"),
+        ([("cat.JPEG", b"1")], "one is named 'cat.JPEG'. Use the"),
+        (
+            [(validation_name(50_001), b"1")],
+            "one is named 'ILSVRC2012_val_00050001.JPEG'",
+        ),
+        ([(validation_name(0), b"1")], "one is named 'ILSVRC2012_val_00000000.JPEG'"),
         ([(validation_name(1), b"1"), (f"a/{validation_name(1)}", b"")], "twice"),
-        ([("labels.txt", b"1")], "must hold ImageNet's validation images"),
+        ([("labels.txt", b"1")], "must contain ImageNet's validation images"),
     ],
 )
 def test_what_is_wrong_with_a_validation_archive_is_named(tmp_path, members, message):
@@ -160,8 +163,8 @@ MEMBER = 512 + 1024  # A header, and 700 bytes in whole blocks.
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (0, "is not an archive that can be read"),
-        (100, "is not an archive that can be read"),
+        (0, "is not a readable tar archive"),
+        (100, "is not a readable tar archive"),
         # Inside the second image, and in the filling behind the third.
         (MEMBER + 600, "its member ILSVRC2012_val_00000002.JPEG needs 612 more bytes"),
         (3 * MEMBER - 400, "its member ILSVRC2012_val_00000003.JPEG needs 76 more"),
@@ -183,7 +186,7 @@ def test_a_damaged_header_is_noticed(tmp_path):
     data = bytearray(tar([(validation_name(n), bytes(700)) for n in (1, 2, 3)]))
     data[MEMBER + 10] ^= 1
     (tmp_path / VALIDATION).write_bytes(data)
-    with pytest.raises(UserError, match="cut short or damaged: at byte 1,536 there"):
+    with pytest.raises(UserError, match="truncated or corrupt: at byte 1,536 there"):
         archives.list_images(tmp_path)
 
 
@@ -202,6 +205,6 @@ def test_an_inner_archive_that_is_cut_short_is_noticed(tmp_path):
     members = [(f"{TENCH}.tar", inner[: MEMBER + 600]), (f"{GOLDFISH}.tar", tar([]))]
     (tmp_path / TRAIN).write_bytes(tar(members))
     with pytest.raises(
-        UserError, match=r"n01440764.tar is cut short: its member n01440764_2.JPEG"
+        UserError, match=r"n01440764.tar is truncated: its member n01440764_2.JPEG"
     ):
         archives.list_images(tmp_path)

@@ -323,7 +323,7 @@ def test_the_program_compares_itself_with_a_command():
         (("--infer", "--data_dir=/"), "leave --data_dir out"),
         (("--pairs=2",), "need --vs"),
         (("--model_dir=/",), "--model_dir has no effect here"),
-        (("--data_dir=/",), "expected a record set in /"),
+        (("--data_dir=/",), "/ is not a record set"),
         (("--batch_size=many",), "--help lists the flags"),
     ],
 )

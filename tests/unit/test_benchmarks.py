@@ -65,7 +65,7 @@ def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     [
         ("benchmark_input.py", (), "--data_dir is required"),
         ("benchmark_input.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
-        ("benchmark_input.py", ("--data_dir=/",), "expected a record set in /"),
+        ("benchmark_input.py", ("--data_dir=/",), "/ is not a record set"),
         ("benchmark_scale.py", (), "--work_dir is required"),
         ("benchmark_scale.py", ("--work_dir=/x", "--num_images=9"), "at least 1000"),
     ],

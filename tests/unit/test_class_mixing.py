@@ -131,7 +131,7 @@ def test_shards_of_one_class_each_are_refused():
     split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
     with pytest.raises(UserError) as caught:
         manifest.check_mixing(split)
-    assert "split train must be mixed over its 3 record files" in str(caught.value)
+    assert "split train are not shuffled across its 3 shards" in str(caught.value)
     assert "is 8.0 on average and 8.0 in train/0" in str(caught.value)
 
 

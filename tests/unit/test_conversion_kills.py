@@ -145,7 +145,10 @@ def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_p
         assert before.items() <= now.items()  # Kept, not written again.
         num_kept += len(before)
         # The latter if the kill before came between the manifest and the exit.
-        if running.returncode == 0 or "holds a finished set already" in stderr:
+        if (
+            running.returncode == 0
+            or "already contains a finished record set" in stderr
+        ):
             assert content(records) == reference.content
             num_finished += 1
             records = tmp_path / f"records{num_finished}"
@@ -166,7 +169,7 @@ def test_an_interrupted_conversion_goes_on_and_mends_what_was_damaged(
     running.send_signal(number)
     _, stderr = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert stderr.endswith("is not complete; the same command goes on with it\n")
+    assert stderr.endswith("incomplete, rerun the same command to resume\n")
     assert not list(records.rglob(".*.partial"))
     plan = json.loads((records / ".conversion" / "plan.json").read_text())
     assert plan["train_images"] == 432
@@ -181,7 +184,7 @@ def test_an_interrupted_conversion_goes_on_and_mends_what_was_damaged(
     _, stderr = running.communicate(timeout=60)
     assert running.returncode == 0, stderr
     assert (
-        f"going on: {len(kept)} of {NUM_SHARDS} shards are finished and kept" in stderr
+        f"resuming: {len(kept)} of {NUM_SHARDS} shards are already finished" in stderr
     )
     assert content(records) == reference.content
     for name in kept:

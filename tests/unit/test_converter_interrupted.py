@@ -13,7 +13,7 @@ from tests.unit.converter_program import PROGRAM, arguments, content
 
 @dataclasses.dataclass
 class Running:
-    """A conversion whose only worker is stopped, so that it goes on for ever."""
+    """A conversion whose only worker is stopped, so that it never ends."""
 
     process: subprocess.Popen[str]
     worker: int
@@ -64,8 +64,8 @@ def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, num
     stdout, stderr = running.process.communicate(timeout=30)
     assert running.process.returncode == 130
     assert stderr.endswith(
-        "error: interrupted, the set is not complete; the same command goes on with"
-        " it\n"
+        "error: interrupted; the record set is incomplete, rerun the same command to"
+        " resume\n"
     )
     assert "Traceback" not in stderr
     assert stdout == ""

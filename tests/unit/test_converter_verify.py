@@ -29,16 +29,19 @@ def verify(records, *more: str) -> subprocess.CompletedProcess[str]:
 
 def test_verify_reads_the_whole_set_again(raw, tmp_path):
     records = tmp_path / "records"
-    assert_refused(verify(tmp_path), "needs a finished set")
-    assert_refused(verify(records), "is none")
+    assert_refused(verify(tmp_path), "requires a finished record set")
+    assert_refused(verify(records), "is not a folder")
     assert convert(raw, records, "--train_shards=3").returncode == 0
-    assert_refused(verify(records, f"--raw_data_dir={raw}"), "Leave that out.")
+    assert_refused(verify(records, f"--raw_data_dir={raw}"), "Remove that flag.")
     before = content(records)
     done = verify(records, "--num_processes=2")
     assert done.returncode == 0, done.stderr
     num_bytes = sum(len(d) for name, d in before.items() if "-of-" in name)
-    assert f"all is well in {records}: 22 records, {num_bytes:,} bytes, " in done.stdout
-    assert done.stdout.endswith(" records/s\n")
+    assert (
+        f"verification passed: 22 records, {num_bytes:,} bytes in {records}, "
+        in done.stdout
+    )
+    assert done.stdout.endswith(" records per second\n")
     assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 records")
     assert content(records) == before
 
@@ -49,7 +52,7 @@ def test_an_unfinished_set_is_not_verified_nor_taken_for_that_of_others(raw, tmp
     (records / "manifest.json").unlink()
     write(records / ".conversion" / "plan.json", b"{}")
     before = content(records)
-    assert_refused(verify(records), "is not finished; start")
+    assert_refused(verify(records), "is incomplete; rerun")
     assert content(records) == before
 
 
@@ -71,4 +74,7 @@ def test_verify_lists_each_damaged_record(raw, tmp_path):
     assert f"train-00000-of-00003 at byte {offsets[1]}: " in lines[0]
     assert f"train-00000-of-00003 at byte {offsets[4]}: " in lines[1]
     assert "validation-00000-of-00001: " in lines[2]
-    assert lines[3] == f"damages: 3, in 22 records of {records}"
+    assert lines[3] == (
+        f"verification failed: 3 corrupt files or records; {records} must hold 22 good"
+        " records"
+    )

@@ -61,11 +61,11 @@ RECORDS = {
         flip(WHOLE, len(WHOLE) - 1),
         "the checksum of its data does not match",
     ),
-    "nothing there": (b"", "it is cut short, 0 bytes are there of the 12"),
-    "cut in the header": (WHOLE[:7], "it is cut short, 7 bytes are there of the 12"),
+    "nothing there": (b"", "it is truncated: 0 of the 12 bytes"),
+    "cut in the header": (WHOLE[:7], "it is truncated: 7 of the 12 bytes"),
     "cut in the data": (
         WHOLE[:600],
-        f"it is cut short, 600 bytes are there of its {len(WHOLE):,}",
+        f"it is truncated: 600 of its {len(WHOLE):,} bytes are there",
     ),
 }
 EXAMPLES = {
@@ -86,7 +86,7 @@ EXAMPLES = {
         example(label=5),
         "its label must be from 1 to 4; it is 5",
     ),
-    "no JPEG": (example(b"GIF89a..."), "its picture is no JPEG and no PNG"),
+    "no JPEG": (example(b"GIF89a..."), "its image is neither JPEG nor PNG"),
     "a PNG": (example(encoded("PNG")), "its image is a PNG, not a JPEG"),
     "cut JPEG": (
         example(encoded("JPEG")[:-400]),
@@ -252,6 +252,6 @@ def test_a_length_beyond_the_end_is_described(records, tmp_path):
         offset_of_example=np.zeros(1, np.int64),
         number_of_example=np.zeros(1, np.int64),
     )
-    assert f"the record at byte 0 of {path} is corrupt: it is cut short" in str(
+    assert f"the record at byte 0 of {path} is corrupt: it is truncated" in str(
         describe_corruption(one, 0)
     )

@@ -65,7 +65,7 @@ def test_two_runs_write_the_same_bytes(digits_dir, tmp_path):
 
 
 def test_a_folder_that_is_not_empty_is_refused(digits_dir):
-    with pytest.raises(UserError, match="must be an empty folder or a new one"):
+    with pytest.raises(UserError, match="must be a new or empty folder"):
         digits.write_digits(digits_dir)
 
 

@@ -86,7 +86,7 @@ def test_imagenets_validation_images_alone_have_all_its_classes(tmp_path):
 def test_a_link_to_an_image_that_is_not_there_is_refused(tmp_path):
     touch(tmp_path, "train/a/1.jpg")
     (tmp_path / "train" / "a" / "2.jpg").symlink_to("nowhere.jpg")
-    with pytest.raises(UserError, match=r"a/2\.jpg is a link to an image"):
+    with pytest.raises(UserError, match=r"a/2\.jpg is a broken link"):
         folders.list_images(tmp_path)
     (tmp_path / "train" / "a" / "2.jpg").unlink()
     (tmp_path / "train" / "a" / "2.jpg").symlink_to("1.jpg")
@@ -100,7 +100,7 @@ def test_labels_that_are_not_imagenets_are_said(tmp_path):
     labels_file.write_text("n09193705\nn01751748\n")
     (warning,) = folders.list_images(tmp_path).warnings
     assert "2 of 2 images" in warning
-    assert "00000001.JPEG has n09193705 there and is n01751748" in warning
+    assert "00000001.JPEG: n09193705 in the file, n01751748 published" in warning
     labels_file.write_text("n01751748\nn09193705\n")
     assert folders.list_images(tmp_path).warnings == ()
 
@@ -116,7 +116,7 @@ def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
     )
     touch(tmp_path, "val/1.JPEG", "val/2.JPEG")
     (tmp_path / "synset_labels.txt").write_text("n2\nn1\n")
-    with pytest.raises(UserError, match="Remove the file"):
+    with pytest.raises(UserError, match="Delete the file"):
         folders.list_images(tmp_path)
 
 
@@ -146,18 +146,26 @@ def test_one_split_alone_is_enough(tmp_path):
 @pytest.mark.parametrize(
     ("files", "labels", "message"),
     [
-        (["train/1.jpg"], None, "one folder for each class; it holds none"),
-        (["train/a/1.jpg", "train/b/1.txt"], None, "1 hold none: 'b'"),
-        (["val/a/1.jpg", "test/a/1.jpg"], None, "in one folder, and there are"),
-        (["val/1.jpg", "val/a/1.jpg"], None, "it holds both, such as 'a' and '1.jpg'"),
-        (["val/1.txt"], None, "must hold images; it holds none"),
-        (["val/1.jpg"], None, "synset_labels.txt must hold the class"),
+        (["train/1.jpg"], None, "one folder per class; it contains no folders"),
+        (["train/a/1.jpg", "train/b/1.txt"], None, "1 contain none: 'b'"),
+        (
+            ["val/a/1.jpg", "test/a/1.jpg"],
+            None,
+            "expected one folder with validation images",
+        ),
+        (
+            ["val/1.jpg", "val/a/1.jpg"],
+            None,
+            "it contains both, for example 'a' and '1.jpg'",
+        ),
+        (["val/1.txt"], None, "must contain images; it contains none"),
+        (["val/1.jpg"], None, "synset_labels.txt must contain the class"),
         (
             ["val/ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00050001.JPEG"],
             None,
-            "synset_labels.txt must hold the class",
+            "synset_labels.txt must contain the class",
         ),
-        (["val/1.jpg"], "a\nb\n", "each of the 1 images of .*; it has 2"),
+        (["val/1.jpg"], "a\nb\n", "each of the 1 images in .*; it has 2"),
         (["val/1.jpg", "val/2.jpg"], "\na", "line 1 is empty"),
         (["train/a/1.jpg", "val/c/1.jpg"], None, "1 have none: 'c'"),
         (["train/a/1.jpg", "val/1.jpg"], "c", "1 have none: 'c'"),

@@ -48,7 +48,7 @@ def test_a_span_of_an_archive_is_an_image(tmp_path):
     assert first.name == f"{path}: 1.jpg"
     assert first.read() == b"content"
     assert empty.read() == b""
-    with pytest.raises(UserError, match=r"9 bytes of cut.jpg .* ends after 7"):
+    with pytest.raises(UserError, match=r"cut.jpg has 9 bytes .* only 7 of them"):
         cut.read()
 
 
@@ -79,9 +79,9 @@ def test_a_feature_of_a_record_is_an_image(record_file):
 @pytest.mark.parametrize(
     ("key", "damaged", "message"),
     [
-        ("image", 3, "is damaged: the checksum of its length does not match"),
-        ("image", 30, "is damaged: the checksum of its data does not match"),
-        ("image", None, "in its feature 'image'; it has 'image', 'label'"),
+        ("image", 3, "is corrupt: the checksum of its length does not match"),
+        ("image", 30, "is corrupt: the checksum of its data does not match"),
+        ("photo", None, "in its feature 'photo'; its features: 'image', 'label'"),
         ("label", None, "in its feature 'label'"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_record_file_that_ends_too_early_is_named(record_file):
     path, offset = record_file
     path.write_bytes(path.read_bytes()[:-1])
     image = SourceImage(str(path), "1.jpg", "a", offset, image_key="image")
-    with pytest.raises(UserError, match="it ends after"):
+    with pytest.raises(UserError, match="is truncated: "):
         image.read()
 
 

@@ -64,12 +64,10 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     more = ("--train_shards=4", "--num_processes=1")
     done = convert(raw, records, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "train: 18 images, record files: 4" in done.stdout
-    assert "validation: 4 images, record files: 1" in done.stdout
-    assert (
-        "2 images turned into RGB JPEG (1 CMYK JPEG, 1 PNG), 1 files ignored"
-        in done.stdout
-    )
+    assert "train: 18 images, 4 shards\n" in done.stdout
+    assert "validation: 4 images, 1 shard\n" in done.stdout
+    assert "re-encoded as RGB JPEG: 2 (1 CMYK JPEG, 1 PNG)\n" in done.stdout
+    assert "ignored files (not images): 1\n" in done.stdout
     assert (
         f"python resnet/resnet_main.py --recipe=imagenette --data_dir={records}"
         in done.stdout
@@ -130,22 +128,24 @@ def test_validation_class_folders_are_read_under_every_name(tmp_path, folder):
 
 def test_bad_flags_are_refused(raw, tmp_path):
     records = tmp_path / "records"
-    assert_refused(convert("", records), "--raw_data_dir or --tfds_name is needed")
-    assert_refused(convert(raw, records, "--tfds_name=x"), "is needed, and not both")
-    assert_refused(convert(raw, records, "--tfds_data_dir=x"), "needs --tfds_name")
-    assert_refused(convert(raw, ""), "--local_scratch_dir is needed")
+    assert_refused(convert("", records), "exactly one of --raw_data_dir and")
+    assert_refused(
+        convert(raw, records, "--tfds_name=x"), "exactly one of --raw_data_dir and"
+    )
+    assert_refused(convert(raw, records, "--tfds_data_dir=x"), "requires --tfds_name")
+    assert_refused(convert(raw, ""), "--local_scratch_dir is required")
     assert_refused(convert(raw, records, "--num_processes=-1"), "num_processes")
     assert_refused(convert(raw, records, "--on_bad_image=ask"), "fail|skip")
     too_many = convert(raw, records, "--train_shards=19")
-    assert_refused(too_many, "at most the number of train images, 18; got 19")
-    assert_refused(convert(tmp_path / "absent", records), "absent is none")
+    assert_refused(too_many, "at most 18, the number of train images; got 19")
+    assert_refused(convert(tmp_path / "absent", records), "absent is not a folder")
     assert not records.exists()
 
 
 def test_a_finished_set_is_not_written_over(raw, tmp_path):
     records = tmp_path / "records"
     write(records / "manifest.json", b"{}")
-    assert_refused(convert(raw, records), "holds a finished set already")
+    assert_refused(convert(raw, records), "already contains a finished record set")
     assert content(records) == {"manifest.json": b"{}"}
 
 
@@ -183,14 +183,14 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
     finished = content(records)
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 2
-    assert "holds a finished set already" in errors
+    assert "already contains a finished record set" in errors
     assert content(records) == finished
 
 
 def test_records_among_the_images_are_refused(raw):
     for folder in (raw / "train", raw / "train" / "n01", raw / "validation" / "new"):
         before = content(raw)
-        assert_refused(convert(raw, folder), "must not lie among the images")
+        assert_refused(convert(raw, folder), "must be outside of the source folder")
         assert content(raw) == before
     assert convert(raw, raw / "records").returncode == 0
 
@@ -216,7 +216,7 @@ def bad(raw) -> pathlib.Path:
 def test_a_bad_image_is_named_and_nothing_is_called_finished(raw, bad, tmp_path):
     records = tmp_path / "records"
     done = convert(raw, records, "--num_processes=1")
-    assert_refused(done, f"{bad} must be an image")
+    assert_refused(done, f"{bad} can't be decoded as an image")
     assert "--on_bad_image=skip" in done.stderr
     assert not any("partial" in name for name in content(records))
     assert not (records / "manifest.json").exists()
@@ -228,13 +228,13 @@ def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_pat
     skip = "--on_bad_image=skip"
     done = convert(raw, one, *more, skip)
     assert done.returncode == 0, done.stderr
-    assert "train: 17 images, record files: 9" in done.stdout
-    assert "left out since they can't be decoded: 1" in done.stdout
+    assert "train: 17 images, 9 shards\n" in done.stdout
+    assert "skipped images (can't be decoded): 1," in done.stdout
     train = manifest.load(str(one), "train").manifest.splits["train"]
     assert train.label_counts == (6, 5, 6)
     (skipped,) = train.skipped_images
     assert skipped.name == str(bad)
-    assert "must be an image" in skipped.reason
+    assert "can't be decoded as an image" in skipped.reason
     files = [example["file"] for example in read_examples(one, "train")]
     assert len(files) == 17
     assert bad.name not in files
@@ -249,7 +249,7 @@ def test_a_shard_without_an_image_left_is_refused(raw, bad, tmp_path):
     done = convert(raw, tmp_path / "records", *more)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: each record file must get an image that can be")
+    assert last.startswith("error: none of the 1 images of shard train/")
     assert str(bad) in last
 
 
@@ -280,7 +280,7 @@ def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
 def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_path):
     with open(raw / "train" / "n01" / "n01_1.JPEG", "wb") as file:
         file.truncate(2 * shutil.disk_usage(tmp_path).free)  # Takes no room itself.
-    assert_refused(convert(raw, tmp_path / "records"), "too little; make room or give")
+    assert_refused(convert(raw, tmp_path / "records"), "too little); free some space")
     assert not (tmp_path / "records").exists()
 
 
@@ -310,8 +310,8 @@ def test_an_unfinished_set_of_other_settings_is_refused(raw, bad, tmp_path):
     assert list((records / ".conversion").glob("train-*.json"))
     before = content(records)
     other = convert(raw, records, *more, "--shuffle_seed=5")
-    assert_refused(other, "unfinished conversion of something else: shuffle_seed is 5")
-    assert_refused(convert(raw, records), "train_shards is 1 and was 9")
+    assert_refused(other, "with other options: shuffle_seed is 5")
+    assert_refused(convert(raw, records), "train_shards is 1, was 9")
     assert content(records) == before
 
 
@@ -320,7 +320,7 @@ def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):
     assert convert(raw, records).returncode == 0
     before = content(records)
     write(records / ".conversion" / "plan.json", b"{}")
-    assert_refused(convert(raw, records), "holds a finished set already")
+    assert_refused(convert(raw, records), "already contains a finished record set")
     assert content(records) == before
 
 
@@ -370,7 +370,7 @@ def test_a_data_set_of_tensorflow_datasets_is_converted(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "9 images turned into RGB JPEG (9 PNG), 0 files ignored" in done.stdout
+    assert "re-encoded as RGB JPEG: 9 (9 PNG)\n" in done.stdout
     record_manifest = manifest.load(str(records), "train").manifest
     assert record_manifest.class_names == ("cat", "dog")
     assert record_manifest.source["tfds_name"] == "tiny/1.0.0"

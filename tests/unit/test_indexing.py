@@ -81,8 +81,8 @@ def test_a_set_of_the_tpu_scripts_is_opened(
     said = []
     indexing.make_if_missing(str(root), said.append)
     assert said == [
-        f"making an index of the 3 record files in {root}, once",
-        f"the index is in {root}",
+        f"indexing the 3 record files in {root} (only once)",
+        f"wrote the index to {root}",
     ]
     forbid_scans()
     indexing.make_if_missing(str(root), said.append)
@@ -153,7 +153,7 @@ def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
     path = tmp_path / "manifest.json"
     new = manifest.load(str(tmp_path), "train")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 1}))
-    with pytest.raises(UserError, match="remove this file, and the next program"):
+    with pytest.raises(UserError, match="delete this file, and the next program"):
         indexing.make_if_missing(str(tmp_path))
     path.unlink()
     indexing.make_if_missing(str(tmp_path))
@@ -170,7 +170,7 @@ def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
 def test_an_unfinished_conversion_is_no_set_yet(tmp_path):
     write_tpu_set(tmp_path, in_folders=True)
     (tmp_path / ".conversion").mkdir()
-    with pytest.raises(UserError, match=r"the conversion to .* is not finished"):
+    with pytest.raises(UserError, match=r"the conversion to .* is incomplete"):
         indexing.make_if_missing(str(tmp_path))
 
 
@@ -178,9 +178,9 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
     (tmp_path / "image.jpg").write_bytes(b"")
     indexing.make_if_missing(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["image.jpg"]
-    with pytest.raises(UserError, match="expected a record set in"):
+    with pytest.raises(UserError, match="is not a record set"):
         manifest.load(str(tmp_path), "train")
-    with pytest.raises(UserError, match="must be a folder of records"):
+    with pytest.raises(UserError, match="must be a folder of record files"):
         indexing.make_if_missing(str(tmp_path / "absent"))
 
 
@@ -202,7 +202,7 @@ def test_the_index_of_a_folder_without_write_permission_goes_to_the_cache(
     indexing.make_if_missing(str(root), said.append)
     index_dir = indexing.cache_folder(root)
     assert index_dir.parent == index_cache / "indexes"
-    assert said[-1] == f"the index is in {index_dir}"
+    assert said[-1] == f"wrote the index to {index_dir}"
     assert sorted(root.rglob("*")) == before
     forbid_scans()
     for data_dir in (root, root / "train"):
@@ -230,7 +230,7 @@ def test_missing_record_files_are_named(tmp_path):
         (tmp_path / f"train-0000{index}-of-00006").unlink()
     with pytest.raises(UserError) as caught:
         indexing.make_if_missing(str(tmp_path))
-    assert "must hold 6 record files of split train; 4 are missing:" in str(
+    assert "must contain 6 record files of split train; 4 are missing:" in str(
         caught.value
     )
     assert "train-00001-of-00006, train-00002-of-00006, train-00004-of-00006, ..." in (
@@ -241,7 +241,7 @@ def test_missing_record_files_are_named(tmp_path):
 def test_two_sets_in_one_folder_are_refused(tmp_path):
     write_shards(tmp_path, "train", [[record(0, 1)]])
     write_shards(tmp_path, "train", [[record(0, 1)]] * 2)
-    with pytest.raises(UserError, match="files of 00001 and of 00002"):
+    with pytest.raises(UserError, match="sets with 00001 and 00002 files"):
         indexing.make_if_missing(str(tmp_path))
 
 
@@ -275,18 +275,21 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
     [
         (
             [[record(0, 1), record(1, 1, **{"image/class/synset": b"other"})]],
-            r"class of label 1 is called 'other' there and 'n01440764' before",
+            r"class name for label 1 is 'other'; an earlier record has 'n01440764'",
         ),
         (
             [[record(0, 1)], [record(1, 1, **{"image/class/synset": b"other"})]],
-            r"label 1 must have one name .*'other' in .*-00001-of-00002 and 'n01",
+            r"label 1 must .* same class name .*'other' in .*-00001-of-00002 and 'n01",
         ),
         (
             [[record(0, 1), record(1, 4)]],
-            "each class in .* must have one label; 'n01440764' has 1 and 4",
+            "must have one label; class 'n01440764' has the labels 1 and 4",
         ),
-        ([[record(0, 1), record(1, -1)]], r"must be from 1 to .* is -1$"),
-        ([[record(0, 0), record(1, 2_000_000)]], r"from 0 to 999,999; .* is 2,000,000"),
+        ([[record(0, 1), record(1, -1)]], r"must be from 1 to .* has the label -1$"),
+        (
+            [[record(0, 0), record(1, 2_000_000)]],
+            r"from 0 to 999,999; .* has the label 2,000,000",
+        ),
         (
             [[record(0, 1), record(1, 1, **{"image/class/label": None})]],
             "it has no feature image/class/label",
@@ -299,7 +302,7 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
             [[record(0, 1, **{"image/encoded": 1})]],
             "feature image/encoded is not a string of bytes",
         ),
-        ([[record(0, 1, **{"image/encoded": b"GIF8"})]], "it begins with b'GIF8'"),
+        ([[record(0, 1, **{"image/encoded": b"GIF8"})]], "it starts with b'GIF8'"),
         (
             [
                 [
@@ -307,14 +310,14 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
                     record(1, 1, **{"image/encoded": encoded_image(1, "PNG")}),
                 ]
             ],
-            "all JPEG or all PNG; the first JPEG is the record at byte 0 of .*PNG",
+            "all JPEG or all PNG; the first JPEG is in the record at byte 0 of .*PNG",
         ),
         (
             [[b"x" * 100]],
             r"record at byte 0 of .*checksum of its length does not match",
         ),
-        ([[record(0, 1)[:-1]]], "it is cut short"),
-        ([[record(0, 1), b"x"]], "it is cut short, 1 bytes are there"),
+        ([[record(0, 1)[:-1]]], "it is truncated"),
+        ([[record(0, 1), b"x"]], "it is truncated: 1 of the 12 bytes"),
         (
             [[tfrecord_format.frame_record(b"\x0b")]],
             "record at byte 0 .* can't be used",

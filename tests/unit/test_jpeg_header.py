@@ -55,7 +55,7 @@ def test_every_attribute_is_read(data, attribute, value):
 
 @pytest.mark.parametrize("length", [3, 20, 100, 300, 500])
 def test_a_header_that_is_cut_short_is_refused(length):
-    with pytest.raises(ValueError, match="its header is cut short or damaged"):
+    with pytest.raises(ValueError, match="its header is truncated or corrupt"):
         jpeg_header.parse(jpeg()[:length])
 
 

@@ -85,7 +85,7 @@ def test_a_directory_of_tensorflow_datasets_is_opened(
     shutil.copytree(source, root)
     said = []
     indexing.make_if_missing(str(root), said.append)
-    assert said[-1] == f"the index is in {root}"
+    assert said[-1] == f"wrote the index to {root}"
     forbid_scans()
     for data_dir in (root, root.parent):
         indexing.make_if_missing(str(data_dir), said.append)
@@ -171,20 +171,20 @@ def test_another_file_format_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("dataset_info.json", '"4"', '"5"', "must hold 5 records, .* holds 4"),
+        ("dataset_info.json", '"4"', '"5"', "must contain 5 records .* contains 4"),
         ("dataset_info.json", '"train"', '"extra"', None),
-        ("dataset_info.json", '"shardLengths"', '"other"', "it has none"),
+        ("dataset_info.json", '"shardLengths"', '"other"', "its splits: none"),
         ("dataset_info.json", "{", "", "can't be read"),
-        ("dataset_info.json", '"name"', '"nom"', "can't be understood"),
-        ("features.json", "featuresDict", "content", "can't be understood"),
+        ("dataset_info.json", '"name"', '"nom"', "reading them failed"),
+        ("features.json", "featuresDict", "content", "reading them failed"),
         (
             "features.json",
             "ClassLabel",
             "Tensor",
-            "one feature of the class ClassLabel",
+            "one feature of class ClassLabel",
         ),
-        ("features.json", "image_feature.Image", "x.Video", "class Image among"),
-        ("species.labels.txt", "bee\n", "", "must name the 3 classes.*it names 2"),
+        ("features.json", "image_feature.Image", "x.Video", "class Image;"),
+        ("species.labels.txt", "bee\n", "", "must contain 3 class names.* contains 2"),
     ],
 )
 def test_a_directory_that_is_not_whole_is_refused(
@@ -219,5 +219,5 @@ def test_a_label_out_of_range_is_refused(prepared, tmp_path):
     for name in ("features.json", "species.labels.txt"):
         text = (root / name).read_text()
         (root / name).write_text(text.replace('"3"', '"2"').replace("cat\n", ""))
-    with pytest.raises(UserError, match="must be from 0 to 1; that of the record at"):
+    with pytest.raises(UserError, match="must be from 0 to 1; the record at"):
         indexing.make_if_missing(str(root))

@@ -92,7 +92,7 @@ def test_a_manifest_of_version_1_is_refused_with_the_way_out():
     fields = json.loads(example_manifest().to_json()) | {"format_version": 1}
     with pytest.raises(UserError, match="must be 2; it is 1") as caught:
         manifest.Manifest.from_json(json.dumps(fields), "m.json")
-    assert "remove this file, and the next program" in str(caught.value)
+    assert "delete this file, and the next program" in str(caught.value)
 
 
 def test_a_measure_of_mixing_must_be_a_number():
@@ -108,7 +108,9 @@ def test_the_split_counts_its_examples():
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "null", '"x"', "{}"])
 def test_a_text_that_is_no_manifest_is_refused_with_the_files_name(text):
-    with pytest.raises(UserError, match=r"^some/manifest\.json is not a manifest"):
+    with pytest.raises(
+        UserError, match=r"^some/manifest\.json is not a readable manifest"
+    ):
         manifest.Manifest.from_json(text, "some/manifest.json")
 
 
@@ -225,7 +227,7 @@ def test_a_version_folder_is_found_from_the_folder_above(converted_set, tmp_path
     assert loaded.records_dir == tmp_path / "data" / "5.1.0"
 
     (tmp_path / "data" / "5.0.0").mkdir()
-    with pytest.raises(UserError, match=r"several versions .*such as .*5\.1\.0"):
+    with pytest.raises(UserError, match=r"several versions .*for example .*5\.1\.0"):
         manifest.load(str(tmp_path / "data"), "train")
 
 
@@ -246,7 +248,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 
 def test_another_folder_in_a_set_is_not_a_set(converted_set):
     (converted_set / "other").mkdir()
-    with pytest.raises(UserError, match=r"expected a record set in .*other"):
+    with pytest.raises(UserError, match=r"other is not a record set"):
         manifest.load(str(converted_set / "other"), "train")
 
 
@@ -255,7 +257,7 @@ def test_a_folder_above_is_looked_at_for_a_split_only(converted_set):
     (converted_set / "other").mkdir()
     assert manifest.find(str(converted_set / "other")) is None
     (converted_set / "validation").mkdir()
-    with pytest.raises(UserError, match="is not a manifest"):
+    with pytest.raises(UserError, match="is not a readable manifest"):
         manifest.find(str(converted_set / "validation"))
 
 
@@ -265,9 +267,9 @@ def test_a_split_that_the_set_above_lacks_is_no_part_of_it(converted_set):
 
 
 def test_loading_names_what_is_missing(converted_set, tmp_path_factory):
-    with pytest.raises(UserError, match="must be a folder of records"):
+    with pytest.raises(UserError, match="must be a folder of record files"):
         manifest.load(str(converted_set / "absent"), "train")
-    with pytest.raises(UserError, match="imagenet-to-tfrecords writes it"):
+    with pytest.raises(UserError, match="convert the images first"):
         manifest.load(str(tmp_path_factory.mktemp("empty")), "train")
     with pytest.raises(UserError, match="no split 'validation'; it has train"):
         manifest.load(str(converted_set), "validation")
@@ -289,9 +291,9 @@ def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
     os.truncate(converted_set / split.shards[0].path, 19)
     with pytest.raises(UserError) as caught:
         manifest.check_files(loaded, "train")
-    assert "train-00000-of-00002 has 19 bytes instead of 20" in str(caught.value)
+    assert "train-00000-of-00002 has 19 bytes; expected 20" in str(caught.value)
     assert "1 of the 3 files" in str(caught.value)
-    assert "Copy or convert the set again." in str(caught.value)
+    assert "Copy the record set again or convert it again." in str(caught.value)
 
     (converted_set / split.shards[0].path).unlink()
     (converted_set / split.offsets_path).write_bytes(b"")
@@ -326,7 +328,7 @@ def test_the_check_finds_each_bad_file_of_a_thousand(converted_set):
     manifest.check_files(loaded, "train")
     for index in (3, 700, 1023):
         os.truncate(converted_set / f"train/{index}", 0)
-    with pytest.raises(UserError, match=r"train/3 has 0 .*3 of the 1025 files"):
+    with pytest.raises(UserError, match=r"^3 of the 1025 files .* train/3 has 0 "):
         manifest.check_files(loaded, "train")
 
 
@@ -336,7 +338,7 @@ def test_a_stale_index_is_to_be_removed(set_with_cached_index):
     os.truncate(records_dir / "train/train-00000-of-00002", 21)
     with pytest.raises(UserError) as caught:
         manifest.check_files(loaded, "train")
-    assert f"remove their old index, {index_dir}, and start" in str(caught.value)
+    assert f"delete their old index, {index_dir}, and rerun" in str(caught.value)
 
     beside = dataclasses.replace(loaded, index_dir=records_dir)
     with pytest.raises(UserError) as caught:
@@ -347,7 +349,7 @@ def test_a_stale_index_is_to_be_removed(set_with_cached_index):
 def test_the_check_finds_offsets_of_the_wrong_number(converted_set):
     loaded = manifest.load(str(converted_set), "train")
     manifest.write_offsets(converted_set, "train", np.array([0, 10]))
-    with pytest.raises(UserError, match=r"has the shape \(2,\) instead of \(3,\)"):
+    with pytest.raises(UserError, match=r"has shape \(2,\); expected \(3,\)"):
         manifest.check_files(loaded, "train")
 
 
@@ -369,7 +371,7 @@ def test_changed_offsets_are_refused(converted_set):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(UserError, match="another SHA-256"):
+    with pytest.raises(UserError, match="SHA-256 of the offsets file"):
         manifest.read_offsets(loaded, split)
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):

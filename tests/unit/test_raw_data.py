@@ -59,8 +59,7 @@ def test_archives_have_imagenets_classes_and_say_what_is_missing(tmp_path):
     }
     assert json.loads(json.dumps(raw.description)) == raw.description
     assert raw.warnings == (
-        "validation holds 3 of 50,000 images of ImageNet; the rest is not in the"
-        " archive",
+        "validation holds 3 of 50,000 images of ImageNet; the archive lacks the others",
     )
 
 
@@ -86,7 +85,7 @@ def test_a_relative_folder_is_told_by_its_whole_path(tmp_path, monkeypatch):
 def test_a_folder_with_nothing_in_it_is_refused(tmp_path):
     message = (
         f"expected a folder named train or validation, val, test in {tmp_path}, or"
-        " ILSVRC2012_img_train.tar or ILSVRC2012_img_val.tar; there is none"
+        " ILSVRC2012_img_train.tar or ILSVRC2012_img_val.tar; it contains none of them"
     )
     with pytest.raises(UserError, match=message):
         raw_data.open_raw_data(tmp_path)
@@ -94,11 +93,11 @@ def test_a_folder_with_nothing_in_it_is_refused(tmp_path):
 
 def test_archives_beside_folders_are_refused(tmp_path):
     touch(tmp_path, "train/a/1.jpg", "ILSVRC2012_img_val.tar")
-    message = "there are ILSVRC2012_img_val.tar and train/. Take one kind away"
+    message = "there are ILSVRC2012_img_val.tar and train/. Remove one kind"
     with pytest.raises(UserError, match=message):
         raw_data.open_raw_data(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="absent is none"):
+    with pytest.raises(UserError, match="absent is not a folder"):
         raw_data.open_raw_data(tmp_path / "absent")

@@ -232,7 +232,7 @@ def test_classes_that_are_not_mixed_over_the_files_are_refused(
         "--train_batch_size=4",
     )
     job = run("resnet/resnet_main.py", *flags, cwd=tmp_path)
-    assert "must be mixed over its 2 record files" in refusal(job)
+    assert "are not shuffled across its 2 shards" in refusal(job)
     # Where they needn't be, the next check is reached: whether the files are there.
     (folder / "train" / "train-00001-of-00002").unlink()
     job = run("resnet/resnet_main.py", *flags, "--require_mixed=False", cwd=tmp_path)

@@ -162,11 +162,11 @@ def test_what_is_prepared_is_only_read_the_second_time(data_dir):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_such_images", "it says: Dataset no_such_images not found"),
+        ("no_such_images", "'no_such_images': Dataset no_such_images not found"),
         ("named_images:9.9.9", "cannot be loaded at version 9.9.9"),
         ("a name//", "Parsing builder name string a name// failed"),
-        ("unreachable", "it says: no way to example.com"),
-        ("sentences", r"one Image and one ClassLabel .*; it has text \(Text\)"),
+        ("unreachable", "'unreachable': no way to example.com"),
+        ("sentences", r"one Image and one ClassLabel .*; its features: text \(Text\)"),
         ("unlabelled_images", "must be from 0 to 2; they are from -1 to -1"),
     ],
 )
@@ -192,5 +192,5 @@ def test_a_record_file_with_too_few_records_is_refused(tmp_path):
     train = raw.splits["train"]
     path = pathlib.Path(train[0].path)
     path.write_bytes(path.read_bytes()[: train[3].offset])
-    with pytest.raises(UserError, match=r"must hold 4 records, .*; it holds 3"):
+    with pytest.raises(UserError, match=r"must contain 4 records .*; it contains 3"):
         tfds.prepare("nameless_images", tmp_path)

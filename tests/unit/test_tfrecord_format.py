@@ -188,7 +188,7 @@ def test_a_cut_example_is_refused_where_protobuf_refuses_it():
             tf.train.Example.FromString(serialized[:num_bytes])
         except google.protobuf.message.DecodeError:
             refused += 1
-            with pytest.raises(ValueError, match="cut short"):
+            with pytest.raises(ValueError, match="truncated"):
                 tfrecord_format.parse_example(serialized[:num_bytes])
         else:
             tfrecord_format.parse_example(serialized[:num_bytes])
@@ -230,7 +230,9 @@ def test_each_record_is_read_at_its_offset(tmp_path):
         header = content[offset : offset + 12]
         assert tfrecord_format.record_length(header, offset) == len(record)
         offset += 16 + len(record)
-    with pytest.raises(tfrecord_format.CorruptRecord, match="0 bytes are there of"):
+    with pytest.raises(
+        tfrecord_format.CorruptRecord, match="0 of the 12 bytes of its header"
+    ):
         tfrecord_format.read_record(content, offset)
 
 
@@ -256,6 +258,6 @@ def test_a_flipped_bit_is_found_wherever_it_is(bit):
 def test_a_record_that_is_cut_anywhere_is_found():
     content = tfrecord_format.frame_record(b"data")
     for num_bytes in range(len(content)):
-        with pytest.raises(tfrecord_format.CorruptRecord, match="cut short") as caught:
+        with pytest.raises(tfrecord_format.CorruptRecord, match="truncated") as caught:
             tfrecord_format.read_record(b"x" * 7 + content[:num_bytes], 7)
         assert caught.value.offset == 7

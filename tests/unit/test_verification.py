@@ -157,18 +157,18 @@ def test_a_cut_file_is_found(root):
     content = path.read_bytes()
     second, third = offsets_of(root, 2)[1:]
     path.write_bytes(content[: second + 20])
-    size = f"it has {second + 20:,} bytes instead of {len(content):,}"
+    size = f"it has {second + 20:,} bytes; expected {len(content):,}"
     assert check(root) == [
         (shard_path(2), None, size),
         (
             shard_path(2),
             second,
-            f"it is cut short, 20 bytes are there of its {third - second:,}",
+            f"it is truncated: 20 of its {third - second:,} bytes are there",
         ),
         (
             shard_path(2),
             third,
-            "it is cut short, 0 bytes are there of the 12 of its header",
+            "it is truncated: 0 of the 12 bytes of its header are there",
         ),
     ]
 
@@ -190,7 +190,7 @@ def test_extra_bytes_at_the_end_are_found(root):
     num_bytes = path.stat().st_size
     with open(path, "ab") as file:
         file.write(b"x")
-    what = f"it has {num_bytes + 1:,} bytes instead of {num_bytes:,}"
+    what = f"it has {num_bytes + 1:,} bytes; expected {num_bytes:,}"
     assert check(root) == [(shard_path(0), None, what)]
 
 
@@ -202,8 +202,8 @@ def test_bytes_between_two_records_are_found(root):
     record = tfrecord_format.frame_record(shorter)
     filling = bytes(end - begin - len(record))
     path.write_bytes(content[:begin] + record + filling + content[end:])
-    what = f"it ends after {len(record):,} bytes, and what follows should begin after"
-    assert check(root) == [(shard_path(0), begin, f"{what} {end - begin:,}")]
+    what = f"it is {len(record):,} bytes long, but the next record begins after"
+    assert check(root) == [(shard_path(0), begin, f"{what} {end - begin:,} bytes")]
 
 
 def test_shards_that_took_each_others_place_are_found(root):
@@ -223,31 +223,31 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
     assert len(contents[0]) == len(contents[1])
     for index in (0, 1):
         (tmp_path / shard_path(index, 2)).write_bytes(contents[1 - index])
-    what = "it is another file than the one that was written: its records are whole,"
-    what += " its SHA-256 is not that of the manifest"
+    what = "its records are good, but its SHA-256 differs from the manifest's:"
+    what += " it is not the file that was written"
     assert check(tmp_path) == [(shard_path(i, 2), None, what) for i in (0, 1)]
 
 
 @pytest.mark.parametrize(
     ("record", "what"),
     [
-        (example(1, label=4), "its label must be from 1 to 3; it is 4"),
-        (example(1, label=0), "its label must be from 1 to 3; it is 0"),
+        (example(1, label=4), "its label is 4; expected 1 to 3"),
+        (example(1, label=0), "its label is 0; expected 1 to 3"),
         (example(1, label=None), "it has no feature image/class/label"),
         (example(1, label=b"1"), "its feature image/class/label is not an integer"),
         (
             example(1, **{"image/encoded": b"text"}),
-            "its image is no JPEG and no PNG, it begins with b'text'",
+            "its image is neither JPEG nor PNG; it starts with b'text'",
         ),
         (
             example(1, **{"image/encoded": encoded_image(1, "PNG")}),
-            "its image must be in the format jpeg; it is in png",
+            "its image is a PNG file; expected JPEG",
         ),
         (
             example(1, **{"image/encoded": encoded_image(1)[:-40]}),
             "its image can't be decoded: ",
         ),
-        (b"\x0b", "it has a field of the unknown wire type 3"),
+        (b"\x0b", "it has a field of unknown wire type 3"),
     ],
 )
 def test_whole_records_that_hold_something_else_are_found(root, record, what):
@@ -265,7 +265,7 @@ def test_bytes_after_the_end_of_an_image_do_no_harm(root):
 
 def test_other_labels_than_the_manifest_counts_are_found(root):
     rewrite(root, 1, [example(0, 1), example(1, 1), example(2, 3)])
-    what = "it says that 3 train examples are of class 'ant'; there are 4."
+    what = "it states 3 train examples of class 'ant', the records contain 4;"
     assert check(root) == [("manifest.json", None, f"{what} 2 classes differ")]
 
 
@@ -273,7 +273,7 @@ def test_records_are_checked_without_their_offsets(root):
     (root / "train-offsets.npy").write_bytes(b"")
     ((name, offset, what),) = check(root)
     assert (name, offset) == ("train-offsets.npy", None)
-    assert "has another SHA-256 than in manifest.json" in what
+    assert "differs from manifest.json" in what
 
     path = root / shard_path(1)
     content = bytearray(path.read_bytes())
@@ -286,7 +286,7 @@ def test_records_are_checked_without_their_offsets(root):
     content[second] ^= 1
     path.write_bytes(content)
     found = check(root)
-    assert (shard_path(1), None, "it has 2 records instead of 3") in found
+    assert (shard_path(1), None, "it has 2 records; expected 3") in found
     assert (shard_path(1), second, "the checksum of its length does not match") in found
 
 
@@ -324,12 +324,12 @@ def test_a_file_whose_records_are_all_bad_is_cut_short_in_the_list(
     path.write_bytes(bytes(path.stat().st_size))
     found = check(tmp_path)
     assert len(found) == 101
-    assert found[0] == (shard_path(0, 1), None, "50 more of its records are bad")
+    assert found[0] == (shard_path(0, 1), None, "50 more of its records are corrupt")
 
 
 def test_a_damage_reads_as_one_line():
     assert (
-        str(verification.Damage("a/b", 12345, "bad"))
+        str(verification.Problem("a/b", 12345, "bad"))
         == "a/b, record at byte 12,345: bad"
     )
-    assert str(verification.Damage("a/b", None, "bad")) == "a/b: bad"
+    assert str(verification.Problem("a/b", None, "bad")) == "a/b: bad"

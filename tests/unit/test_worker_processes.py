@@ -51,7 +51,7 @@ def test_an_error_ends_the_other_processes_at_once():
 
 
 def test_a_process_that_dies_is_an_error_with_advice():
-    with pytest.raises(UserError, match="smaller --num_processes than 2"):
+    with pytest.raises(UserError, match="--num_processes less than 2"):
         worker_processes.run(os._exit, [1], 2, lambda _: None)
 
 
