@@ -14,7 +14,7 @@ from resnet.recipe import Recipe
 WIDTH = 96
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 64
-# Settings of phases that aren't told by name behind the others.
+# Settings of phases that have a column, or a fixed place in one.
 _IN_COLUMNS = (
     "name",
     "schedule",

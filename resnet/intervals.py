@@ -1,4 +1,4 @@
-"""How often a run saves or evaluates: every so many steps, epochs or minutes."""
+"""How often a run saves or evaluates: intervals in steps, epochs or minutes."""
 
 import math
 import re
@@ -17,8 +17,8 @@ class Interval:
     """A length in one of three units.
 
     Attributes:
-        length: More than 0.
-        unit: "step", "epoch" or "minute".
+        length: The length in the unit, more than 0.
+        unit: The unit: "step", "epoch" or "minute".
     """
 
     length: Fraction
@@ -30,14 +30,14 @@ class Interval:
         return f"{float(self.length):g} {self.unit}s"
 
     def ends_at(self, step: int, examples_per_epoch: int, batch_size: int) -> bool:
-        """Returns whether an interval ends with the step that makes `step` steps.
+        """Returns whether an interval ends with the last of `step` steps.
 
-        Of minutes, which the steps don't tell, none does.
+        It is always False for intervals in minutes.
 
         Args:
-            step: Steps done, from 1.
-            examples_per_epoch: Training examples.
-            batch_size: Examples in a step.
+            step: The number of steps done, at least 1.
+            examples_per_epoch: The number of training examples.
+            batch_size: The number of examples in a step.
         """
         if self.unit == "minute":
             return False
@@ -45,16 +45,16 @@ class Interval:
         return self.number_at(step, *sizes) > self.number_at(step - 1, *sizes)
 
     def number_at(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
-        """Returns how many intervals, not of minutes, have ended after `step` steps."""
+        """Returns the number of intervals, not in minutes, within `step` steps."""
         return math.floor(step / self._steps(examples_per_epoch, batch_size))
 
     def next_end(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
-        """Returns the first step behind one at which an interval, not of minutes, ends.
+        """Returns the next number of steps at which an interval, not in minutes, ends.
 
         Args:
-            step: Steps done, from 0.
-            examples_per_epoch: Training examples.
-            batch_size: Examples in a step.
+            step: The number of steps done, from 0.
+            examples_per_epoch: The number of training examples.
+            batch_size: The number of examples in a step.
         """
         sizes = examples_per_epoch, batch_size
         return math.ceil((self.number_at(step, *sizes) + 1) * self._steps(*sizes))
@@ -66,20 +66,20 @@ class Interval:
 
     @property
     def seconds(self) -> float | None:
-        """The length, if it is one of time."""
+        """The length in seconds; None for intervals in steps or epochs."""
         return float(60 * self.length) if self.unit == "minute" else None
 
 
 def parse(text: str, flag: str, units: str = UNITS) -> Interval:
-    """Returns what a flag says: `500`, `500 steps`, `2epochs`, `10minutes`.
+    """Returns the interval in a text such as `500`, `500 steps` or `10minutes`.
 
     Args:
-        text: The flag's value.
-        flag: Its name, for the sentence of an error.
-        units: `UNITS`, or `UNITS_OF_STEPS` where minutes make no sense.
+        text: The value of a flag.
+        flag: The name of the flag, for the sentence of an error.
+        units: `UNITS`, or `UNITS_OF_STEPS` where minutes are not allowed.
 
     Raises:
-        UserError: If it says nothing of the kind.
+        UserError: If the text is not an interval in the allowed units.
     """
     match = _FORM.fullmatch(text.strip())
     length = Fraction(match[1]) if match else Fraction(0)
