@@ -81,11 +81,16 @@ def test_metrics_hold_every_number_once(model_dir):
         "step",
         "epoch",
         "loss",
+        "cross_entropy",
+        "weight_penalty",
         "learning_rate",
         "images_per_second",
         "input_wait_share",
     }
     assert train["epoch"] == pytest.approx(2 * 6 / 24)
+    both = train["cross_entropy"] + train["weight_penalty"]
+    assert train["loss"] == pytest.approx(both, rel=1e-6)
+    assert 0 < evaluation["cross_entropy"] < evaluation["loss"]
     assert train["learning_rate"] > 0
     assert evaluation["count"] == 11
     assert 0 <= evaluation["top1"] <= evaluation["top5"] == 1  # Of three classes.
