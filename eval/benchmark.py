@@ -26,19 +26,16 @@ if __package__ in (None, ""):  # Run by its path: the packages are beside this f
 from absl import flags
 
 from data_prep.errors import UserError, parse_flags
-from eval import benchmark_process, peer_pairs, rank_layouts
-from eval.benchmark_report import Report
-from eval.benchmark_settings import Settings
-from resnet import (
-    placement,
-    program,
-    shared_flags,  # noqa: F401 - defines flags.
-    startup,
-)
+from eval.benchmarking import peer_pairs, rank_layouts
+from eval.benchmarking import process as benchmark_process
+from eval.benchmarking.report import Report
+from eval.benchmarking.settings import Settings
 from resnet.data import record_sets
-from resnet.distributed import Communicator
+from resnet.distributed.communicator import Communicator
+from resnet.hardware import placement
+from resnet.hardware.placement import ProcessInfo
 from resnet.models import names
-from resnet.placement import ProcessInfo
+from resnet.runtime import program, startup
 
 FLAGS = flags.FLAGS
 
@@ -195,7 +192,7 @@ def measure(
     )
 
     startup.start_tensorflow(communicator)  # Its environment is set now.
-    from eval import throughput
+    from eval.benchmarking import throughput
 
     shares = {}
     if record_set:

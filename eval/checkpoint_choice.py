@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_prep.errors import UserError
-from resnet import checkpoint_folders, checkpoint_retention
+from resnet.checkpoint import retention, step_dirs
 
 NAMES = ("latest", "best", "all", "phases")
 
@@ -37,7 +37,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
     Raises:
         UserError: If there is no checkpoint, or not one that was asked for.
     """
-    saved = checkpoint_folders.saved_steps(model_dir)
+    saved = step_dirs.saved_steps(model_dir)
     if not saved:
         raise UserError(f"expected a checkpoint in {model_dir}; there is none yet")
     if requested == "latest":
@@ -45,7 +45,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
     if requested == "all":
         return saved
     if requested == "phases":
-        ends = sorted(checkpoint_retention.phase_ends(model_dir))
+        ends = sorted(retention.phase_ends(model_dir))
         if not ends:
             raise UserError(
                 f"expected a checkpoint in {model_dir} that ends a phase of the recipe;"
@@ -53,7 +53,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
             )
         return ends
     if requested == "best":
-        best = checkpoint_retention.best_step(model_dir)
+        best = retention.best_step(model_dir)
         if best is None:
             raise UserError(
                 f"expected a checkpoint in {model_dir} that training evaluated; none"

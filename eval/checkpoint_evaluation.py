@@ -8,21 +8,21 @@ from absl import logging
 
 from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport
-from resnet import (
-    checkpoint_folders,
-    checkpoint_integrity,
-    checkpoint_restore,
-    checkpoint_retention,
-    checkpoints,
-    weight_mean,
-    weights_in_turn,
+from resnet.checkpoint import (
+    integrity,
+    restore,
+    retention,
+    step_dirs,
+    tensors,
+    weight_averaging,
 )
-from resnet.checkpoint_integrity import DamagedCheckpoint
-from resnet.checkpoint_watch import CheckpointWatch
-from resnet.checkpoints import Checkpoint
-from resnet.distributed import Communicator
-from resnet.evaluate import Evaluator
-from resnet.recalibration import PreciseBN
+from resnet.checkpoint.integrity import DamagedCheckpoint
+from resnet.checkpoint.tensors import Checkpoint
+from resnet.checkpoint.watch import CheckpointWatch
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation import evaluated_weights
+from resnet.evaluation.evaluator import Evaluator
+from resnet.evaluation.precise_bn import PreciseBN
 from resnet.train_state import TrainState
 
 _REPORTS = 10  # Lines of progress in one evaluation.
@@ -48,7 +48,7 @@ class CheckpointEvaluation:
             state: Of the run: what the evaluator's network belongs to.
             evaluator: Evaluates it.
             precise_bn: Recomputes the statistics of batch normalization first, if any.
-            weights: Names of `weights_in_turn` to evaluate.
+            weights: Names of `evaluated_weights` to evaluate.
             report: Tells the results.
             communicator: The ranks.
         """
@@ -84,8 +84,8 @@ class CheckpointEvaluation:
         """Evaluates the network whose weights are the mean of those of some steps."""
 
         def load() -> Checkpoint:
-            return weight_mean.mean_of_weights(
-                checkpoints.load(self._model_dir, step) for step in steps
+            return weight_averaging.mean_of_weights(
+                tensors.load(self._model_dir, step) for step in steps
             )
 
         self._take("the checkpoints", load)
@@ -118,7 +118,7 @@ class CheckpointEvaluation:
     def _take_step(self, step: int) -> None:
         self._take(
             f"the checkpoint of step {step}",
-            lambda: checkpoints.load(self._model_dir, step),
+            lambda: tensors.load(self._model_dir, step),
         )
 
     def _take(self, what: str, load: Callable[[], Checkpoint | None]) -> bool:
@@ -128,7 +128,7 @@ class CheckpointEvaluation:
         metadata = None
         with communicator.together():
             if communicator.rank == 0 and (saved := load()) is not None:
-                checkpoint_restore.restore(state, saved)
+                restore.restore(state, saved)
                 metadata = dict(saved.metadata)
         state.step, metadata = communicator.broadcast((state.step, metadata))
         if metadata is None:
@@ -138,7 +138,7 @@ class CheckpointEvaluation:
         return True
 
     def _load_newest(self) -> Checkpoint:
-        newest = checkpoints.load_newest(self._model_dir)
+        newest = tensors.load_newest(self._model_dir)
         if newest is None:
             raise UserError(
                 f"expected a checkpoint in {self._model_dir}; there is none"
@@ -149,14 +149,12 @@ class CheckpointEvaluation:
         """Returns a checkpoint, or None if the run has removed it or it is damaged."""
         try:
             # One of a later format is no accident: it is told.
-            checkpoint_integrity.read_contents(
-                checkpoint_folders.of_step(self._model_dir, step)
-            )
+            integrity.read_contents(step_dirs.of_step(self._model_dir, step))
         except DamagedCheckpoint as error:
             watch.skip(step, str(error))
             return None
         try:
-            return checkpoints.load(self._model_dir, step)
+            return tensors.load(self._model_dir, step)
         except UserError as error:
             watch.skip(step, str(error))
             return None
@@ -167,12 +165,12 @@ class CheckpointEvaluation:
         Its metadata are read again: it is saved before the run evaluates it, and once
         more with what that has found.
         """
-        return checkpoint_retention.ends_run(
+        return retention.ends_run(
             self._model_dir, self._state.step, self._state.config.train_steps
         )
 
     def _weights_in_turn(self) -> Iterator[str]:
-        return weights_in_turn.each(
+        return evaluated_weights.each(
             self._state,
             self._weights,
             self._precise_bn,

@@ -13,7 +13,7 @@ from data_prep import atomic_files
 from data_prep.errors import UserError
 
 if TYPE_CHECKING:
-    from resnet.evaluate import Result
+    from resnet.evaluation.evaluator import Result
 
 _NAMES = {
     ("none", "raw"): "step {}",

@@ -20,16 +20,12 @@ from matplotlib.figure import Figure
 
 from data_prep import errors
 from data_prep.errors import UserError
-from resnet import (
-    explain,
-    explain_plot,
-    phases,
-    picture_file,
-    shared_flags,  # noqa: F401 - defines --model_dir.
-)
-from resnet.config import Config, load_config
-from resnet.metrics_file import FILE as METRICS_FILE
-from resnet.metrics_file import Line, read
+from resnet.config import phases
+from resnet.config.config import Config, load_config
+from resnet.metrics import figure_file
+from resnet.metrics.jsonl import FILE as METRICS_FILE
+from resnet.metrics.jsonl import Line, read
+from resnet.recipes import explain, explain_plot
 
 FLAGS = flags.FLAGS
 
@@ -79,7 +75,7 @@ def main() -> None:
     folders = [pathlib.Path(folder) for folder in FLAGS.model_dir.split(",")]
     picture = pathlib.Path(FLAGS.picture or folders[0] / "learning_curve.png")
     figure = draw([load(folder) for folder in folders])
-    picture_file.write(figure, picture, "--picture")
+    figure_file.write(figure, picture, "--picture")
     print(picture)
 
 

@@ -18,13 +18,16 @@ from data_prep.errors import UserError, parse_flags
 from data_prep.records.manifest import RecordSet
 from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
-from resnet import program, setting_bounds, shared_flags, startup, view_names
-from resnet.checkpoint_watch import CheckpointWatch
-from resnet.config import Config, load_config
+from resnet import shared_flags
+from resnet.checkpoint.watch import CheckpointWatch
+from resnet.config import bounds
+from resnet.config.config import Config, load_config
 from resnet.data import record_sets
-from resnet.distributed import Communicator
-from resnet.placement import ProcessInfo, Threads
-from resnet.stop_signals import StopSignals
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation import view_names
+from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.runtime import program, startup
+from resnet.runtime.preemption import StopSignals
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from eval.checkpoint_evaluation import CheckpointEvaluation
@@ -103,7 +106,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     )
 
     startup.start_tensorflow(communicator)  # Its environment is set now.
-    from resnet import precision
+    from resnet.runtime import precision
 
     shares = startup.open_shards(record_set, shards, communicator)
     precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
@@ -165,13 +168,13 @@ def make_evaluation(
         config: The settings of the run, with those of this evaluation.
         shares: What this rank reads of each split.
         threads: The threads of this rank.
-        weights: The names of the weights to evaluate, as in `weights_in_turn`.
+        weights: The names of the weights to evaluate, as in `evaluated_weights`.
         signals: The stop requests of this rank, if checkpoints are watched.
         communicator: The ranks.
     """
     from eval.checkpoint_evaluation import CheckpointEvaluation
-    from resnet.evaluate import Evaluator
-    from resnet.recalibration import PreciseBN
+    from resnet.evaluation.evaluator import Evaluator
+    from resnet.evaluation.precise_bn import PreciseBN
     from resnet.train_state import TrainState
 
     state = TrainState(config)
@@ -240,7 +243,7 @@ def check_own_flags() -> None:
         UserError: With a sentence for the first such flag.
     """
     check_json_file(FLAGS.json_file)
-    if problems := setting_bounds.validate_overrides(
+    if problems := bounds.validate_overrides(
         {"recalibration_batches": FLAGS.recalibration_batches}, Config
     ):
         raise UserError(problems[0])
@@ -277,7 +280,7 @@ def check_combination(steps: Sequence[int]) -> None:
 
 
 def weights_to_evaluate(config: Config) -> list[str]:
-    """Returns the names of the weights to evaluate, as `weights_in_turn` has them.
+    """Returns the names of the weights to evaluate, as `evaluated_weights` has them.
 
     Raises:
         UserError: If the run doesn't have them.

@@ -246,7 +246,7 @@ say "Horovod and this project: $(seconds "$step")"
 # --- Does it work? --------------------------------------------------------------------
 step=$SECONDS
 check='
-from mpi4py import MPI  # Before Horovod, as in resnet/distributed.py.
+from mpi4py import MPI  # Before Horovod, as in resnet/distributed/communicator.py.
 import tensorflow as tf
 import horovod.tensorflow as hvd
 hvd.init()

@@ -30,14 +30,10 @@ from absl import flags
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
-from resnet import (
-    checkpoint_folders,
-    checkpoint_retention,
-    failure_file,
-    shared_flags,  # noqa: F401 - defines --model_dir.
-)
-from resnet.config import Config, load_config
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint import retention, step_dirs
+from resnet.config.config import Config, load_config
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from resnet.watchdog import failure_file
 
 LOCKED_SECONDS = 30.0  # A file server releases the lock of a dead host after a while.
 _POLL_SECONDS = 0.05  # Interval at which a pause checks for a signal.
@@ -175,10 +171,10 @@ def is_done(model_dir: pathlib.Path) -> bool:
     takes the other ranks with it.
     """
     config = settings_of(model_dir)
-    steps = checkpoint_folders.saved_steps(model_dir)
+    steps = step_dirs.saved_steps(model_dir)
     if config is None or not steps:
         return False
-    return checkpoint_retention.ends_run(
+    return retention.ends_run(
         model_dir, steps[-1], config.train_steps, config.stop_at_top1
     )
 
@@ -202,7 +198,7 @@ def place_of_failure(model_dir: pathlib.Path) -> str:
     failure = failure_file.read(model_dir)
     if failure and failure["step"] is not None:
         return f"step {failure['step']}"
-    steps = checkpoint_folders.saved_steps(model_dir)
+    steps = step_dirs.saved_steps(model_dir)
     return f"a step after {steps[-1] if steps else 0}"
 
 

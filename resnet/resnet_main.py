@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.stop_signals import Preempted, StopSignals
+from resnet.runtime.preemption import Preempted, StopSignals
 
 if __name__ == "__main__":  # Before the other imports, which take half a second.
     SIGNALS = StopSignals()
@@ -24,19 +24,9 @@ from absl import flags, logging
 
 from data_prep.errors import UserError, parse_flags
 from data_prep.records import manifest
-from resnet import (
-    checkpoint_folders,
-    explain,
-    failure_file,
-    program,
-    recipe_changes,
-    recipe_file,
-    recipes,
-    shared_flags,
-    startup,
-    train_flags,
-)
-from resnet.config import (
+from resnet import shared_flags, train_flags
+from resnet.checkpoint import step_dirs
+from resnet.config.config import (
     CONFIG_FILE,
     Config,
     check_ranks,
@@ -44,11 +34,15 @@ from resnet.config import (
     refuse_other,
     save_config,
 )
+from resnet.config.resolve import resolve
 from resnet.data import record_sets
-from resnet.distributed import AgreedFailure, Communicator
-from resnet.placement import ProcessInfo, Threads
-from resnet.resolve import resolve
-from resnet.run_lock import Locked, RunLock
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.recipes import changes as recipe_changes
+from resnet.recipes import explain, json_file, registry
+from resnet.runtime import program, startup
+from resnet.runtime.run_lock import Locked, RunLock
+from resnet.watchdog import failure_file
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.example_shard import ExampleShard
@@ -91,7 +85,7 @@ def main(
         raise Preempted("stopped before the training began")
 
     startup.start_tensorflow(communicator)  # Its environment is set now.
-    from resnet import precision
+    from resnet.runtime import precision
 
     shares = startup.open_shards(record_set, shards, communicator)
     config = dataclasses.replace(
@@ -108,10 +102,10 @@ def print_plan(communicator: Communicator) -> None:
         UserError: If the settings of the run are wrong.
     """
     if FLAGS.list_recipes:
-        program.print_to_pipe(explain.list_recipes(list(recipes.RECIPES.values())))
+        program.print_to_pipe(explain.list_recipes(list(registry.RECIPES.values())))
         return
     shared_flags.check_values()
-    recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
+    recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
     num_examples, class_names = recipe.num_train_examples, ("of the data",)
     if FLAGS.data_dir:
         contents = manifest.load(FLAGS.data_dir, "train").manifest
@@ -120,15 +114,16 @@ def print_plan(communicator: Communicator) -> None:
     if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
         config = dataclasses.replace(config, mode="train")
     if config.initial_weights:
-        checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
+        step_dirs.require_any(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
     check_ranks(config, num_ranks)
     changes = recipe_changes.describe_changes(recipe, overrides, config, num_ranks)
     if FLAGS.explain_plot and communicator.rank == 0:
-        from resnet import explain_plot, picture_file  # Takes a second to import.
+        from resnet.metrics import figure_file  # Takes a second to import.
+        from resnet.recipes import explain_plot
 
         picture = pathlib.Path(FLAGS.explain_plot)
-        picture_file.write(explain_plot.draw(config), picture, "--explain_plot")
+        figure_file.write(explain_plot.draw(config), picture, "--explain_plot")
     program.print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes))
 
 
@@ -149,7 +144,7 @@ def resolve_settings(
             can't be used.
     """
     with communicator.together():
-        recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
+        recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
         split = contents.splits["train"]
         config = resolve(recipe, overrides, split.num_examples, contents.class_names)
         splits = splits_to_read(config, contents)
@@ -219,9 +214,9 @@ def match_saved_run(config: Config) -> Config:
             differences; or if a new run has initial weights that don't exist.
     """
     model_dir = pathlib.Path(config.model_dir)
-    if not checkpoint_folders.saved_steps(model_dir):
+    if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
-            checkpoint_folders.require_any(pathlib.Path(config.initial_weights))
+            step_dirs.require_any(pathlib.Path(config.initial_weights))
         return config
     if not (model_dir / CONFIG_FILE).exists():
         return config
@@ -244,7 +239,7 @@ def write_settings(config: Config, communicator: Communicator) -> None:
                 save_config(config)
             except OSError as error:
                 raise _not_writable(error) from error
-    recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
+    recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
     for change in recipe_changes.describe_changes(
         recipe, overrides, config, communicator.num_ranks
     ):

@@ -3,8 +3,9 @@
 from absl import flags
 
 from data_prep.errors import UserError
-from resnet import setting_bounds, setting_flags
-from resnet.config import Config
+from resnet import setting_flags
+from resnet.config import bounds
+from resnet.config.config import Config
 
 FLAGS = flags.FLAGS
 
@@ -74,5 +75,5 @@ def check_values() -> None:
         if name.startswith("num_") and value > MOST_THREADS:
             raise UserError(f"--{name} must be at most {MOST_THREADS}; got {value}.")
     values = {name: FLAGS[name].value for name in _WITH_DEFAULTS}
-    if problems := setting_bounds.validate_overrides(values, Config):
+    if problems := bounds.validate_overrides(values, Config):
         raise UserError(problems[0])

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from resnet import phases, step_settings
-from resnet.checkpoint_restore import restore_newest
-from resnet.config import Config
+from resnet.checkpoint.manager import CheckpointManager
+from resnet.checkpoint.restore import restore_newest
+from resnet.config import phases, step_settings
+from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import Communicator
-from resnet.divergence import stop_diverged
-from resnet.evaluations import Evaluations
-from resnet.gradient_exchange import GradientExchange
-from resnet.run_log import RunLog
-from resnet.saving import CheckpointManager
-from resnet.stop_signals import Preempted, StopSignals
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.evaluation.evaluations import Evaluations
+from resnet.metrics.run_log import RunLog
+from resnet.runtime.divergence import stop_diverged
+from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 

@@ -5,17 +5,19 @@ from typing import Any
 from absl import flags
 
 from data_prep.errors import UserError
-from resnet import imagenet_recipes, resolve, setting_flags, settings, shared_flags
-from resnet.config import Config
-from resnet.phases import PhaseSettings
-from resnet.recipe import TrainingSettings
-from resnet.resolve import ScheduleOverrides
+from resnet import setting_flags, shared_flags
+from resnet.config import resolve, settings
+from resnet.config.config import Config
+from resnet.config.phases import PhaseSettings
+from resnet.config.recipe import TrainingSettings
+from resnet.config.resolve import ScheduleOverrides
+from resnet.recipes import imagenet
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
     "recipe",
-    imagenet_recipes.TPU_90EP_24K.name,
+    imagenet.TPU_90EP_24K.name,
     "The recipe that supplies the values of flags that are not given: a name that"
     " --list_recipes prints, or a JSON file.",
 )

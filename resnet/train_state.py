@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet import models, phases
-from resnet.config import Config
-from resnet.distributed import Communicator
+from resnet import models
+from resnet.config import phases
+from resnet.config.config import Config
+from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses
 from resnet.optim.lars import Lars

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from resnet.config.phases import Phase
+from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
-from resnet.gradient_exchange import GradientExchange
+from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.optim import losses
-from resnet.phases import Phase
-from resnet.step_settings import StepSettings
 from resnet.train_state import TrainState
 
 

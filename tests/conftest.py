@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet import cpu_features
+from resnet.hardware import cpu_features
 from tests.made_once import made_once
 
 _REPOSITORY = Path(__file__).resolve().parents[1]

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from resnet.config import Config
+from resnet.config.config import Config
+from resnet.config.phases import Phase
 from resnet.data import input_pipeline
 from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.phases import Phase
 
 
 def training(

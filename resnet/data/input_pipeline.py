@@ -7,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from resnet import phases
-from resnet.data import example_order, mixing, preprocessing
+from resnet.augmentation import mixing, preprocessing
+from resnet.config import phases
+from resnet.config.phases import Phase
+from resnet.data import example_order
 from resnet.data.corrupt_records import Replacements
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.record_files import RecordFiles, read_example
-from resnet.phases import Phase
 
 PREFETCHED_BATCHES = 2
 _AUGMENTATION_STREAM = 1000  # For `mix_seed`; the streams of the order are lower.

@@ -7,8 +7,8 @@ from absl import logging
 from data_prep.errors import UserError
 from data_prep.records import indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
-from resnet.distributed import Communicator
-from resnet.placement import Place
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
 
 # The number of examples per rank may differ between nodes by this fraction of its mean:
 # the examples of a node with fewer examples are used more often.

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from resnet import cpu_features
+from resnet.hardware import cpu_features
 
 LIBRARY = Path(__file__).with_name("libresnet_ops.so")
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from resnet.config.step_settings import StepSettings
 from resnet.optim.momentum import Momentum
-from resnet.step_settings import StepSettings
 
 
 class Lars(Momentum):

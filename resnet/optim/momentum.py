@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from resnet import native
-from resnet.step_settings import StepSettings
+from resnet.config.step_settings import StepSettings
 
 
 class Momentum:

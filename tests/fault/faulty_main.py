@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resnet import resnet_main
-from resnet.placement import find_place
+from resnet.hardware.placement import find_place
 
 
 def raise_error(batch: Any) -> Any:
@@ -80,7 +80,7 @@ def main() -> None:
 
 def patch(fault: Any, step: int) -> None:
     """Lets the fault happen to the batch of a step; TensorFlow is not imported yet."""
-    from resnet import startup
+    from resnet.runtime import startup
 
     start = startup.start_tensorflow
 

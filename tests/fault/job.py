@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -222,4 +222,7 @@ def _unused_shared_memory() -> set[str]:
 
 def _is_rank(facts: bytes, rank: int) -> bool:
     """Returns whether a process is the rank itself, and not its watchdog."""
-    return f"PMI_RANK={rank}\0".encode() in facts and b"resnet.guard" not in facts
+    return (
+        f"PMI_RANK={rank}\0".encode() in facts
+        and b"resnet.watchdog.monitor" not in facts
+    )

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from resnet import checkpoints, failure_file
-from resnet.checkpoint_folders import saved_steps
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint import tensors
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from resnet.watchdog import failure_file
 from tests.fault.conftest import STALL_SECONDS
 
 pytestmark = pytest.mark.fault
@@ -26,7 +27,7 @@ STALL_AND_MORE = STALL_SECONDS + 10.0
 
 def assert_goes_on(start, model_dir) -> None:
     """Starts the job again, and sees it go on from its newest whole checkpoint."""
-    newest = checkpoints.load_newest(model_dir)
+    newest = tensors.load_newest(model_dir)
     step = newest.step if newest else 0
     job = start()
     job.wait_for_step(step + 2)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from resnet import checkpoints
-from resnet.checkpoint_folders import saved_steps
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint import tensors
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
 pytestmark = pytest.mark.fault
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_that_is_being_written_is_written_to_its_end(
     written = int(unfinished[0].name.split("-")[1].split(".")[0])
     assert written in saved_steps(model_dir)
     for step in saved_steps(model_dir):
-        assert checkpoints.load(model_dir, step).step == step  # Checksums and all.
+        assert tensors.load(model_dir, step).step == step  # Checksums and all.
     assert not list(folder.glob(".*"))
     assert "Traceback" not in job.output
     assert job.leftovers() == []

@@ -7,9 +7,10 @@ import signal
 import numpy as np
 import pytest
 
-from resnet import checkpoints, metrics_file
-from resnet.checkpoint_folders import of_step, saved_steps
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint import tensors
+from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.metrics import jsonl
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
 pytestmark = pytest.mark.fault
 
@@ -67,14 +68,14 @@ def test_on_as_many_ranks_all_is_the_same_bit_for_bit(
     interrupted, model_dir, tmp_path, num_ranks
 ):
     whole = interrupted(num_ranks, num_ranks)
-    expected = checkpoints.load(whole, 30)
-    found = checkpoints.load(model_dir, 30)
+    expected = tensors.load(whole, 30)
+    found = tensors.load(model_dir, 30)
     assert found.tensors.keys() == expected.tensors.keys()
     for name, value in expected.tensors.items():
         np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
     assert read_order(tmp_path / "log") == read_order(tmp_path / "whole-log")
     lines = [
-        [(line["step"], line["loss"]) for line in metrics_file.read(path)]
+        [(line["step"], line["loss"]) for line in jsonl.read(path)]
         for path in (model_dir / "metrics.jsonl", whole / "metrics.jsonl")
     ]
     assert lines[0] == lines[1]
@@ -88,12 +89,12 @@ def test_on_other_ranks_the_batches_are_the_same(
 ):
     whole = interrupted(before, later)
     assert read_order(tmp_path / "log") == read_order(tmp_path / "whole-log")
-    steps = [line["step"] for line in metrics_file.read(model_dir / "metrics.jsonl")]
+    steps = [line["step"] for line in jsonl.read(model_dir / "metrics.jsonl")]
     assert steps == list(range(1, 31))
     # Each rank normalizes by its own part of the batch, so that the weights differ;
     # but not by more than some steps of the whole training.
-    ours = checkpoints.load(model_dir, 30).tensors
-    expected = checkpoints.load(whole, 30).tensors
+    ours = tensors.load(model_dir, 30).tensors
+    expected = tensors.load(whole, 30).tensors
     for name in ours:
         if name.startswith("model/") and name.endswith("/kernel"):
             distance = np.linalg.norm(ours[name] - expected[name])

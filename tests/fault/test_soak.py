@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from resnet import checkpoints
-from resnet.checkpoint_folders import saved_steps
+from resnet.checkpoint import tensors
+from resnet.checkpoint.step_dirs import saved_steps
 from tests.fault.test_resume import read_order
 
 pytestmark = [
@@ -70,8 +70,8 @@ def test_fifty_kills_change_nothing_but_the_time(start, model_dir, tmp_path):
     job = start(*FLAGS, f"--record_log={log}")
     assert job.end(600) == 0, job.output
     last = saved_steps(whole)[-1]
-    expected = checkpoints.load(whole, last).tensors
-    found = checkpoints.load(model_dir, last).tensors
+    expected = tensors.load(whole, last).tensors
+    found = tensors.load(model_dir, last).tensors
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
     order = read_order(log)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from resnet.checkpoint_folders import saved_steps
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from resnet.checkpoint_folders import saved_steps
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests.fault.conftest import STALL_SECONDS
 
 pytestmark = [

@@ -3,7 +3,7 @@
 import sys
 
 from data_prep.errors import UserError
-from resnet import program
+from resnet.runtime import program
 
 
 def main(argv, place, communicator):

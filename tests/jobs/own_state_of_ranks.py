@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from resnet import digits_recipes, program
-from resnet.checkpoint_folders import saved_steps
-from resnet.distributed import Communicator
-from resnet.placement import Place
-from resnet.resolve import resolve
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.config.resolve import resolve
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
+from resnet.recipes import digits
+from resnet.runtime import program
 
 NAME = "residual/stem/kernel"
 NUM_VALUES = 100_000
@@ -51,7 +52,7 @@ def make_state(model_dir: Path):
         "train_steps": 100,
         "warmup_steps": 0,
     }
-    recipe = digits_recipes.DIGITS
+    recipe = digits.DIGITS
     state = TrainState(resolve(recipe, settings, 500, ("a", "b", "c")))
     state.rank_variables[NAME] = tf.Variable(np.zeros(NUM_VALUES, np.float32))
     return state
@@ -70,8 +71,8 @@ def set_to(state, step: int, rank: int) -> None:
 
 def save_some(state, communicator: Communicator, model_dir: Path) -> dict:
     """Saves one by one, then in quick succession, then with a rank's disk full."""
-    from resnet.checkpoint_restore import restore_newest
-    from resnet.saving import CheckpointManager
+    from resnet.checkpoint.manager import CheckpointManager
+    from resnet.checkpoint.restore import restore_newest
 
     rank, found = communicator.rank, {}
     restore_newest(state, model_dir, communicator)
@@ -108,7 +109,7 @@ def save_some(state, communicator: Communicator, model_dir: Path) -> dict:
 
 def resume(state, communicator: Communicator, model_dir: Path) -> dict:
     """Restores, and compares bit for bit with what was saved."""
-    from resnet.checkpoint_restore import restore_newest
+    from resnet.checkpoint.restore import restore_newest
 
     seen = {}
 
@@ -146,8 +147,8 @@ def resume(state, communicator: Communicator, model_dir: Path) -> dict:
 
 def be_killed(state, communicator: Communicator, model_dir: Path) -> dict:
     """Saves twice; the last rank is killed while it writes the second time."""
-    from resnet.checkpoint_restore import restore_newest
-    from resnet.saving import CheckpointManager
+    from resnet.checkpoint.manager import CheckpointManager
+    from resnet.checkpoint.restore import restore_newest
 
     restore_newest(state, model_dir, communicator)
     manager = CheckpointManager(state.config, state, communicator)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet import checkpoints
+from resnet.checkpoint import tensors
 
 pytestmark = pytest.mark.multiprocess
 
@@ -123,8 +123,8 @@ def test_recalibration_changes_what_is_found_but_not_the_training(train, model_d
     assert list(found) == list(recalibrated)
     assert all(found[key]["loss"] != recalibrated[key]["loss"] for key in found)
     for step in (4, 8):
-        ours = checkpoints.load(model_dir, step).tensors
-        expected = checkpoints.load(plain, step).tensors
+        ours = tensors.load(model_dir, step).tensors
+        expected = tensors.load(plain, step).tensors
         assert ours.keys() == expected.keys()
         for name, value in ours.items():
             np.testing.assert_array_equal(value, expected[name], err_msg=name)

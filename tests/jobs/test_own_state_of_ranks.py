@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from resnet.checkpoint_folders import of_step, saved_steps
+from resnet.checkpoint.step_dirs import of_step, saved_steps
 
 pytestmark = pytest.mark.multiprocess
 

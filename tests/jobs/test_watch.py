@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.multiprocess

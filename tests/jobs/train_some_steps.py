@@ -9,8 +9,11 @@ import sys
 import numpy as np
 
 from data_prep.records import manifest
-from resnet import digits_recipes, distributed, placement, startup
-from resnet.resolve import resolve
+from resnet.config.resolve import resolve
+from resnet.distributed import communicator as distributed
+from resnet.hardware import placement
+from resnet.recipes import digits
+from resnet.runtime import startup
 
 
 def main() -> None:
@@ -20,10 +23,10 @@ def main() -> None:
     startup.settle_placement(place, communicator, 1, 1, 1)
     startup.start_tensorflow(communicator)
     from resnet import train_state
+    from resnet.config.step_settings import StepSettings
     from resnet.data import batches, record_files
     from resnet.data.example_shard import shard_of_rank
-    from resnet.gradient_exchange import GradientExchange
-    from resnet.step_settings import StepSettings
+    from resnet.distributed.gradient_exchange import GradientExchange
     from resnet.train_step import TrainStep
 
     records = record_files.open_split(manifest.load(records_dir, "train"), "train")
@@ -38,9 +41,7 @@ def main() -> None:
         "seed": 3,
         "accumulation_steps": int(num_parts),
     }
-    config = resolve(
-        digits_recipes.DIGITS, given, records.num_examples, records.class_names
-    )
+    config = resolve(digits.DIGITS, given, records.num_examples, records.class_names)
     state = train_state.TrainState(config)
     if place.rank:  # What rank 0 sends must replace this.
         for variable in state.trainable_variables:

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from resnet.config import Config
-from resnet.phases import Phase
+from resnet.config.config import Config
+from resnet.config.phases import Phase
 
 
 def _names(kind: type) -> set[str]:

@@ -14,9 +14,9 @@ from PIL import Image
 
 from data_prep.records import class_mixing, indexing, manifest, tfrecord_format
 from data_prep.records.manifest import RecordSet
-from resnet import digits_recipes
-from resnet.config import Config
-from resnet.resolve import resolve
+from resnet.config.config import Config
+from resnet.config.resolve import resolve
+from resnet.recipes import digits
 from tests.unit.converter_program import CLASSES, encoded_image, write
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
@@ -47,9 +47,7 @@ def _make_config(
         "warmup_steps": 0,
         **given,
     }
-    return resolve(
-        digits_recipes.DIGITS, settings, num_train_examples, tuple(class_names)
-    )
+    return resolve(digits.DIGITS, settings, num_train_examples, tuple(class_names))
 
 
 @pytest.fixture(scope="session")

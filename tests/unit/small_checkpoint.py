@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from resnet import checkpoints
-from resnet.checkpoints import Checkpoint
+from resnet.checkpoint import tensors as checkpoints
+from resnet.checkpoint.tensors import Checkpoint
 
 SMALL = {"weights": np.arange(1000, dtype=np.float32)}
 

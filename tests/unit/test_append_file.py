@@ -1,7 +1,7 @@
 import errno
 import os
 
-from resnet.append_file import AppendFile
+from resnet.metrics.append_file import AppendFile
 
 
 class Disk:

@@ -2,12 +2,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.data import augmentation_seeds
-from resnet.data.augmentation_seeds import seed_for
+from resnet.augmentation import seeds
+from resnet.augmentation.seeds import seed_for
 
-USES = [
-    value for name, value in vars(augmentation_seeds).items() if isinstance(value, int)
-]
+USES = [value for name, value in vars(seeds).items() if isinstance(value, int)]
 
 keys = st.integers(0, 2**32 - 1)
 numbers = st.integers(0, 2**40)
@@ -30,5 +28,5 @@ def test_seeds_meet_only_for_the_same_example_and_use(
 
 def test_where_an_image_is_cropped_takes_the_seed_itself():
     seed = tf.constant([5, 7], tf.int64)
-    assert seed_for(seed, augmentation_seeds.WINDOW).numpy().tolist() == [5, 7]
-    assert seed_for(seed, augmentation_seeds.FLIP).numpy().tolist() == [5 - 2**32, 7]
+    assert seed_for(seed, seeds.WINDOW).numpy().tolist() == [5, 7]
+    assert seed_for(seed, seeds.FLIP).numpy().tolist() == [5 - 2**32, 7]

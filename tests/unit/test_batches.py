@@ -10,7 +10,7 @@ from PIL import Image
 from data_prep.errors import UserError
 from data_prep.records import manifest, tfrecord_format
 from resnet import native
-from resnet.config import Config
+from resnet.config.config import Config
 from resnet.data import batches, example_order, record_files
 from resnet.data.batches import Batches
 from resnet.data.corrupt_records import CorruptRecords, Replacements

@@ -12,14 +12,20 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import eval.benchmark
 from data_prep.errors import UserError
-from eval import benchmark_process, peer_pairs, rank_layouts, step_profile, step_timing
-from eval.benchmark_report import cpu_name
-from eval.benchmark_settings import Settings
-from eval.rank_layouts import Layout
+from eval.benchmarking import (
+    peer_pairs,
+    process,
+    rank_layouts,
+    step_profile,
+    step_timing,
+)
+from eval.benchmarking.rank_layouts import Layout
+from eval.benchmarking.report import cpu_name
+from eval.benchmarking.settings import Settings
 from resnet import models
-from resnet.distributed import Communicator
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
 from resnet.models import flops
-from resnet.placement import Place
 
 PROGRAM = Path(eval.benchmark.__file__)
 TINY = ("--model=resnet18", "--image_size=32", "--batch_size=2", "--steps=2")
@@ -219,12 +225,12 @@ def test_pairs_are_divided_pair_by_pair(capsys):
 
 
 def test_the_rates_of_several_processes_of_a_peer_are_summed():
-    results = benchmark_process.run_peer(
+    results = process.run_peer(
         """echo '{"images_per_second": {"median": 1.5}}' & echo '{not json'
         echo '{"loss": 9}'; echo '{"images_per_second": 2}' & wait"""
     )
     assert len(results) == 2
-    assert benchmark_process.images_per_second(results) == 3.5
+    assert process.images_per_second(results) == 3.5
 
 
 @pytest.mark.parametrize(
@@ -236,7 +242,7 @@ def test_the_rates_of_several_processes_of_a_peer_are_summed():
 )
 def test_a_peer_that_fails_is_named(command, message):
     with pytest.raises(UserError, match=message):
-        benchmark_process.run_peer(command)
+        process.run_peer(command)
 
 
 def test_settings_are_flags_again():

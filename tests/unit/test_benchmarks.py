@@ -30,7 +30,7 @@ def test_the_input_benchmark_compares_three_ways(tmp_path, write_tiny_set):
     Image.fromarray(pixels).save(file, "JPEG")
     write_tiny_set(tmp_path, [file.getvalue()] * 8, [0, 1] * 4, "ab", (4, 4))
     done = run_program(
-        "benchmark_input.py",
+        "benchmarking/input_rate.py",
         f"--data_dir={tmp_path}",
         "--image_size=32",
         "--num_images=200",
@@ -49,13 +49,13 @@ def test_the_input_benchmark_compares_three_ways(tmp_path, write_tiny_set):
 
 def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     arguments = (f"--work_dir={tmp_path}", "--num_images=2000", "--rounds=1")
-    done = run_program("benchmark_scale.py", *arguments)
+    done = run_program("benchmarking/imagenet_scale.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "conversion: " in done.stdout
     assert "checks of 2,000 examples" in done.stdout
     for start in ("first epoch", "last epoch", "in the middle"):
         assert f"{start} (step" in done.stdout
-    again = run_program("benchmark_scale.py", *arguments)
+    again = run_program("benchmarking/imagenet_scale.py", *arguments)
     assert again.returncode == 0, again.stderr
     assert "conversion: " not in again.stdout
 
@@ -63,11 +63,15 @@ def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("benchmark_input.py", (), "--data_dir is required"),
-        ("benchmark_input.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
-        ("benchmark_input.py", ("--data_dir=/",), "/ is not a record set"),
-        ("benchmark_scale.py", (), "--work_dir is required"),
-        ("benchmark_scale.py", ("--work_dir=/x", "--num_images=9"), "at least 1000"),
+        ("benchmarking/input_rate.py", (), "--data_dir is required"),
+        ("benchmarking/input_rate.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
+        ("benchmarking/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
+        ("benchmarking/imagenet_scale.py", (), "--work_dir is required"),
+        (
+            "benchmarking/imagenet_scale.py",
+            ("--work_dir=/x", "--num_images=9"),
+            "at least 1000",
+        ),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(name, arguments, message):

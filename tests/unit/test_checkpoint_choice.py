@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.errors import UserError
 from eval import checkpoint_choice
-from resnet import checkpoint_folders, checkpoint_integrity
+from resnet.checkpoint import integrity, step_dirs
 
 
 @pytest.fixture
@@ -17,9 +17,9 @@ def model_dir(tmp_path) -> Path:
         40: {"ends_phase": "cold"},
     }
     for step, one in facts.items():
-        folder = checkpoint_folders.of_step(tmp_path, step)
+        folder = step_dirs.of_step(tmp_path, step)
         folder.mkdir(parents=True)
-        checkpoint_integrity.write_contents(folder, one)
+        integrity.write_contents(folder, one)
     return tmp_path
 
 
@@ -55,9 +55,9 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(model_dir):
     [("best", "that training evaluated"), ("phases", "that ends a phase")],
 )
 def test_a_choice_that_finds_none_is_refused(tmp_path, requested, words):
-    folder = checkpoint_folders.of_step(tmp_path, 10)
+    folder = step_dirs.of_step(tmp_path, 10)
     folder.mkdir(parents=True)
-    checkpoint_integrity.write_contents(folder, {})
+    integrity.write_contents(folder, {})
     with pytest.raises(UserError, match=words):
         checkpoint_choice.choose(requested, tmp_path)
 

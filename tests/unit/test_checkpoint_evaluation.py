@@ -11,18 +11,13 @@ import tensorflow as tf
 from data_prep.errors import UserError
 from eval.checkpoint_evaluation import CheckpointEvaluation
 from eval.evaluation_report import Evaluated
-from resnet import (
-    checkpoint_folders,
-    checkpoint_integrity,
-    checkpoints,
-    models,
-    saving,
-)
-from resnet.checkpoint_watch import CheckpointWatch
-from resnet.distributed import AgreedFailure, Communicator
-from resnet.evaluate import Result
+from resnet import models
+from resnet.checkpoint import integrity, manager, step_dirs, tensors
+from resnet.checkpoint.watch import CheckpointWatch
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.evaluation.evaluator import Result
+from resnet.hardware.placement import Place
 from resnet.models import layers
-from resnet.placement import Place
 from resnet.train_state import TrainState
 
 ALONE = Communicator(Place())
@@ -90,8 +85,8 @@ def save(model_dir: Path, state: TrainState, step: int, **metadata: Any) -> Path
     for average in state.ema:
         average.assign(tf.fill(average.shape, 1000.0 + step))
     state.step = step
-    snapshot = saving.take_snapshot(state, metadata, ALONE)
-    return checkpoints.save(model_dir, snapshot, keep=10)
+    snapshot = manager.take_snapshot(state, metadata, ALONE)
+    return tensors.save(model_dir, snapshot, keep=10)
 
 
 class Signals:
@@ -149,7 +144,7 @@ def test_an_ensemble_hears_each_network_once(model_dir, state):
 
 
 def damage(model_dir: Path, step: int) -> None:
-    (path,) = checkpoint_folders.of_step(model_dir, step).glob("state.data*")
+    (path,) = step_dirs.of_step(model_dir, step).glob("state.data*")
     content = bytearray(path.read_bytes())
     content[50] ^= 1
     path.write_bytes(content)
@@ -168,14 +163,14 @@ def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
 ):
     save(model_dir, state, 100)
     damage(model_dir, 20)
-    load = checkpoints.load
+    load = tensors.load
 
     def remove_first(folder: Path, step: int) -> Any:
         if step == 40:
-            checkpoint_folders.remove(checkpoint_folders.of_step(folder, step))
+            step_dirs.remove(step_dirs.of_step(folder, step))
         return load(folder, step)
 
-    monkeypatch.setattr(checkpoints, "load", remove_first)
+    monkeypatch.setattr(tensors, "load", remove_first)
     evaluation, report = evaluation_of(model_dir, state)
     evaluation.all_that_come(watch_of(model_dir))
     assert report.told == [("step 10", 10), ("step 100", 100)]
@@ -215,7 +210,7 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
     model_dir, state, monkeypatch, caplog
 ):
     save(model_dir, state, 100)
-    load, loaded = checkpoints.load, []
+    load, loaded = tensors.load, []
 
     def write_again_meanwhile(folder: Path, step: int) -> Any:
         loaded.append(step)
@@ -224,7 +219,7 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
             raise UserError("expected a checkpoint of step 20")
         return load(folder, step)
 
-    monkeypatch.setattr(checkpoints, "load", write_again_meanwhile)
+    monkeypatch.setattr(tensors, "load", write_again_meanwhile)
     evaluation, report = evaluation_of(model_dir, state)
     evaluation.all_that_come(watch_of(model_dir))
     assert loaded == [10, 20, 20, 40, 100]
@@ -244,7 +239,7 @@ def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
 def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
     model_dir, state, monkeypatch
 ):
-    monkeypatch.setattr(checkpoint_integrity, "FORMAT", 3)
+    monkeypatch.setattr(integrity, "FORMAT", 3)
     save(model_dir, state, 50)
     monkeypatch.undo()
     evaluation, _ = evaluation_of(model_dir, state)

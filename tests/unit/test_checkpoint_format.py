@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet import checkpoint_retention, checkpoints, rank_files
-from resnet.checkpoint_folders import of_step
-from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
-from resnet.rank_files import RankFiles
+from resnet.checkpoint import rank_files, retention
+from resnet.checkpoint import tensors as checkpoints
+from resnet.checkpoint.rank_files import RankFiles
+from resnet.checkpoint.step_dirs import of_step
+from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
 from tests.unit.small_checkpoint import SMALL
 
 FORMAT_1 = Path(__file__).parent / "checkpoint_of_format_1"
@@ -35,8 +36,8 @@ def test_a_checkpoint_of_the_first_version_is_read():
     np.testing.assert_array_equal(saved.tensors["model/stem/kernel"], kernel)
     np.testing.assert_array_equal(saved.tensors["velocity/stem/kernel"], -kernel)
     assert saved.tensors[RANK_BATCH_NORM].tolist() == [[1, 2], [3, 4]]
-    assert checkpoint_retention.best_step(FORMAT_1) == 7
-    assert checkpoint_retention.phase_ends(FORMAT_1) == {7: "init"}
+    assert retention.best_step(FORMAT_1) == 7
+    assert retention.phase_ends(FORMAT_1) == {7: "init"}
     assert RankFiles(of_step(FORMAT_1, 7)).num_ranks == 0
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from resnet import checkpoint_folders
-from resnet.checkpoint_watch import CheckpointWatch
-from resnet.distributed import AgreedFailure, Communicator
-from resnet.placement import Place
-from resnet.stop_signals import Preempted
+from resnet.checkpoint import step_dirs
+from resnet.checkpoint.watch import CheckpointWatch
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.hardware.placement import Place
+from resnet.runtime.preemption import Preempted
 
 
 class Signals:
@@ -19,7 +19,7 @@ class Signals:
 
 
 def make(model_dir: Path, step: int) -> Path:
-    folder = checkpoint_folders.of_step(model_dir, step)
+    folder = step_dirs.of_step(model_dir, step)
     folder.mkdir(parents=True)
     return folder
 

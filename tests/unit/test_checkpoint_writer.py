@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet import checkpoint_writer, checkpoints
-from resnet.checkpoint_folders import saved_steps
-from resnet.checkpoint_writer import CheckpointWriter
-from resnet.checkpoints import Checkpoint
+from resnet.checkpoint import async_writer, tensors
+from resnet.checkpoint.async_writer import CheckpointWriter
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.checkpoint.tensors import Checkpoint
 
 
 def snapshot(step: int) -> Checkpoint:
@@ -20,7 +20,7 @@ def disk(monkeypatch):
     """What saving does: it waits for `go`, and fails as often as `failures` says."""
 
     disk = SimpleNamespace(go=threading.Event(), failures=0, seen=[])
-    save = checkpoints.save
+    save = tensors.save
 
     def save_on_it(model_dir, checkpoint, keep, ranks):
         disk.seen.append(checkpoint.step)
@@ -30,7 +30,7 @@ def disk(monkeypatch):
             raise OSError(28, "No space left on device")
         return save(model_dir, checkpoint, keep, ranks)
 
-    monkeypatch.setattr(checkpoints, "save", save_on_it)
+    monkeypatch.setattr(tensors, "save", save_on_it)
     return disk
 
 
@@ -41,7 +41,7 @@ def test_what_is_submitted_is_written_without_waiting_for_it(tmp_path, disk):
     disk.go.set()
     writer.finish()
     assert saved_steps(tmp_path) == [1]
-    assert checkpoints.load(tmp_path, 1).tensors["weights"][0] == 1
+    assert tensors.load(tmp_path, 1).tensors["weights"][0] == 1
 
 
 def test_a_newer_one_replaces_one_that_waits(tmp_path, disk):
@@ -60,7 +60,7 @@ def test_a_full_disk_is_said_and_another_one_wanted_after_a_while(
     tmp_path, disk, caplog, monkeypatch
 ):
     clock = [100.0]
-    monkeypatch.setattr(checkpoint_writer.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(async_writer.time, "monotonic", lambda: clock[0])
     writer = CheckpointWriter(tmp_path, keep=5, retry_seconds=60)
     disk.failures = 1
     disk.go.set()
@@ -79,7 +79,7 @@ def test_a_full_disk_is_said_and_another_one_wanted_after_a_while(
 
 def test_the_last_one_is_tried_several_times(tmp_path, disk):
     writer = CheckpointWriter(tmp_path, keep=5, retry_seconds=0.01)
-    disk.failures = checkpoint_writer.LAST_TRIES - 1
+    disk.failures = async_writer.LAST_TRIES - 1
     disk.go.set()
     writer.submit(snapshot(1))
     writer.finish()
@@ -88,7 +88,7 @@ def test_the_last_one_is_tried_several_times(tmp_path, disk):
 
 def test_a_disk_that_stays_full_is_an_error_at_the_end(tmp_path, disk):
     writer = CheckpointWriter(tmp_path, keep=5, retry_seconds=0.01)
-    disk.failures = checkpoint_writer.LAST_TRIES
+    disk.failures = async_writer.LAST_TRIES
     disk.go.set()
     writer.submit(snapshot(1))
     with pytest.raises(UserError, match=r"can't be written: .*No space left"):

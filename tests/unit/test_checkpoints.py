@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import checkpoint_folders, checkpoint_retention, checkpoints
-from resnet.checkpoint_folders import saved_steps
-from resnet.checkpoint_restore import restore
-from resnet.checkpoint_retention import best_step, phase_ends
+from resnet.checkpoint import retention, step_dirs, tensors
+from resnet.checkpoint.restore import restore
+from resnet.checkpoint.retention import best_step, phase_ends
+from resnet.checkpoint.step_dirs import saved_steps
 from resnet.train_state import TrainState
 from tests.unit.small_checkpoint import save
 
@@ -41,7 +41,7 @@ def saved(trained, tmp_path_factory):
 
 def test_what_is_saved_is_what_is_restored(state, trained, saved):
     other = state(seed=1)
-    restore(other, checkpoints.load(saved, trained.step))
+    restore(other, tensors.load(saved, trained.step))
     assert other.step == trained.step
     expected = trained.tensors()
     for name, variable in other.tensors().items():
@@ -66,7 +66,7 @@ def test_any_tensorflow_tool_can_read_it(trained, saved):
 @pytest.mark.parametrize("changes", [{"model": "resnet34"}, {"model": "resnet50"}])
 def test_a_checkpoint_that_lacks_tensors_is_refused(state, trained, saved, changes):
     with pytest.raises(UserError, match="the checkpoint is not one of this resnet"):
-        restore(state(**changes), checkpoints.load(saved, trained.step))
+        restore(state(**changes), tensors.load(saved, trained.step))
 
 
 def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
@@ -74,13 +74,13 @@ def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
     deeper = state(model="resnet34")
     save(tmp_path, 1, deeper.tensors())
     with pytest.raises(UserError):
-        restore(state(), checkpoints.load(tmp_path, 1))
+        restore(state(), tensors.load(tmp_path, 1))
 
 
 def test_a_checkpoint_of_other_classes_is_refused(state, trained, saved):
     other = state(class_names="abcde")
     with pytest.raises(UserError):
-        restore(other, checkpoints.load(saved, trained.step))
+        restore(other, tensors.load(saved, trained.step))
 
 
 def test_steps_are_listed_from_the_oldest(tmp_path):
@@ -103,7 +103,7 @@ def test_a_save_that_was_interrupted_can_be_done_again(tmp_path):
     left.mkdir(parents=True)
     (left / "state.data-00000-of-00001").write_bytes(b"half")
     save(tmp_path, 6, keep=9)
-    assert checkpoints.load(tmp_path, 6).tensors["weights"][7] == 7
+    assert tensors.load(tmp_path, 6).tensors["weights"][7] == 7
     assert not left.exists()
 
 
@@ -112,7 +112,7 @@ def test_a_save_that_fails_leaves_the_checkpoints_as_they_were(tmp_path):
     with pytest.raises((ValueError, tf.errors.OpError)):
         save(tmp_path, 6, {"step-like": object()}, keep=1)
     assert saved_steps(tmp_path) == [3]
-    assert checkpoints.load(tmp_path, 3).tensors["weights"][7] == 7
+    assert tensors.load(tmp_path, 3).tensors["weights"][7] == 7
 
 
 def test_only_the_newest_are_kept(tmp_path):
@@ -126,7 +126,7 @@ def test_only_the_newest_are_kept(tmp_path):
 def test_a_step_that_was_saved_before_is_replaced(tmp_path):
     save(tmp_path, 3, keep=2)
     save(tmp_path, 3, {"weights": np.zeros(2)}, keep=2)
-    assert checkpoints.load(tmp_path, 3).tensors["weights"].tolist() == [0, 0]
+    assert tensors.load(tmp_path, 3).tensors["weights"].tolist() == [0, 0]
 
 
 def test_the_folder_that_is_returned_holds_the_checkpoint(tmp_path):
@@ -139,16 +139,16 @@ def test_the_folder_that_is_returned_holds_the_checkpoint(tmp_path):
 
 
 def test_without_any_there_is_none(tmp_path):
-    assert checkpoints.load_newest(tmp_path) is None
+    assert tensors.load_newest(tmp_path) is None
 
 
 def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
     with pytest.raises(UserError, match="there are: none"):
-        checkpoints.load(tmp_path, 3)
+        tensors.load(tmp_path, 3)
     for step in (1, 2):
         save(tmp_path, step, keep=2)
     with pytest.raises(UserError, match=r"of step 3 in .*there are: 1, 2"):
-        checkpoints.load(tmp_path, 3)
+        tensors.load(tmp_path, 3)
 
 
 def test_the_best_one_stays_beside_the_newest(tmp_path):
@@ -177,7 +177,7 @@ def test_the_average_of_the_weights_can_be_the_best(tmp_path):
     ],
 )
 def test_the_best_of_both_networks_counts(metadata, top1):
-    assert checkpoint_retention.best_top1(metadata) == top1
+    assert retention.best_top1(metadata) == top1
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_the_best_of_both_networks_counts(metadata, top1):
 )
 def test_a_run_ends_with_what_is_good_enough(tmp_path, metadata, wanted, ends):
     save(tmp_path, 3, **metadata)
-    assert checkpoint_retention.ends_run(tmp_path, 3, 7, wanted) is ends
+    assert retention.ends_run(tmp_path, 3, 7, wanted) is ends
     save(tmp_path, 4, config={"stop_at_top1": wanted}, **metadata)
-    assert checkpoint_retention.ends_run(tmp_path, 4, 7) is ends
-    assert checkpoint_retention.ends_run(tmp_path, 4, 4)
+    assert retention.ends_run(tmp_path, 4, 7) is ends
+    assert retention.ends_run(tmp_path, 4, 4)
 
 
 def test_the_ends_of_phases_stay_beside_the_newest_and_the_best(tmp_path):
@@ -219,19 +219,19 @@ def test_a_checkpoint_is_loaded_by_its_own_folder_and_the_newest_by_the_runs(
 ):
     folder = save(tmp_path, 1)
     save(tmp_path, 2)
-    assert checkpoints.load_from(folder).step == 1
-    assert checkpoints.load_from(tmp_path).step == 2
+    assert tensors.load_from(folder).step == 1
+    assert tensors.load_from(tmp_path).step == 2
     monkeypatch.chdir(folder.parent)
-    assert checkpoints.load_from(pathlib.Path("step-00000001")).step == 1
+    assert tensors.load_from(pathlib.Path("step-00000001")).step == 1
 
 
 def test_a_folder_without_a_checkpoint_is_refused_with_its_path(tmp_path):
     with pytest.raises(UserError) as caught:
-        checkpoints.load_from(tmp_path)
+        tensors.load_from(tmp_path)
     assert str(caught.value) == f"expected a checkpoint in {tmp_path}; there is none"
     save(tmp_path, 1)
     with pytest.raises(UserError, match=r"in .*step-00000002; there is none$"):
-        checkpoints.load_from(checkpoint_folders.of_step(tmp_path, 2))
+        tensors.load_from(step_dirs.of_step(tmp_path, 2))
 
 
 def test_a_checkpoint_that_was_copied_elsewhere_is_itself(tmp_path):
@@ -240,8 +240,8 @@ def test_a_checkpoint_that_was_copied_elsewhere_is_itself(tmp_path):
         shutil.copytree(folder, tmp_path / name)
     save(tmp_path, 1, {"weights": np.zeros(2)})
     for name in ("kept/step-00000001", "elsewhere/of_another_name"):
-        checkpoint_folders.require_any(tmp_path / name)
-        loaded = checkpoints.load_from(tmp_path / name)
+        step_dirs.require_any(tmp_path / name)
+        loaded = tensors.load_from(tmp_path / name)
         assert loaded.step == 1
         assert loaded.tensors["weights"].tolist() == [1, 1]
 
@@ -250,7 +250,7 @@ def test_an_empty_folder_of_the_right_name_is_no_checkpoint(tmp_path):
     folder = tmp_path / "step-00000001"
     folder.mkdir()
     with pytest.raises(UserError, match="expected a checkpoint in"):
-        checkpoint_folders.require_any(folder)
+        step_dirs.require_any(folder)
 
 
 def test_without_an_evaluation_none_is_best(tmp_path):
@@ -264,5 +264,5 @@ def test_leftovers_of_a_killed_save_are_removed(tmp_path):
     for name in (".step-00000002.unfinished", ".step-00000001.removed"):
         (folder / name).mkdir()
         (folder / name / "state.index").write_bytes(b"half")
-    checkpoint_folders.remove_leftovers(tmp_path)
+    step_dirs.remove_leftovers(tmp_path)
     assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]

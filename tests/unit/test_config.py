@@ -6,13 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import digits_recipes, imagenet_recipes
-from resnet.config import Config, check_ranks, differences, load_config, save_config
-from resnet.recipe import Recipe, RecipePhase
-from resnet.resolve import resolve
-from resnet.schedules import Schedule
+from resnet.config.config import (
+    Config,
+    check_ranks,
+    differences,
+    load_config,
+    save_config,
+)
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
+from resnet.recipes import digits, imagenet
 
-TPU = imagenet_recipes.TPU_90EP_24K
+TPU = imagenet.TPU_90EP_24K
 NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
 
@@ -53,10 +59,8 @@ def test_the_epochs_of_the_published_run_are_a_little_less_than_90():
 
 
 def test_a_run_is_as_long_as_its_phases():
-    assert resolved(imagenet_recipes.COLLAPSE_72EP_4K).train_steps == 22_610
-    assert (
-        resolved(digits_recipes.DIGITS, 1437).train_steps == 269
-    )  # 12 * 1437 / 64 = 269.4
+    assert resolved(imagenet.COLLAPSE_72EP_4K).train_steps == 22_610
+    assert resolved(digits.DIGITS, 1437).train_steps == 269  # 12 * 1437 / 64 = 269.4
 
 
 OF_RUN = {
@@ -209,7 +213,7 @@ def test_another_length_differs_in_all_that_it_changes():
 
 
 def test_phases_differ_by_their_names():
-    recipe = imagenet_recipes.COLLAPSE_72EP_4K
+    recipe = imagenet.COLLAPSE_72EP_4K
     *others, last = recipe.phases
     milder = dataclasses.replace(last, weight_decay=1e-4)
     now = dataclasses.replace(recipe, phases=(*others, milder))
@@ -226,8 +230,8 @@ def test_phases_differ_by_their_names():
 
 
 def test_phases_in_another_order_are_another_run():
-    recipe = imagenet_recipes.COLLAPSE_94EP_14K
-    hundred_steps = imagenet_recipes.epochs_of(100, recipe.global_batch_size)
+    recipe = imagenet.COLLAPSE_94EP_14K
+    hundred_steps = imagenet.epochs_of(100, recipe.global_batch_size)
     one_phase, other_phase = (
         dataclasses.replace(
             part, epochs=hundred_steps, schedule=Schedule(peak_value=peak)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet import cpu_features
+from resnet.hardware import cpu_features
 
 CPUINFO = """\
 processor\t: 0

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet import checkpoints
-from resnet.checkpoint_folders import saved_steps
-from resnet.checkpoint_retention import best_step, ends_run, phase_ends
+from resnet.checkpoint import tensors
+from resnet.checkpoint.retention import best_step, ends_run, phase_ends
+from resnet.checkpoint.step_dirs import saved_steps
 from tests.unit.small_checkpoint import save
 
 INDEX, DATA = "state.index", "state.data-00000-of-00001"
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_a_sentence_with_its_path(tmp_path, name, damage):
     else:
         file.unlink()
     with pytest.raises(UserError, match="can't be read") as caught:
-        checkpoints.load(tmp_path, 3)
+        tensors.load(tmp_path, 3)
     assert f"{folder} can't be read: {name}" in str(caught.value)
 
 
@@ -70,11 +70,11 @@ def test_the_one_before_a_damaged_one_is_taken_with_a_warning(tmp_path, caplog, 
         save(tmp_path, step, number=step)
     folder = save(tmp_path, 3)
     damage(folder)
-    found = checkpoints.load_newest(tmp_path)
+    found = tensors.load_newest(tmp_path)
     assert (found.step, found.metadata["number"]) == (2, 2)
     assert str(folder) in caplog.text
     assert saved_steps(tmp_path) == [1, 2, 3]
-    assert checkpoints.load_newest(tmp_path, quarantine=True).step == 2
+    assert tensors.load_newest(tmp_path, quarantine=True).step == 2
     assert saved_steps(tmp_path) == [1, 2]
     assert (tmp_path / "checkpoints" / "damaged-step-00000003").is_dir()
 
@@ -83,7 +83,7 @@ def test_if_all_are_damaged_nothing_is_begun_anew(tmp_path):
     for step in (1, 2):
         (save(tmp_path, step) / DATA).write_bytes(b"")
     with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged\. "):
-        checkpoints.load_newest(tmp_path, quarantine=True)
+        tensors.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1, 2]
 
 
@@ -102,7 +102,7 @@ def test_a_later_format_is_refused_and_not_taken_for_damage(tmp_path):
         folder = save(tmp_path, step)
     change_contents(folder, True, format=99)
     with pytest.raises(UserError, match="has the format 99"):
-        checkpoints.load_newest(tmp_path, quarantine=True)
+        tensors.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1, 2]
 
 
@@ -110,7 +110,7 @@ def test_a_bit_that_fell_over_in_the_format_is_damage(tmp_path):
     for step in (1, 2):
         folder = save(tmp_path, step)
     change_contents(folder, False, format=3)
-    assert checkpoints.load_newest(tmp_path).step == 1
+    assert tensors.load_newest(tmp_path).step == 1
 
 
 @pytest.mark.parametrize("text", ["7", "[]", '"text"', "null", "{}"])
@@ -118,7 +118,7 @@ def test_json_of_another_kind_is_damage(tmp_path, text):
     for step in (1, 2):
         folder = save(tmp_path, step)
     (folder / CONTENTS).write_text(text)
-    assert checkpoints.load_newest(tmp_path).step == 1
+    assert tensors.load_newest(tmp_path).step == 1
 
 
 @pytest.mark.parametrize("name", [CONTENTS, DATA])
@@ -138,11 +138,11 @@ def test_a_file_server_that_fails_for_a_moment_costs_no_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr(io, "open", fail)
         with pytest.raises(UserError, match="can't be read now") as caught:
-            checkpoints.load_newest(tmp_path, quarantine=True)
+            tensors.load_newest(tmp_path, quarantine=True)
     assert f"{folder} can't be read now: {name}: {os.strerror(number)}. " in str(
         caught.value
     )
-    assert checkpoints.load_newest(tmp_path).step == 2
+    assert tensors.load_newest(tmp_path).step == 2
 
 
 def test_a_folder_that_cannot_be_listed_is_not_one_without_checkpoints(
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_listed_is_not_one_without_checkpoints(
     save(tmp_path, 1)
     monkeypatch.setattr(os, "listdir", fail)
     with pytest.raises(UserError, match="checkpoints can't be read now: Input/output"):
-        checkpoints.load_newest(tmp_path)
+        tensors.load_newest(tmp_path)
 
 
 def test_whole_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_whole_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypat
     save(tmp_path, 1)
     monkeypatch.setattr(tf.train, "load_checkpoint", fail)
     with pytest.raises(UserError, match="can't be read now: Input/output error"):
-        checkpoints.load_newest(tmp_path, quarantine=True)
+        tensors.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1]
 
 
@@ -178,7 +178,7 @@ def test_a_damaged_one_that_cannot_be_renamed_is_warned_of(
         folder = save(tmp_path, step)
     (folder / DATA).unlink()
     monkeypatch.setattr(pathlib.Path, "rename", refuse)
-    assert checkpoints.load_newest(tmp_path, quarantine=True).step == 1
+    assert tensors.load_newest(tmp_path, quarantine=True).step == 1
     assert f"{folder} can't be renamed (Read-only file system)" in caplog.text
 
 

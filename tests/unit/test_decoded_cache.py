@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet.config import Config
+from resnet.config.config import Config
 from resnet.data import input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements
 from resnet.data.decoded_cache import DecodedCache

@@ -13,13 +13,13 @@ from PIL import Image
 
 from data_prep.errors import UserError
 from data_prep.records import manifest
-from resnet.config import Config
+from resnet.config.config import Config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
-from resnet.distributed import Communicator
-from resnet.evaluate import Evaluator, Result, in_top
-from resnet.placement import Place
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.evaluator import Evaluator, Result, in_top
+from resnet.hardware.placement import Place
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())

@@ -13,14 +13,14 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet.config import Config
+from resnet.config.config import Config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.distributed import Communicator
-from resnet.evaluate import Evaluator
-from resnet.placement import Place
-from resnet.stop_signals import Preempted
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.evaluator import Evaluator
+from resnet.hardware.placement import Place
+from resnet.runtime.preemption import Preempted
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())

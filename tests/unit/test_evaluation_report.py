@@ -5,7 +5,7 @@ from absl import logging
 
 from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport, check_json_file
-from resnet.evaluate import Result
+from resnet.evaluation.evaluator import Result
 
 RESULT = Result(top1=0.5, top5=0.75, loss=1.25, cross_entropy=1.0, count=8)
 

@@ -7,23 +7,16 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from resnet import (
-    digits_recipes,
-    explain,
-    explain_plot,
-    imagenet_recipes,
-    imagenette_recipes,
-    picture_file,
-    recipe_changes,
-    recipes,
-)
-from resnet.config import Config
-from resnet.recipe import RecipePhase
-from resnet.resolve import resolve
-from resnet.schedules import Schedule
+from resnet.config.config import Config
+from resnet.config.recipe import RecipePhase
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
+from resnet.metrics import figure_file
+from resnet.recipes import changes as recipe_changes
+from resnet.recipes import digits, explain, explain_plot, imagenet, imagenette, registry
 
 PROGRAM = Path(explain.__file__).with_name("resnet_main.py")
-COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
+COLLAPSE = imagenet.COLLAPSE_72EP_4K
 
 
 def resolved(recipe=COLLAPSE, **given) -> Config:
@@ -79,7 +72,7 @@ def test_what_is_changed_is_told():
 
 
 def test_steps_that_drop_are_told_one_by_one():
-    (when, _) = row(told(imagenet_recipes.GOYAL_90EP_8K, 256), "train")
+    (when, _) = row(told(imagenet.GOYAL_90EP_8K, 256), "train")
     assert when.endswith("0.1 > 3.196 > 3.2 > 0.32 > 0.032 > 0.0032")
 
 
@@ -87,7 +80,7 @@ def test_a_drop_is_told_of_the_phase_that_it_is_in():
     rates = Schedule(peak_value=1.0, decay="steps", boundaries=(4, 5))
     first = RecipePhase(epochs=3, schedule=rates, name="first")
     recipe = dataclasses.replace(
-        digits_recipes.DIGITS, phases=(first, RecipePhase(epochs=3, name="second"))
+        digits.DIGITS, phases=(first, RecipePhase(epochs=3, name="second"))
     )
     text = told(recipe, 1)
     assert row(text, "first")[0].endswith("  1")
@@ -97,7 +90,7 @@ def test_a_drop_is_told_of_the_phase_that_it_is_in():
 def test_a_rate_that_comes_again_is_told_again():
     rates = Schedule(peak_value=1.0, init_value=0.5, warmup_length=1, end_value=0.5)
     recipe = dataclasses.replace(
-        digits_recipes.DIGITS,
+        digits.DIGITS,
         phases=(RecipePhase(epochs=4, schedule=rates, name="there_and_back"),),
         num_train_examples=64 * 10_000,
     )
@@ -107,7 +100,7 @@ def test_a_rate_that_comes_again_is_told_again():
 
 def test_parts_evaluations_and_averages_are_told():
     text = told(
-        imagenette_recipes.IMAGENETTE,
+        imagenette.IMAGENETTE,
         2,
         accumulation_steps=4,
         eval_every="2 epochs",
@@ -134,14 +127,14 @@ def test_bars_follow_the_curve():
 
 
 def test_bars_tell_the_highest_rate_and_show_the_lowest():
-    lines = told(imagenet_recipes.GOYAL_90EP_8K, 256).splitlines()
+    lines = told(imagenet.GOYAL_90EP_8K, 256).splitlines()
     (bars,) = [line for line in lines if line.startswith("learning rate")]
     assert bars.endswith("▁▁▁▁▁▁▁  up to 3.2")
 
 
 def test_all_recipes_are_listed_with_what_is_published():
-    lines = explain.list_recipes(list(recipes.RECIPES.values())).splitlines()
-    assert len(lines) == len(recipes.RECIPES) + 2
+    lines = explain.list_recipes(list(registry.RECIPES.values())).splitlines()
+    assert len(lines) == len(registry.RECIPES) + 2
     (line,) = [line for line in lines if line.startswith("lars_42ep_8k")]
     assert "8,192" in line
     assert "75.9 %" in line
@@ -149,7 +142,7 @@ def test_all_recipes_are_listed_with_what_is_published():
 
 def test_the_rates_are_drawn(tmp_path):
     picture = tmp_path / "plan.png"
-    picture_file.write(explain_plot.draw(resolved()), picture, "--explain_plot")
+    figure_file.write(explain_plot.draw(resolved()), picture, "--explain_plot")
     with Image.open(picture) as image:
         assert image.size == (990, 660)
 
@@ -175,7 +168,7 @@ def test_a_run_that_begins_later_is_told_and_drawn_from_there():
 
 
 def test_small_numbers_of_images_are_told_as_they_are():
-    (when, _) = row(told(digits_recipes.DIGITS, 2), "train")
+    (when, _) = row(told(digits.DIGITS, 2), "train")
     # 12 epochs of 1,437 are 269 steps and 28 images, which are left out.
     assert "  17,216  " in when
 
@@ -238,9 +231,7 @@ def test_a_reader_that_is_gone_is_no_error(what):
     ],
 )
 def test_the_first_checkpoints_and_the_last_are_told(every, steps):
-    assert steps in " ".join(
-        told(digits_recipes.DIGITS, 1, checkpoint_every=every).split()
-    )
+    assert steps in " ".join(told(digits.DIGITS, 1, checkpoint_every=every).split())
 
 
 def test_the_program_lists_the_recipes():

@@ -1,6 +1,6 @@
 import pytest
 
-from resnet import failure_file
+from resnet.watchdog import failure_file
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from resnet import failure_file, guard_channel, guard_link, process_facts
+from resnet.watchdog import client, failure_file, messages, proc
 
 RANK = """
 import mmap, os, sys, tempfile
-from resnet import temporary_folder
-from resnet.guard_link import WatchdogClient
-from resnet.placement import Place
+from resnet.watchdog import scratch_dir
+from resnet.watchdog.client import WatchdogClient
+from resnet.hardware.placement import Place
 rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
 os.chdir(model_dir)
 with open(memory, "wb+") as file:  # As MPI has.
@@ -28,7 +28,7 @@ with open(memory, "wb+") as file:  # As MPI has.
     mapped = mmap.mmap(file.fileno(), 4096)
 place = Place(rank, 2, rank, 2)
 link = WatchdogClient(place, "secret", float(stall_seconds), model_dir)
-temporary_folder.make()
+scratch_dir.make()
 tempfile.mkstemp()
 listens = "node0", ["127.0.0.1"], int(port)
 print(link.port if rank == 0 else link.connect(*listens), flush=True)
@@ -113,8 +113,8 @@ def watchdogs() -> list[int]:
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            is_own = f"{guard_channel.TOKEN_VARIABLE}=secret\0".encode() in environment
-            if is_own and b"resnet.guard" in command:
+            is_own = f"{messages.TOKEN_VARIABLE}=secret\0".encode() in environment
+            if is_own and b"resnet.watchdog.monitor" in command:
                 found.append(int(entry.name))
     return found
 
@@ -298,18 +298,18 @@ def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
 
 def test_a_process_that_is_stopped_is_seen_to_be(ranks):
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert not process_facts.process_is_stopped(process.pid)
+        assert not proc.process_is_stopped(process.pid)
         process.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
-        assert process_facts.process_is_stopped(process.pid)
+        assert proc.process_is_stopped(process.pid)
         process.kill()
-    assert not process_facts.process_is_stopped(process.pid)
+    assert not proc.process_is_stopped(process.pid)
 
 
 def test_shared_memory_that_this_process_has_mapped_is_known():
     memory = shared_memory.SharedMemory(create=True, size=100)
     try:
-        seen = process_facts.shared_memory()
+        seen = proc.shared_memory()
         assert f"/dev/shm/{memory.name}" in seen
     finally:
         memory.close()
@@ -317,7 +317,7 @@ def test_shared_memory_that_this_process_has_mapped_is_known():
 
 
 def test_a_host_knows_its_own_addresses():
-    addresses = guard_link.own_addresses()
+    addresses = client.own_addresses()
     assert "127.0.0.1" in addresses
     for one in addresses:
         socket.inet_aton(one)

@@ -8,20 +8,14 @@ import tensorflow as tf
 
 from data_prep.records import manifest
 from data_prep.records.tfrecord_format import frame_record
-from resnet import phases
-from resnet.config import Config
-from resnet.data import (
-    batches,
-    example_order,
-    input_pipeline,
-    mixing,
-    random_augment,
-    record_files,
-)
+from resnet.augmentation import mixing, random_augment
+from resnet.config import phases
+from resnet.config.config import Config
+from resnet.config.phases import Phase
+from resnet.data import batches, example_order, input_pipeline, record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
-from resnet.phases import Phase
 from tests.unit.seen_pictures import pixels
 
 NUM_EXAMPLES = 13

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet.config import Config
+from resnet.config.config import Config
 from resnet.data import example_order, input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Batch

@@ -8,14 +8,15 @@ import tensorflow as tf
 from absl import logging
 
 from data_prep.records import manifest
-from resnet import input_wait, metrics_file, train
-from resnet.config import Config, save_config
+from resnet import train
+from resnet.config.config import Config, save_config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import Communicator
-from resnet.input_wait import InputWait
-from resnet.placement import Place
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
+from resnet.metrics import input_wait, jsonl
+from resnet.metrics.input_wait import InputWait
 
 ALONE = Communicator(Place())
 
@@ -160,7 +161,7 @@ def test_a_training_says_that_it_waits_for_its_input(
     )
     shard = ExampleShard(records, 0, 1, 13)
     train.train_and_evaluate(config, shard, None, ALONE, 1)
-    lines = metrics_file.read(tmp_path / metrics_file.FILE)
+    lines = jsonl.read(tmp_path / jsonl.FILE)
     shares = [line["input_wait_share"] for line in lines]
     assert [line["step"] for line in lines] == [2, 4]
     # Behind its batch a step takes some 0.1 s here, and may take 2 s elsewhere.

@@ -2,7 +2,7 @@ import platform
 
 import pytest
 
-from resnet import installation
+from resnet.runtime import versions
 
 
 @pytest.fixture
@@ -15,10 +15,10 @@ def tree(tmp_path):
 
 
 def test_versions_are_those_that_are_installed():
-    found = installation.describe()
+    found = versions.describe()
     assert found["version of Python"] == platform.python_version()
     assert found["version of tensorflow"].startswith("2.")
-    assert set(found) >= {f"version of {name}" for name in installation.PACKAGES}
+    assert set(found) >= {f"version of {name}" for name in versions.PACKAGES}
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_versions_are_those_that_are_installed():
     ],
 )
 def test_every_change_of_the_code_changes_its_digest(tree, change):
-    before = installation.code_digest(tree)
+    before = versions.code_digest(tree)
     change(tree)
-    assert installation.code_digest(tree) != before
+    assert versions.code_digest(tree) != before
 
 
 def test_what_is_no_code_does_not_matter(tree):
-    before = installation.code_digest(tree)
+    before = versions.code_digest(tree)
     (tree / "resnet" / "code.pyc").write_bytes(b"")
     (tree / "notes.py").write_text("")
-    assert installation.code_digest(tree) == before
+    assert versions.code_digest(tree) == before

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import intervals
-from resnet.intervals import Interval
+from resnet.config import intervals
+from resnet.config.intervals import Interval
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from PIL import Image
 
 from eval import learning_curve
 from eval.learning_curve import Run
-from resnet import digits_recipes, metrics_file, picture_file
-from resnet.config import Config, save_config
-from resnet.resolve import resolve
+from resnet.config.config import Config, save_config
+from resnet.config.resolve import resolve
+from resnet.metrics import figure_file, jsonl
+from resnet.recipes import digits
 
 PROGRAM = pathlib.Path(learning_curve.__file__)
 TRAIN = [
-    metrics_file.make_line(
+    jsonl.make_line(
         "train",
         step,
         step / 10,
@@ -24,7 +25,7 @@ TRAIN = [
     for step in (10, 20, 30)
 ]
 EVAL = [
-    metrics_file.make_line(
+    jsonl.make_line(
         "eval", 30, 3.0, {"top1": 0.5, "top5": 0.75, "loss": 1.5, "count": 1234}
     )
 ]
@@ -34,7 +35,7 @@ EVAL = [
 def config(tmp_path) -> Config:
     """Settings that are saved in a folder of their own."""
     config = resolve(
-        digits_recipes.DIGITS,
+        digits.DIGITS,
         {
             "precision": "float32",
             "seed": 0,
@@ -55,8 +56,8 @@ def config(tmp_path) -> Config:
 
 
 def write_metrics(config: Config, lines) -> None:
-    path = pathlib.Path(config.model_dir, metrics_file.FILE)
-    path.write_text("".join(map(metrics_file.encode, lines)))
+    path = pathlib.Path(config.model_dir, jsonl.FILE)
+    path.write_text("".join(map(jsonl.encode, lines)))
 
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +90,7 @@ def drawn(axes: Axes) -> dict[str, list[tuple[float, float]]]:
 @pytest.mark.parametrize("lines", [TRAIN, TRAIN + EVAL, TRAIN[:1]])
 def test_a_png_is_drawn_with_and_without_evaluations(config, tmp_path, lines):
     picture = tmp_path / "new folder" / "curve.png"
-    picture_file.write(learning_curve.draw([Run(config, lines)]), picture, "--picture")
+    figure_file.write(learning_curve.draw([Run(config, lines)]), picture, "--picture")
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert image.size == (1320, 396)  # 12 x 3.6 inches of 110 dots.
@@ -114,7 +115,7 @@ def test_a_run_is_drawn_with_its_numbers(config):
 
 def test_several_runs_are_drawn_over_one_another_by_their_recipes(config):
     other = dataclasses.replace(config, recipe="mine")
-    average = [metrics_file.make_line("eval_ema", 30, 3.0, {"top1": 0.625})]
+    average = [jsonl.make_line("eval_ema", 30, 3.0, {"top1": 0.625})]
     runs = [Run(config, TRAIN + EVAL), Run(other, TRAIN + EVAL + average)]
     _, accuracy, rate = learning_curve.draw(runs).axes
     assert drawn(accuracy) == {
@@ -159,12 +160,12 @@ def test_an_older_run_shows_the_sum_and_says_so(config):
 def losses_of(config, train_losses, eval_losses) -> Axes:
     numbers = {"learning_rate": 0.1}
     lines = [
-        metrics_file.make_line("train", step, step / 10, {"loss": loss, **numbers})
+        jsonl.make_line("train", step, step / 10, {"loss": loss, **numbers})
         for step, loss in enumerate(train_losses, start=1)
     ]
     numbers = {"top1": 0.5, "top5": 0.75, "count": 1234}
     lines += [
-        metrics_file.make_line("eval", step, step / 10, {"loss": loss, **numbers})
+        jsonl.make_line("eval", step, step / 10, {"loss": loss, **numbers})
         for step, loss in enumerate(eval_losses, start=1)
     ]
     return learning_curve.draw([Run(config, lines)]).axes[0]
@@ -201,7 +202,7 @@ def test_runs_of_one_recipe_are_called_by_their_folders(config):
 
 def test_the_suffix_says_the_format(config, tmp_path):
     figure = learning_curve.draw([Run(config, TRAIN)])
-    picture_file.write(figure, tmp_path / "curve.svg", "--picture")
+    figure_file.write(figure, tmp_path / "curve.svg", "--picture")
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 
 
@@ -228,7 +229,7 @@ def test_without_metrics_it_says_so(config):
 
 
 def test_without_a_run_it_says_so(tmp_path):
-    (tmp_path / metrics_file.FILE).write_text(metrics_file.encode(TRAIN[0]))
+    (tmp_path / jsonl.FILE).write_text(jsonl.encode(TRAIN[0]))
     assert_refused(run(f"--model_dir={tmp_path}"), "config.json")
     assert_refused(run(), "--model_dir is required")
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from data_prep.errors import UserError
-from resnet import metrics_file
-from resnet.metrics_log import MetricsLog
+from resnet.metrics import jsonl
+from resnet.metrics.log import MetricsLog
 
 TRAIN = {"loss": 2.0, "learning_rate": 0.1, "images_per_second": 30.5}
 EVAL = {"top1": 0.5, "top5": 0.75, "loss": 1.5, "count": 50_000}
@@ -23,7 +23,7 @@ def write_steps(model_dir, start_step: int, steps) -> None:
 
 
 def steps_in(model_dir) -> list[int]:
-    return [one["step"] for one in metrics_file.read(model_dir / metrics_file.FILE)]
+    return [one["step"] for one in jsonl.read(model_dir / jsonl.FILE)]
 
 
 def test_each_line_is_one_json_object(tmp_path):
@@ -47,7 +47,7 @@ def test_a_line_is_in_the_file_before_the_log_is_closed(tmp_path):
 
 def test_what_is_read_is_what_was_written(tmp_path):
     write_steps(tmp_path, 0, [1, 2])
-    assert metrics_file.read(tmp_path / metrics_file.FILE) == [
+    assert jsonl.read(tmp_path / jsonl.FILE) == [
         {"kind": "train", "step": step, "epoch": step / 10, **TRAIN, "loss": step}
         for step in (1, 2)
     ]
@@ -72,7 +72,7 @@ def test_an_evaluation_that_will_be_done_again_is_dropped(
         log.write(kind, 2, 0.2, TRAIN)
     log.close()
     MetricsLog(tmp_path, 2, rank=0, was_evaluated=was_evaluated).close()
-    found = metrics_file.read(tmp_path / metrics_file.FILE)
+    found = jsonl.read(tmp_path / jsonl.FILE)
     kept = [(line["kind"], line["step"]) for line in found]
     assert kept == [("eval", 1), *((kind, 2) for kind in kinds)]
 
@@ -86,7 +86,7 @@ def test_going_on_keeps_all_lines(tmp_path):
 @pytest.mark.parametrize("cut", ["", "{", '{"kind": "train", "step": 3', '{"a": 1}'])
 def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
     write_steps(tmp_path, 0, [1, 2])
-    with (tmp_path / metrics_file.FILE).open("a") as file:
+    with (tmp_path / jsonl.FILE).open("a") as file:
         file.write(cut)
     assert steps_in(tmp_path) == [1, 2]
     write_steps(tmp_path, 2, [3])
@@ -109,7 +109,7 @@ def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
 )
 def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog, damage):
     write_steps(tmp_path, 0, [1, 2])
-    path = tmp_path / metrics_file.FILE
+    path = tmp_path / jsonl.FILE
     first, second, _ = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([first, damage, damage, second, b""]))
     write_steps(tmp_path, 2, [3])
@@ -125,7 +125,7 @@ def test_without_damage_nothing_is_warned_of(tmp_path, caplog):
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path):
-    (tmp_path / metrics_file.FILE).mkdir()
+    (tmp_path / jsonl.FILE).mkdir()
     with pytest.raises(UserError, match=r"can't be read and written: Is a directory"):
         MetricsLog(tmp_path, 0, rank=0)
 
@@ -151,7 +151,7 @@ def test_other_ranks_write_nothing(tmp_path):
 
 
 def test_floats_keep_seven_digits_and_other_numbers_all():
-    line = metrics_file.make_line(
+    line = jsonl.make_line(
         "eval",
         123_456_789,
         1 / 3,
@@ -166,7 +166,7 @@ def test_floats_keep_seven_digits_and_other_numbers_all():
         "count": 123_456_789,
         "bad": math.inf,
     }
-    assert metrics_file.encode({"step": 1}) == '{"step": 1}\n'
+    assert jsonl.encode({"step": 1}) == '{"step": 1}\n'
 
 
 def events(folder) -> dict[tuple[str, int], float]:

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from data_prep.records import manifest
 from resnet import native
-from resnet.config import Config
-from resnet.data import augmentation_names, input_pipeline, record_files
+from resnet.augmentation import names
+from resnet.config.config import Config
+from resnet.data import input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements
 from resnet.data.record_files import RecordFiles
 from tests.unit.changed_settings import changed
@@ -103,11 +104,8 @@ def eval_batches(records: RecordFiles, config: Config) -> list:
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        *(
-            (train_batches, "augmentation", one)
-            for one in augmentation_names.AUGMENTATIONS
-        ),
-        *((eval_batches, "eval_crop", one) for one in augmentation_names.EVAL_CROPS),
+        *((train_batches, "augmentation", one) for one in names.AUGMENTATIONS),
+        *((eval_batches, "eval_crop", one) for one in names.EVAL_CROPS),
     ],
 )
 def test_batches_with_and_without_the_library_agree(

@@ -13,7 +13,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet import cpu_features, native
+from resnet import native
+from resnet.hardware import cpu_features
 from resnet.models import normalization
 
 TYPES = [tf.float32, tf.bfloat16]

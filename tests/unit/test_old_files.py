@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from data_prep.errors import UserError
-from resnet import dataclass_json, recipe_file, recipes
-from resnet.config import (
+from resnet.config import dataclass_json
+from resnet.config.config import (
     CONFIG_FILE,
     config_from_json,
     differences,
@@ -18,9 +18,10 @@ from resnet.config import (
     refuse_other,
     save_config,
 )
-from resnet.recipe import Recipe, RecipePhase
-from resnet.resolve import resolve
-from resnet.schedules import Schedule
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
+from resnet.recipes import json_file, registry
 from tests.unit import small_recipe_file
 
 # Settings that earlier versions wrote.
@@ -64,7 +65,7 @@ OLD_RECIPE: dict[str, Any] = {
 def resolved_again(name: str):
     """Returns what the recipe of a stored run and the flags of that run give now."""
     old = load_config(str(STORED / name))
-    recipe = recipes.get(old.recipe)
+    recipe = registry.get(old.recipe)
     overrides = {
         field: getattr(old, field)
         for field in ("precision", "eval_every", "data_dir", "model_dir", "ema_decay")
@@ -105,7 +106,7 @@ def test_settings_in_a_checkpoint_are_read_like_the_file():
 
 
 def test_an_old_recipe_file_is_read(tmp_path):
-    assert recipe_file.read(small_recipe_file.write(tmp_path, OLD_RECIPE)) == Recipe(
+    assert json_file.read(small_recipe_file.write(tmp_path, OLD_RECIPE)) == Recipe(
         name="old",
         source="a test",
         model="resnet18",
@@ -140,14 +141,14 @@ def test_an_old_recipe_file_is_read(tmp_path):
 
 def test_an_old_file_may_change_a_named_recipe(tmp_path):
     contents = {"based_on": "imagenette", "name": "mine", "batch_norm_decay": 0.9}
-    found = recipe_file.read(small_recipe_file.write(tmp_path, contents))
+    found = json_file.read(small_recipe_file.write(tmp_path, contents))
     assert found.batch_norm_momentum == 0.9
 
 
 def test_a_field_by_its_old_and_its_new_name_is_refused(tmp_path):
     contents = {**OLD_RECIPE, "batch_norm_momentum": 0.9}
     with pytest.raises(UserError) as caught:
-        recipe_file.read(small_recipe_file.write(tmp_path, contents))
+        json_file.read(small_recipe_file.write(tmp_path, contents))
     assert "'batch_norm_momentum' of the recipe is there twice" in str(caught.value)
 
 
@@ -155,7 +156,7 @@ def test_a_wrong_value_of_an_old_field_is_refused(tmp_path):
     phase = {"epochs": 3, "rates": {"peak": 0.5, "decays_from_start": "yes"}}
     contents = {**OLD_RECIPE, "train_epochs": 3, "phases": [phase]}
     with pytest.raises(UserError, match=r"'decays_from_start' of .* must be a bool"):
-        recipe_file.read(small_recipe_file.write(tmp_path, contents))
+        json_file.read(small_recipe_file.write(tmp_path, contents))
 
 
 def test_a_stored_curve_is_read(tmp_path):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet.config.step_settings import StepSettings
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
-from resnet.step_settings import StepSettings
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet import phases
-from resnet.phases import Phase
-from resnet.schedules import Schedule
+from resnet.config import phases
+from resnet.config.phases import Phase
+from resnet.config.schedules import Schedule
 
 
 def falling(peak: float, decay_end: int) -> Schedule:

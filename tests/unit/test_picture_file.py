@@ -2,7 +2,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from data_prep.errors import UserError
-from resnet import picture_file
+from resnet.metrics import figure_file
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from resnet import picture_file
 )
 def test_the_suffix_says_the_format(tmp_path, suffix, begin):
     picture = tmp_path / "new folder" / f"one{suffix}"
-    picture_file.write(Figure(), picture, "--picture")
+    figure_file.write(Figure(), picture, "--picture")
     assert picture.read_bytes().startswith(begin)
     assert list(picture.parent.iterdir()) == [picture]
 
@@ -19,7 +19,7 @@ def test_the_suffix_says_the_format(tmp_path, suffix, begin):
 @pytest.mark.parametrize("name", ["one.doc", "one", "one.PNG", ".png"])
 def test_another_suffix_is_refused(tmp_path, name):
     with pytest.raises(UserError) as caught:
-        picture_file.write(Figure(), tmp_path / name, "--picture")
+        figure_file.write(Figure(), tmp_path / name, "--picture")
     assert str(caught.value) == (
         f"--picture must end in .png, .svg or .pdf; got {tmp_path / name}"
     )
@@ -28,4 +28,4 @@ def test_another_suffix_is_refused(tmp_path, name):
 def test_a_file_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="the file of --picture can't be written"):
-        picture_file.write(Figure(), tmp_path / "file" / "one.png", "--picture")
+        figure_file.write(Figure(), tmp_path / "file" / "one.png", "--picture")

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet import picture_views, view_names
+from resnet.evaluation import test_time_augmentation, view_names
 
 NUM_CLASSES = 7
 
@@ -34,7 +34,7 @@ def logits_of(model: keras.Model, images: np.ndarray) -> np.ndarray:
 
 
 def test_every_name_is_known():
-    assert {one: picture_views.num_views(one) for one in view_names.VIEWS} == {
+    assert {one: test_time_augmentation.num_views(one) for one in view_names.VIEWS} == {
         "center": 1,
         "flip": 2,
         "five_crops": 5,
@@ -44,20 +44,20 @@ def test_every_name_is_known():
 
 def test_the_center_is_what_the_network_says_to_the_bit(model):
     images = tf.random.stateless_normal([3, 4, 5, 3], (1, 2))
-    ours = picture_views.predict(model, images, "center")
+    ours = test_time_augmentation.predict(model, images, "center")
     np.testing.assert_array_equal(ours, model(images, training=False))
 
 
 @pytest.mark.parametrize("views", ["flip", "five_crops", "ten_crops"])
 def test_several_views_are_the_mean_of_their_probabilities(model, views):
-    crops = picture_views.num_crops(views)
+    crops = test_time_augmentation.num_crops(views)
     images = np.random.default_rng(1).normal(size=(3, crops, 4, 5, 3))
     given = images[:, 0] if views == "flip" else images
-    ours = picture_views.predict(model, tf.constant(given, tf.float32), views)
+    ours = test_time_augmentation.predict(model, tf.constant(given, tf.float32), views)
     seen = images
     if views != "five_crops":
         seen = np.concatenate([images, images[:, :, :, ::-1]], axis=1)
-    assert seen.shape[1] == picture_views.num_views(views)
+    assert seen.shape[1] == test_time_augmentation.num_views(views)
     expected = softmax(logits_of(model, seen)).mean(1)
     # Logits of up to some 20 in float32, whose rounding is a factor of the result.
     np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
@@ -73,7 +73,9 @@ def test_the_order_of_the_views_does_not_matter(data, views):
     )
     order = data.draw(st.permutations(range(views)))
     ours, expected = (
-        picture_views.log_mean_probabilities(tf.constant(one[np.newaxis])).numpy()
+        test_time_augmentation.log_mean_probabilities(
+            tf.constant(one[np.newaxis])
+        ).numpy()
         for one in (logits, logits[order])
     )
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
@@ -84,11 +86,11 @@ def test_the_order_of_the_views_does_not_matter(data, views):
 
 def test_probabilities_too_small_for_a_float32_keep_their_logarithm():
     logits = tf.constant([[[0.0, 300.0], [0.0, 400.0]]])
-    ours = picture_views.log_mean_probabilities(logits).numpy()
+    ours = test_time_augmentation.log_mean_probabilities(logits).numpy()
     # Half of exp(-300), and nearly 1.
     np.testing.assert_allclose(ours, [[-300 - np.log(2), 0]], rtol=1e-6, atol=1e-6)
 
 
 def test_a_view_that_is_no_number_makes_the_mean_none():
     logits = tf.constant([[[0.0, 1.0], [np.nan, 1.0]]])
-    assert np.isnan(picture_views.log_mean_probabilities(logits)).all()
+    assert np.isnan(test_time_augmentation.log_mean_probabilities(logits)).all()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import placement
-from resnet.placement import Place, Threads
+from resnet.hardware import placement
+from resnet.hardware.placement import Place, Threads
 
 HYDRA = {
     "PMI_RANK": "5",

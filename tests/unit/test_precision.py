@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet import precision
-from resnet.distributed import Communicator
-from resnet.placement import Place
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
+from resnet.runtime import precision
 
 ALONE = Communicator(Place())
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from resnet.data import preprocessing
-from resnet.data.augmentation_names import AUGMENTATIONS, EVAL_CROPS
+from resnet.augmentation import preprocessing
+from resnet.augmentation.names import AUGMENTATIONS, EVAL_CROPS
 from tests.unit.seen_pictures import (
     assert_shows,
     decoded,

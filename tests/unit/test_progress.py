@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from resnet import progress
-from resnet.config import Config
-from resnet.progress import Progress, ends_at_a_terminal, format_duration
+from resnet.config.config import Config
+from resnet.metrics import progress
+from resnet.metrics.progress import Progress, ends_at_a_terminal, format_duration
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Who may import what: the directions of the tree, read from the source."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +13,17 @@ MAINS = {
     "eval.resnet_eval",
     "eval.learning_curve",
     "eval.benchmark",
-    "eval.benchmark_input",
-    "eval.benchmark_scale",
-    "eval.benchmark_checkpoint",
+    "eval.benchmarking.input_rate",
+    "eval.benchmarking.imagenet_scale",
+    "eval.benchmarking.checkpoint_cost",
     "launch.place_shards",
     "launch.supervise",
-    "resnet.guard",
+    "resnet.watchdog.monitor",
     "data_prep.imagenet_to_tfrecords",
     "data_prep.digits",
 }
+# The watchdog's program has the rules of its package.
+PROGRAMS = MAINS - {"resnet.watchdog.monitor"}
 # What data_prep offers to the other packages: path prefixes, no TensorFlow below them.
 DATA_PREP_SHARED = {
     "data_prep.records",
@@ -46,6 +49,83 @@ DATA_PREP_DIRECTIONS = {
         "data_prep.sources",
     },
 }
+# What each package of resnet may import of resnet, as path prefixes.
+RESNET_DIRECTIONS = {
+    "resnet.hardware": set(),
+    "resnet.native": {"resnet.hardware"},
+    "resnet.augmentation": {"resnet.native"},
+    "resnet.models": {"resnet.native"},
+    "resnet.config": {"resnet.augmentation.names", "resnet.models.names"},
+    "resnet.recipes": {"resnet.config"},
+    "resnet.optim": {"resnet.config", "resnet.native"},
+    "resnet.watchdog": {"resnet.hardware"},
+    "resnet.distributed": {"resnet.hardware", "resnet.watchdog"},
+    "resnet.data": {
+        "resnet.augmentation",
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.hardware",
+        "resnet.native",
+    },
+    "resnet.train_state": {
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.models",
+        "resnet.optim",
+    },
+    "resnet.metrics": {"resnet.config", "resnet.distributed", "resnet.train_state"},
+    "resnet.runtime": {
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.hardware",
+        "resnet.metrics",
+        "resnet.models",
+        "resnet.watchdog",
+    },
+    "resnet.checkpoint": {
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.runtime",
+        "resnet.train_state",
+    },
+    "resnet.evaluation": {
+        "resnet.checkpoint",
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.metrics",
+        "resnet.optim",
+        "resnet.runtime",
+        "resnet.train_state",
+    },
+    "resnet.train_step": {
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.optim",
+        "resnet.train_state",
+    },
+    "resnet.train": {
+        "resnet.checkpoint",
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.evaluation",
+        "resnet.metrics",
+        "resnet.runtime",
+        "resnet.train_state",
+        "resnet.train_step",
+    },
+    "resnet.setting_flags": {"resnet.config"},
+    "resnet.shared_flags": {"resnet.config", "resnet.setting_flags"},
+    "resnet.train_flags": {
+        "resnet.config",
+        "resnet.recipes",
+        "resnet.setting_flags",
+        "resnet.shared_flags",
+    },
+}
 # What each folder may take from the others, as path prefixes; None: everything.
 DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
     "data_prep": {},
@@ -58,47 +138,46 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
         "resnet": {
             "resnet.config",
             "resnet.recipes",
-            "resnet.schedules",
-            "resnet.placement",
+            "resnet.hardware",
             "resnet.shared_flags",
-            "resnet.checkpoint_folders",
-            "resnet.checkpoint_retention",
-            "resnet.failure_file",
-            "resnet.stop_signals",
+            "resnet.checkpoint.step_dirs",
+            "resnet.checkpoint.retention",
+            "resnet.watchdog.failure_file",
+            "resnet.runtime.preemption",
         },
         "data_prep": {"data_prep.errors", "data_prep.records.manifest"},
     },
 }
 # Read before TensorFlow is imported, or on machines without it.
 WITHOUT_TENSORFLOW = {
-    "resnet.placement",
-    "resnet.config",
-    "resnet.phases",
-    "resnet.recipe",
-    "resnet.recipe_changes",
-    "resnet.recipe_file",
-    "resnet.recipes",
-    "resnet.resolve",
-    "resnet.settings",
-    "resnet.dataclass_json",
-    "resnet.view_names",
-    "resnet.data.augmentation_names",
-    "resnet.schedules",
-    "resnet.setting_bounds",
+    "resnet.hardware.placement",
+    "resnet.config.config",
+    "resnet.config.phases",
+    "resnet.config.recipe",
+    "resnet.recipes.changes",
+    "resnet.recipes.json_file",
+    "resnet.recipes.registry",
+    "resnet.config.resolve",
+    "resnet.config.settings",
+    "resnet.config.dataclass_json",
+    "resnet.evaluation.view_names",
+    "resnet.augmentation.names",
+    "resnet.config.schedules",
+    "resnet.config.bounds",
     "resnet.data.example_order",
-    "resnet.checkpoint_folders",
-    "resnet.checkpoint_integrity",
-    "resnet.checkpoint_retention",
-    "resnet.intervals",
+    "resnet.checkpoint.step_dirs",
+    "resnet.checkpoint.integrity",
+    "resnet.checkpoint.retention",
+    "resnet.config.intervals",
     "resnet.models.names",
-    "resnet.failure_file",
-    "resnet.guard",
-    "resnet.process_facts",
-    "resnet.installation",
-    "resnet.run_lock",
-    "resnet.stalls",
-    "resnet.stop_signals",
-    "resnet.temporary_folder",
+    "resnet.watchdog.failure_file",
+    "resnet.watchdog.monitor",
+    "resnet.watchdog.proc",
+    "resnet.runtime.versions",
+    "resnet.runtime.run_lock",
+    "resnet.watchdog.stalls",
+    "resnet.runtime.preemption",
+    "resnet.watchdog.scratch_dir",
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
 FLAG_READERS = MAINS | {
@@ -124,7 +203,7 @@ SOURCES = {
 def imports_of(name: str, source: str, modules: set[str]) -> set[str]:
     """Returns the full names of the modules that a source imports, at any depth.
 
-    `from resnet import config` counts as `resnet.config` if that is a module, else as
+    `from resnet import train` counts as `resnet.train` if that is a module, else as
     `resnet`; relative imports are spelled out, and `import_module("x")` counts too.
     """
     found = set()
@@ -224,15 +303,35 @@ def test_folders_import_only_downwards():
     assert wrong == []
 
 
-def test_packages_of_data_prep_import_only_downwards():
-    wrong = []
-    for name in (n for n in SOURCES if top(n) == "data_prep" and n not in MAINS):
-        own = next((p for p in DATA_PREP_DIRECTIONS if is_below(name, {p})), name)
-        allowed = {own} | DATA_PREP_DIRECTIONS.get(own, set())
-        for imported in IMPORTS[name]:
-            if top(imported) == "data_prep" and not is_below(imported, allowed):
-                wrong.append(f"{name} imports {imported}")
-    assert wrong == []
+def test_packages_import_only_downwards():
+    for package, directions in (
+        ("data_prep", DATA_PREP_DIRECTIONS),
+        ("resnet", RESNET_DIRECTIONS),
+    ):
+        wrong = []
+        for name in SOURCES:
+            if top(name) != package or name == package or name in PROGRAMS:
+                continue
+            own = next((p for p in directions if is_below(name, {p})), name)
+            allowed = {own} | directions.get(own, set())
+            for imported in IMPORTS[name]:
+                if top(imported) == package and not is_below(imported, allowed):
+                    wrong.append(f"{name} imports {imported}")
+        assert wrong == []
+
+
+def test_no_packages_import_each_other():
+    """Also not through others, nor inside functions or for annotations only."""
+    parts = {**DATA_PREP_DIRECTIONS, **RESNET_DIRECTIONS}
+
+    def part_of(name: str) -> str:
+        return next((p for p in parts if is_below(name, {p})), name)
+
+    graph: dict[str, set[str]] = {}
+    for name, imports in IMPORTS.items():
+        others = {part_of(one) for one in imports if one in SOURCES} - {part_of(name)}
+        graph.setdefault(part_of(name), set()).update(others)
+    list(graphlib.TopologicalSorter(graph).static_order())  # Else raises CycleError.
 
 
 def test_nobody_imports_a_program():
@@ -240,7 +339,10 @@ def test_nobody_imports_a_program():
 
 
 def test_only_their_owners_import_horovod_and_mpi4py():
-    owners = {"horovod": {"resnet.collectives"}, "mpi4py": {"resnet.distributed"}}
+    owners = {
+        "horovod": {"resnet.distributed.collectives"},
+        "mpi4py": {"resnet.distributed.communicator"},
+    }
     for library, owner in owners.items():
         importers = {name for name in IMPORTS if library in map(top, IMPORTS[name])}
         assert importers <= owner

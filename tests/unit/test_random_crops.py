@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.data import preprocessing
+from resnet.augmentation import preprocessing
 from tests.unit.seen_pictures import (
     decoded,
     jpeg,

@@ -11,15 +11,15 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet.config import Config
+from resnet.config.config import Config
 from resnet.data import batches, record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.distributed import Communicator
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.precise_bn import PreciseBN
+from resnet.hardware.placement import Place
 from resnet.models import layers
-from resnet.placement import Place
-from resnet.recalibration import PreciseBN
-from resnet.stop_signals import Preempted
+from resnet.runtime.preemption import Preempted
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(Place())

@@ -1,20 +1,14 @@
 import dataclasses
 from typing import Any
 
-from resnet import (
-    cifar10_recipes,
-    digits_recipes,
-    imagenet_recipes,
-    imagenette_recipes,
-    recipe_changes,
-    recipes,
-)
-from resnet.recipe import Recipe
-from resnet.resolve import resolve
-from resnet.schedules import Schedule
+from resnet.config.recipe import Recipe
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
+from resnet.recipes import changes as recipe_changes
+from resnet.recipes import cifar10, digits, imagenet, imagenette, registry
 
-TPU = imagenet_recipes.TPU_90EP_24K
-COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
+TPU = imagenet.TPU_90EP_24K
+COLLAPSE = imagenet.COLLAPSE_72EP_4K
 NUM_IMAGENET = 1_281_167
 
 
@@ -34,7 +28,7 @@ def changes(
 
 
 def test_of_the_published_run_there_is_nothing_to_say():
-    for recipe in recipes.RECIPES.values():
+    for recipe in registry.RECIPES.values():
         batch, examples = recipe.global_batch_size, recipe.num_train_examples
         assert changes(recipe, batch, examples) == []
     assert changes(TPU, 24_576, NUM_IMAGENET, train_steps=4680) == []
@@ -58,7 +52,7 @@ def test_a_start_that_does_not_scale_is_no_more_than_the_peak():
 
 
 def test_a_start_that_scales_is_no_exception():
-    change, _ = changes(cifar10_recipes.CIFAR10, 256, 50_000, num_ranks=1)
+    change, _ = changes(cifar10.CIFAR10, 256, 50_000, num_ranks=1)
     assert change.endswith("the learning rates are multiplied by 0.5")
 
 
@@ -72,7 +66,7 @@ def test_a_peak_that_is_given_is_not_scaled():
 
 
 def test_rates_without_a_rule():
-    assert changes(imagenet_recipes.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
+    assert changes(imagenet.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
         "global batch size 4,096 instead of 8,192: the number of steps is divided by"
         " 0.5,"
         " the learning rates are not scaled, since the source has no rule for that"
@@ -80,7 +74,7 @@ def test_rates_without_a_rule():
 
 
 def test_rates_by_the_root_of_the_batch():
-    (change,) = changes(imagenette_recipes.IMAGENETTE_LARS, 16, 9469)
+    (change,) = changes(imagenette.IMAGENETTE_LARS, 16, 9469)
     assert change.endswith("the learning rates are multiplied by 0.5")
 
 
@@ -92,7 +86,7 @@ def test_other_ranks_and_parts_normalize_over_other_batches():
         " a rank, instead of 48"
     ]
     # Of this project's own recipes none is said to need a number of ranks.
-    assert changes(imagenette_recipes.IMAGENETTE, 64, 9469, num_ranks=4) == []
+    assert changes(imagenette.IMAGENETTE, 64, 9469, num_ranks=4) == []
 
 
 def test_another_length_and_what_it_does_to_the_warm_up():
@@ -103,7 +97,7 @@ def test_another_length_and_what_it_does_to_the_warm_up():
         "0.1 times the length of the recipe, in each phase and its warmup"
     ]
     # 36 of 12 epochs, whatever the batch.
-    assert changes(digits_recipes.DIGITS, 64, 1437, train_epochs=36.0) == [
+    assert changes(digits.DIGITS, 64, 1437, train_epochs=36.0) == [
         "3 times the length of the recipe; the warmup keeps its length"
     ]
 
@@ -116,7 +110,7 @@ def test_what_is_given():
         "mixup = 0.2 as given instead of 0.0",
     ]
     given = {"ema_decay": 0.9, "optimizer": "momentum", "model": "resnet50"}
-    lars = imagenet_recipes.LARS_40EP_4K
+    lars = imagenet.LARS_40EP_4K
     assert changes(lars, 4096, NUM_IMAGENET, **given) == [
         "optimizer = momentum as given instead of lars: the learning rates are not"
         " adjusted, so retune them for this optimizer",
@@ -157,9 +151,7 @@ def test_a_recipe_without_a_warm_up_keeps_none():
 
 
 def test_a_peak_below_the_start_lowers_that_too():
-    assert changes(
-        imagenette_recipes.IMAGENETTE, 64, 9469, peak_learning_rate=0.005
-    ) == [
+    assert changes(imagenette.IMAGENETTE, 64, 9469, peak_learning_rate=0.005) == [
         "peak_learning_rate = 0.005 as given: the learning rate of step 0 is lowered to"
         " it too, since the rate can't fall in a warmup"
     ]
@@ -167,7 +159,7 @@ def test_a_peak_below_the_start_lowers_that_too():
 
 def test_a_start_without_a_warm_up_is_said_to_be_none():
     given = {"base_learning_rate": 0.001, "peak_learning_rate": 0.05, "warmup_steps": 0}
-    assert changes(imagenette_recipes.IMAGENETTE, 64, 9469, **given)[0] == (
+    assert changes(imagenette.IMAGENETTE, 64, 9469, **given)[0] == (
         "base_learning_rate = 0.001 as given; it is not used, since there is no warmup"
     )
 
@@ -181,12 +173,12 @@ def test_a_recipe_of_momentum_keeps_the_form_of_its_momentum_with_lars():
 
 
 def test_the_peak_follows_a_start_that_is_given():
-    recipe = imagenette_recipes.IMAGENETTE  # From 0.01 to 0.025.
+    recipe = imagenette.IMAGENETTE  # From 0.01 to 0.025.
     assert changes(recipe, 64, 9469, base_learning_rate=0.1) == [
         "base_learning_rate = 0.1 as given: the peak learning rate changes in"
         " proportion,"
         " to 0.25"
     ]
-    assert changes(cifar10_recipes.CIFAR10, 512, 50_000, base_learning_rate=0.2) == [
+    assert changes(cifar10.CIFAR10, 512, 50_000, base_learning_rate=0.2) == [
         "base_learning_rate = 0.2 as given: the peak learning rate stays"
     ]

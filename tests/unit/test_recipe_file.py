@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from data_prep.errors import UserError
-from resnet import digits_recipes, imagenette_recipes, recipe_file
-from resnet.recipe import Recipe, RecipePhase
-from resnet.resolve import resolve
-from resnet.schedules import Schedule
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
+from resnet.recipes import digits, imagenette, json_file
 from tests.unit import small_recipe_file
 from tests.unit.small_recipe_file import SMALL
 
@@ -73,7 +73,7 @@ def write(tmp_path) -> Callable[[object], pathlib.Path]:
 
 
 def test_every_field_can_be_written(write):
-    assert recipe_file.read(write(WHOLE)) == Recipe(
+    assert json_file.read(write(WHOLE)) == Recipe(
         name="whole",
         source="a test",
         model="resnet18",
@@ -136,11 +136,11 @@ def test_what_is_not_written_is_as_recipes_are(write):
         num_train_examples=40,
         phases=(RecipePhase(epochs=3.0, schedule=Schedule(peak_value=0.5)),),
     )
-    assert recipe_file.read(write(SMALL)) == expected
+    assert json_file.read(write(SMALL)) == expected
 
 
 def test_a_recipe_in_a_file_resolves(write):
-    config = resolve(recipe_file.read(write(WHOLE)), {}, 80, ("a", "b"))
+    config = resolve(json_file.read(write(WHOLE)), {}, 80, ("a", "b"))
     assert config.recipe == "whole"
     assert [phase.num_steps for phase in config.phases] == [30, 25]
     first, second = config.phases
@@ -150,18 +150,18 @@ def test_a_recipe_in_a_file_resolves(write):
 
 
 def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
-    assert recipe_file.get(str(write(SMALL))).name == "small"
-    assert recipe_file.get("digits") is digits_recipes.DIGITS
+    assert json_file.get(str(write(SMALL))).name == "small"
+    assert json_file.get("digits") is digits.DIGITS
     with pytest.raises(UserError, match=r"or a recipe file, \*.json; got 'mine'"):
-        recipe_file.get("mine")
+        json_file.get("mine")
 
 
 def test_a_file_may_change_a_named_recipe(write):
-    found = recipe_file.read(
+    found = json_file.read(
         write({"based_on": "imagenette", "name": "mine", "ema_decay": 0.99})
     )
     expected = {
-        **vars(imagenette_recipes.IMAGENETTE),
+        **vars(imagenette.IMAGENETTE),
         "name": "mine",
         "ema_decay": 0.99,
         # What is said of the source is said of its own numbers.
@@ -175,7 +175,7 @@ def test_a_file_may_change_a_named_recipe(write):
 def test_a_changed_recipe_has_the_phases_of_the_file_only(write):
     phase = {"epochs": 2, "schedule": {"peak_value": 0.25}}
     contents = {"based_on": "imagenette", "name": "mine", "phases": [phase]}
-    found = recipe_file.read(write(contents))
+    found = json_file.read(write(contents))
     assert found.phases == (
         RecipePhase(epochs=2.0, schedule=Schedule(peak_value=0.25)),
     )  # No label smoothing.
@@ -184,4 +184,4 @@ def test_a_changed_recipe_has_the_phases_of_the_file_only(write):
 
 def test_a_changed_recipe_may_have_a_source_of_its_own(write):
     contents = {"based_on": "digits", "name": "mine", "source": "the office"}
-    assert recipe_file.read(write(contents)).source == "the office"
+    assert json_file.read(write(contents)).source == "the office"

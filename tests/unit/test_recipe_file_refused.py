@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from data_prep.errors import UserError
-from resnet import recipe_file
-from resnet.resolve import resolve
+from resnet.config.resolve import resolve
+from resnet.recipes import json_file
 from tests.unit import small_recipe_file
 from tests.unit.small_recipe_file import SMALL
 
@@ -25,7 +25,7 @@ def refusal(write) -> Callable[..., str]:
     def refusal(contents: object) -> str:
         path = write(contents)
         with pytest.raises(UserError) as caught:
-            recipe_file.read(path)
+            json_file.read(path)
         sentence = str(caught.value)
         assert sentence.startswith(f"{path} is not a recipe: ")
         return sentence.removeprefix(f"{path} is not a recipe: ")
@@ -200,7 +200,7 @@ def test_phases_must_add_up_to_the_length_that_is_stated(refusal, write):
         "its phases must add up to the train_epochs that it states, 4; they are 3"
         " epochs long"
     )
-    assert recipe_file.read(write({**SMALL, "train_epochs": 3.0005})).name == "small"
+    assert json_file.read(write({**SMALL, "train_epochs": 3.0005})).name == "small"
 
 
 def test_the_first_phase_needs_rates(refusal):
@@ -299,7 +299,7 @@ def test_drops_lie_within_the_epochs_of_their_rates(refusal, write, second, last
             ],
         }
 
-    assert recipe_file.read(write(contents(lasts - 0.5))).name == "small"
+    assert json_file.read(write(contents(lasts - 0.5))).name == "small"
     assert refusal(contents(lasts)) == (
         f"boundaries of the schedule of phase 'first' must lie within its {lasts}"
         " epochs;"
@@ -336,20 +336,20 @@ def test_anything_but_an_object_is_refused(refusal, text):
 def test_a_file_that_is_no_json_is_refused(write, text):
     path = write(text)
     with pytest.raises(UserError) as caught:
-        recipe_file.read(path)
+        json_file.read(path)
     assert str(caught.value).startswith(f"{path} must be JSON; it isn't: ")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "mine.json").write_bytes(b'{"name": "\xff"}')
     with pytest.raises(UserError, match="must be JSON; it isn't"):
-        recipe_file.read(tmp_path / "mine.json")
+        json_file.read(tmp_path / "mine.json")
 
 
 def test_a_missing_file_and_a_folder_are_refused_with_their_path(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UserError, match="expected a recipe file: ") as caught:
-            recipe_file.read(path)
+            json_file.read(path)
         assert str(path) in str(caught.value)
 
 
@@ -368,7 +368,7 @@ def test_a_missing_file_and_a_folder_are_refused_with_their_path(tmp_path):
     ],
 )
 def test_values_out_of_range_are_refused_before_a_run(write, contents, sentence):
-    recipe = recipe_file.read(write(contents))
+    recipe = json_file.read(write(contents))
     with pytest.raises(UserError) as caught:
         resolve(recipe, {}, 40, ("a", "b"))
     assert sentence in str(caught.value)

@@ -3,30 +3,25 @@ import dataclasses
 import pytest
 
 from data_prep.errors import UserError
-from resnet import (
-    cifar10_recipes,
-    digits_recipes,
-    imagenette_recipes,
-    recipes,
-)
-from resnet.config import Config
-from resnet.data import augmentation_names
+from resnet.augmentation import names as augmentation_names
+from resnet.config.config import Config
+from resnet.config.recipe import Recipe
+from resnet.config.resolve import resolve
+from resnet.config.settings import declarations
 from resnet.models import names
-from resnet.recipe import Recipe
-from resnet.resolve import resolve
-from resnet.settings import declarations
+from resnet.recipes import cifar10, digits, imagenette, registry
 
 CLASSES = ("a", "b")
 
 
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
-    recipe = recipes.get(name)
+    recipe = registry.get(name)
     return resolve(recipe, {}, recipe.num_train_examples, CLASSES)
 
 
 def test_the_names_are_those_of_the_documents():
-    assert list(recipes.RECIPES) == [
+    assert list(registry.RECIPES) == [
         "tpu_90ep_24k",
         "tpu_90ep_8k",
         "collapse_72ep_4k",
@@ -46,15 +41,15 @@ def test_the_names_are_those_of_the_documents():
 
 
 def test_each_recipe_is_found_by_its_name_and_says_where_it_comes_from():
-    for name, recipe in recipes.RECIPES.items():
+    for name, recipe in registry.RECIPES.items():
         assert recipe.name == name
-        assert recipes.get(name) is recipe
+        assert registry.get(name) is recipe
         assert recipe.source.strip()
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
     with pytest.raises(UserError) as caught:
-        recipes.get("x")
+        registry.get("x")
     assert str(caught.value) == (
         "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
         " goyal_90ep_8k, imagenette, imagenette_best, imagenette_collapse,"
@@ -63,10 +58,10 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
     )
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("name", registry.RECIPES)
 def test_each_recipe_resolves_without_flags(name):
     config = run_of(name)
-    recipe = recipes.get(name)
+    recipe = registry.get(name)
     assert config.recipe == name
     assert config.model == recipe.model
     assert config.global_batch_size == recipe.global_batch_size
@@ -74,9 +69,9 @@ def test_each_recipe_resolves_without_flags(name):
     assert config.first_phase == config.initial_weights == ""
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("name", registry.RECIPES)
 def test_each_recipe_names_what_the_program_has(name):
-    recipe = recipes.get(name)
+    recipe = registry.get(name)
     assert recipe.model in names.MODELS
     assert recipe.optimizer in declarations(Recipe)["optimizer"].names
     assert recipe.eval_crop in augmentation_names.EVAL_CROPS
@@ -130,7 +125,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("name", registry.RECIPES)
 def test_a_recipe_has_the_published_steps_and_weight_decay(name):
     config = run_of(name)
     batch, expected = PUBLISHED[name]
@@ -219,7 +214,7 @@ def test_the_phases_have_the_names_of_their_solvers():
     ],
 )
 def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
-    recipe, config = recipes.get(name), run_of(name)
+    recipe, config = registry.get(name), run_of(name)
     assert recipe.scaling == "none"
     assert config.optimizer == "lars"
     assert config.trust_coefficient == 0.001
@@ -246,7 +241,7 @@ def test_goyals_run_has_their_numbers():
 
 def test_the_small_recipes_are_for_small_pictures():
     found = {
-        name: (recipes.get(name).model, recipes.get(name).image_size)
+        name: (registry.get(name).model, registry.get(name).image_size)
         for name in ("imagenette", "cifar10", "digits")
     }
     assert found == {
@@ -254,14 +249,14 @@ def test_the_small_recipes_are_for_small_pictures():
         "cifar10": ("resnet9", 32),
         "digits": ("resnet18", 32),
     }
-    assert cifar10_recipes.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
+    assert cifar10.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
     # A mirrored digit is another sign.
-    assert digits_recipes.DIGITS.phases[0].augmentation == "random_shift"
-    for recipe in (imagenette_recipes.IMAGENETTE, digits_recipes.DIGITS):
+    assert digits.DIGITS.phases[0].augmentation == "random_shift"
+    for recipe in (imagenette.IMAGENETTE, digits.DIGITS):
         assert recipe.phases[0].label_smoothing == 0.1
         assert recipe.phases[0].momentum == 0.9
 
 
 def test_a_recipe_is_only_read():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        digits_recipes.DIGITS.model = "resnet34"  # type: ignore[misc]
+        digits.DIGITS.model = "resnet34"  # type: ignore[misc]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet.data.record_log import RecordLog
+from resnet.metrics.record_log import RecordLog
 
 
 def test_each_start_and_rank_has_a_file_of_its_own(tmp_path):

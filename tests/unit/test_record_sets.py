@@ -12,8 +12,8 @@ from data_prep.errors import UserError
 from data_prep.records import indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
 from resnet.data import record_sets
-from resnet.distributed import AgreedError, Communicator
-from resnet.placement import Place
+from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.hardware.placement import Place
 
 NUM_RANKS = 4
 

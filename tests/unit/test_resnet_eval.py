@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from resnet import checkpoint_folders, checkpoint_integrity
-from resnet.config import save_config
+from resnet.checkpoint import integrity, step_dirs
+from resnet.config.config import save_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -34,9 +34,9 @@ def model_dir(tmp_path_factory, make_config) -> Path:
     folder = tmp_path_factory.mktemp("model")
     save_config(dataclasses.replace(make_config(), model_dir=str(folder)))
     for step in (10, 20):
-        checkpoint = checkpoint_folders.of_step(folder, step)
+        checkpoint = step_dirs.of_step(folder, step)
         checkpoint.mkdir(parents=True)
-        checkpoint_integrity.write_contents(checkpoint, {})
+        integrity.write_contents(checkpoint, {})
     return folder
 
 

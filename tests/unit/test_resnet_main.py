@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from resnet import failure_file
-from resnet.run_lock import RunLock
+from resnet.runtime.run_lock import RunLock
+from resnet.watchdog import failure_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

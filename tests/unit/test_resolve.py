@@ -5,19 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from resnet import (
-    cifar10_recipes,
-    digits_recipes,
-    imagenet_recipes,
-    imagenette_recipes,
-)
-from resnet.phases import Phase
-from resnet.recipe import Recipe, RecipePhase
-from resnet.resolve import contradictions, phases_in_steps
-from resnet.schedules import Schedule, learning_rate
+from resnet.config.phases import Phase
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.resolve import contradictions, phases_in_steps
+from resnet.config.schedules import Schedule, learning_rate
+from resnet.recipes import cifar10, digits, imagenet, imagenette
 
-TPU = imagenet_recipes.TPU_90EP_24K
-COLLAPSE = imagenet_recipes.COLLAPSE_72EP_4K
+TPU = imagenet.TPU_90EP_24K
+COLLAPSE = imagenet.COLLAPSE_72EP_4K
 NUM_IMAGENET = 1_281_167
 # 40 examples in batches of 4: 10 steps an epoch.
 TWO_PHASES = Recipe(
@@ -84,7 +79,7 @@ def test_a_start_that_scales_does_so():
 def test_a_given_start_that_is_the_recipes_own_leaves_the_peak():
     rates = Schedule(peak_value=0.1, init_value=0.01, warmup_length=1)
     recipe = dataclasses.replace(
-        imagenette_recipes.IMAGENETTE, phases=(RecipePhase(epochs=16, schedule=rates),)
+        imagenette.IMAGENETTE, phases=(RecipePhase(epochs=16, schedule=rates),)
     )
     assert schedule_of(recipe, 128).peak_value == pytest.approx(0.2, rel=1e-15)
     schedule = schedule_of(recipe, 128, base_learning_rate=0.02)
@@ -109,7 +104,7 @@ def test_at_a_small_batch_the_warm_up_does_not_fall():
 
 
 def test_without_a_rule_another_batch_leaves_the_rates():
-    (phase,) = fit(imagenet_recipes.LARS_42EP_8K, 4096)
+    (phase,) = fit(imagenet.LARS_42EP_8K, 4096)
     assert phase.num_steps == 13_754  # Twice 6877.
     assert phase.schedule.warmup_length == 1564  # 1563.9.
     assert phase.schedule.peak_value == 17.0
@@ -135,14 +130,14 @@ def test_phases_scale_with_the_data_set():
 
 def test_a_warm_up_is_rounded_to_the_nearest_step():
     # 5 epochs are 781.96 steps of 8192, 1563.92 of 4096 and 390.98 of 16,384.
-    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K).warmup_length == 782
-    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K, 4096).warmup_length == 1564
-    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K, 16_384).warmup_length == 391
+    assert schedule_of(imagenet.GOYAL_90EP_8K).warmup_length == 782
+    assert schedule_of(imagenet.GOYAL_90EP_8K, 4096).warmup_length == 1564
+    assert schedule_of(imagenet.GOYAL_90EP_8K, 16_384).warmup_length == 391
 
 
 def test_drops_scale_with_the_batch():
     # 30, 60 and 80 epochs of 312.785 steps: 9383.5, 18,767.1 and 25,022.8.
-    assert schedule_of(imagenet_recipes.GOYAL_90EP_8K, 4096).boundaries == (
+    assert schedule_of(imagenet.GOYAL_90EP_8K, 4096).boundaries == (
         9384,
         18_767,
         25_023,
@@ -159,7 +154,7 @@ def test_a_longer_run_of_one_phase_keeps_its_warm_up():
 
 
 def test_a_shorter_run_drops_sooner():
-    (phase,) = fit(imagenet_recipes.GOYAL_90EP_8K, train_epochs=45.0)
+    (phase,) = fit(imagenet.GOYAL_90EP_8K, train_epochs=45.0)
     assert phase.num_steps == 7038  # 45 * 156.3925 = 7037.7.
     # 15, 30 and 40 epochs: 2345.9, 4691.8 and 6255.7.
     assert phase.schedule.boundaries == (2346, 4692, 6256)
@@ -175,7 +170,7 @@ def test_a_given_warm_up_is_taken_in_steps_and_in_epochs():
 
 def test_epochs_given_become_steps():
     (phase,) = fit(
-        digits_recipes.DIGITS,
+        digits.DIGITS,
         num_train_examples=1000,
         train_epochs=2.5,
         warmup_epochs=0.5,
@@ -186,12 +181,12 @@ def test_epochs_given_become_steps():
 
 def test_whole_epochs_of_whole_batches_have_whole_steps():
     # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
-    (phase,) = fit(digits_recipes.DIGITS, 100, 29, train_epochs=100.0)
+    (phase,) = fit(digits.DIGITS, 100, 29, train_epochs=100.0)
     assert phase.num_steps == 29
 
 
 def test_training_is_at_least_one_step():
-    (phase,) = fit(digits_recipes.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
+    (phase,) = fit(digits.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
     assert phase.num_steps == 1
 
 
@@ -206,7 +201,7 @@ def test_another_length_stretches_all_phases_with_their_warm_ups():
     assert lengths(found) == [755, 363, 460, 460, 151]
 
 
-MULTI_PHASE = [COLLAPSE, imagenet_recipes.COLLAPSE_94EP_14K, TWO_PHASES]
+MULTI_PHASE = [COLLAPSE, imagenet.COLLAPSE_94EP_14K, TWO_PHASES]
 
 
 @given(
@@ -266,7 +261,7 @@ def test_a_given_start_is_kept_and_moves_the_peak_with_it():
     assert schedule.init_value == 0.2
     assert schedule.peak_value == pytest.approx(3.2, rel=1e-15)  # 4.8 / 3 * 2.
     schedule = schedule_of(
-        cifar10_recipes.CIFAR10, base_learning_rate=0.2
+        cifar10.CIFAR10, base_learning_rate=0.2
     )  # Which starts at zero.
     assert (schedule.init_value, schedule.peak_value) == (0.2, 0.4)
 
@@ -380,7 +375,7 @@ def test_a_given_warm_up_does_not_fall():
 
 
 def test_rates_by_the_root_of_the_batch():
-    recipe = imagenette_recipes.IMAGENETTE_LARS
+    recipe = imagenette.IMAGENETTE_LARS
     assert schedule_of(recipe, batch=16).peak_value == pytest.approx(
         0.1 * (16 / 64) ** 0.5
     )

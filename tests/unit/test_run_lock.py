@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from data_prep.errors import UserError
-from resnet.run_lock import FILE, Locked, RunLock
+from resnet.runtime.run_lock import FILE, Locked, RunLock
 
 HOLD = """
 import pathlib, sys, time
-from resnet.run_lock import RunLock
+from resnet.runtime.run_lock import RunLock
 lock = RunLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet.checkpoint.manager import check_weights, take_snapshot
+from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import AgreedFailure, Communicator
-from resnet.gradient_exchange import GradientExchange
-from resnet.placement import Place
-from resnet.saving import check_weights, take_snapshot
-from resnet.step_settings import StepSettings
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.hardware.placement import Place
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet import phases, recipes
-from resnet.resolve import resolve
-from resnet.schedules import DECAYS, Schedule, learning_rate
+from resnet.config import phases
+from resnet.config.resolve import resolve
+from resnet.config.schedules import DECAYS, Schedule, learning_rate
+from resnet.recipes import registry
 
 EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
 
@@ -358,9 +359,9 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("name", registry.RECIPES)
 def test_a_recipe_has_the_rates_that_hand_and_paper_give(name):
-    recipe = recipes.get(name)
+    recipe = registry.get(name)
     config = resolve(recipe, {}, recipe.num_train_examples, ("a", "b"))
     found = {
         step: phases.learning_rate(config.phases, step) for step, _ in PUBLISHED[name]

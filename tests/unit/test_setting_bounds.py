@@ -4,12 +4,12 @@ import math
 import pytest
 
 from data_prep.errors import UserError
-from resnet import imagenet_recipes
-from resnet.config import Config
-from resnet.recipe import Recipe, RecipePhase
-from resnet.resolve import OVERRIDABLE, resolve
-from resnet.schedules import Schedule
-from resnet.settings import declarations
+from resnet.config.config import Config
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.resolve import OVERRIDABLE, resolve
+from resnet.config.schedules import Schedule
+from resnet.config.settings import declarations
+from resnet.recipes import imagenet
 
 PHASES = (
     RecipePhase(epochs=3, schedule=Schedule(peak_value=1.0), name="first"),
@@ -26,11 +26,11 @@ SMALL = Recipe(
 )
 
 
-def resolved(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> Config:
+def resolved(recipe: Recipe = imagenet.TPU_90EP_24K, **given) -> Config:
     return resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
 
 
-def refusal(recipe: Recipe = imagenet_recipes.TPU_90EP_24K, **given) -> str:
+def refusal(recipe: Recipe = imagenet.TPU_90EP_24K, **given) -> str:
     with pytest.raises(UserError) as caught:
         resolved(recipe, **given)
     return str(caught.value)

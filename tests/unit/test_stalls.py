@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from resnet import stalls
-from resnet.stalls import Peer
+from resnet.watchdog import stalls
+from resnet.watchdog.stalls import Peer
 
 NOW = 10_000.0
 

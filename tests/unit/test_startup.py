@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from resnet import startup
+from resnet.runtime import startup
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def test_a_higher_limit_stays(limit):
 def test_tensorflow_starts_without_packages_that_only_keras_plots_need():
     script = """
 import sys
-from resnet import startup
-from resnet.distributed import Communicator
-from resnet.placement import ProcessInfo
+from resnet.runtime import startup
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
 startup.start_tensorflow(Communicator(ProcessInfo()))
 assert "keras" in sys.modules
 assert not {"sklearn", "matplotlib"} & set(sys.modules)

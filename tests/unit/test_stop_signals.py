@@ -8,9 +8,9 @@ import pytest
 
 PROGRAM = """
 import sys, time
-from resnet import stop_signals
-stop_signals._SAME_KEYSTROKE_SECONDS = float(sys.argv[1])
-signals = stop_signals.StopSignals()
+from resnet.runtime import preemption
+preemption._SAME_KEYSTROKE_SECONDS = float(sys.argv[1])
+signals = preemption.StopSignals()
 print("ready", flush=True)
 while not signals.seen:
     time.sleep(0.01)

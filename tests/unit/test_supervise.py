@@ -7,9 +7,10 @@ import pytest
 
 from data_prep.errors import UserError
 from launch import supervise
-from resnet import checkpoint_folders, failure_file
-from resnet.config import save_config
-from resnet.stop_signals import REQUEUE_EXIT_CODE
+from resnet.checkpoint import step_dirs
+from resnet.config.config import save_config
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from resnet.watchdog import failure_file
 from tests.unit.small_checkpoint import save
 
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
@@ -75,7 +76,7 @@ def test_a_run_whose_last_step_is_saved_is_done(
     stub, run_it, make_config, model_dir, tmp_path
 ):
     save_settings(make_config, model_dir, train_steps=7)
-    checkpoint_folders.of_step(model_dir, 7).mkdir(parents=True)
+    step_dirs.of_step(model_dir, 7).mkdir(parents=True)
     assert run_it(stub("exit 9", "exit 0")) == 0
     assert len(starts(tmp_path)) == 2
 

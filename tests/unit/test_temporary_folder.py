@@ -8,8 +8,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 USE = """
 import os, sys, tempfile
-from resnet import temporary_folder
-temporary_folder.make()
+from resnet.watchdog import scratch_dir
+scratch_dir.make()
 os.chdir("/")  # A relative $TMPDIR is one of the start.
 with tempfile.NamedTemporaryFile(delete=False) as file:
     print(file.name, os.environ["TMPDIR"], sep="\\n", flush=True)
@@ -56,9 +56,9 @@ def test_no_folder_at_all_is_a_sentence(tmp_path):
 import tempfile
 from data_prep.errors import UserError
 tempfile._candidate_tempdir_list = lambda: ["/proc"]
-from resnet import temporary_folder
+from resnet.watchdog import scratch_dir
 try:
-    temporary_folder.make()
+    scratch_dir.make()
 except UserError as error:
     print(error)
 """

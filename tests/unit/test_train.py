@@ -11,16 +11,19 @@ import pytest
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet import checkpoints, evaluations, metrics_file, metrics_log, saving, train
-from resnet.checkpoint_folders import saved_steps
-from resnet.config import Config, save_config
+from resnet import train
+from resnet.checkpoint import manager, tensors
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.config.config import Config, save_config
 from resnet.data import input_pipeline, record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.distributed import AgreedFailure, Communicator
-from resnet.evaluate import Result
-from resnet.placement import Place
-from resnet.stop_signals import Preempted
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.evaluation import evaluations
+from resnet.evaluation.evaluator import Result
+from resnet.hardware.placement import Place
+from resnet.metrics import jsonl, log
+from resnet.runtime.preemption import Preempted
 from resnet.train_state import TrainState
 
 ALONE = Communicator(Place())
@@ -85,14 +88,14 @@ def run(make_config, records) -> Callable[..., None]:
     return run
 
 
-def lines(model_dir: pathlib.Path, kind: str) -> list[metrics_file.Line]:
-    found = metrics_file.read(model_dir / metrics_file.FILE)
+def lines(model_dir: pathlib.Path, kind: str) -> list[jsonl.Line]:
+    found = jsonl.read(model_dir / jsonl.FILE)
     return [line for line in found if line["kind"] == kind]
 
 
 def assert_same_weights(model_dir, other_model_dir, step: int) -> None:
-    ours = checkpoints.load(model_dir, step).tensors
-    expected = checkpoints.load(other_model_dir, step).tensors
+    ours = tensors.load(model_dir, step).tensors
+    expected = tensors.load(other_model_dir, step).tensors
     assert ours.keys() == expected.keys()
     for name, value in ours.items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
@@ -156,8 +159,8 @@ def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
 
 def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(metrics_log.AppendFile, "sync", lambda file: seen.append(0))
-    monkeypatch.setattr(saving.CheckpointWriter, "submit", lambda *_: seen.append(1))
+    monkeypatch.setattr(log.AppendFile, "sync", lambda file: seen.append(0))
+    monkeypatch.setattr(manager.CheckpointWriter, "submit", lambda *_: seen.append(1))
     run(tmp_path, checkpoint_every="1", train_steps=2, warmup_steps=0)
     assert seen == [0, 1, 0, 1]
 
@@ -211,7 +214,7 @@ def test_the_average_of_the_weights_is_evaluated_too(averaged):
     for one, other in zip(own, of_average, strict=True):
         assert one["count"] == other["count"] == NUM_EXAMPLES
         assert one["loss"] != other["loss"]
-    metadata = checkpoints.load(averaged, 6).metadata
+    metadata = tensors.load(averaged, 6).metadata
     for name, line in (("eval", own[-1]), ("eval_ema", of_average[-1])):
         assert metadata[name]["top1"] == pytest.approx(line["top1"], rel=1e-6)
         assert metadata[name]["loss"] == pytest.approx(line["loss"], rel=1e-6)
@@ -221,7 +224,7 @@ def test_evaluating_an_average_changes_nothing_about_the_training(
     run, averaged, tmp_path
 ):
     run(tmp_path, model="resnet9", ema_decay=0.5)
-    names = checkpoints.load(tmp_path, 6).tensors
+    names = tensors.load(tmp_path, 6).tensors
     assert "ema/classifier/kernel" in names
     assert_same_weights(tmp_path, averaged, 6)
 
@@ -275,13 +278,13 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     assert saved_steps(tmp_path) == [2]
     monkeypatch.setattr(evaluations, "Evaluator", Top1s(0.25, 0.5, 0.75))
     run(tmp_path, **facts)
-    found = metrics_file.read(tmp_path / metrics_file.FILE)
+    found = jsonl.read(tmp_path / jsonl.FILE)
     assert [(line["kind"], line["step"]) for line in found] == [
         *(("train", 1), ("train", 2), ("eval", 2)),
         *(("train", 3), ("train", 4), ("eval", 4)),
         *(("train", 5), ("train", 6), ("eval", 6)),
     ]
-    assert checkpoints.load(tmp_path, 2).metadata["eval"]["top1"] == 0.25
+    assert tensors.load(tmp_path, 2).metadata["eval"]["top1"] == 0.25
 
 
 def test_the_first_loss_is_near_that_of_guessing(config, whole):
@@ -314,9 +317,9 @@ def test_going_on_from_a_checkpoint_ends_at_the_same_weights_bit_for_bit(
 
 def test_a_run_that_is_done_does_nothing_more(run, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "done")
-    before = (tmp_path / "done" / metrics_file.FILE).read_bytes()
+    before = (tmp_path / "done" / jsonl.FILE).read_bytes()
     run(tmp_path / "done")
-    assert (tmp_path / "done" / metrics_file.FILE).read_bytes() == before
+    assert (tmp_path / "done" / jsonl.FILE).read_bytes() == before
     assert saved_steps(tmp_path / "done") == [3, 4, 6]
 
 
@@ -343,7 +346,7 @@ def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(run, tmp_p
             checkpoint_every="4",
         )
     for step in saved_steps(tmp_path):
-        for name, value in checkpoints.load(tmp_path, step).tensors.items():
+        for name, value in tensors.load(tmp_path, step).tensors.items():
             assert np.isfinite(value).all(), f"{name} of step {step}"
 
 

@@ -9,24 +9,20 @@ import numpy as np
 import pytest
 
 from data_prep.records import manifest
-from resnet import (
-    checkpoint_retention,
-    checkpoints,
-    metrics_file,
-    phases,
-    step_settings,
-    train,
-)
-from resnet.checkpoint_folders import of_step, saved_steps
-from resnet.config import Config, save_config
+from resnet import train
+from resnet.checkpoint import retention, tensors
+from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.config import phases, step_settings
+from resnet.config.config import Config, save_config
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
-from resnet.distributed import Communicator
-from resnet.placement import Place
-from resnet.recipe import Recipe, RecipePhase
-from resnet.resolve import resolve
-from resnet.schedules import Schedule
-from resnet.stop_signals import Preempted
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
+from resnet.metrics import jsonl
+from resnet.runtime.preemption import Preempted
 
 STEP = 6 / 13  # Epochs of a step of 6 examples, of 13.
 RECIPE = Recipe(
@@ -139,7 +135,7 @@ def assert_same(
     found, wanted = (
         {
             name: value
-            for name, value in checkpoints.load(folder, step).tensors.items()
+            for name, value in tensors.load(folder, step).tensors.items()
             if name.startswith(kinds)
         }
         for folder in (ours, expected)
@@ -151,7 +147,7 @@ def assert_same(
 
 
 def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
-    lines = metrics_file.read(model_dir / metrics_file.FILE)
+    lines = jsonl.read(model_dir / jsonl.FILE)
     return {line["step"]: line["learning_rate"] for line in lines}
 
 
@@ -180,7 +176,7 @@ def test_a_step_has_the_settings_of_its_phase(make_config):
 
 def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
     assert saved_steps(whole) == [3, 6]
-    assert checkpoint_retention.phase_ends(whole) == {3: "first", 6: "second"}
+    assert retention.phase_ends(whole) == {3: "first", 6: "second"}
 
 
 def test_each_phase_has_its_own_rates(whole):
@@ -207,11 +203,11 @@ def test_a_run_that_is_left_in_any_phase_goes_on_bit_for_bit(
     assert saved_steps(tmp_path)[-1] == step
     run(tmp_path)
     assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
-    assert checkpoint_retention.phase_ends(tmp_path) == {3: "first", 6: "second"}
+    assert retention.phase_ends(tmp_path) == {3: "first", 6: "second"}
     lines, expected = (
         [
             (line["step"], line["loss"], line["learning_rate"])
-            for line in metrics_file.read(folder / metrics_file.FILE)
+            for line in jsonl.read(folder / jsonl.FILE)
         ]
         for folder in (tmp_path, whole)
     )
@@ -232,7 +228,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
         initial_weights=str(of_step(whole, 3)),
     )
     assert list(rates_in(tmp_path)) == [4, 5, 6]
-    assert checkpoint_retention.phase_ends(tmp_path) == {6: "second"}
+    assert retention.phase_ends(tmp_path) == {6: "second"}
     # Velocities that aren't forgotten are nothing new where there are none yet.
     assert_same(tmp_path, whole, 6, ("model/", "velocity/"))
 

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet import checkpoint_restore, checkpoints, installation, train_state
-from resnet.checkpoint_folders import of_step
-from resnet.config import Config
-from resnet.distributed import Communicator
-from resnet.phases import Phase
-from resnet.placement import Place
-from resnet.schedules import Schedule
+from resnet import train_state
+from resnet.checkpoint import restore
+from resnet.checkpoint import tensors as checkpoints
+from resnet.checkpoint.step_dirs import of_step
+from resnet.config.config import Config
+from resnet.config.phases import Phase
+from resnet.config.schedules import Schedule
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Place
+from resnet.runtime import versions
 from resnet.train_state import TrainState
 from tests.unit.changed_settings import changed
 
@@ -144,7 +147,7 @@ def test_averaged_weights_are_there_only_as_long_as_they_are_wanted(config):
 
 def begun(config: Config, folder: pathlib.Path) -> TrainState:
     state = TrainState(config)
-    checkpoint_restore.restore_newest(state, folder, ALONE)
+    restore.restore_newest(state, folder, ALONE)
     return state
 
 
@@ -195,7 +198,7 @@ def save(
 def test_a_run_goes_on_with_what_was_saved(config, old_run):
     state = begun(config, old_run)
     assert (state.step, state.losses, state.top1) == (8, [], None)
-    checkpoint_restore.restore(state, checkpoints.load(old_run, 7))
+    restore.restore(state, checkpoints.load(old_run, 7))
     assert (state.step, state.losses, state.top1) == (7, [1.0, 2.0], 0.5)
 
 
@@ -256,7 +259,7 @@ def test_a_run_with_other_settings_is_not_gone_on_with(config, old_run):
 def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
     config, trained, tmp_path, caplog
 ):
-    now = installation.describe()
+    now = versions.describe()
     (name, *_) = now
     then = {**now, name: "another"}
     save(tmp_path / "same", config, 3, trained.tensors(), installation=now)

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet import step_settings, train_state
-from resnet.config import Config
+from resnet import train_state
+from resnet.config import step_settings
+from resnet.config.config import Config
+from resnet.config.phases import Phase
+from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import Communicator
-from resnet.gradient_exchange import GradientExchange, nan_unless_finite
-from resnet.phases import Phase
-from resnet.placement import Place
-from resnet.step_settings import StepSettings
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.gradient_exchange import GradientExchange, nan_unless_finite
+from resnet.hardware.placement import Place
 from resnet.train_state import TrainState
 from resnet.train_step import StepResult, TrainStep
 from tests.unit.changed_settings import changed

@@ -1,7 +1,7 @@
 import numpy as np
 
-from resnet.checkpoints import RANK_BATCH_NORM, Checkpoint
-from resnet.weight_mean import mean_of_weights
+from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
+from resnet.checkpoint.weight_averaging import mean_of_weights
 
 
 def checkpoint(step: int, kernel: float, num_ranks: int = 2) -> Checkpoint:

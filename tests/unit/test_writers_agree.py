@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet import checkpoints
-from resnet.checkpoint_folders import saved_steps
-from resnet.checkpoint_writer import CheckpointWriter
-from resnet.checkpoints import Checkpoint
-from resnet.rank_files import RankFiles
+from resnet.checkpoint import tensors as checkpoints
+from resnet.checkpoint.async_writer import CheckpointWriter
+from resnet.checkpoint.rank_files import RankFiles
+from resnet.checkpoint.step_dirs import saved_steps
+from resnet.checkpoint.tensors import Checkpoint
 
 WAIT_SECONDS = 30
 

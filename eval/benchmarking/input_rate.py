@@ -1,0 +1,263 @@
+"""Measures how many pictures a second one core reads, decodes, crops and resizes.
+
+python eval/benchmarking/input_rate.py --data_dir=RECORDS
+
+Three ways take turns: tf.data's TFRecordDataset with decode_and_crop_jpeg and what else
+comes with TensorFlow for the same images; TFRecordDataset with this project's
+preprocessing; and this project's training input, which reads every record at its place
+in a random order. Prints images for a second of processor time, and ratios.
+"""
+
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if __package__ in (None, ""):  # Run by its path: the packages lie two folders up.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from absl import flags
+
+from data_prep import errors
+from data_prep.errors import UserError
+from data_prep.records import manifest
+from resnet import shared_flags  # noqa: F401 - defines --data_dir.
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from resnet.data.batches import Batches
+    from resnet.data.record_files import RecordFiles
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("image_size", 224, "Side of the images in pixels.")
+flags.DEFINE_integer("num_images", 1000, "Pictures that each way reads in a round.")
+flags.DEFINE_integer("rounds", 7, "How often each way has its turn.")
+
+BATCH_SIZE = 20
+_WINDOW = {
+    "min_object_covered": 0.1,
+    "aspect_ratio_range": (3 / 4, 4 / 3),
+    "area_range": (0.08, 1.0),
+    "max_attempts": 10,
+    "use_image_if_no_bounding_boxes": True,
+}
+
+
+def main() -> None:
+    """Measures and prints, or raises `UserError`."""
+    if not FLAGS.data_dir:
+        raise UserError("--data_dir is required and must name a converted data set.")
+    if min(FLAGS.image_size, FLAGS.num_images // BATCH_SIZE, FLAGS.rounds) < 1:
+        raise UserError(
+            "--image_size and --rounds must be at least 1 and --num_images at least"
+            f" {BATCH_SIZE}; got {FLAGS.image_size}, {FLAGS.rounds} and"
+            f" {FLAGS.num_images}."
+        )
+    record_set = manifest.load(FLAGS.data_dir, "train")
+    manifest.check_files(record_set, "train")
+    # One thread for each op, so that processor time is what one core needs.
+    os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    from resnet.data import record_files
+
+    records = record_files.open_split(record_set, "train")
+    ways: dict[str, Callable[[], Iterable]] = {
+        "plain tf.data": lambda: plain(records),
+        "sequential": lambda: sequential(records),
+        "random order": lambda: random_order(records),
+    }
+    figures: dict[str, list[float]] = {name: [] for name in ways}
+    python_shares = []
+    for _ in range(FLAGS.rounds):
+        for name, make_batches in ways.items():
+            images_per_second, python_share = measure(make_batches())
+            figures[name].append(images_per_second)
+            if name == "random order":
+                python_shares.append(python_share)
+    report(figures, python_shares)
+    difference = largest_difference(records)
+    print(f"{'largest difference of a pixel':30} {difference:.1e}")
+
+
+def report(figures: dict[str, list[float]], python_shares: list[float]) -> None:
+    """Prints each way's figures and how they compare, pair by pair of a round."""
+    for name, values in figures.items():
+        print(f"{name:14} {spread(values, '{:.0f}')} images/s and core")
+    ratios = {
+        "random order / plain tf.data": ("random order", "plain tf.data"),
+        "random order / sequential": ("random order", "sequential"),
+    }
+    quotients = {
+        title: [a / b for a, b in zip(figures[one], figures[other], strict=True)]
+        for title, (one, other) in ratios.items()
+    }
+    for title, values in quotients.items():
+        print(f"{title:30} {spread(values, '{:.2f}')}")
+    print(f"{'Python, share of the time':30} {spread(python_shares, '{:.1%}')}")
+
+
+def spread(values: list[float], form: str) -> str:
+    """Returns the median and the range."""
+    median, low, high = statistics.median(values), min(values), max(values)
+    shown = [form.format(value) for value in (median, low, high)]
+    return f"{shown[0]} ({shown[1]} to {shown[2]}, n={len(values)})"
+
+
+def measure(dataset: Iterable) -> tuple[float, float]:
+    """Returns images for a second of processor time, and Python's share of that time.
+
+    Python runs in this thread alone: the dataset's threads compute in C++.
+    """
+    batches = iter(dataset)
+    next(batches)  # The graph is made, the first batches are on their way.
+    start, python_start = time.process_time(), time.thread_time()
+    num_images = sum(len(batch[0]) for batch in batches)
+    seconds = time.process_time() - start
+    return num_images / seconds, (time.thread_time() - python_start) / seconds
+
+
+def plain(records: "RecordFiles") -> "tf.data.Dataset":
+    """Returns the images as a program without this project would read them."""
+    import tensorflow as tf
+
+    def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
+        encoded = _parse(record, records)
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            tf.image.extract_jpeg_shape(encoded), tf.zeros([1, 0, 4]), **_WINDOW
+        )
+        mirror = tf.random.uniform([]) < 0.5
+        return (_plain_image(encoded, begin, size, mirror),)
+
+    return _finish(_in_sequence(records).map(load, 1))
+
+
+def sequential(records: "RecordFiles") -> "tf.data.Dataset":
+    """Returns images read file by file and preprocessed as in training."""
+    import tensorflow as tf
+
+    from resnet.augmentation import preprocessing
+
+    def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
+        return (
+            preprocessing.train_image(
+                _parse(record, records),
+                FLAGS.image_size,
+                "random_resized_crop",
+                _seed(number),
+            ),
+        )
+
+    return _finish(_in_sequence(records).map(load, 1))
+
+
+def largest_difference(records: "RecordFiles") -> float:
+    """Returns how far apart the first two ways' images are, of the same windows.
+
+    They are normalized: 1 is one standard deviation, some 57 of 255.
+    """
+    import tensorflow as tf
+
+    from resnet.augmentation import preprocessing
+
+    def difference(number: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+        encoded, seed = _parse(record, records), _seed(number)
+        ours = preprocessing.train_image(
+            encoded, FLAGS.image_size, "random_resized_crop", seed
+        )
+        shape = tf.image.extract_jpeg_shape(encoded)
+        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape, tf.zeros([1, 0, 4]), seed, **_WINDOW
+        )
+        images = [
+            _plain_image(encoded, begin, size, tf.constant(mirror))
+            for mirror in (False, True)
+        ]
+        # Without a window, ours is the central square and there is none to compare.
+        found = tf.reduce_any(size[:2] != shape[:2])
+        largest = [tf.reduce_max(tf.abs(ours - image)) for image in images]
+        return tf.where(found, tf.minimum(*largest), 0.0)
+
+    differences = _in_sequence(records).take(FLAGS.num_images).map(difference, 1)
+    return max(float(one) for one in differences)
+
+
+def _plain_image(
+    encoded: "tf.Tensor", begin: "tf.Tensor", size: "tf.Tensor", mirror: "tf.Tensor"
+) -> "tf.Tensor":
+    import tensorflow as tf
+
+    from resnet.augmentation import preprocessing
+
+    window = tf.concat([begin[:2], size[:2]], 0)
+    image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+    # The kernel of the published runs; that of tf.image.resize takes as long.
+    image = tf.compat.v1.image.resize_bicubic(image[None], [FLAGS.image_size] * 2)[0]
+    image = tf.cond(mirror, lambda: tf.image.flip_left_right(image), lambda: image)
+    image -= [255 * value for value in preprocessing.MEAN]
+    return image / [255 * value for value in preprocessing.STDDEV]
+
+
+def _seed(number: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    return tf.stack([tf.constant(0, tf.int64), number])
+
+
+def random_order(records: "RecordFiles") -> "Batches":
+    """Returns the batches that training reads, of a rank that is alone."""
+    from resnet.config.phases import Phase
+    from resnet.data import batches
+    from resnet.data.example_shard import shard_of_rank
+
+    num_steps = FLAGS.num_images // BATCH_SIZE
+    share = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
+    return batches.train_batches(
+        share,
+        [Phase(name="measured", num_steps=num_steps, image_size=FLAGS.image_size)],
+        seed=0,
+        local_batch_size=BATCH_SIZE,
+        num_classes=len(records.class_names),
+        num_parallel_calls=1,
+    )
+
+
+def _in_sequence(records: "RecordFiles") -> "tf.data.Dataset":
+    import tensorflow as tf
+
+    return tf.data.TFRecordDataset(records.paths).repeat().enumerate()
+
+
+def _parse(record: "tf.Tensor", records: "RecordFiles") -> "tf.Tensor":
+    import tensorflow as tf
+
+    keys = {
+        records.image_key: tf.io.FixedLenFeature([], tf.string),
+        records.label_key: tf.io.FixedLenFeature([], tf.int64),
+    }
+    return tf.io.parse_single_example(record, keys)[records.image_key]
+
+
+def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
+    """Returns batches, made as training makes them."""
+    from resnet.data import input_pipeline
+
+    return (
+        dataset.take(FLAGS.num_images // BATCH_SIZE * BATCH_SIZE)
+        .batch(BATCH_SIZE, drop_remainder=True)
+        .prefetch(input_pipeline.PREFETCHED_BATCHES)
+        .with_options(input_pipeline.options(1))
+    )
+
+
+def run() -> None:
+    """Runs the program."""
+    errors.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,152 @@
+"""Times steps of training or evaluation on one rank, together with the others."""
+
+import itertools
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from resnet.config.config import Config
+from resnet.config.step_settings import StepSettings
+from resnet.data import batches
+from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import Batch
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.train_state import TrainState, build_model
+from resnet.train_step import TrainStep
+
+LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
+
+Images = tuple[tf.Tensor, tf.Tensor]  # With their labels.
+Step = Callable[[tf.Tensor, tf.Tensor], float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one rank measures.
+
+    Attributes:
+        seconds: Of each timed step, the wait for its images included.
+        waited_seconds: Of all timed steps together, for images.
+        first_step_seconds: Of the first step, in which the graph is made.
+        start_seconds: From the start of the process to the end of that step.
+        peak_memory_mb: Most memory that the process has had, in 10**6 bytes.
+        last_value: What the last step returned.
+    """
+
+    seconds: tuple[float, ...]
+    waited_seconds: float
+    first_step_seconds: float
+    start_seconds: float
+    peak_memory_mb: float
+    last_value: float
+
+
+def training_step(
+    config: Config, communicator: Communicator
+) -> tuple[keras.Model, Step]:
+    """Returns a new network and the step that trains it, which returns the loss.
+
+    Args:
+        config: The run's settings.
+        communicator: The ranks that average their gradients.
+    """
+    state = TrainState(config)
+    phase = config.phases[0]
+    exchange = GradientExchange(communicator.collectives, state.names)
+    train_step = TrainStep(state, phase, exchange)
+    settings = StepSettings(
+        LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
+    )
+    nothing = tf.zeros([0])  # Of a batch: what the step doesn't use here.
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> float:
+        batch = Batch(images, labels, nothing, nothing, nothing)
+        return train_step(batch, settings).local_loss
+
+    return state.model, step
+
+
+def evaluation_step(config: Config) -> tuple[keras.Model, Step]:
+    """Returns a new network and the step that evaluates it, which returns a logit."""
+    model = build_model(config)
+    infer = tf.function(lambda images: model(images, training=False))
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> float:
+        return float(infer(images)[0, 0])
+
+    return model, step
+
+
+def images_from_memory(config: Config, batch_size: int, rank: int) -> Iterator[Images]:
+    """Returns the same random images for every step, others on each rank."""
+    random = tf.random.Generator.from_seed(rank)
+    shape = [batch_size, config.image_size, config.image_size, 3]
+    labels = random.uniform([batch_size], 0, config.num_classes, tf.int32)
+    return itertools.repeat((random.normal(shape), labels))
+
+
+def images_from_records(
+    config: Config, share: ExampleShard, num_ranks: int, num_parallel_calls: int
+) -> Iterator[Images]:
+    """Returns what training reads, prepared while the steps before are computed."""
+    read = batches.training(config, share, num_ranks, 0, num_parallel_calls)
+    return ((batch.images, batch.labels) for batch in read)
+
+
+def time_steps(
+    step: Step,
+    images_and_labels: Iterator[Images],
+    warmup_steps: int,
+    steps: int,
+    communicator: Communicator,
+) -> Timing:
+    """Returns the times of some steps; all ranks begin with the timed ones together.
+
+    Args:
+        step: What is timed.
+        images_and_labels: For each step.
+        warmup_steps: Steps that come first, at least 1.
+        steps: Steps that are timed.
+        communicator: The ranks.
+    """
+    first = next(images_and_labels)
+    start = time.perf_counter()
+    value = step(*first)
+    first_step_seconds = time.perf_counter() - start
+    start_seconds = _seconds_since_process_start()
+    for _ in range(warmup_steps - 1):
+        value = step(*next(images_and_labels))
+    communicator.gather(None)
+    seconds = []
+    waited_seconds = 0.0
+    for _ in range(steps):
+        start = time.perf_counter()
+        images, labels = next(images_and_labels)
+        waited_seconds += time.perf_counter() - start
+        value = step(images, labels)
+        seconds.append(time.perf_counter() - start)
+    return Timing(
+        seconds=tuple(seconds),
+        waited_seconds=waited_seconds,
+        first_step_seconds=first_step_seconds,
+        start_seconds=start_seconds,
+        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        last_value=value,
+    )
+
+
+def _seconds_since_process_start() -> float:
+    """Returns the age of this process.
+
+    Source: proc_pid_stat(5), field 22, in clock ticks after the boot.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -1,0 +1,144 @@
+"""The measurement as a whole: steps, their profile, the limits of the machine."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from eval.benchmarking import machine_limits, step_profile, step_timing
+from eval.benchmarking.report import Report
+from eval.benchmarking.settings import Settings
+from eval.benchmarking.step_timing import Images, Step, Timing
+from resnet import native
+from resnet.config.config import Config
+from resnet.data.example_shard import ExampleShard
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.hardware.placement import Place, Threads
+from resnet.models import flops
+from resnet.runtime import precision
+
+
+def measure(
+    settings: Settings,
+    config: Config,
+    share: ExampleShard | None,
+    threads: Threads,
+    with_profile: bool,
+    communicator: Communicator,
+) -> tuple[Report, step_profile.Profile | None]:
+    """Returns what all ranks measure, and rank 0's profile of a step.
+
+    Args:
+        settings: What is measured.
+        config: The same, as the settings of a run.
+        share: What this rank trains on; None takes images from memory.
+        threads: Of this rank.
+        with_profile: Whether to profile a step.
+        communicator: The ranks.
+
+    Raises:
+        AgreedFailure: On all ranks, if the network no longer computes numbers.
+    """
+    if settings.stock_ops:
+        native.disable()
+    if settings.precision == "auto":
+        chosen = precision.choose("auto", communicator)
+        settings = dataclasses.replace(settings, precision=chosen)
+        config = dataclasses.replace(config, precision=chosen)
+    model, step, flops_per_image = _work(settings, config, communicator)
+    timing, profile = _run(
+        step,
+        _images(settings, config, share, threads, communicator),
+        settings,
+        with_profile,
+        communicator,
+    )
+    limits = machine_limits.measure(
+        settings.precision, threads.num_intra_threads, communicator
+    )
+    timings = communicator.gather(timing)
+    if not np.isfinite([one.last_value for one in timings]).all():
+        raise AgreedFailure(
+            f"{model.name} must compute finite numbers in {settings.precision}; in the"
+            " last step it did not."
+        )
+    seconds = np.array([one.seconds for one in timings])
+    report = Report(
+        settings=settings,
+        image_size=config.image_size,
+        num_ranks=communicator.num_ranks,
+        num_intra_threads=threads.num_intra_threads,
+        num_inter_threads=threads.num_inter_threads,
+        compiled_ops=native.ops() is not None,
+        versions={"TensorFlow": tf.__version__, "Keras": keras.__version__},
+        images_per_second=tuple((settings.batch_size / seconds).sum(0).tolist()),
+        step_seconds=tuple(seconds.max(0).tolist()),
+        first_step_seconds=max(one.first_step_seconds for one in timings),
+        start_seconds=max(one.start_seconds for one in timings),
+        peak_memory_mb=max(one.peak_memory_mb for one in timings),
+        waited_share=(
+            max(one.waited_seconds / sum(one.seconds) for one in timings)
+            if share
+            else None
+        ),
+        flops_per_image=flops_per_image,
+        limits=limits,
+        profile=profile.as_dict() if profile else None,
+    )
+    return report, profile
+
+
+def _work(
+    settings: Settings, config: Config, communicator: Communicator
+) -> tuple[keras.Model, Step, int]:
+    """Returns network, step, and the operations that the step needs for an image."""
+    if settings.infer:
+        model, step = step_timing.evaluation_step(config)
+        return model, step, flops.count_forward_pass(model)
+    alone = Communicator(Place())
+    model, step = step_timing.training_step(
+        config, communicator if settings.average_gradients else alone
+    )
+    return model, step, flops.count_training_step(model)
+
+
+def _images(
+    settings: Settings,
+    config: Config,
+    share: ExampleShard | None,
+    threads: Threads,
+    communicator: Communicator,
+) -> Iterator[Images]:
+    if share is None:
+        return step_timing.images_from_memory(
+            config, settings.batch_size, communicator.rank
+        )
+    return step_timing.images_from_records(
+        config,
+        share,
+        communicator.num_ranks,
+        config.num_parallel_calls or len(threads.cpus),
+    )
+
+
+def _run(
+    step: Step,
+    images: Iterator[Images],
+    settings: Settings,
+    with_profile: bool,
+    communicator: Communicator,
+) -> tuple[Timing, step_profile.Profile | None]:
+    """Returns the times of the steps, and rank 0's profile of one more."""
+    timing = step_timing.time_steps(
+        step, images, settings.warmup_steps, settings.steps, communicator
+    )
+    if not with_profile:
+        return timing, None
+    one_more = next(images)
+    communicator.gather(None)
+    if communicator.rank == 0:
+        return timing, step_profile.record(lambda: step(*one_more))
+    step(*one_more)
+    return timing, None

@@ -1,0 +1,155 @@
+"""Writes checkpoints in the background, so that the training continues meanwhile."""
+
+import threading
+import time
+from pathlib import Path
+
+from absl import logging
+
+from data_prep.errors import UserError
+from resnet.checkpoint import tensors
+from resnet.checkpoint.tensors import ALONE, Checkpoint
+from resnet.distributed.background_communicator import BackgroundCommunicator
+
+RETRY_SECONDS = 60.0  # After a failed save that no interval will repeat soon.
+LAST_TRIES = 3
+_BETWEEN_LAST_TRIES_SECONDS = 5.0
+
+
+class CheckpointWriter:
+    """Writes one snapshot after the other; a newer one replaces one that waits.
+
+    A save that fails, as on a full disk, is logged as an error and has no other effect:
+    the older checkpoints are kept, and `wants_another` asks for a new snapshot.
+
+    Where ranks have state of their own, each rank has a writer, and all of them are
+    given snapshots of the same steps in the same order. Their threads agree on which
+    snapshot to write, and on whether that has succeeded on all ranks.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        keep: int,
+        retry_seconds: float = RETRY_SECONDS,
+        ranks: BackgroundCommunicator = ALONE,
+    ) -> None:
+        """Starts with nothing to write.
+
+        Args:
+            model_dir: Folder of the run.
+            keep: Number of checkpoints kept, as `checkpoints.save` takes it.
+            retry_seconds: Time from a failure until another snapshot is wanted.
+            ranks: The ranks that write together, each with a writer; alone, this one.
+        """
+        self._model_dir = model_dir
+        self._keep = keep
+        self._retry_seconds = retry_seconds
+        self._ranks = ranks
+        self._changed = threading.Condition()  # Guards all that follows.
+        self._thread: threading.Thread | None = None
+        self._num_submitted = 0
+        self._waiting: Checkpoint | None = None
+        self._is_closing = False
+        self._failed: Checkpoint | None = None
+        self._failed_at = 0.0
+        self._error = ""
+
+    def submit(self, snapshot: Checkpoint) -> None:
+        """Has a snapshot written; returns at once."""
+        with self._changed:
+            self._num_submitted += 1
+            self._waiting = snapshot
+            self._is_closing = False
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._write_all, name="checkpoint-writer", daemon=True
+                )
+                self._thread.start()
+
+    @property
+    def wants_another(self) -> bool:
+        """Whether the last save failed at least `retry_seconds` ago."""
+        with self._changed:
+            return (
+                self._failed is not None
+                and self._thread is None
+                and time.monotonic() - self._failed_at >= self._retry_seconds
+            )
+
+    def finish(self) -> None:
+        """Waits until the newest snapshot is written.
+
+        Raises:
+            UserError: If it can't be written after several attempts.
+        """
+        for number in range(LAST_TRIES):
+            self.close()
+            if (failed := self._failed) is None:
+                return
+            if number < LAST_TRIES - 1:
+                time.sleep(min(_BETWEEN_LAST_TRIES_SECONDS, self._retry_seconds))
+                self.submit(failed)
+        raise UserError(
+            f"the newest checkpoint can't be written: {self._error}. The older ones are"
+            " intact. Free disk space and rerun the same command to resume from them."
+        )
+
+    def close(self) -> None:
+        """Waits until all submitted snapshots are written, replaced or have failed."""
+        with self._changed:
+            thread = self._thread
+            self._is_closing = True
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+
+    def _write_all(self) -> None:
+        while (snapshot := self._next()) is not None:
+            try:
+                tensors.save(self._model_dir, snapshot, self._keep, self._ranks)
+            except Exception as error:  # Any error would otherwise end only the thread.
+                if self._ranks.rank == 0:
+                    logging.error(
+                        "The checkpoint of step %d can't be written: %s. The older ones"
+                        " are intact, the training continues, and the save will be"
+                        " retried.",
+                        snapshot.step,
+                        error,
+                    )
+                with self._changed:
+                    self._error = str(error)
+                    self._failed, self._failed_at = snapshot, time.monotonic()
+            else:
+                with self._changed:
+                    self._failed = None
+
+    def _next(self) -> Checkpoint | None:
+        """Returns the snapshot to write next; None, and no thread, if there is none.
+
+        A rank may have replaced a snapshot that another rank has taken. All ranks then
+        move on to newer ones until they have the same: those whose snapshot is older
+        than another rank's drop it and take the next that they are given.
+        """
+        with self._changed:
+            snapshot, number = self._take()
+        while snapshot is not None:
+            of_ranks = self._ranks.allgather(number)
+            if min(of_ranks) == max(of_ranks):
+                return snapshot
+            if number < max(of_ranks):
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or self._is_closing)
+                    snapshot, number = self._take()
+        return None
+
+    def _take(self) -> tuple[Checkpoint | None, int]:
+        """Takes the waiting snapshot and its number; if there is none, the thread ends.
+
+        To be called with the lock held.
+        """
+        snapshot, self._waiting = self._waiting, None
+        if snapshot is None:
+            self._thread = None
+        return snapshot, self._num_submitted

@@ -1,0 +1,199 @@
+"""When a run saves a checkpoint, what goes into it, and what all ranks check before."""
+
+import dataclasses
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from resnet.checkpoint.async_writer import CheckpointWriter
+from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
+from resnet.config import intervals, phases
+from resnet.config.config import Config
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.runtime import versions
+from resnet.train_state import TrainState, averaged_batch_norm, flatten
+
+
+class CheckpointManager:
+    """Saves the checkpoints of one run as often as its settings say."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: TrainState,
+        communicator: Communicator,
+        weights_are_equal: bool = True,
+    ) -> None:
+        """Counts the intervals from the state as it is now.
+
+        Args:
+            config: The run's settings.
+            state: The state of the run, which is saved.
+            communicator: The ranks of the job; rank 0 writes, and each rank its own
+                state, if it has some.
+            weights_are_equal: Whether all ranks must have the same weights at each
+                save, as they have unless each trains by itself for some steps.
+        """
+        self._config = config
+        self._weights_are_equal = weights_are_equal
+        self._state = state
+        self._communicator = communicator
+        self._interval = intervals.parse(config.checkpoint_every, "--checkpoint_every")
+        self._saved_step = state.step
+        self._saved_at = time.monotonic()
+        self._installation = versions.describe()
+        # Without state of their own, only rank 0 writes, and nothing is to be agreed.
+        ranks = communicator.duplicate() if state.rank_variables else ALONE
+        self._writer = CheckpointWriter(
+            Path(config.model_dir), config.keep_checkpoints, ranks=ranks
+        )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether rank 0 wants a checkpoint: by its clock, or because a save failed."""
+        if self._communicator.rank != 0:
+            return False
+        seconds = self._interval.seconds
+        is_time = seconds and time.monotonic() - self._saved_at >= seconds
+        return bool(is_time) or self._writer.wants_another
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the settings want a checkpoint after the step just done."""
+        config, step = self._config, self._state.step
+        is_end = phases.ended_by(config.phases, step) is not None
+        return is_end or self._interval.ends_at(
+            step, config.num_train_examples, config.global_batch_size
+        )
+
+    def save(self, evaluated: Mapping[str, Mapping[str, float]]) -> None:
+        """Saves the state in the background, unless it is saved already.
+
+        Args:
+            evaluated: Metrics of the evaluations of this very state, by their keys in
+                the metadata; empty if it was not evaluated.
+
+        Raises:
+            AgreedFailure: On all ranks, if weights are not finite, or not equal on all
+                ranks although they should be.
+        """
+        if self._saved_step == self._state.step and not evaluated:
+            return
+        self._communicator.report_status(
+            f"saving step {self._state.step}", waits_for_others=True
+        )
+        check_weights(self._state, self._communicator, self._weights_are_equal)
+        metadata: dict[str, Any] = {
+            "config": dataclasses.asdict(self._config),
+            "installation": self._installation,
+        }
+        metadata.update(evaluated)
+        ended = phases.ended_by(self._config.phases, self._state.step)
+        if ended is not None:
+            metadata["ends_phase"] = ended.name
+        snapshot = take_snapshot(self._state, metadata, self._communicator)
+        if snapshot is not None:
+            self._writer.submit(snapshot)
+            if ended is not None:  # Always kept: no newer snapshot may replace it.
+                self._writer.close()
+        self._saved_step, self._saved_at = self._state.step, time.monotonic()
+
+    def finish(self) -> None:
+        """Waits until the newest snapshot is written.
+
+        Raises:
+            AgreedError: On all ranks, if it can't be written.
+        """
+        self._communicator.report_status(
+            "waiting for the last checkpoint", is_timed=False
+        )
+        with self._communicator.together():
+            self._writer.finish()
+
+    def close(self) -> None:
+        """Waits for the background writer; also when the run fails."""
+        self._writer.close()
+
+
+def take_snapshot(
+    state: TrainState, metadata: Mapping[str, Any], communicator: Communicator
+) -> Checkpoint | None:
+    """Returns what this rank has to write of a checkpoint; None if that is nothing.
+
+    Rank 0 writes all but the state that each rank has for itself. The tensors are those
+    of the variables themselves, not copies: the next update of a variable allocates a
+    new tensor and leaves this one unchanged.
+    """
+    own = flatten(state.batch_norm_averages)
+    rank_averages = None
+    if communicator.num_ranks > 1:
+        rank_averages = communicator.gather_rows(own)
+    with averaged_batch_norm(state, communicator):
+        tensors = {}
+        if communicator.rank == 0:
+            tensors = {name: one.read_value() for name, one in state.tensors().items()}
+    own_tensors = {
+        name: variable.read_value() for name, variable in state.rank_variables.items()
+    }
+    if communicator.rank != 0 and not own_tensors:
+        return None
+    if rank_averages is not None:
+        tensors[RANK_BATCH_NORM] = rank_averages
+    metadata = {
+        **metadata,
+        "num_ranks": communicator.num_ranks,
+        "losses": list(state.losses),
+    }
+    return Checkpoint(state.step, tensors, metadata, own_tensors)
+
+
+def check_weights(
+    state: TrainState, communicator: Communicator, are_equal: bool = True
+) -> None:
+    """Checks that all ranks' weights are finite, and equal if they should be.
+
+    The ranks exchange a digest of their trainable variables: the CRC-32C of all bits,
+    which is as fast as memory is read.
+
+    Args:
+        state: The state of this rank.
+        communicator: The ranks of the job.
+        are_equal: Whether the weights must be the same on all ranks.
+
+    Raises:
+        AgreedFailure: On all ranks, naming those that differ from most.
+    """
+    digest, is_finite = 0, True
+    for variable in state.trainable_variables:
+        values = np.asarray(memoryview(variable.read_value())).ravel()  # No copy.
+        values.flags.writeable = False  # CRC-32C requires it.
+        if are_equal:
+            digest = google_crc32c.extend(digest, values)
+        is_finite = is_finite and bool(np.isfinite(np.sum(values)))
+    of_ranks = communicator.gather((digest, is_finite, platform.node()))
+    if not all(finite for _, finite, _ in of_ranks):
+        raise AgreedFailure(
+            f"the weights after step {state.step} are not finite: the training has"
+            " diverged. Lower --peak_learning_rate or lengthen the warm-up."
+        )
+    digests = [digest for digest, _, _ in of_ranks]
+    # If two digests are equally frequent, rank 0's is taken as the right one.
+    counts = Counter(digests)
+    usual = max(counts, key=lambda one: (counts[one], one == digests[0]))
+    drifted = [
+        f"rank {rank} on {host}"
+        for rank, (digest, _, host) in enumerate(of_ranks)
+        if digest != usual
+    ]
+    if drifted:
+        raise AgreedFailure(
+            f"the weights after step {state.step} must be the same on all ranks;"
+            f" {', '.join(drifted)} differs from the others. Memory or the network of"
+            " that host may be faulty: start again without it."
+        )

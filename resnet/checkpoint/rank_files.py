@@ -1,0 +1,89 @@
+"""The files of a checkpoint that hold each rank's own state.
+
+Rank 3 of 8 writes `rank-00003-of-00008.index` and `.data-00000-of-00001`, in
+TensorFlow's format. A rank reads one other rank's file at a time: together they are
+`num_ranks` times as large as the model.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet.checkpoint import integrity
+
+_NAME = re.compile(r"rank-(\d{5,})-of-(\d{5,})\.(index|data-.*)")
+
+
+def prefix(rank: int, num_ranks: int) -> str:
+    """Returns the first part of the names of a rank's files."""
+    return f"rank-{rank:05d}-of-{num_ranks:05d}"
+
+
+def owner(name: str) -> int | None:
+    """Returns the rank that wrote a file of this name; None for rank 0's `state`."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+class RankFiles:
+    """The ranks' own state in one checkpoint, read one rank at a time.
+
+    Attributes:
+        folder: Folder of the checkpoint.
+        num_ranks: Number of ranks that saved it; 0 if they had no state of their own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Reads `checkpoint.json`, and no tensors.
+
+        Raises:
+            UserError: If it can't be read.
+        """
+        self.folder = folder
+        names = integrity.read_contents(folder)["files"]
+        found = [int(match[2]) for name in names if (match := _NAME.fullmatch(name))]
+        self.num_ranks = max(found, default=0)
+
+    def read(self, rank: int) -> dict[str, np.ndarray]:
+        """Returns the tensors that one rank saved, by name.
+
+        Raises:
+            UserError: If they can't be read now.
+        """
+        try:
+            path = str(self.folder / prefix(rank, self.num_ranks))
+            reader = tf.train.load_checkpoint(path)
+            names = reader.get_variable_to_shape_map()
+            return {name: reader.get_tensor(name) for name in names}
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise integrity.unreadable_now(self.folder, str(error)) from error
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the tensors of all ranks in their order, one rank in memory."""
+        for rank in range(self.num_ranks):
+            yield self.read(rank)
+
+
+def assign(
+    variables: Mapping[str, tf.Variable], saved: Mapping[str, np.ndarray]
+) -> None:
+    """Assigns one rank's saved tensors to its variables.
+
+    Raises:
+        UserError: If names or shapes differ.
+    """
+    expected = {name: tuple(one.shape) for name, one in variables.items()}
+    found = {name: tuple(array.shape) for name, array in saved.items()}
+    if different := sorted(set(expected.items()) ^ set(found.items())):
+        name = different[0][0]
+        raise UserError(
+            f"the ranks' own state in the checkpoint must be that of this run: {name!r}"
+            f" must have the shape {expected.get(name)}; the checkpoint's is"
+            f" {found.get(name)}"
+        )
+    for name, variable in variables.items():
+        variable.assign(saved[name])

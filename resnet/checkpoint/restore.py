@@ -1,0 +1,181 @@
+"""Restores the state of a run from a checkpoint, or starts it as its settings say."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import logging
+
+from data_prep.errors import UserError
+from resnet.checkpoint import rank_files, step_dirs, tensors
+from resnet.checkpoint.rank_files import RankFiles
+from resnet.checkpoint.retention import best_top1
+from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
+from resnet.config import phases
+from resnet.config.config import Config, config_from_json, refuse_other
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.shared_folder import check_is_shared
+from resnet.runtime import versions
+from resnet.train_state import TrainState, assign_flat
+
+RestoreOtherRanks = Callable[[TrainState, RankFiles, Communicator], None]
+
+
+def keep_initial_rank_variables(
+    state: TrainState, files: RankFiles, communicator: Communicator
+) -> None:
+    """Leaves each rank's own state as a new run has it, and warns."""
+    logging.warning(
+        "the checkpoint of step %d has the own state of %d rank(s), and this run has %d"
+        " rank(s): each rank's own state is reset",
+        state.step,
+        files.num_ranks,
+        communicator.num_ranks,
+    )
+
+
+def restore_newest(
+    state: TrainState,
+    model_dir: Path,
+    communicator: Communicator,
+    restore_other_ranks: RestoreOtherRanks = keep_initial_rank_variables,
+) -> None:
+    """Restores the newest intact checkpoint, or starts a new run; on all ranks.
+
+    Rank 0 reads, and broadcasts the variables; those of a new run as well. On as many
+    ranks as it was saved by, each rank gets its own BatchNorm averages back, on another
+    number their mean. Likewise each rank reads its own `rank_variables`.
+
+    Args:
+        state: The state of a new run, which is replaced.
+        model_dir: Folder of the run; all ranks must see it if they have
+            `rank_variables`.
+        communicator: The ranks of the job.
+        restore_other_ranks: Called on each rank if it has `rank_variables` and the
+            checkpoint was saved by another number of ranks, 0 included, to set them.
+            The files must be read one after the other.
+
+    Raises:
+        AgreedError: On all ranks, if there are checkpoints but none can be restored, or
+            not all ranks see a folder that they have to.
+    """
+    if state.rank_variables:
+        check_is_shared(model_dir, communicator)
+    is_resumed, rank_averages = False, None
+    saved = _load_newest(state, model_dir, communicator)
+    with communicator.together():
+        if communicator.rank == 0:
+            is_resumed = saved is not None
+            if saved is None:
+                _start(state)
+            else:
+                check_is_same_run(saved, state.config)
+                restore(state, saved)
+                rank_averages = saved.tensors.get(RANK_BATCH_NORM)
+    state.step, state.losses, state.top1, is_resumed = communicator.broadcast(
+        (state.step, state.losses, state.top1, is_resumed)
+    )
+    communicator.broadcast_variables(list(state.tensors().values()))
+    if rank_averages is not None and len(rank_averages) != communicator.num_ranks:
+        rank_averages = None
+    own = communicator.scatter_rows(rank_averages)
+    if own is not None:
+        assign_flat(state.batch_norm_averages, own)
+    if is_resumed and state.rank_variables:
+        with communicator.together():
+            files = RankFiles(step_dirs.of_step(model_dir, state.step))
+            if files.num_ranks == communicator.num_ranks:
+                rank_files.assign(state.rank_variables, files.read(communicator.rank))
+            else:
+                restore_other_ranks(state, files, communicator)
+
+
+def _load_newest(
+    state: TrainState, model_dir: Path, communicator: Communicator
+) -> Checkpoint | None:
+    """Returns the newest intact checkpoint to rank 0, if there is one."""
+    with communicator.together():
+        if communicator.rank == 0:
+            step_dirs.remove_leftovers(model_dir)
+            if not state.rank_variables:
+                return tensors.load_newest(model_dir, quarantine=True)
+    if state.rank_variables:
+        return tensors.load_newest_on_ranks(model_dir, communicator)
+    return None
+
+
+def restore(state: TrainState, saved: Checkpoint) -> None:
+    """Assigns everything that all ranks have in common from a checkpoint.
+
+    Raises:
+        UserError: If the checkpoint is that of another network.
+    """
+    variables = state.tensors()
+    expected = {name: tuple(one.shape) for name, one in variables.items()}
+    found = {
+        name: tuple(array.shape)
+        for name, array in saved.tensors.items()
+        if name != RANK_BATCH_NORM
+    }
+    if different := sorted(set(expected.items()) ^ set(found.items())):
+        name = different[0][0]
+        raise UserError(
+            f"the checkpoint is not one of this {state.model.name}: {name!r} must have"
+            f" the shape {expected.get(name)}; the checkpoint's is {found.get(name)}"
+        )
+    for name, variable in variables.items():
+        variable.assign(saved.tensors[name])
+    state.step = saved.step
+    state.losses = list(saved.metadata.get("losses", []))
+    state.top1 = best_top1(saved.metadata)
+
+
+def restore_weights(state: TrainState, saved: Checkpoint) -> None:
+    """Assigns only the network's variables, as for fine-tuning; the EMA starts there.
+
+    Raises:
+        UserError: If they are those of another network.
+    """
+    for variable in state.model.variables:
+        found = saved.tensors.get(f"model/{variable.path}")
+        if found is None or found.shape != tuple(variable.shape):
+            raise UserError(
+                f"--initial_weights must be those of this {state.model.name}:"
+                f" {variable.path!r} must have the shape {tuple(variable.shape)}; the"
+                f" checkpoint's is {None if found is None else found.shape}"
+            )
+        variable.value.assign(found)
+    for variable, average in zip(state.model.variables, state.ema, strict=False):
+        average.assign(variable.value)
+
+
+def check_is_same_run(saved: Checkpoint, config: Config) -> None:
+    """Refuses a checkpoint of other settings; warns of other versions of programs.
+
+    Raises:
+        UserError: If a setting differs, naming those that do.
+    """
+    refuse_other(config_from_json(saved.metadata["config"]), config)
+    now, then = versions.describe(), saved.metadata.get("installation", {})
+    changed = [name for name, value in then.items() if now.get(name) != value]
+    if changed:
+        logging.warning(
+            "the checkpoint of step %d was saved with a different %s: the results may"
+            " not be bitwise identical to those of an uninterrupted run",
+            saved.step,
+            ", ".join(changed),
+        )
+
+
+def _start(state: TrainState) -> None:
+    """Sets the first step of a new run, and the initial weights that it names."""
+    config = state.config
+    state.step = phases.first_step(config.phases, config.first_phase)
+    if config.initial_weights:
+        restore_weights(state, tensors.load_from(Path(config.initial_weights)))
+    elif state.step:
+        logging.warning(
+            "the training starts with phase %s, at step %d, from random initialization;"
+            " pass --initial_weights for the weights of the previous phases",
+            config.first_phase,
+            state.step,
+        )

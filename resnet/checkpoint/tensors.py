@@ -1,0 +1,297 @@
+"""Checkpoints: a folder for each saved step, which appears whole or not at all.
+
+Rank 0 writes tensors in TensorFlow's own format, which any TensorFlow tool reads:
+variables of the network as `model/NAME`, momentum buffers as `velocity/NAME`, moving
+averages of the variables as `ema/NAME`, the BatchNorm statistics of each rank, and
+`step`. Only state that each rank has for itself and that is as large as the model is
+written by each rank, into a file of its own (`rank_files`).
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from data_prep.errors import UserError
+from resnet.checkpoint import integrity, rank_files, retention, step_dirs
+from resnet.checkpoint.integrity import DamagedCheckpoint, Fingerprint
+from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.distributed.background_communicator import BackgroundCommunicator
+from resnet.distributed.communicator import Communicator
+
+PREFIX = "state"
+ALONE = BackgroundCommunicator()
+# Each rank normalizes by its own batches, so its moving averages are its own as well.
+RANK_BATCH_NORM = "batch_norm_averages_of_ranks"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is saved after a step.
+
+    Attributes:
+        step: Number of steps done.
+        tensors: Tensors by name, without `step`; rank 0 alone has them to save.
+        metadata: JSON values that describe the run at this step; likewise.
+        rank_tensors: Tensors of this rank's own state to save, by name.
+    """
+
+    step: int
+    tensors: Mapping[str, np.ndarray | tf.Tensor]
+    metadata: Mapping[str, Any]
+    rank_tensors: Mapping[str, np.ndarray | tf.Tensor] = field(default_factory=dict)
+
+
+class OtherRankFailed(RuntimeError):
+    """Another rank can't write its part of a checkpoint."""
+
+
+def save(
+    model_dir: Path,
+    checkpoint: Checkpoint,
+    keep: int,
+    ranks: BackgroundCommunicator = ALONE,
+) -> Path:
+    """Writes a checkpoint and removes the oldest; returns its folder.
+
+    The best one so far and the ends of phases are kept beside the newest. A save that
+    fails leaves nothing behind. If ranks have state of their own, all of them call this
+    with the same step, and a save that fails on one rank fails on all.
+
+    Args:
+        model_dir: Folder of the run.
+        checkpoint: What to save. Those of `retention.EVALUATIONS` that its
+            metadata has, have `top1`; `ends_phase` names the phase that it ends.
+        keep: Number of the newest checkpoints that are kept, at least 1.
+        ranks: The ranks that save it.
+
+    Raises:
+        OSError: If the checkpoint can't be written.
+        tf.errors.OpError: The same.
+        OtherRankFailed: If another rank can't write its part.
+    """
+    folder = of_step(model_dir, checkpoint.step)
+    unfinished = step_dirs.unfinished(folder)
+    is_first = ranks.rank == 0
+
+    def prepare() -> None:
+        if is_first:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+
+    def write() -> dict[str, Fingerprint]:
+        files = []
+        if is_first:
+            named = {**checkpoint.tensors, "step": np.int64(checkpoint.step)}
+            files += _write_tensors(unfinished / PREFIX, named)
+        if checkpoint.rank_tensors:
+            prefix = rank_files.prefix(ranks.rank, ranks.num_ranks)
+            files += _write_tensors(unfinished / prefix, checkpoint.rank_tensors)
+        return integrity.fingerprints(files)
+
+    def commit() -> None:
+        if is_first:
+            files = {name: one for part in written for name, one in part.items()}
+            for name in files:
+                (unfinished / name).stat()  # Other ranks' files have arrived here.
+            has_rank_files = bool(checkpoint.rank_tensors)
+            integrity.write_contents(
+                unfinished, checkpoint.metadata, files, has_rank_files
+            )
+            step_dirs.put_in_place(unfinished, folder)
+
+    try:
+        _on_all_ranks(ranks, prepare)
+        written = _on_all_ranks(ranks, write)
+        _on_all_ranks(ranks, commit)
+    except BaseException:
+        if is_first:  # All ranks have ended what they do in this folder.
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    if is_first:
+        try:
+            retention.remove_old(model_dir, keep)
+        except (OSError, UserError) as error:  # The new checkpoint is there.
+            logging.warning("older checkpoints can't be removed: %s", error)
+    return folder
+
+
+def _on_all_ranks(ranks: BackgroundCommunicator, action: Callable[[], _T]) -> list[_T]:
+    """Calls a function on all ranks; returns their results, or raises on all ranks."""
+    result, failed = None, None
+    try:
+        result = action()
+    except Exception as error:
+        failed = error
+    reason = None if failed is None else f"on {platform.node()}: {failed}"
+    outcomes = ranks.allgather((result, reason))  # Also the barrier.
+    if failed is not None:
+        raise failed
+    for rank, (_, reason) in enumerate(outcomes):
+        if reason is not None:
+            raise OtherRankFailed(f"rank {rank} {reason}")
+    return [result for result, _ in outcomes]
+
+
+def _write_tensors(prefix: Path, tensors: Mapping[str, Any]) -> list[Path]:
+    """Writes tensors in TensorFlow's format, durably; returns the files."""
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+    files = list(prefix.parent.glob(f"{prefix.name}.*"))
+    for file in files:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    return files
+
+
+def load(model_dir: Path, step: int) -> Checkpoint:
+    """Returns the checkpoint of a step, without the ranks' own state.
+
+    Each byte that it returns is checked, and of rank files that they exist and have
+    their size.
+
+    Raises:
+        DamagedCheckpoint: If it is not as it was written.
+        UserError: If there is none, it has a later format, or can't be read now.
+    """
+    if step not in (saved := saved_steps(model_dir)):
+        raise UserError(
+            f"expected a checkpoint of step {step} in"
+            f" {model_dir / step_dirs.FOLDER}; there are:"
+            f" {', '.join(map(str, saved)) or 'none'}"
+        )
+    return _read(of_step(model_dir, step))
+
+
+def _read(folder: Path) -> Checkpoint:
+    metadata = integrity.verify(folder, lambda name: rank_files.owner(name) is None)
+    try:
+        reader = tf.train.load_checkpoint(str(folder / PREFIX))
+        names = reader.get_variable_to_shape_map()
+        tensors = {name: reader.get_tensor(name) for name in sorted(names)}
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        # Its bytes are those that were written: nothing is known to be damaged.
+        raise integrity.unreadable_now(folder, str(error)) from error
+    return Checkpoint(int(tensors.pop("step")), tensors, metadata)
+
+
+def load_from(folder: Path) -> Checkpoint:
+    """Returns the checkpoint that a folder is, or the newest one of a run's folder.
+
+    Raises:
+        UserError: If there is none, or none that is intact.
+    """
+    if step_dirs.is_checkpoint(folder):
+        return _read(folder)
+    newest = load_newest(folder)
+    if newest is None:
+        raise UserError(f"expected a checkpoint in {folder}; there is none")
+    return newest
+
+
+def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
+    """Returns the newest checkpoint that is intact; None if there is none at all.
+
+    Warns of each damaged checkpoint, and of each that can't be renamed.
+
+    Args:
+        model_dir: Folder of the run.
+        quarantine: Whether to rename damaged checkpoints to `damaged-step-...`.
+
+    Raises:
+        UserError: If there are checkpoints, but all of them are damaged, or one can't
+            be read now.
+    """
+    steps = saved_steps(model_dir)
+    return _newest_of(model_dir, steps, lambda step: load(model_dir, step), quarantine)
+
+
+def load_newest_on_ranks(
+    model_dir: Path, communicator: Communicator
+) -> Checkpoint | None:
+    """Like `load_newest` with quarantine, on all ranks: they share checking rank files.
+
+    Returns:
+        The checkpoint, without the ranks' own state, to rank 0; None to the others.
+
+    Raises:
+        UserError: On all ranks, if no checkpoint is intact or one can't be read now.
+    """
+    steps: list[int] = []
+    with communicator.together():
+        if communicator.rank == 0:
+            steps = saved_steps(model_dir)
+    steps = communicator.broadcast(steps)
+
+    def is_mine(name: str) -> bool:
+        writer = rank_files.owner(name)
+        if writer is None:
+            return False  # Of rank 0, which checks it when it loads it.
+        return writer % communicator.num_ranks == communicator.rank
+
+    def load_on_ranks(step: int) -> Checkpoint | None:
+        folder = of_step(model_dir, step)
+        loaded, damage = None, None
+        with communicator.together():
+            try:
+                if communicator.rank == 0:
+                    loaded = load(model_dir, step)
+                integrity.verify(folder, is_mine)
+            except DamagedCheckpoint as error:
+                damage = error.reason
+        damages = [one for one in communicator.gather(damage) if one is not None]
+        if damages:
+            raise DamagedCheckpoint(folder, damages[0])
+        return loaded
+
+    return _newest_of(model_dir, steps, load_on_ranks, communicator.rank == 0)
+
+
+def _newest_of(
+    model_dir: Path,
+    steps: Sequence[int],
+    load_step: Callable[[int], _T],
+    quarantine: bool,
+) -> _T | None:
+    """Returns what loading the newest step returns that is not damaged."""
+    damaged: list[DamagedCheckpoint] = []
+    for step in reversed(steps):
+        try:
+            intact = load_step(step)
+        except DamagedCheckpoint as error:
+            damaged.append(error)
+            logging.warning("%s. Falling back to the checkpoint before it.", error)
+            continue
+        if quarantine:
+            for one in damaged:
+                _quarantine(one.folder)
+        return intact
+    if damaged:
+        raise UserError(
+            f"all {len(damaged)} checkpoints in"
+            f" {model_dir / step_dirs.FOLDER} are damaged. Restore one from a"
+            f" backup, or start over in another --model_dir. The newest: {damaged[0]}"
+        )
+    return None
+
+
+def _quarantine(folder: Path) -> None:
+    try:
+        renamed = step_dirs.quarantine(folder)
+        logging.warning("%s is renamed to %s.", folder, renamed.name)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        logging.warning("%s can't be renamed (%s) and stays.", folder, reason)

@@ -1,0 +1,71 @@
+"""Checks the values of settings against their declarations."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from data_prep.errors import UserError
+from resnet.config import intervals, settings
+from resnet.config.settings import BELOW_ONE, LARGEST_COUNT, Declaration
+
+
+def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
+    """Returns a sentence for each override whose value isn't allowed, by its flag.
+
+    Args:
+        overrides: The values by the names of their settings.
+        kinds: The dataclasses that declare the settings.
+    """
+    declared = settings.declarations(*kinds)
+    problems = []
+    for name, value in overrides.items():
+        if name not in declared:
+            continue
+        flag = f"--{settings.flag_name(name, declared[name])}"
+        if allowed := allowed_instead(declared[name], value):
+            problems.append(f"{flag} must be {allowed}; got {value}.")
+        units = declared[name].interval_units
+        if units and value:
+            try:
+                intervals.parse(value, flag, units)
+            except UserError as error:
+                problems.append(str(error))
+    return problems
+
+
+def problems_of(values: Any, described: str) -> list[str]:
+    """Returns a sentence for each field of a dataclass whose value isn't allowed.
+
+    Args:
+        values: The instance of the dataclass.
+        described: What the instance is, for the sentence.
+    """
+    kind: Any = type(values)
+    declared = settings.declarations(kind)
+    return [
+        f"{name} of {described} must be {allowed}; got {getattr(values, name)}."
+        for name, declaration in declared.items()
+        if (allowed := allowed_instead(declaration, getattr(values, name)))
+    ]
+
+
+def allowed_instead(declaration: Declaration, value: Any) -> str:
+    """Returns in words what a value must be and isn't; an empty text if it is."""
+    if value is None:
+        return ""
+    if declaration.bounds:
+        return _outside(declaration.bounds, value)
+    if declaration.names and value not in declaration.names:
+        return f"one of {', '.join(declaration.names)}"
+    return ""
+
+
+def _outside(bounds: tuple[float, float], value: float) -> str:
+    low, high = bounds
+    if low <= value <= high and value < math.inf:  # False for NaN.
+        return ""
+    if high == math.inf and value == math.inf:
+        return f"at least {low:g}, and finite"
+    if high in (math.inf, LARGEST_COUNT) and not value >= high:
+        return f"at least {low:g}"
+    return f"in [{low:g}, 1)" if high == BELOW_ONE else f"in [{low:g}, {high:g}]"

@@ -1,0 +1,300 @@
+"""The settings of one run, made once and then only read."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.atomic_files import atomic_write_bytes
+from data_prep.errors import UserError
+from resnet.config import intervals, phases, settings
+from resnet.config.dataclass_json import from_json
+from resnet.config.phases import Phase
+from resnet.config.recipe import TrainingSettings
+from resnet.config.settings import COUNT, COUNT_OR_ZERO, setting
+
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TrainingSettings):
+    """Everything that a run follows; `model_dir/config.json` holds it.
+
+    A later start in the same `model_dir` may change only the settings that don't decide
+    the result; the size of a decoded cache, but not whether there is one.
+
+    Attributes:
+        recipe: The name of the recipe.
+        num_classes: The number of classes of the data set.
+        class_names: The names of the classes, in the order of the labels.
+        num_train_examples: The number of training examples of the data set.
+        phases: The phases of the run in their order, in steps and for its global batch.
+
+    The help texts of the other fields say what these are.
+    """
+
+    recipe: str
+    num_classes: int
+    class_names: tuple[str, ...]
+    num_train_examples: int
+    phases: tuple[Phase, ...]
+    accumulation_steps: int = setting(
+        1,
+        "The number of micro-batches per rank and step that gradients are accumulated"
+        " over.",
+        bounds=COUNT,
+    )
+    precision: str = setting(
+        "float32",
+        "The precision of computation: float32, bf16 (bfloat16 with float32 weights),"
+        " or auto for the one that is measured to be faster on this machine.",
+        names=("float32", "bf16", "auto"),
+    )
+    seed: int = setting(
+        0,
+        "The random seed of weight initialization, shuffling and augmentation.",
+        bounds=(0, 2**63 - 1),
+    )
+    shard_by: str = setting(
+        "example",
+        "What ranks share the data set by: with example each rank reads from all record"
+        " files, with file only from those on its node.",
+        names=("example", "file"),
+    )
+    first_phase: str = setting(
+        "", "The phase of the recipe that the run begins with; unset, the first."
+    )
+    initial_weights: str = setting(
+        "", "A run's folder, or one of its checkpoints, to initialize the weights from."
+    )
+    data_dir: str = setting(
+        "",
+        "The folder of a converted data set, or of one that TensorFlow Datasets or the"
+        " TPU scripts wrote.",
+        decides_the_result=False,
+    )
+    model_dir: str = setting(
+        "",
+        "The folder of the run: its settings, logs and checkpoints.",
+        decides_the_result=False,
+    )
+    mode: str = setting(
+        "train_and_eval",
+        "Whether the run only trains or evaluates too, one of {names}.",
+        names=("train", "train_and_eval"),
+        decides_the_result=False,
+    )
+    eval_batch_size: int = setting(
+        200,
+        "The number of examples in one step of evaluation, over all ranks.",
+        bounds=COUNT,
+        decides_the_result=False,
+    )
+    eval_every: str = setting(
+        "",
+        "How often to evaluate, such as 500steps or 4epochs; unset, only after the last"
+        " step.",
+        interval_units=intervals.UNITS_OF_STEPS,
+        decides_the_result=False,
+    )
+    stop_at_top1: float = setting(
+        0.0,
+        "The validation top-1 accuracy, from 0 to 1, at which the run stops; 0 turns"
+        " early stopping off.",
+        bounds=(0, 1),
+        decides_the_result=False,
+    )
+    recalibration_batches: int = setting(
+        0,
+        "The number of training batches, each as large as a rank's in training, from"
+        " which batch normalization's statistics are computed again before an"
+        " evaluation (PreciseBN); 0 keeps the statistics of the training.",
+        bounds=COUNT_OR_ZERO,
+        decides_the_result=False,
+    )
+    log_step_count_steps: int = setting(
+        10,
+        "The number of steps from one log line to the next.",
+        bounds=COUNT,
+        decides_the_result=False,
+    )
+    checkpoint_every: str = setting(
+        "1 epoch",
+        "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes.",
+        interval_units=intervals.UNITS,
+        decides_the_result=False,
+    )
+    keep_checkpoints: int = setting(
+        5,
+        "The number of newest checkpoints that are kept, in addition to the best one"
+        " and those at the ends of phases.",
+        bounds=COUNT,
+        decides_the_result=False,
+    )
+    num_parallel_calls: int = setting(
+        0,
+        "The number of threads per rank that decode images; 0 takes one per processor.",
+        bounds=(0, 4096),
+        decides_the_result=False,
+    )
+    on_bad_record: str = setting(
+        "fail",
+        "The action on a corrupt record: fail ends the run, skip takes another record"
+        " in its place and counts it.",
+        names=("fail", "skip"),
+        decides_the_result=False,
+    )
+    record_log: str = setting(
+        "",
+        "The folder for a log of the records that each rank reads; unset, there is no"
+        " log.",
+        decides_the_result=False,
+    )
+    decoded_cache_mb: int = setting(
+        0,
+        "The memory per rank for a cache of decoded images, in megabytes of 10**6"
+        " bytes; 0 turns the cache off.",
+        bounds=COUNT_OR_ZERO,
+        decisive_part=bool,
+    )
+
+    @property
+    def train_steps(self) -> int:
+        """The number of steps of the whole run."""
+        return phases.num_steps(self.phases)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """The steps in one pass over the training examples, rarely a whole number."""
+        return self.num_train_examples / self.global_batch_size
+
+    def epoch(self, step: int) -> float:
+        """Returns the passes over the training examples that `step` steps are."""
+        return step / self.steps_per_epoch
+
+
+def save_config(config: Config) -> None:
+    """Writes the settings to `config.json` in their `model_dir`, which is made."""
+    folder = Path(config.model_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
+    atomic_write_bytes(folder / CONFIG_FILE, text.encode())
+
+
+def load_config(model_dir: str) -> Config:
+    """Returns the settings of the run in a folder.
+
+    Raises:
+        UserError: If there are none, or the file is not one that `save_config` wrote.
+    """
+    path = Path(model_dir) / CONFIG_FILE
+    if not path.is_file():
+        raise UserError(
+            f"expected {path}, which training writes; there is none. Name the"
+            " --model_dir of a training run."
+        )
+    try:
+        return config_from_json(json.loads(path.read_text()))
+    except ValueError as error:
+        raise UserError(
+            f"{path} must hold the settings of a training run; it doesn't: {error}."
+            " Restore the file, or name another --model_dir."
+        ) from error
+
+
+def config_from_json(values: Any) -> Config:
+    """Returns the settings in a JSON object, which an earlier version may have written.
+
+    Raises:
+        UserError: If the object doesn't hold the settings of a run.
+    """
+    return from_json(Config, values, "the settings")
+
+
+def check_ranks(config: Config, num_ranks: int) -> None:
+    """Refuses a global batch that can't be split evenly over the ranks.
+
+    Raises:
+        UserError: If it can't, with the nearest sizes that can; if the batch is larger
+            than the data set; or if mixup or CutMix would get an odd batch.
+    """
+    batch = config.global_batch_size
+    if batch > config.num_train_examples:
+        raise UserError(
+            "--train_batch_size must be at most the number of training examples; got"
+            f" train_batch_size={batch}, {config.num_train_examples} examples. Set it,"
+            " or take the --recipe for a small data set, such as imagenette."
+        )
+    parts = num_ranks * config.accumulation_steps
+    if batch % parts:
+        below = batch - batch % parts
+        sizes = f"{below} or {below + parts}" if below else f"{parts}"
+        steps = config.accumulation_steps
+        times = f" times --accumulation_steps={steps}" if steps > 1 else ""
+        raise UserError(
+            f"--train_batch_size must be a multiple of the number of ranks{times}; got"
+            f" train_batch_size={batch}, {num_ranks} ranks. Use {sizes}."
+        )
+    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
+    if is_mixed and (batch // parts) % 2:
+        raise UserError(
+            "mixup and cutmix need an even number of examples on each rank at a time,"
+            f" since they mix pairs; got {batch // parts}. Change --train_batch_size or"
+            " --accumulation_steps."
+        )
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Returns the differences that change the result, as `name=old, now new`."""
+    before, after = _deciding(old), _deciding(new)
+    return [
+        f"{name}={_short(before.get(name))}, now {_short(after.get(name))}"
+        for name in {**before, **after}
+        if _decisive(name, before.get(name)) != _decisive(name, after.get(name))
+    ]
+
+
+def _decisive(name: str, value: Any) -> Any:
+    """Returns the part of a setting's value that decides the result."""
+    declaration = settings.declarations(Config).get(name)
+    return declaration.decisive_part(value) if declaration else value
+
+
+def refuse_other(old: Config, new: Config) -> None:
+    """Refuses to resume a run with settings that would give another result.
+
+    Raises:
+        UserError: Naming the settings that differ.
+    """
+    if different := differences(old, new):
+        raise UserError(
+            f"{new.model_dir} holds a run with other settings"
+            f" ({'; '.join(different)}). Name another --model_dir, or the settings of"
+            " that run."
+        )
+
+
+def _deciding(config: Config) -> dict[str, Any]:
+    """Returns the settings that decide the result, those of phases by "phase: name"."""
+    declared = settings.declarations(Config)
+    found = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(Config)
+        if field.name not in declared or declared[field.name].decides_the_result
+    }
+    found["train_steps"] = config.train_steps
+    found["phases"] = ", ".join(phase.name for phase in config.phases)
+    for phase in config.phases:
+        values = dataclasses.asdict(phase)
+        del values["name"]
+        values.update(values.pop("schedule") or {})
+        for name, value in values.items():
+            is_clear = len(config.phases) == 1 and name not in found
+            found[name if is_clear else f"{phase.name}: {name}"] = value
+    return found
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

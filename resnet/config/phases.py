@@ -1,0 +1,169 @@
+"""The phases of a run: what each of its steps does, a pure function of the step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resnet.augmentation.names import AUGMENTATIONS
+from resnet.config import schedules
+from resnet.config.schedules import Schedule
+from resnet.config.settings import AT_LEAST_ZERO, FRACTION, setting
+
+SMALLEST_IMAGE = 32  # The stages halve it five times.
+LARGEST_IMAGE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseSettings:
+    """What a phase of a recipe and a phase of a run both say.
+
+    A new setting of phases is declared here; what uses it finds it in its `Phase`.
+
+    Attributes:
+        name: The name of the phase.
+        schedule: The schedule of the learning rate, its time 0 being the beginning of
+            the phase; None continues the schedule of the phase before.
+        reset_momentum: Whether the momentum buffers are set to zero at the beginning.
+
+    The help texts of the other fields say what these are.
+    """
+
+    name: str = "train"
+    schedule: Schedule | None = None
+    reset_momentum: bool = False
+    momentum: float = setting(
+        0.9, "The coefficient of the SGD momentum, for example 0.9.", bounds=FRACTION
+    )
+    weight_decay: float = setting(
+        5e-5,
+        "The weight decay, whose product with the variable is added to the gradient;"
+        " batch normalization's parameters don't decay and, with LARS, neither do"
+        " biases.",
+        bounds=AT_LEAST_ZERO,
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "The fraction of each label that is spread evenly over all classes.",
+        bounds=FRACTION,
+    )
+    image_size: int | None = setting(
+        None,
+        "The side in pixels of the images in training; a phase of a recipe without one"
+        " has the recipe's.",
+        bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
+        flag=None,
+    )
+    augmentation: str = setting(
+        "random_resized_crop",
+        "The cropping and flipping of training images, one of {names}.",
+        names=AUGMENTATIONS,
+    )
+    min_crop_area: float = setting(
+        0.08,
+        "The smallest fraction of an image's area that a random resized crop takes.",
+        bounds=(1e-9, 1),
+        flag=None,
+    )
+    random_augment: float = setting(
+        0.0,
+        "The magnitude of RandAugment's operations, from 0 to 10; 0 turns RandAugment"
+        " off.",
+        bounds=(0, 10),
+    )
+    mixup: float = setting(
+        0.0,
+        "The alpha of mixup's Beta distribution; 0 turns mixup off.",
+        bounds=AT_LEAST_ZERO,
+    )
+    cutmix: float = setting(
+        0.0,
+        "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
+        bounds=AT_LEAST_ZERO,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(PhaseSettings):
+    """A phase of a run; its schedule is in steps and for the run's global batch.
+
+    Attributes:
+        num_steps: The length of the phase.
+        image_size: The side in pixels of the images in training.
+    """
+
+    num_steps: int
+    image_size: int = 224
+
+
+def num_steps(phases: Sequence[Phase]) -> int:
+    """Returns the steps of all phases together."""
+    return sum(phase.num_steps for phase in phases)
+
+
+def first_steps(phases: Sequence[Phase]) -> list[int]:
+    """Returns the step that each phase begins with, from 0."""
+    firsts, first = [], 0
+    for phase in phases:
+        firsts.append(first)
+        first += phase.num_steps
+    return firsts
+
+
+def first_step(phases: Sequence[Phase], name: str) -> int:
+    """Returns the step that the phase of that name begins with; 0 of no name."""
+    names = [phase.name for phase in phases]
+    return first_steps(phases)[names.index(name)] if name else 0
+
+
+def index_of(phases: Sequence[Phase], step: int) -> int:
+    """Returns which of the phases a step is of; past the end, the last."""
+    return sum(first <= step for first in first_steps(phases)) - 1
+
+
+def at(phases: Sequence[Phase], step: int) -> Phase:
+    """Returns the phase that a step is of."""
+    return phases[index_of(phases, step)]
+
+
+def resets_momentum_at(phases: Sequence[Phase], step: int) -> bool:
+    """Returns whether the momentum buffers are set to zero before a step."""
+    return step in first_steps(phases) and at(phases, step).reset_momentum
+
+
+def ended_by(phases: Sequence[Phase], step: int) -> Phase | None:
+    """Returns the phase that ends when so many steps are done, or None."""
+    ends = [*first_steps(phases)[1:], num_steps(phases)]
+    return phases[ends.index(step)] if step in ends else None
+
+
+def schedule_at(phases: Sequence[Phase], step: int) -> tuple[int, Schedule]:
+    """Returns the first step of the schedule that a step follows, and the schedule."""
+    index = index_of(phases, step)
+    while (schedule := phases[index].schedule) is None:
+        index -= 1
+    return first_steps(phases)[index], schedule
+
+
+def learning_rate(phases: Sequence[Phase], step: int) -> float:
+    """Returns the learning rate of one step of the run, from 0."""
+    first, schedule = schedule_at(phases, step)
+    return schedules.learning_rate(schedule, step - first)
+
+
+def momentum(phases: Sequence[Phase], step: int, corrected: bool) -> float:
+    """Returns the factor that a step multiplies the momentum buffers with.
+
+    Args:
+        phases: The phases of the run.
+        step: The step of the run, from 0.
+        corrected: Whether to apply momentum correction, so that the update is that of
+            Caffe's momentum, whose buffer contains the learning rates: buffer =
+            momentum * buffer + rate * gradient. Our buffer contains no rate; scaling
+            it by the ratio of the rate before to the rate now gives the same update.
+            After a rate of 0 the buffer is emptied. Source: Goyal et al. 2017,
+            arXiv:1706.02677, remark 3.
+    """
+    phase = at(phases, step)
+    if not corrected or step == 0 or resets_momentum_at(phases, step):
+        return phase.momentum
+    now, before = (learning_rate(phases, one) for one in (step, step - 1))
+    return phase.momentum * before / now if now else phase.momentum

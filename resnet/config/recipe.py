@@ -1,0 +1,131 @@
+"""What a recipe consists of: lengths in epochs, rates for the recipe's own batch."""
+
+import math
+from dataclasses import dataclass
+
+from resnet.augmentation.names import EVAL_CROPS
+from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
+from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, FRACTION, setting
+from resnet.models.names import MODELS
+
+SCALINGS = ("linear", "root", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What a recipe and a run both say of all phases together.
+
+    A new setting of recipes is declared here; what uses it finds it in its `Config`.
+    """
+
+    model: str = setting(help="The network to train, one of {names}.", names=MODELS)
+    image_size: int = setting(
+        help="The side in pixels of the images in training and evaluation.",
+        bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
+    )
+    global_batch_size: int = setting(
+        help="The number of examples in one step, over all ranks.",
+        bounds=COUNT,
+        flag="train_batch_size",
+    )
+    eval_crop_fraction: float = setting(
+        0.875,
+        "The side of the central square that evaluation crops, as a fraction of the"
+        " image's shorter side.",
+        bounds=(1e-9, 1),
+        flag=None,
+    )
+    eval_crop: str = setting(
+        "crop_then_resize",
+        "The order of center crop and resizing in evaluation, one of {names}.",
+        names=EVAL_CROPS,
+    )
+    batch_norm_momentum: float = setting(
+        0.95,
+        "The momentum of batch normalization's moving mean and variance.",
+        bounds=FRACTION,
+        flag="bn_momentum",
+    )
+    optimizer: str = setting(
+        "momentum", "The optimizer, one of {names}.", names=("momentum", "lars")
+    )
+    nesterov: bool = setting(
+        True, "Whether the momentum is Nesterov's momentum.", flag=None
+    )
+    momentum_correction: bool = setting(
+        False,
+        "Whether the update is that of momentum buffers that contain the learning rate"
+        " (phases.momentum).",
+        flag=None,
+    )
+    trust_coefficient: float = setting(
+        0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO, flag=None
+    )
+    zero_last_gamma: bool = setting(
+        True,
+        "Whether the scale of the last batch normalization of a residual block is"
+        " initialized with 0 instead of 1.",
+        flag=None,
+    )
+    clip_norm: float = setting(
+        0.0,
+        "The largest global norm of the gradients, to which larger ones are clipped; 0"
+        " turns clipping off.",
+        bounds=AT_LEAST_ZERO,
+    )
+    ema_decay: float = setting(
+        0.0,
+        "The decay per step of an exponential moving average (EMA) of the weights,"
+        " which is evaluated too; 0 turns it off.",
+        bounds=FRACTION,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipePhase(PhaseSettings):
+    """A phase of a recipe; its schedule is in epochs and for the recipe's batch.
+
+    Attributes:
+        epochs: The length of the phase.
+    """
+
+    epochs: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(TrainingSettings):
+    """Hyperparameters that belong together, usually taken from one published source.
+
+    Attributes:
+        name: The value of `--recipe` that chooses it.
+        source: The publication or program that the numbers come from.
+        num_train_examples: The size of the training set that the recipe is for.
+        phases: The phases in their order.
+        scaling: The rule for the learning rates of another batch size: "linear"
+            multiplies them by the ratio of the sizes, "root" by its square root, and
+            "none" leaves them, where the source has no rule.
+        rank_batch_size: The number of examples that batch normalization's statistics
+            are over in the source, those of one rank; 0 where it isn't known or
+            doesn't matter.
+        published: The accuracy that the source reports.
+        deviations: The deviations of a run of this program from the source.
+    """
+
+    name: str
+    source: str
+    num_train_examples: int
+    phases: tuple[RecipePhase, ...]
+    scaling: str = "linear"
+    rank_batch_size: int = 0
+    published: str = ""
+    deviations: tuple[str, ...] = ()
+
+    def rate_factor(self, global_batch_size: int) -> float:
+        """Returns the factor of the learning rates for another global batch size."""
+        ratio = global_batch_size / self.global_batch_size
+        return {"linear": ratio, "root": math.sqrt(ratio), "none": 1.0}[self.scaling]
+
+    @property
+    def epochs(self) -> float:
+        """The length of all phases together."""
+        return sum(phase.epochs for phase in self.phases)

@@ -1,0 +1,393 @@
+"""From a recipe and overrides to the settings of a run.
+
+A recipe is adapted to another batch size, another data set and another length here.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_prep.errors import UserError
+from resnet.config import bounds, settings
+from resnet.config.config import Config
+from resnet.config.phases import Phase, PhaseSettings
+from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
+from resnet.config.schedules import Schedule
+from resnet.config.settings import (
+    ABOVE_ZERO,
+    AT_LEAST_ZERO,
+    COUNT,
+    COUNT_OR_ZERO,
+    setting,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOverrides:
+    """Overrides of lengths and learning rates, which are no fields of a `Config`."""
+
+    train_steps: int | None = setting(
+        None, "The length of the training in steps.", bounds=COUNT
+    )
+    train_epochs: float | None = setting(
+        None,
+        "The length of the training in epochs, instead of --train_steps.",
+        bounds=(1e-9, 1e6),
+    )
+    base_learning_rate: float | None = setting(
+        None,
+        "The learning rate of step 0; where the recipe's isn't 0, the peak learning"
+        " rate is multiplied by the same factor.",
+        bounds=AT_LEAST_ZERO,
+    )
+    peak_learning_rate: float | None = setting(
+        None,
+        "The learning rate after the warmup; unset, it is the recipe's, scaled to the"
+        " batch size.",
+        bounds=ABOVE_ZERO,
+    )
+    warmup_steps: int | None = setting(
+        None, "The length of the warmup in steps.", bounds=COUNT_OR_ZERO
+    )
+    warmup_epochs: float | None = setting(
+        None,
+        "The length of the warmup in epochs, instead of --warmup_steps.",
+        bounds=(0, 1e6),
+    )
+
+
+# All that can be overridden, in the order of the flags.
+OVERRIDABLE = (ScheduleOverrides, TrainingSettings, PhaseSettings, Config)
+RATE_SETTINGS = (
+    "base_learning_rate",
+    "peak_learning_rate",
+    "warmup_steps",
+    "warmup_epochs",
+)
+PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
+
+
+def resolve(
+    recipe: Recipe,
+    overrides: Mapping[str, Any],
+    num_train_examples: int,
+    class_names: tuple[str, ...],
+) -> Config:
+    """Returns the settings of a run: the recipe's, except for the overrides.
+
+    Args:
+        recipe: The recipe.
+        overrides: The values of settings of the classes in `OVERRIDABLE` by their
+            names; a value of None counts as none.
+        num_train_examples: The number of training examples of the data set.
+        class_names: The names of the classes, in the order of the labels.
+
+    Raises:
+        TypeError: If there is no setting of the name of an override.
+        UserError: If a setting is out of its range or contradicts another one.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if unknown := sorted(set(given) - set(settings.declarations(*OVERRIDABLE))):
+        raise TypeError(f"there is no setting {unknown[0]!r} to override")
+    problems = bounds.validate_overrides(given, *OVERRIDABLE)
+    if problems := problems + contradictions(recipe, given):
+        raise UserError(" ".join(problems))
+    values = {
+        field.name: getattr(recipe, field.name)
+        for field in dataclasses.fields(TrainingSettings)
+    }
+    values.update(
+        (field.name, given[field.name])
+        for field in dataclasses.fields(Config)
+        if field.name in given
+    )
+    values.update(
+        recipe=recipe.name,
+        num_train_examples=num_train_examples,
+        class_names=class_names,
+        num_classes=len(class_names),
+        phases=phases_in_steps(
+            recipe, given, values["global_batch_size"], num_train_examples
+        ),
+    )
+    config = Config(**values)
+    if problems := _problems(config):
+        raise UserError(" ".join(problems))
+    return config
+
+
+def _problems(config: Config) -> list[str]:
+    """Returns a sentence for each setting that isn't allowed, whatever it came from."""
+    problems = bounds.problems_of(config, f"the recipe {config.recipe}")
+    for phase in config.phases:
+        problems += _problems_of_phase(phase)
+    names = [phase.name for phase in config.phases]
+    if len(set(names)) < len(names):
+        problems.append(
+            f"the phases of a recipe must have different names; got {', '.join(names)}."
+        )
+    if config.first_phase and config.first_phase not in names:
+        problems.append(
+            f"--first_phase must be one of {', '.join(names)}; got"
+            f" {config.first_phase}."
+        )
+    if config.mode == "train" and (config.eval_every or config.stop_at_top1):
+        problems.append(
+            "--eval_every and --stop_at_top1 need --mode=train_and_eval; got"
+            " --mode=train."
+        )
+    elif config.stop_at_top1 and not config.eval_every:
+        problems.append(
+            f"--stop_at_top1={config.stop_at_top1:g} needs --eval_every, such as"
+            " 1epoch: without it nothing is evaluated before the last step."
+        )
+    return problems
+
+
+def _problems_of_phase(phase: Phase) -> list[str]:
+    problems = bounds.problems_of(phase, f"phase {phase.name!r}")
+    if (schedule := phase.schedule) is None:
+        return problems
+    described = f"the schedule of phase {phase.name!r}"
+    problems += bounds.problems_of(schedule, described)
+    boundaries = list(schedule.boundaries)
+    if boundaries != sorted(boundaries) or min(boundaries, default=0) < 0:
+        problems.append(
+            f"boundaries of {described} must ascend and be at least 0; got, in steps,"
+            f" {boundaries}."
+        )
+    return problems
+
+
+def contradictions(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each override that the whole run can't have."""
+    problems = []
+    for what in ("train", "warmup"):
+        steps, epochs = f"{what}_steps", f"{what}_epochs"
+        if steps in overrides and epochs in overrides:
+            problems.append(f"--{steps} and --{epochs} exclude each other; got both.")
+    for name in PHASE_SETTINGS:
+        values = {getattr(phase, name) for phase in recipe.phases}
+        if name in overrides and len(values) > 1:
+            problems.append(_differs(name, recipe))
+    if sum(phase.schedule is not None for phase in recipe.phases) > 1:
+        problems += [
+            _differs(name, recipe) for name in RATE_SETTINGS if name in overrides
+        ]
+    return problems
+
+
+def _differs(name: str, recipe: Recipe) -> str:
+    return (
+        f"--{name} can't be one for the whole run: it differs among the"
+        f" {len(recipe.phases)} phases of {recipe.name}. Change it in a recipe file."
+    )
+
+
+def length_scale(
+    recipe: Recipe, overrides: Mapping[str, Any], steps_per_epoch: float
+) -> float:
+    """Returns the length of the run as a multiple of the recipe's."""
+    if "train_epochs" in overrides:
+        return float(overrides["train_epochs"] / recipe.epochs)
+    if "train_steps" in overrides:
+        return float(overrides["train_steps"] / steps_per_epoch / recipe.epochs)
+    return 1.0
+
+
+def phases_in_steps(
+    recipe: Recipe,
+    overrides: Mapping[str, Any],
+    global_batch_size: int,
+    num_train_examples: int,
+) -> tuple[Phase, ...]:
+    """Returns the phases of a run.
+
+    Lengths stay what they are in epochs, rates scale as the recipe says. Another total
+    length scales all lengths of the recipe; but the warmup of a recipe of one phase
+    keeps its length.
+
+    Args:
+        recipe: The recipe.
+        overrides: The values that replace the recipe's, without `contradictions`.
+        global_batch_size: The number of examples in a step of the run.
+        num_train_examples: The number of training examples of its data set.
+
+    Raises:
+        UserError: If the lengths don't fit into one another.
+    """
+    steps_per_epoch = num_train_examples / global_batch_size
+    scale = length_scale(recipe, overrides, steps_per_epoch)
+    lengths = _lengths(recipe, overrides, scale * steps_per_epoch)
+    scaling = Scaling(
+        steps_per_epoch=steps_per_epoch,
+        length_scale=scale,
+        warmup_scale=scale if len(lengths) > 1 else 1.0,
+        rate_factor=recipe.rate_factor(global_batch_size),
+    )
+    phases = []
+    for index, part in enumerate(recipe.phases):
+        schedule = None
+        if part.schedule is not None:
+            end = _end_of_schedule(recipe.phases, index)
+            schedule = schedule_in_steps(
+                part.schedule, scaling, overrides, sum(lengths[index:end]), part.name
+            )
+        values = {
+            field.name: overrides.get(field.name, getattr(part, field.name))
+            for field in dataclasses.fields(PhaseSettings)
+        }
+        if values["image_size"] is None:
+            values["image_size"] = recipe.image_size
+        values["schedule"] = schedule
+        phases.append(Phase(num_steps=lengths[index], **values))
+    return tuple(phases)
+
+
+def _end_of_schedule(phases: Sequence[RecipePhase], index: int) -> int:
+    """Returns the index after the last phase that follows the schedule of a phase."""
+    end = index + 1
+    while end < len(phases) and phases[end].schedule is None:
+        end += 1
+    return end
+
+
+def _lengths(
+    recipe: Recipe, overrides: Mapping[str, Any], steps_per_epoch: float
+) -> list[int]:
+    """Returns the steps of each phase, at least one.
+
+    The ends of the phases are rounded, not their lengths, whose sum would drift.
+
+    Args:
+        recipe: The recipe with the epochs of each phase.
+        overrides: The overrides, whose `train_steps` are the sum of the lengths.
+        steps_per_epoch: The steps that an epoch of the recipe becomes.
+    """
+    epochs = [part.epochs for part in recipe.phases]
+    num_phases = len(epochs)
+    total = overrides.get("train_steps")
+    if total is None:
+        total = max(num_phases, round(sum(epochs) * steps_per_epoch))
+    if total < num_phases:
+        raise UserError(
+            f"--train_steps must be at least {num_phases}, one for each phase of"
+            f" {recipe.name}; got {total}."
+        )
+    lengths: list[int] = []
+    for number in range(1, num_phases):
+        first, last = sum(lengths) + 1, total - (num_phases - number)
+        end = round(sum(epochs[:number]) * steps_per_epoch)
+        lengths.append(min(max(end, first), last) - sum(lengths))
+    return [*lengths, total - sum(lengths)]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the times and rates of a recipe become those of a run.
+
+    Attributes:
+        steps_per_epoch: The steps of the run in one pass over its training examples.
+        length_scale: The epochs of the run that one epoch of the recipe becomes.
+        warmup_scale: The epochs of the run that one epoch of a warmup becomes.
+        rate_factor: The factor of the learning rates.
+    """
+
+    steps_per_epoch: float
+    length_scale: float = 1.0
+    warmup_scale: float = 1.0
+    rate_factor: float = 1.0
+
+    def steps(self, epochs: float) -> int:
+        """Returns the steps of the run that epochs of the recipe become."""
+        return round(epochs * self.length_scale * self.steps_per_epoch)
+
+
+def schedule_in_steps(
+    schedule: Schedule,
+    scaling: Scaling,
+    overrides: Mapping[str, Any],
+    num_steps: int,
+    name: str,
+) -> Schedule:
+    """Returns the schedule of a run.
+
+    Args:
+        schedule: The schedule of a recipe, in epochs and for the recipe's batch.
+        scaling: How it becomes that of the run.
+        overrides: The values that replace the recipe's; those of `RATE_SETTINGS` count.
+        num_steps: The number of steps that the schedule is for.
+        name: The name of the phase, for the sentence of an error.
+
+    Raises:
+        UserError: If warmup, decay and length don't fit into one another.
+    """
+    warmup_steps = _warmup_steps(schedule, scaling, overrides)
+    if warmup_steps >= num_steps:
+        raise UserError(
+            "the warmup must end before the training; got"
+            f" warmup_steps={warmup_steps}, {num_steps} steps in all of phase {name!r}."
+            " Shorten it (--warmup_steps, or a recipe file if each phase has a schedule"
+            " of its own), or train longer."
+        )
+    init_value, peak_value = _rates(schedule, scaling, overrides, warmup_steps)
+    decay_start = warmup_steps
+    if schedule.decay_start is not None:
+        decay_start = scaling.steps(schedule.decay_start)
+    decay_end = num_steps
+    if schedule.decay_end is not None:
+        decay_end = scaling.steps(schedule.decay_end)
+    if decay_end <= decay_start:
+        raise UserError(
+            "a decay must end after the warmup that it begins from; got the end"
+            f" {decay_end} and the beginning {decay_start} in steps of phase {name!r}"
+        )
+    return dataclasses.replace(
+        schedule,
+        init_value=init_value,
+        peak_value=peak_value,
+        warmup_length=warmup_steps,
+        decay_start=decay_start,
+        decay_end=decay_end,
+        end_value=min(schedule.end_value * scaling.rate_factor, peak_value),
+        boundaries=tuple(scaling.steps(epoch) for epoch in schedule.boundaries),
+        init_value_scales=True,
+    )
+
+
+def _warmup_steps(
+    schedule: Schedule, scaling: Scaling, overrides: Mapping[str, Any]
+) -> int:
+    if "warmup_steps" in overrides:
+        return int(overrides["warmup_steps"])
+    epochs = overrides.get("warmup_epochs")
+    if epochs is None:
+        epochs = schedule.warmup_length * scaling.warmup_scale
+    return round(epochs * scaling.steps_per_epoch)
+
+
+def _rates(
+    schedule: Schedule,
+    scaling: Scaling,
+    overrides: Mapping[str, Any],
+    warmup_steps: int,
+) -> tuple[float, float]:
+    """Returns the learning rates of step 0 and of the end of the warmup."""
+    peak = overrides.get("peak_learning_rate")
+    init = overrides.get("base_learning_rate")
+    factor = scaling.rate_factor
+    own_init = schedule.init_value * (factor if schedule.init_value_scales else 1)
+    if peak is None:
+        peak = schedule.peak_value * factor
+        if init and own_init:
+            peak *= init / own_init
+    if init is None:  # The rate can't fall in a warmup.
+        init = min(own_init, peak)
+    elif warmup_steps and init > peak:
+        raise UserError(
+            "the learning rate can't fall in a warmup: --base_learning_rate must be at"
+            f" most the peak; got {init:g} and {peak:g}. Lower it, or raise"
+            " --peak_learning_rate."
+        )
+    return init, peak

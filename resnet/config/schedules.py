@@ -1,0 +1,90 @@
+"""Learning rates that change with the step: each a pure function of the step."""
+
+import math
+from dataclasses import dataclass
+
+from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT_OR_ZERO, setting
+
+DECAYS = ("polynomial", "cosine", "steps", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A learning rate over the time since its beginning, which is time 0.
+
+    Times are epochs in a recipe, where the rates are those of the recipe's batch, and
+    steps in a run, where they are those of the run's batch; `resolve.schedule_in_steps`
+    makes the second of the first.
+
+    The rate first rises in a straight line from `init_value` at time 0 to `peak_value`
+    at `warmup_length`. Then it decays as a function of the fraction x of the way from
+    `decay_start` to `decay_end`, from 0 to 1, where it stays:
+
+    - "polynomial": end + (peak - end) * (1 - x) ** power. With `decay_start` at the end
+      of the warmup it is TensorFlow's polynomial_decay, and with 0 Caffe's `poly` and
+      `poly_cyc`, whose rate drops where the warmup ends.
+    - "cosine": end + (peak - end) * (1 + cos(pi * x)) / 2.
+    - "steps": peak, times `decay_factor` from each of the `boundaries` on.
+    - "none": peak.
+
+    Attributes:
+        init_value: The rate at time 0.
+        peak_value: The rate that the warmup leads to and the decay begins from.
+        warmup_length: The length of the warmup; 0 for none.
+        decay: A name of `DECAYS`.
+        decay_start: The time that the decay is counted from, not after the end of the
+            warmup; None, in a recipe, for the end of the warmup.
+        decay_end: The time at which the decay ends; None, in a recipe, for the end of
+            the phases that the schedule is for.
+        power: The exponent of a "polynomial" decay.
+        end_value: The rate at `decay_end` and after it.
+        boundaries: The times at which a decay in "steps" drops, ascending.
+        decay_factor: The factor of each of these drops.
+        init_value_scales: Whether another batch scales `init_value` as it does
+            `peak_value`; of no meaning in a run, whose rates are scaled.
+    """
+
+    peak_value: float = setting(bounds=ABOVE_ZERO)
+    init_value: float = setting(0.0, bounds=AT_LEAST_ZERO)
+    warmup_length: int | float = setting(0, bounds=COUNT_OR_ZERO)
+    decay: str = setting("polynomial", names=DECAYS)
+    decay_start: int | float | None = None
+    decay_end: int | float | None = None
+    power: float = setting(1.0, bounds=(1e-9, math.inf))
+    end_value: float = setting(0.0, bounds=AT_LEAST_ZERO)
+    boundaries: tuple[int | float, ...] = ()
+    decay_factor: float = setting(0.1, bounds=(0, 1))
+    init_value_scales: bool = True
+
+
+def learning_rate(schedule: Schedule, step: int) -> float:
+    """Returns the learning rate of one step.
+
+    Args:
+        schedule: The schedule, its times in steps.
+        step: The step, counted from the beginning of the schedule.
+
+    Raises:
+        ValueError: If the decay has no end, as in a recipe.
+    """
+    if step < schedule.warmup_length:
+        rise = schedule.peak_value - schedule.init_value
+        return schedule.init_value + rise * step / schedule.warmup_length
+    if schedule.decay == "steps":
+        return schedule.peak_value * schedule.decay_factor ** sum(
+            step >= boundary for boundary in schedule.boundaries
+        )
+    if schedule.decay == "none":
+        return schedule.peak_value
+    if schedule.decay_end is None:
+        raise ValueError("expected a schedule in steps; its decay has no end")
+    start = schedule.decay_start
+    if start is None:
+        start = schedule.warmup_length
+    left = max(schedule.decay_end - step, 0) / (schedule.decay_end - start)
+    if schedule.decay == "cosine":
+        fraction = (1 - math.cos(math.pi * left)) / 2
+    else:
+        fraction = left**schedule.power
+    fall = schedule.peak_value - schedule.end_value
+    return float(schedule.end_value + fall * fraction)

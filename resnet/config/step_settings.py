@@ -1,0 +1,54 @@
+"""The hyperparameters of one training step, a pure function of settings and step."""
+
+from typing import Any, NamedTuple
+
+from resnet.config import phases
+from resnet.config.config import Config
+
+
+class StepSettings(NamedTuple):
+    """The hyperparameters of one step.
+
+    They are Python floats; inside the graph of a step, those that change from step to
+    step within a phase are float32 scalar tensors (`learning_rate`, `momentum` and
+    `ema_decay`).
+
+    Attributes:
+        learning_rate: Learning rate of the whole global batch.
+        momentum: Factor that the velocity of the step before is multiplied with
+            (`phases.momentum`).
+        lookahead: Momentum coefficient of the phase, the factor of the velocity in
+            Nesterov's update.
+        weight_decay: Factor of a variable that is added to its gradient.
+        ema_decay: Decay of the moving average of the weights; 0 without one.
+    """
+
+    learning_rate: Any
+    momentum: Any
+    lookahead: Any
+    weight_decay: float
+    ema_decay: Any = 0.0
+
+
+def at(config: Config, step: int) -> StepSettings:
+    """Returns the hyperparameters of one step of a run, from 0."""
+    phase = phases.at(config.phases, step)
+    return StepSettings(
+        learning_rate=phases.learning_rate(config.phases, step),
+        momentum=phases.momentum(config.phases, step, config.momentum_correction),
+        lookahead=phase.momentum,
+        weight_decay=phase.weight_decay,
+        ema_decay=ema_decay(config, step),
+    )
+
+
+def ema_decay(config: Config, step: int) -> float:
+    """Returns the decay of the moving average of the weights in one step.
+
+    It is lower in the first steps of a run, so that the average soon forgets the
+    initial weights: min(decay, (1 + n) / (10 + n)) after n steps.
+
+    Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
+    """
+    done = step - phases.first_step(config.phases, config.first_phase)
+    return min(config.ema_decay, (1 + done) / (10 + done))

@@ -1,0 +1,260 @@
+"""The ranks of a job and what they do together.
+
+The only importer of mpi4py, which connects the ranks before TensorFlow starts and
+carries Python objects and arrays. `collectives` carries tensors inside the graph.
+"""
+
+import contextlib
+import importlib
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from data_prep.errors import UserError
+from resnet.distributed.background_communicator import BackgroundCommunicator
+from resnet.distributed.collectives import Collectives
+from resnet.hardware.placement import Place
+from resnet.watchdog import client
+from resnet.watchdog.client import WatchdogClient
+
+# Time for the launcher to forward what was printed, which it may drop at an abort.
+_FORWARDING_SECONDS = 1.0
+_QUOTED_CHARACTERS = 40  # Longest value that an error quotes.
+
+
+class AgreedError(UserError):
+    """A user's mistake that all ranks know of, so that each exits by itself."""
+
+
+class AgreedFailure(RuntimeError):
+    """A failure that all ranks know of, such as a non-finite loss."""
+
+
+class Communicator:
+    """One rank's connection to all ranks of its job.
+
+    With one rank, every call is the identity.
+
+    Attributes:
+        rank: Number of this rank, from 0.
+        num_ranks: Number of all ranks.
+        collectives: Collective operations on tensors inside the graph.
+    """
+
+    def __init__(self, place: Place, mpi: Any = None) -> None:
+        """Makes the connection; callers use `connect`.
+
+        Args:
+            place: This rank's place.
+            mpi: The module `mpi4py.MPI`, or None for a process that runs alone.
+        """
+        self.rank = place.rank
+        self.num_ranks = place.num_ranks
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD if mpi else None
+        self.collectives = Collectives()
+        self._watchdog: WatchdogClient | None = None
+
+    def start_watchdog(
+        self, place: Place, stall_seconds: float, model_dir: str | None = None
+    ) -> None:
+        """Starts the watchdog of this rank; a process that runs alone needs none.
+
+        Args:
+            place: This rank's place.
+            stall_seconds: Seconds without progress after which a rank has stalled.
+            model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
+                no file.
+        """
+        if self._world is None:
+            return
+        token = self.broadcast(client.new_token())
+        self._watchdog = WatchdogClient(place, token, stall_seconds, model_dir)
+        listens = None
+        if self.rank == 0:
+            listens = platform.node(), client.own_addresses(), self._watchdog.port
+        host, addresses, port = self.broadcast(listens)
+        if self.rank != 0:
+            self._watchdog.connect(host, addresses, port)
+
+    def report_status(
+        self, status: str, is_timed: bool = True, waits_for_others: bool = False
+    ) -> None:
+        """Reports to the watchdog what this rank does now.
+
+        Args:
+            status: What it does, such as "reading the batch of step 12".
+            is_timed: Whether it must end within the stall time.
+            waits_for_others: Whether it needs all ranks to do the same.
+        """
+        if self._watchdog is not None:
+            self._watchdog.report_status(status, is_timed, waits_for_others)
+
+    def deregister(self) -> None:
+        """Reports to the watchdog that this rank is done."""
+        if self._watchdog is not None:
+            self._watchdog.deregister()
+
+    def start_horovod(self) -> None:
+        """Starts the collective operations on tensors. Imports TensorFlow."""
+        if self._world is not None:
+            self.collectives.start()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Raises on all ranks, at the end of the block, if any rank has a UserError.
+
+        Raises:
+            AgreedError: With the message of the lowest rank that has one.
+        """
+        sentence = None
+        try:
+            yield
+        except UserError as error:
+            sentence = str(error)
+        sentences = [one for one in self.gather(sentence) if one is not None]
+        if sentences:
+            raise AgreedError(sentences[0])
+
+    def require_same(self, what: str, value: str) -> None:
+        """Refuses to continue if ranks differ in something that they must share.
+
+        Args:
+            what: Name of the value, for the error.
+            value: This rank's value.
+
+        Raises:
+            AgreedError: On all ranks, naming the first rank that differs from rank 0.
+        """
+        seen = self.gather((value, platform.node()))
+        for rank, (one, host) in enumerate(seen):
+            if one != seen[0][0]:
+                first, first_host = seen[0]
+                is_short = max(len(one), len(first)) <= _QUOTED_CHARACTERS
+                values = f" ({one} and {first})" if is_short else ""
+                raise AgreedError(
+                    f"all ranks must have the same {what}; rank {rank} on {host}"
+                    f" differs from rank 0 on {first_host}{values}. Give every host the"
+                    " same records, the same command and the same installation."
+                )
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the picklable values of all ranks, in their order, to each rank."""
+        return [value] if self._world is None else self._world.allgather(value)
+
+    def gather_on_node(self, value: Any) -> list[Any]:
+        """Returns the values of the ranks of this node, in the order of local ranks."""
+        if self._world is None:
+            return [value]
+        node = self._world.Split_type(self._mpi.COMM_TYPE_SHARED)
+        try:
+            return node.allgather(value)
+        finally:
+            node.Free()
+
+    def duplicate(self) -> BackgroundCommunicator:
+        """Returns the same ranks with messages of their own, for a background thread.
+
+        To be called on all ranks.
+        """
+        if self._world is None:
+            return BackgroundCommunicator()
+        return BackgroundCommunicator(self._world.Dup())
+
+    def broadcast(self, value: Any) -> Any:
+        """Returns rank 0's picklable value to each rank."""
+        return value if self._world is None else self._world.bcast(value, root=0)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Returns the sum over all ranks of equally shaped arrays, to each rank."""
+        if self._world is None:
+            return values
+        total = np.empty_like(values)
+        self._world.Allreduce(np.ascontiguousarray(values), total)
+        return total
+
+    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
+        """Returns equally long arrays of all ranks, `[num_ranks, n]`, to rank 0."""
+        if self._world is None:
+            return row[np.newaxis]
+        rows = np.empty((self.num_ranks, *row.shape), row.dtype)
+        self._world.Gather(row, rows if self.rank == 0 else None, root=0)
+        return rows if self.rank == 0 else None
+
+    def scatter_rows(self, rows: np.ndarray | None) -> np.ndarray | None:
+        """Returns to each rank its row of rank 0's array; None if rank 0 has None."""
+        form = self.broadcast(None if rows is None else (rows.shape[1:], rows.dtype))
+        if form is None or self._world is None:
+            return None if rows is None else rows[0]
+        row = np.empty(*form)
+        self._world.Scatter(rows, row, root=0)
+        return row
+
+    def broadcast_variables(self, variables: Sequence[Any]) -> None:
+        """Gives each rank rank 0's values of these `tf.Variable`s."""
+        if self._world is None:
+            return
+        for variable in variables:
+            array = np.ascontiguousarray(variable.numpy())
+            self._world.Bcast(array, root=0)
+            if self.rank != 0:
+                variable.assign(array)
+
+    def average_variables(self, variables: Sequence[Any]) -> None:
+        """Gives each rank the mean over ranks of these float32 `tf.Variable`s."""
+        if self._world is None or not variables:
+            return
+        arrays = [variable.numpy() for variable in variables]
+        mean = self.sum(np.concatenate([array.ravel() for array in arrays]))
+        mean /= self.num_ranks
+        ends = np.cumsum([array.size for array in arrays])
+        parts = np.split(mean, ends[:-1])
+        for variable, array, part in zip(variables, arrays, parts, strict=True):
+            variable.assign(part.reshape(array.shape))
+
+    def abort(self, exit_code: int, reason: str) -> None:
+        """Ends all ranks of the job at once; for a failure of this rank alone.
+
+        Args:
+            exit_code: Exit code of the job, if the launcher passes it on.
+            reason: The sentence or traceback that is printed.
+        """
+        sys.stdout.flush()
+        if self._watchdog is not None:
+            self._watchdog.failed(reason)
+        else:
+            print(reason, file=sys.stderr, flush=True)
+        if self._world is not None:
+            time.sleep(_FORWARDING_SECONDS)
+            self._world.Abort(exit_code)
+        sys.exit(exit_code)
+
+
+def connect(place: Place) -> Communicator:
+    """Returns this process's connection to the ranks that were started with it.
+
+    Raises:
+        UserError: If the launcher and the MPI library don't belong together.
+    """
+    if place.num_ranks == 1:
+        return Communicator(place)
+    mpi = importlib.import_module("mpi4py.MPI")
+    seen = (mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
+    if seen != (place.rank, place.num_ranks):
+        library = mpi.Get_library_version().splitlines()[0].strip()
+        raise UserError(
+            f"the launcher started this process as rank {place.rank} of"
+            f" {place.num_ranks}, but for the MPI library it is rank {seen[0]} of"
+            f" {seen[1]} ({library}). Use the mpirun of that library."
+        )
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise UserError(
+            "the MPI library doesn't support MPI_THREAD_MULTIPLE, which Python and"
+            " Horovod need. Enable it as the library's manual says, or use a build of"
+            " the library that has it."
+        )
+    return Communicator(place, mpi)

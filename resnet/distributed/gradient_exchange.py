@@ -1,0 +1,76 @@
+"""From each rank's gradients to the mean gradients of all ranks."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from resnet.distributed.collectives import Collectives
+
+
+class Exchanged(NamedTuple):
+    """What every rank has after an exchange; tensors of the step's graph.
+
+    Attributes:
+        gradients: Mean gradients over ranks, one for each variable.
+        local_loss: Loss of this rank; NaN if its gradients are not finite.
+        loss: Mean loss over ranks; NaN if the mean gradients are not finite.
+        flags: Mean over ranks of each status flag, `[num_flags]` float32; more than 0
+            where any rank has set the flag.
+    """
+
+    gradients: list[tf.Tensor]
+    local_loss: tf.Tensor
+    loss: tf.Tensor
+    flags: tf.Tensor
+
+
+class GradientExchange:
+    """Averages gradients over all ranks, and with them the loss and status flags.
+
+    The loss and the flags are one small tensor that is reduced while the gradients are
+    still being computed: so all ranks agree on a stop request, a save request or a
+    non-finite loss without a round of communication of their own.
+    """
+
+    def __init__(self, collectives: Collectives, names: Sequence[str]) -> None:
+        """Prepares the exchange.
+
+        Args:
+            collectives: The collective operations of all ranks.
+            names: Names of the variables, the same on all ranks.
+        """
+        self._collectives = collectives
+        self._names = [f"gradient/{name}" for name in names]
+
+    def __call__(
+        self, gradients: Sequence[tf.Tensor], loss: tf.Tensor, flags: tf.Tensor
+    ) -> Exchanged:
+        """Returns the means over ranks; to be called inside the graph of a step.
+
+        Args:
+            gradients: This rank's gradients, dense float32, in the order of the names.
+            loss: This rank's mean loss, a float32 scalar.
+            flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
+        """
+        own = tf.concat([[loss], flags], axis=0)
+        (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
+        local_loss = nan_unless_finite(loss, gradients[0])
+        mean_gradients = self._collectives.allreduce_mean(gradients, self._names)
+        return Exchanged(
+            gradients=mean_gradients,
+            local_loss=local_loss,
+            loss=nan_unless_finite(means[0], mean_gradients[0]),
+            flags=means[1:],
+        )
+
+
+def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the loss, or NaN if the gradient of the first variable is not finite.
+
+    That gradient is computed last, and a NaN or infinity in any layer reaches it. The
+    loss alone doesn't show it: TensorFlow's max pooling lets a NaN vanish.
+    """
+    is_finite = tf.math.is_finite(tf.reduce_sum(first_gradient))
+    return tf.where(is_finite, loss, np.float32(np.nan))

@@ -1,0 +1,63 @@
+"""Checks that all ranks see the same folder."""
+
+import os
+import platform
+import secrets
+import time
+from pathlib import Path
+
+from data_prep.errors import UserError
+from resnet.distributed.communicator import AgreedError, Communicator
+
+_SECONDS = 5.0  # For file servers on which a new file takes a moment to appear.
+_POLL_SECONDS = 0.1
+
+
+def check_is_shared(
+    model_dir: Path, communicator: Communicator, seconds: float = _SECONDS
+) -> None:
+    """Refuses a folder that not all ranks see; to be called on all ranks.
+
+    Rank 0 writes a small file, for which the others look.
+
+    Args:
+        model_dir: Folder of the run, which rank 0 makes if it doesn't exist.
+        communicator: The ranks of the job.
+        seconds: How long a rank waits for the file to appear.
+
+    Raises:
+        AgreedError: On all ranks, naming the first one that doesn't see the file.
+    """
+    name = communicator.broadcast(f".shared-{secrets.token_hex(8)}")
+    with communicator.together():
+        if communicator.rank == 0:
+            try:
+                model_dir.mkdir(parents=True, exist_ok=True)
+                (model_dir / name).touch()
+            except OSError as error:
+                raise UserError(
+                    f"{model_dir} must be a folder that can be written to:"
+                    f" {os.strerror(error.errno or 0)}."
+                    " Free disk space, or check its permissions."
+                ) from error
+    is_there = _appears(model_dir / name, seconds)
+    of_ranks = communicator.gather((is_there, platform.node()))
+    if communicator.rank == 0:
+        (model_dir / name).unlink(missing_ok=True)
+    for rank, (seen, host) in enumerate(of_ranks):
+        if not seen:
+            raise AgreedError(
+                "--model_dir must be a folder that all ranks share, since each rank"
+                f" saves state of its own in it; rank {rank} on {host} doesn't see in"
+                f" {model_dir} what rank 0 on {of_ranks[0][1]} has written there. Name"
+                " a folder on a file system that all hosts mount."
+            )
+
+
+def _appears(path: Path, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

@@ -1,0 +1,39 @@
+"""The weights of a run that are evaluated: raw weights and EMA weights, in turn."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from resnet.evaluation.precise_bn import PreciseBN
+from resnet.train_state import TrainState
+
+# The kind of metrics line that their results are written to.
+FACTS = {"raw": "eval", "ema": "eval_ema"}
+
+
+def all_of(state: TrainState) -> list[str]:
+    """Returns the names of the weights that a run has."""
+    return ["raw", "ema"] if state.ema else ["raw"]
+
+
+def each(
+    state: TrainState,
+    chosen: Sequence[str],
+    precise_bn: PreciseBN | None,
+    num_ranks: int,
+) -> Iterator[str]:
+    """Yields the names of weights; until the next name, the network has these weights.
+
+    Afterwards it has its raw weights again. If `precise_bn` is given, it keeps the
+    statistics that were computed last.
+
+    Args:
+        state: Of the run.
+        chosen: Names among those of `all_of`.
+        precise_bn: Recomputes the statistics of batch normalization first, if any.
+        num_ranks: As `PreciseBN.apply` takes it.
+    """
+    for name in chosen:
+        with state.averaged_weights() if name == "ema" else contextlib.nullcontext():
+            if precise_bn is not None:
+                precise_bn.apply(state.step, num_ranks)
+            yield name

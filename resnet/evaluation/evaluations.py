@@ -1,0 +1,100 @@
+"""The evaluations of a run: when they are due, and of which weights."""
+
+from resnet.checkpoint.retention import best_top1
+from resnet.config import intervals
+from resnet.config.config import Config
+from resnet.data.example_shard import ExampleShard
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation import evaluated_weights
+from resnet.evaluation.evaluator import Evaluator
+from resnet.evaluation.precise_bn import PreciseBN
+from resnet.metrics.run_log import RunLog
+from resnet.runtime.preemption import StopSignals
+from resnet.train_state import TrainState, averaged_batch_norm
+
+
+class Evaluations:
+    """Evaluates the weights of a run, and their moving average, while it trains."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: TrainState,
+        train_shard: ExampleShard,
+        eval_shard: ExampleShard | None,
+        communicator: Communicator,
+        num_parallel_calls: int,
+        signals: StopSignals | None = None,
+    ) -> None:
+        """Prepares the evaluations.
+
+        Args:
+            config: The settings of the run.
+            state: The state of the run.
+            train_shard: The training examples, from which batch normalization's
+                statistics are computed if the settings ask for it.
+            eval_shard: The examples to evaluate on; None for a run without evaluation.
+            communicator: The ranks.
+            num_parallel_calls: Images that a rank decodes at the same time.
+            signals: The stop requests of this rank.
+        """
+        self._config = config
+        self._state = state
+        self._communicator = communicator
+        self._evaluator: Evaluator | None = None
+        self._recalibration: PreciseBN | None = None
+        if eval_shard is None:
+            return
+        self._evaluator = Evaluator(
+            *(state.model, eval_shard, config, communicator, num_parallel_calls),
+            signals=signals,
+        )
+        if config.recalibration_batches:
+            self._recalibration = PreciseBN(
+                *(state.model, train_shard, config, communicator, num_parallel_calls),
+                signals,
+            )
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the present state is to be evaluated, and has not been."""
+        return (
+            self._evaluator is not None
+            and self._state.top1 is None
+            and is_due_after(self._config, self._state.step)
+        )
+
+    @property
+    def target_is_reached(self) -> bool:
+        """Whether the present state has the top-1 accuracy at which the run ends."""
+        return 0 < self._config.stop_at_top1 <= (self._state.top1 or 0.0)
+
+    def run(self, log: RunLog) -> dict[str, dict[str, float]]:
+        """Returns the results by kind, after logging them; sets `state.top1`.
+
+        All ranks evaluate with the mean of their batch normalization averages, and keep
+        their own afterwards.
+        """
+        assert self._evaluator is not None  # noqa: S101 - As `is_due` says.
+        state, results = self._state, {}
+        weights_of_run = evaluated_weights.all_of(state)
+        with log.progress.paused(), averaged_batch_norm(state, self._communicator):
+            for weights in evaluated_weights.each(
+                state, weights_of_run, self._recalibration, self._communicator.num_ranks
+            ):
+                kind = evaluated_weights.FACTS[weights]
+                result = self._evaluator.evaluate(state.weight_penalty())
+                results[kind] = result.as_dict()
+                log.evaluated(kind, results[kind], str(result))
+        state.top1 = best_top1(results)
+        return results
+
+
+def is_due_after(config: Config, step: int) -> bool:
+    """Returns whether the settings ask for an evaluation after so many steps."""
+    if step == config.train_steps:
+        return True
+    if not config.eval_every or step == 0:
+        return False
+    interval = intervals.parse(config.eval_every, "--eval_every")
+    return interval.ends_at(step, config.num_train_examples, config.global_batch_size)

@@ -1,0 +1,155 @@
+"""PreciseBN: batch normalization statistics computed over many batches.
+
+The moving averages of training lag behind the weights. PreciseBN computes the
+statistics of the current weights, for evaluation.
+
+Source: Wu and Johnson 2021, arXiv:2105.07576, section 3 ("PreciseBN").
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resnet.config import phases
+from resnet.config.config import Config
+from resnet.data import batches
+from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import Batch
+from resnet.distributed.communicator import Communicator
+from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.train_state import assign_flat
+
+
+class PreciseBN:
+    """Replaces the moving means and variances of a network by exact ones.
+
+    The images are those of the first `config.recalibration_batches` batches in the
+    order of training, with the augmentation of the phase of the last step. A batch has
+    as many images as a rank normalizes together in training, and one rank computes the
+    whole batch. Therefore the statistics depend neither on the number of ranks that
+    compute them nor on the batch size of evaluation.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        share: ExampleShard,
+        config: Config,
+        communicator: Communicator,
+        num_parallel_calls: int,
+        signals: StopSignals | None = None,
+    ) -> None:
+        """Prepares the computation; the first `apply` traces its graph.
+
+        Args:
+            model: The network, whose normalization layers have the same decay.
+            share: The part of the training split that this rank reads.
+            config: The settings of the run.
+            communicator: The ranks.
+            num_parallel_calls: The number of images that a rank decodes in parallel.
+            signals: The stop requests of this rank, checked between two batches.
+        """
+        self._model = model
+        # Each batch is computed by one rank, and not divided among the ranks.
+        self._share = dataclasses.replace(share, rank=0, num_ranks=1)
+        self._config = config
+        self._communicator = communicator
+        self._num_parallel_calls = num_parallel_calls
+        self._signals = signals
+        averages = {one.path: one.value for one in model.non_trainable_variables}
+        self._means = [
+            average for path, average in averages.items() if path.endswith("_mean")
+        ]
+        self._variances = [
+            averages[path.removesuffix("_mean") + "_variance"]
+            for path in averages
+            if path.endswith("_mean")
+        ]
+        self._statistics = tf.function(self._statistics_of_batch)
+
+    def apply(self, step: int, num_ranks: int) -> None:
+        """Replaces the statistics of the network. Every rank must call it.
+
+        Args:
+            step: The number of steps that the run has done.
+            num_ranks: The number of ranks of the run, which divided its global batches.
+
+        Raises:
+            Preempted: On all ranks, if one of them received a stop request.
+            UserError: If a record is corrupt and none may be skipped.
+        """
+        if not self._means:
+            return
+        communicator, total = self._communicator, self._config.recalibration_batches
+        first, end = (
+            rank * total // communicator.num_ranks
+            for rank in (communicator.rank, communicator.rank + 1)
+        )
+        num_channels = sum(one.shape.num_elements() for one in self._means)
+        sums = np.zeros((2, num_channels))
+        if first < end:
+            batches_of_rank = self._batches(step, num_ranks, first)
+            for number in range(first, end):
+                if self._stop_requested():
+                    break
+                communicator.report_status(
+                    f"computing PreciseBN of batch {number + 1} of {total}",
+                    is_timed=number > first,  # The first one may trace the graph.
+                )
+                images = next(batches_of_rank).images
+                mean, variance = self._statistics(images).numpy()
+                sums += (mean, variance + mean**2)
+        communicator.report_status("summing the statistics", waits_for_others=True)
+        if any(communicator.gather(self._stop_requested())):
+            raise Preempted(
+                "stopped while computing PreciseBN statistics",
+                "Rerun the same command to start the evaluation over",
+            )
+        mean, mean_square = communicator.sum(sums) / total
+        assign_flat(self._means, mean)
+        assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))
+
+    def _stop_requested(self) -> bool:
+        return self._signals is not None and bool(self._signals.seen)
+
+    def _batches(self, step: int, num_ranks: int, first: int) -> Iterator[Batch]:
+        """Returns the batches of one rank of the run, from number `first` on.
+
+        The phase is that of the last step done, since it trained the network, also when
+        this step was the last of its phase.
+        """
+        config = self._config
+        phase = phases.at(config.phases, max(step - 1, 0))
+        num_parts = num_ranks * config.accumulation_steps
+        return batches.train_batches(
+            self._share,
+            [dataclasses.replace(phase, num_steps=config.recalibration_batches)],
+            seed=config.seed,
+            local_batch_size=config.global_batch_size // num_parts,
+            start_step=first,
+            num_classes=config.num_classes,
+            on_bad_record=config.on_bad_record,
+            num_parallel_calls=self._num_parallel_calls,
+        )
+
+    def _statistics_of_batch(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns the means and variances of one batch, `[2, channels]` float64.
+
+        The layers move their averages towards those of the batch: average = average -
+        (average - new) * (1 - decay). Starting at 0, the average becomes new * (1 -
+        decay).
+        """
+        for average in (*self._means, *self._variances):
+            average.assign(tf.zeros_like(average))
+        self._model(images, training=True)
+        moved = tf.stack(
+            [
+                tf.concat([tf.reshape(one, [-1]) for one in averages], axis=0)
+                for averages in (self._means, self._variances)
+            ]
+        )
+        weight_of_new = np.float32(1 - self._config.batch_norm_momentum)
+        return tf.cast(moved, tf.float64) / np.float64(weight_of_new)

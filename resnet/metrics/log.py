@@ -1,0 +1,137 @@
+"""Rank 0's log of the metrics of a run: `metrics.jsonl` and TensorBoard's events."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+from absl import logging
+
+from data_prep.atomic_files import atomic_write_bytes
+from data_prep.errors import UserError
+from resnet.metrics import jsonl
+from resnet.metrics.append_file import AppendFile
+
+TENSORBOARD_FOLDER = "tensorboard"
+_NOT_METRICS = ("kind", "step", "epoch")
+
+
+class MetricsLog:
+    """Writes the metrics on rank 0, and does nothing on other ranks.
+
+    A run that resumes from an older step first drops the lines after that step, and
+    writes TensorBoard's files again from the rest, since events can't be removed.
+    """
+
+    def __init__(
+        self, model_dir: Path, start_step: int, rank: int, was_evaluated: bool = True
+    ) -> None:
+        """Continues the files of a run, or creates them.
+
+        Args:
+            model_dir: Folder of the run.
+            start_step: Number of steps done.
+            rank: Rank of this process.
+            was_evaluated: Whether the present state has been evaluated already, so that
+                its evaluation lines are kept.
+
+        Raises:
+            UserError: If the file can't be read or written.
+        """
+        self._is_writer = rank == 0
+        if not self._is_writer:
+            return
+        path = model_dir / jsonl.FILE
+        try:
+            kept = _drop_lines_after(path, start_step, was_evaluated)
+            self._file = AppendFile(path)
+        except OSError as error:
+            raise UserError(
+                f"the metrics file {path} can't be read and written:"
+                f" {os.strerror(error.errno or 0)}. Free disk space, or check its"
+                " permissions."
+            ) from error
+        shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
+        self._folder = model_dir / TENSORBOARD_FOLDER
+        self._summaries: dict[str, tf.summary.SummaryWriter] = {}
+        for line in kept:
+            self._summarize(line)
+        self._flush()
+
+    def write(
+        self, kind: str, step: int, epoch: float, numbers: Mapping[str, float]
+    ) -> None:
+        """Appends a line of metrics.
+
+        Args:
+            kind: Kind of the line: "train", "eval" or "eval_ema".
+            step: Number of steps done.
+            epoch: Number of epochs done.
+            numbers: The metrics, by name.
+        """
+        if not self._is_writer:
+            return
+        line = jsonl.make_line(kind, step, epoch, numbers)
+        self._file.write(jsonl.encode(line))
+        self._summarize(line)
+        self._flush()
+
+    def sync(self) -> None:
+        """Makes the lines so far outlast a crash; to be called before a checkpoint.
+
+        A run that resumes from the checkpoint expects all lines up to its step.
+        """
+        if self._is_writer:
+            self._file.sync()
+
+    def _summarize(self, line: jsonl.Line) -> None:
+        kind = line["kind"]
+        with contextlib.suppress(tf.errors.OpError):  # A full disk.
+            if kind not in self._summaries:
+                self._summaries[kind] = tf.summary.create_file_writer(
+                    str(self._folder / kind)
+                )
+            with self._summaries[kind].as_default(line["step"]):
+                self._write_scalars(line)
+
+    def _write_scalars(self, line: jsonl.Line) -> None:
+        for name, value in line.items():
+            if name not in _NOT_METRICS:
+                tf.summary.scalar(name, value)
+
+    def _flush(self) -> None:
+        """Flushes TensorBoard's files; a full disk is ignored."""
+        for summary in self._summaries.values():
+            with contextlib.suppress(tf.errors.OpError):
+                summary.flush()
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self._is_writer:
+            self._file.close()
+            for summary in self._summaries.values():
+                with contextlib.suppress(tf.errors.OpError):
+                    summary.close()
+
+
+def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.Line]:
+    """Rewrites the file without the lines that the run will write again."""
+    lines: list[jsonl.Line] = []
+    num_unreadable = 0
+    if path.exists():
+        lines, num_unreadable = jsonl.read_and_count(path)
+    if num_unreadable:
+        logging.warning(
+            "%d line(s) of %s can't be parsed and are dropped", num_unreadable, path
+        )
+    kept = [
+        one
+        for one in lines
+        if one["step"] < step
+        or (one["step"] == step and (was_evaluated or one["kind"] == "train"))
+    ]
+    text = "".join(jsonl.encode(one) for one in kept)
+    atomic_write_bytes(path, text.encode())
+    return kept

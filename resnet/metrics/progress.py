@@ -1,0 +1,133 @@
+"""The progress of the training: a bar on a terminal, plain lines in a log."""
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from resnet.config.config import Config
+
+_BAR_WIDTH = 20
+
+
+class Progress:
+    """Prints the progress on rank 0's standard error; other ranks print nothing."""
+
+    def __init__(self, config: Config, start_step: int, rank: int) -> None:
+        """Prepares the progress; prints nothing yet.
+
+        Args:
+            config: The settings of the run.
+            start_step: Number of steps already done.
+            rank: Rank of this process.
+        """
+        self._config = config
+        self._visible = rank == 0
+        self._bar = self._visible and ends_at_a_terminal()
+        self._marked_at = 0.0  # Start of the interval that is timed.
+        self._marked_step = start_step
+        self._step = start_step
+        self._has_bar_on_screen = False
+
+    def step_done(self) -> None:
+        """Counts a step. The first one isn't timed, since it traces the graph."""
+        self._step += 1
+        if not self._marked_at:
+            self._mark()
+
+    def show(self, step: int, loss: float, learning_rate: float) -> float:
+        """Prints a line; returns the images per second since the last line.
+
+        Args:
+            step: Number of steps done.
+            loss: Mean loss since the last line.
+            learning_rate: Learning rate of the last step.
+        """
+        config = self._config
+        elapsed = time.monotonic() - self._marked_at
+        steps = self._step - self._marked_step
+        images_per_second = (
+            steps * config.global_batch_size / elapsed if steps and elapsed else 0.0
+        )
+        self._mark()
+        left = config.train_steps - step
+        line = (
+            f"step {step}/{config.train_steps}  epoch {config.epoch(step):.2f}"
+            f"  loss {loss:.4f}  lr {learning_rate:.5g}"
+            f"  {images_per_second:,.1f} images/s"
+        )
+        if images_per_second:
+            seconds = left * config.global_batch_size / images_per_second
+            line += f"  {format_duration(seconds)} left"
+        if self._bar:
+            done = round(_BAR_WIDTH * step / config.train_steps)
+            line = f"[{'=' * done}{' ' * (_BAR_WIDTH - done)}] {line}"
+            columns = shutil.get_terminal_size((100, 24)).columns
+            self._write(f"\r{line[: columns - 1]:<{columns - 1}}")
+            self._has_bar_on_screen = True
+        else:
+            self._write(line + "\n")
+        return images_per_second
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Excludes the time of the block from the images per second."""
+        before = time.monotonic()
+        yield
+        self._marked_at += time.monotonic() - before
+
+    def say(self, line: str) -> None:
+        """Prints a separate line."""
+        self.close()
+        self._write(line + "\n")
+
+    def close(self) -> None:
+        """Ends the line of the bar."""
+        if self._has_bar_on_screen:
+            self._write("\n")
+            self._has_bar_on_screen = False
+
+    def _mark(self) -> None:
+        self._marked_at = time.monotonic()
+        self._marked_step = self._step
+
+    def _write(self, text: str) -> None:
+        if self._visible:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def format_duration(seconds: float) -> str:
+    """Returns hours, minutes and seconds, such as "1:52:10" or "0:09"."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def ends_at_a_terminal(proc: Path = Path("/proc")) -> bool:
+    """Returns whether standard error ends at a terminal.
+
+    Under mpirun the standard error of a rank is a pipe that mpirun copies to its own
+    standard error. So that of the parent processes is examined too, as long as they are
+    launchers.
+    """
+    if sys.stderr.isatty():
+        return True
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name = (proc / str(pid) / "comm").read_text().strip()
+            status = (proc / str(pid) / "stat").read_text()
+            error_output = os.readlink(proc / str(pid) / "fd" / "2")
+        except OSError:
+            return False
+        if name.startswith(("mpirun", "mpiexec", "hydra", "orterun", "prterun")):
+            if error_output.startswith(("/dev/pts/", "/dev/tty")):
+                return True
+        else:
+            return False
+        pid = int(status.rpartition(")")[2].split()[1])
+    return False

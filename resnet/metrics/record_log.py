@@ -1,0 +1,69 @@
+"""A log of the examples that each rank read at each step.
+
+`FOLDER/from-step-00000000-rank-00001-of-00002.jsonl` has a line for each step:
+`{"step": 0, "examples": [...], "replaced": [...]}`. `step` is the number of the global
+batch, from 0. `examples` are indices in the order of the manifest, shard by shard.
+`replaced` are those of them that were read in place of a corrupt record. A run that
+resumes from a checkpoint writes new files: the examples of a step are in the files of
+the latest start that isn't after this step.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.errors import UserError
+from resnet.metrics.append_file import AppendFile
+
+
+class RecordLog:
+    """The log file of one rank; without a folder, nothing is written."""
+
+    def __init__(self, folder: str, start_step: int, rank: int, num_ranks: int) -> None:
+        """Creates the folder and the file.
+
+        Args:
+            folder: The folder for the files of all ranks; empty for no log.
+            start_step: The number of the first global batch.
+            rank: The rank, from 0.
+            num_ranks: The number of ranks of the job.
+
+        Raises:
+            UserError: If the file can't be written.
+        """
+        self._file: AppendFile | None = None
+        if not folder:
+            return
+        name = f"from-step-{start_step:08d}-rank-{rank:05d}-of-{num_ranks:05d}.jsonl"
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            Path(folder, name).write_bytes(b"")
+            self._file = AppendFile(Path(folder, name))
+        except OSError as error:
+            raise UserError(
+                f"--record_log must be a folder that can be written to: {error}"
+            ) from error
+
+    def write(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
+        """Writes the line of a step.
+
+        Args:
+            step: The number of the global batch, from 0.
+            examples: The indices of the examples in the whole split, int64
+                `[local_batch]`.
+            mask: bool `[local_batch]`; False where an example replaces a corrupt one.
+        """
+        if self._file is None:
+            return
+        line = {
+            "step": step,
+            "examples": examples.tolist(),
+            "replaced": examples[~mask].tolist(),
+        }
+        self._file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()

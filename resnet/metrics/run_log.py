@@ -1,0 +1,120 @@
+"""What a run reports of its steps and evaluations, on all ranks."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from resnet.config.config import Config
+from resnet.config.step_settings import StepSettings
+from resnet.distributed.communicator import Communicator
+from resnet.metrics.input_wait import InputWait
+from resnet.metrics.log import MetricsLog
+from resnet.metrics.progress import Progress
+from resnet.metrics.record_log import RecordLog
+from resnet.train_state import TrainState
+
+_EMA = "eval_ema"
+
+
+class RunLog:
+    """Metrics, progress lines and record log of a run.
+
+    Attributes:
+        input_wait: How long the steps wait for their input.
+        progress: The progress that rank 0 shows.
+    """
+
+    def __init__(
+        self, config: Config, state: TrainState, communicator: Communicator
+    ) -> None:
+        """Opens the files of a run, or continues those of an earlier start.
+
+        Args:
+            config: The settings of the run.
+            state: The state of the run, restored.
+            communicator: The ranks.
+
+        Raises:
+            AgreedError: On all ranks, if a file can't be opened.
+        """
+        self._config = config
+        self._state = state
+        self._communicator = communicator
+        self._num_skipped = 0
+        rank, num_ranks = communicator.rank, communicator.num_ranks
+        with communicator.together():
+            self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
+            self._metrics = MetricsLog(
+                Path(config.model_dir), state.step, rank, state.top1 is not None
+            )
+        self.input_wait = InputWait()
+        self.progress = Progress(config, state.step, rank)
+
+    def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
+        """Logs the examples of one global batch that this rank has read.
+
+        Args:
+            step: Number of the global batch, from 0.
+            examples: Numbers of the examples in the whole split, `[local_batch]` int64.
+            mask: Whether each example is the one that the order asks for, rather than
+                the replacement of a corrupt one, `[local_batch]` bool.
+        """
+        self._records.write(step, examples, mask)
+        self._num_skipped += int(np.count_nonzero(~mask))
+
+    def step_done(self, settings: StepSettings) -> None:
+        """Counts a step, and logs it where a line is due.
+
+        Args:
+            settings: The hyperparameters of the step.
+        """
+        config, state = self._config, self._state
+        self.progress.step_done()
+        self.input_wait.step_done()
+        is_last = state.step == config.train_steps
+        if not is_last and state.step % config.log_step_count_steps:
+            return
+        cross_entropy = math.fsum(state.losses) / len(state.losses)
+        weight_penalty = state.weight_penalty()
+        loss = cross_entropy + weight_penalty
+        state.losses.clear()
+        numbers = {
+            "loss": loss,
+            "cross_entropy": cross_entropy,
+            "weight_penalty": weight_penalty,
+            "learning_rate": settings.learning_rate,
+            "images_per_second": self.progress.show(
+                state.step, loss, settings.learning_rate
+            ),
+            "input_wait_share": self.input_wait.report(self._communicator),
+        }
+        if config.on_bad_record == "skip":
+            (total,) = self._communicator.sum(np.array([self._num_skipped]))
+            numbers["skipped_records"] = int(total)
+            self._num_skipped = 0
+        self._metrics.write("train", state.step, config.epoch(state.step), numbers)
+
+    def evaluated(self, kind: str, numbers: Mapping[str, float], text: str) -> None:
+        """Logs and shows the result of an evaluation.
+
+        Args:
+            kind: The kind of its metrics line, "eval" or "eval_ema".
+            numbers: The results, by name.
+            text: The results in one line.
+        """
+        step = self._state.step
+        self._metrics.write(kind, step, self._config.epoch(step), numbers)
+        weights = ", EMA weights" if kind == _EMA else ""
+        self.progress.say(f"step {step}{weights}: {text}")
+
+    def sync(self) -> None:
+        """Makes the metrics so far outlast a crash of the machine."""
+        self._metrics.sync()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._records.close()
+        self.progress.close()
+        self._metrics.close()

@@ -1,0 +1,291 @@
+"""The plan of a run, in words and numbers. Needs no TensorFlow."""
+
+import dataclasses
+import itertools
+import textwrap
+from collections.abc import Callable, Sequence
+
+from resnet.config import intervals, phases
+from resnet.config.config import Config
+from resnet.config.intervals import Interval
+from resnet.config.phases import Phase, PhaseSettings
+from resnet.config.recipe import Recipe
+
+WIDTH = 96
+_BARS = " ▁▂▃▄▅▆▇█"
+_BAR_COLUMNS = 64
+# Settings of phases that have a column, or a fixed place in one.
+_IN_COLUMNS = (
+    "name",
+    "schedule",
+    "reset_momentum",
+    "momentum",
+    "weight_decay",
+    "image_size",
+    "augmentation",
+)
+
+
+def list_recipes(recipes: Sequence[Recipe]) -> str:
+    """Returns a table of recipes: network, batch, length and published accuracy."""
+    rows: list[Sequence[str]] = [
+        ("recipe", "network", "batch", "epochs", "published"),
+        (),
+    ]
+    rows += [
+        (
+            recipe.name,
+            f"{recipe.model}, {recipe.image_size} px",
+            f"{recipe.global_batch_size:,}",
+            f"{recipe.epochs:.3g}",
+            recipe.published or "-",
+        )
+        for recipe in recipes
+    ]
+    return "\n".join(_columns(rows))
+
+
+def describe_run(
+    recipe: Recipe, config: Config, num_ranks: int, changes: Sequence[str]
+) -> str:
+    """Returns the plan of a run: its settings, phases, learning rates and checkpoints.
+
+    Args:
+        recipe: The recipe that the settings come from.
+        config: The settings of the run.
+        num_ranks: The number of ranks of the run.
+        changes: The differences from the recipe, as `describe_changes` returns them.
+    """
+    lines = []
+    for name, text in _facts(recipe, config, num_ranks):
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=f"{name:13}", subsequent_indent=" " * 13
+        )
+    lines += ["", *_tables(config), "", *_curves(config)]
+    for title, sentences in (
+        ("Changed from the recipe", changes),
+        ("Deviations from the source", recipe.deviations),
+    ):
+        if sentences:
+            lines += ["", f"{title}:"]
+        for sentence in sentences:
+            lines += textwrap.wrap(
+                sentence, WIDTH, initial_indent="- ", subsequent_indent="  "
+            )
+    return "\n".join(lines)
+
+
+def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, str]]:
+    """Returns what is said of the run as a whole, by the words at the margin."""
+    batch = config.global_batch_size
+    first = phases.first_step(config.phases, config.first_phase)
+    steps = config.train_steps - first
+    share = f"{num_ranks:,} rank(s) x {batch // num_ranks // config.accumulation_steps}"
+    if config.accumulation_steps > 1:
+        share += f" x {config.accumulation_steps} micro-batches"
+    facts = [
+        ("recipe", f"{recipe.name}, from {recipe.source}"),
+        ("published", recipe.published or "nothing"),
+        (
+            "network",
+            f"{config.model} in {config.precision}, evaluated at {config.image_size}"
+            f" px, batch normalization with momentum {config.batch_norm_momentum:g}",
+        ),
+        ("examples", f"{config.num_train_examples:,}"),
+        ("global batch", f"{batch:,} = {share}"),
+        (
+            "length",
+            f"{steps:,} steps = {config.epoch(steps):.2f} epochs ="
+            f" {_count(steps * batch)} images",
+        ),
+        ("optimizer", _optimizer(config)),
+        ("evaluation", _evaluations(config)),
+        ("checkpoints", _checkpoints(config)),
+    ]
+    if config.first_phase or config.initial_weights:
+        begin = phases.at(config.phases, first).name
+        weights = "random initialization (--initial_weights would change that)"
+        if config.initial_weights:
+            weights = f"weights from {config.initial_weights}"
+        facts.append(("start", f"phase {begin} at step {first:,}, {weights}"))
+    return facts
+
+
+def _optimizer(config: Config) -> str:
+    parts = {
+        "momentum": "momentum",
+        "lars": f"LARS, trust coefficient {config.trust_coefficient:g}, momentum",
+    }
+    text = parts[config.optimizer]
+    if config.nesterov:
+        text += " with Nesterov"
+    if config.momentum_correction:
+        text += ", momentum correction (learning rate inside the momentum buffer)"
+    if config.clip_norm:
+        text += f", gradients clipped to a global norm of {config.clip_norm:g}"
+    if config.ema_decay:
+        text += f", moving average (EMA) of the weights with decay {config.ema_decay:g}"
+    return text
+
+
+def _evaluations(config: Config) -> str:
+    if config.mode == "train":
+        return "none"
+    text = f"after the last step, {config.eval_crop} with a center crop of"
+    text += f" {config.eval_crop_fraction:g}"
+    if config.recalibration_batches:
+        text += f", PreciseBN with {config.recalibration_batches:,} batches"
+    if config.eval_every:
+        interval = intervals.parse(config.eval_every, "--eval_every")
+        text += f", and every {interval}"
+    if config.stop_at_top1:
+        text += f"; the run stops when top-1 reaches {100 * config.stop_at_top1:g} %"
+    return text
+
+
+def _checkpoints(config: Config) -> str:
+    every = intervals.parse(config.checkpoint_every, "--checkpoint_every")
+    text = f"every {every}{_first_and_last(config, every)}; kept are the newest"
+    text += f" {config.keep_checkpoints}, the best"
+    if len(config.phases) == 1:
+        return f"{text}, and the last"
+    ends = [
+        f"{first + phase.num_steps:,} ({phase.name})"
+        for first, phase in trained_phases(config)
+    ]
+    return f"{text}, and those at the ends of phases: {', '.join(ends)}"
+
+
+def _first_and_last(config: Config, every: Interval) -> str:
+    """Returns the steps after which an interval ends; an empty text for minutes."""
+    if every.unit == "minute":
+        return ""
+    sizes = config.num_train_examples, config.global_batch_size
+    begin, end = trained_phases(config)[0][0], config.train_steps
+    first = every.next_end(begin, *sizes)
+    before = [step for step in (first, every.next_end(first, *sizes)) if step < end]
+    ends = [f"{step:,}" for step in before] + ["..."] * (len(before) == 2)
+    return f" (after {', '.join([*ends, f'{end:,}'])} steps)"
+
+
+def _tables(config: Config) -> list[str]:
+    """Returns two tables with a row per phase: its steps and rates, its settings."""
+    when: list[Sequence[str]] = [
+        ("phase", "steps", "epochs", "images", "learning rate"),
+        (),
+    ]
+    what: list[Sequence[str]] = [
+        ("phase", "momentum", "weight decay", "training images"),
+        (),
+    ]
+    for first, phase in trained_phases(config):
+        last = first + phase.num_steps - 1
+        when.append(
+            (
+                phase.name,
+                f"{first:,} to {last:,}",
+                f"{config.epoch(first):.2f} to {config.epoch(last + 1):.2f}",
+                _count(phase.num_steps * config.global_batch_size),
+                _rates(config, first, phase),
+            )
+        )
+        what.append(
+            (
+                phase.name,
+                f"{phase.momentum:g}{', reset' if phase.reset_momentum else ''}",
+                f"{phase.weight_decay:g}",
+                _training_images(phase),
+            )
+        )
+    return [*_columns(when), "", *_columns(what)]
+
+
+def trained_phases(config: Config) -> list[tuple[int, Phase]]:
+    """Returns the first step and the settings of each phase that the run trains."""
+    begin = phases.first_step(config.phases, config.first_phase)
+    firsts = phases.first_steps(config.phases)
+    pairs = zip(firsts, config.phases, strict=True)
+    return [(first, phase) for first, phase in pairs if first >= begin]
+
+
+def _count(images: int) -> str:
+    """Returns a number of images in words, millions with two decimals."""
+    return f"{images / 1e6:,.2f} million" if images >= 1e6 else f"{images:,}"
+
+
+def _rates(config: Config, first: int, phase: Phase) -> str:
+    """Returns a phase's learning rates at its ends, after a warmup and at drops."""
+    values = [
+        f"{phases.learning_rate(config.phases, step):.4g}"
+        for step in _corners(config, first, phase)
+    ]
+    return " > ".join(value for value, _ in itertools.groupby(values))
+
+
+def _corners(config: Config, first: int, phase: Phase) -> list[int]:
+    """Returns the steps of a phase between which its learning rate has no corner."""
+    begin, schedule = phases.schedule_at(config.phases, first)
+    steps = {first, first + phase.num_steps - 1}
+    after = begin + int(schedule.warmup_length)
+    inner = [after - 1, after]
+    if schedule.decay == "steps":
+        inner += [begin + int(boundary) for boundary in schedule.boundaries]
+    steps.update(step for step in inner if min(steps) < step < max(steps))
+    return sorted(steps)
+
+
+def _training_images(phase: Phase) -> str:
+    text = f"{phase.image_size} px, {phase.augmentation}"
+    for field in dataclasses.fields(PhaseSettings):
+        value = getattr(phase, field.name)
+        if field.name not in _IN_COLUMNS and value != field.default:
+            is_number = isinstance(value, float)
+            text += (
+                f", {field.name} {value:g}" if is_number else f", {field.name} {value}"
+            )
+    return text
+
+
+def curves(config: Config) -> dict[str, Callable[[int], float]]:
+    """Returns the values that change over the steps, by name, as functions of them."""
+    return {
+        "learning rate": lambda step: phases.learning_rate(config.phases, step),
+        "weight decay": lambda step: phases.at(config.phases, step).weight_decay,
+        "momentum": lambda step: phases.at(config.phases, step).momentum,
+    }
+
+
+def _curves(config: Config) -> list[str]:
+    """Returns a line of bars for each of the curves, over the steps of the run."""
+    trained = trained_phases(config)
+    begin = trained[0][0]
+    steps = config.train_steps - begin
+    columns = min(_BAR_COLUMNS, steps)
+    corners = [
+        step for first, phase in trained for step in _corners(config, first, phase)
+    ]
+    lines = []
+    for name, curve in curves(config).items():
+        highest = max(map(curve, corners))
+        values = [curve(begin + column * steps // columns) for column in range(columns)]
+        bars = "".join(_bar(value / (highest or 1.0)) for value in values)
+        lines.append(f"{name:15}{bars}  up to {highest:.4g}")
+    return lines
+
+
+def _bar(share: float) -> str:
+    """Returns a bar of a fraction of the height; only for 0 there is none."""
+    return _BARS[max(round(share * (len(_BARS) - 1)), int(share > 0))]
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows as lines of equally wide columns; an empty row becomes dashes."""
+    filled = [row for row in rows if row]
+    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    dashes = ["-" * width for width in widths]
+    return [
+        "  ".join(
+            cell.ljust(width) for cell, width in zip(row or dashes, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

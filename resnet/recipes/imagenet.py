@@ -1,0 +1,301 @@
+"""The recipes of published runs on ImageNet, with their sources."""
+
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.schedules import Schedule
+
+IMAGENET = 1_281_167  # Training images.
+SURFSARA = "SURFsara, Intel and Dell 2018"
+CAFFE_SOURCE = (
+    "Codreanu et al. 2017, arXiv:1711.04291, with the solvers of sara-nl/caffe"
+)
+MLPERF_SOURCE = (
+    "You et al. 2017, arXiv:1708.03888, with the settings of MLPerf's reference runs"
+    " (mlcommons/logging, rcps_resnet.json)"
+)
+
+
+def epochs_of(steps: int, batch: int) -> float:
+    """Returns the epochs of ImageNet that some steps of a batch size are."""
+    return steps * batch / IMAGENET
+
+
+def _gradual_warmup_then_dec(
+    batch: int, steps: int, warmup_steps: int, peak: float
+) -> tuple[RecipePhase, ...]:
+    """Returns the one phase of the source's function of this name."""
+    return (
+        RecipePhase(
+            epochs=epochs_of(steps, batch),
+            schedule=Schedule(
+                init_value=0.1,
+                init_value_scales=False,
+                peak_value=peak,
+                warmup_length=epochs_of(warmup_steps, batch),
+            ),
+        ),
+    )
+
+
+_TPU_CROPS = (
+    "images are cropped as in the TPU code of April 2018; the source's line numbers fit"
+    " the code of February 2018, whose crops are"
+    " --augmentation=random_resized_crop_2018_02 and --eval_crop=resize_then_crop"
+)
+
+TPU_90EP_24K = Recipe(
+    name="tpu_90ep_24k",
+    source=f"{SURFSARA}: 256 nodes, 512 ranks of 48 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=24_576,
+    num_train_examples=IMAGENET,
+    # 9.6 by the linear rule; the source found 4.8 better.
+    phases=_gradual_warmup_then_dec(24_576, 4680, 260, 4.8),
+    published="top-1 of 75 % and more",
+    deviations=(
+        "the source counts 1,280,000 images per epoch; its 4,680 steps are 89.77"
+        " epochs",
+        _TPU_CROPS,
+    ),
+    rank_batch_size=48,
+)
+
+TPU_90EP_8K = Recipe(
+    name="tpu_90ep_8k",
+    source=f"{SURFSARA}: its run of 14,075 steps",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=8192,
+    num_train_examples=IMAGENET,
+    phases=_gradual_warmup_then_dec(8192, 14_075, 782, 3.2),
+    published="top-1 75.232 %, top-5 92.41 %",
+    deviations=(
+        "the source doesn't state this run's learning rates; 3.2 follows the linear"
+        " rule, 0.1 for 256 examples, and the warmup is 5 epochs",
+        _TPU_CROPS,
+    ),
+)
+
+
+def _caffe_phase(
+    name: str,
+    batch: int,
+    steps: int,
+    peak: float,
+    decay_steps: int | None,
+    power: float,
+    start: float = 0.0,
+    warmup_steps: int = 0,
+    init_value_scales: bool = True,
+    weight_decay: float = 5e-5,
+    augmentation: str = "random_resized_crop",
+) -> RecipePhase:
+    """Returns the phase of a Caffe solver, a run that starts with the weights before.
+
+    The decay ends after `decay_steps`; without them, with the phase.
+    """
+    decay_epochs = None if decay_steps is None else epochs_of(decay_steps, batch)
+    return RecipePhase(
+        name=name,
+        epochs=epochs_of(steps, batch),
+        schedule=Schedule(
+            init_value=start,
+            init_value_scales=init_value_scales,
+            peak_value=peak,
+            warmup_length=epochs_of(warmup_steps, batch),
+            decay_start=0.0,
+            decay_end=decay_epochs,
+            power=power,
+        ),
+        reset_momentum=True,
+        weight_decay=weight_decay,
+        augmentation=augmentation,
+    )
+
+
+_CAFFE_DEVIATIONS = (
+    "images are normalized by ImageNet's mean and standard deviation; the source"
+    " subtracts (104, 117, 123) and divides by 128",
+    "convolutions are initialized with a variance of 1/fan-in, as in the TPU recipe;"
+    " the source's with 2/fan-in, except for the first with 2/fan-out, which has a"
+    " bias",
+    "the order of the examples continues from phase to phase; in the source it starts"
+    " over",
+    "crops are taken from images of their original sizes; the source stored its images"
+    " resized",
+)
+
+COLLAPSE_72EP_4K = Recipe(
+    name="collapse_72ep_4k",
+    source=f"{CAFFE_SOURCE} (resnet50_custom_lr): 64 nodes, 128 ranks of 32 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=4096,
+    num_train_examples=IMAGENET,
+    phases=(
+        _caffe_phase(
+            "init", 4096, 7800, 1.6, 18_720, 1, 0.1, 1560, init_value_scales=False
+        ),
+        _caffe_phase("cyc1", 4096, 3750, 1.02, 7500, 2),
+        _caffe_phase("cyc2", 4096, 4750, 0.764, 7500, 2, 0.255, 1000),
+        _caffe_phase("cyc3", 4096, 4750, 0.572, 7500, 2, 0.19, 1000),
+        _caffe_phase(
+            "collapse",
+            *(4096, 1560, 0.143, None, 2),
+            weight_decay=2e-4,
+            augmentation="random_crop",
+        ),
+    ),
+    eval_crop="resize_then_crop",
+    nesterov=False,
+    momentum_correction=True,
+    zero_last_gamma=False,
+    published="top-1 76.278 %, top-5 93.186 %",
+    deviations=_CAFFE_DEVIATIONS,
+    rank_batch_size=32,
+)
+
+COLLAPSE_94EP_14K = Recipe(
+    name="collapse_94ep_14k",
+    source=f"{CAFFE_SOURCE} (resnet50_448nodes): 448 nodes, 896 ranks of 16 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=14_336,
+    num_train_examples=IMAGENET,
+    phases=(
+        _caffe_phase("linear", 14_336, 7638, 4.8, 8040, 1, 0.1, 446, False),
+        _caffe_phase(
+            "collapse",
+            *(14_336, 402, 0.254, None, 2),
+            weight_decay=1e-4,
+            augmentation="random_crop",
+        ),
+    ),
+    eval_crop="resize_then_crop",
+    nesterov=False,
+    momentum_correction=True,
+    zero_last_gamma=False,
+    published="top-1 76.152 %, top-5 93.176 % (75.6 %, 92.7 % without the collapse)",
+    deviations=(
+        "the source trained its linear phase to step 8,040 (94 epochs with the collapse"
+        " from step 7,638); the steps after 7,638 are left out here, since the collapse"
+        " doesn't start from them",
+        *_CAFFE_DEVIATIONS,
+    ),
+    rank_batch_size=16,
+)
+
+
+def _lars(
+    name: str,
+    batch: int,
+    peak: float,
+    warmup_epochs: float,
+    steps: int,
+    weight_decay: float,
+    rank_batch_size: int,
+    published: str,
+    momentum: float = 0.9,
+) -> Recipe:
+    """Returns one row of MLPerf's table: LARS with a decay of power 2 to 1e-4.
+
+    The table's decay steps are taken as the steps of the whole run; for the batch of
+    8,192, as those after the warmup, since the run would otherwise end before the
+    epochs that the table reports.
+    """
+    return Recipe(
+        name=name,
+        source=MLPERF_SOURCE,
+        model="resnet50",
+        image_size=224,
+        global_batch_size=batch,
+        num_train_examples=IMAGENET,
+        phases=(
+            RecipePhase(
+                epochs=epochs_of(steps, batch),
+                schedule=Schedule(
+                    peak_value=peak,
+                    warmup_length=warmup_epochs,
+                    power=2.0,
+                    end_value=1e-4,
+                ),
+                momentum=momentum,
+                weight_decay=weight_decay,
+                label_smoothing=0.1,
+            ),
+        ),
+        batch_norm_momentum=0.9,
+        optimizer="lars",
+        nesterov=False,
+        momentum_correction=True,
+        scaling="none",
+        published=published,
+        deviations=(
+            "the source's table doesn't say where its decay steps are counted from;"
+            f" here the decay ends after {epochs_of(steps, batch):.1f} epochs",
+        ),
+        rank_batch_size=rank_batch_size,
+    )
+
+
+LARS_40EP_4K = _lars(
+    *("lars_40ep_4k", 4096, 10.0, 5, 13_137, 2e-4, 64),
+    published="top-1 75.9 % after 40.0 epochs (39 to 42, 10 runs)",
+)
+LARS_42EP_8K = _lars(
+    *("lars_42ep_8k", 8192, 17.0, 5, 782 + 6095, 2e-4, 64),
+    published="top-1 75.9 % after 42.0 epochs (41 to 44, 10 runs)",
+)
+LARS_45EP_13K = _lars(
+    *("lars_45ep_13k", 13_056, 12.8, 9, 4710, 2.5e-5, 204),
+    published="top-1 75.9 % after 45.4 epochs (44 to 46, 10 runs)",
+)
+LARS_56EP_32K = _lars(
+    *("lars_56ep_32k", 32_768, 21.2, 16, 2267, 2.5e-5, 128),
+    published="top-1 75.9 % after 56.0 epochs (55 to 57, 10 runs)",
+    momentum=0.94,
+)
+
+GOYAL_90EP_8K = Recipe(
+    name="goyal_90ep_8k",
+    source="Goyal et al. 2017, arXiv:1706.02677: 256 ranks of 32 examples",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=8192,
+    num_train_examples=IMAGENET,
+    phases=(
+        RecipePhase(
+            epochs=90,
+            schedule=Schedule(
+                init_value=0.1,
+                init_value_scales=False,
+                peak_value=3.2,  # 0.1 for 256 examples.
+                warmup_length=5,
+                decay="steps",
+                boundaries=(30, 60, 80),
+            ),
+            weight_decay=1e-4,
+        ),
+    ),
+    batch_norm_momentum=0.9,
+    eval_crop="resize_then_crop",
+    momentum_correction=True,
+    published="no loss of accuracy against a batch of 256",
+    deviations=(
+        "convolutions are initialized with a variance of 1/fan-in, as in the TPU"
+        " recipe; the source's with 2/fan-in (He et al., arXiv:1502.01852)",
+    ),
+    rank_batch_size=32,
+)
+
+RECIPES = (
+    TPU_90EP_24K,
+    TPU_90EP_8K,
+    COLLAPSE_72EP_4K,
+    COLLAPSE_94EP_14K,
+    LARS_40EP_4K,
+    LARS_42EP_8K,
+    LARS_45EP_13K,
+    LARS_56EP_32K,
+    GOYAL_90EP_8K,
+)

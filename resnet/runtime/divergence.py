@@ -1,0 +1,57 @@
+"""How a run ends when its loss is no longer finite."""
+
+import json
+import math
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.atomic_files import atomic_write_bytes
+from resnet.distributed.communicator import AgreedFailure, Communicator
+
+
+def stop_diverged(
+    step: int,
+    local_loss: float,
+    examples: np.ndarray,
+    model_dir: Path,
+    communicator: Communicator,
+) -> None:
+    """Ends a run whose loss is not finite, and writes down the examples of the step.
+
+    `model_dir/diverged-step-00000123.json` then lists the examples of each rank whose
+    own loss is not finite, numbered as in the manifest.
+
+    Args:
+        step: Steps done, with the one that diverged.
+        local_loss: Loss of this rank in that step.
+        examples: Numbers of this rank's examples in that step, int64.
+        model_dir: Folder of the run.
+        communicator: The ranks; each must call it.
+
+    Raises:
+        AgreedFailure: Always, on all ranks.
+    """
+    own_report = None
+    if not math.isfinite(local_loss):
+        own_report = {
+            "rank": communicator.rank,
+            "host": platform.node(),
+            "loss": str(local_loss),
+            "examples": examples.tolist(),
+        }
+    reports = [one for one in communicator.gather(own_report) if one is not None]
+    path = model_dir / f"diverged-step-{step:08d}.json"
+    if communicator.rank == 0:
+        text = json.dumps({"step": step, "ranks": reports}) + "\n"
+        with suppress(OSError):  # The loss is why the run ends, not a full disk.
+            atomic_write_bytes(path, text.encode())
+    ranks = ", ".join(f"rank {one['rank']} on {one['host']}" for one in reports[:5])
+    raise AgreedFailure(
+        f"the loss of step {step} is not finite on {ranks or 'the mean of all ranks'}:"
+        f" the training has diverged, or an input record is corrupt ({path} lists the"
+        " records of this step). The last checkpoint is from before this step. Lower"
+        " --peak_learning_rate or lengthen the warm-up."
+    )

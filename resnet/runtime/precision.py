@@ -1,0 +1,79 @@
+"""The choice of the number format to compute in, by measuring this machine.
+
+bfloat16 halves the bytes, but how fast a CPU multiplies it ranges from several times
+float32's speed (AMX) to a small fraction of it (no instruction for it at all).
+"""
+
+import statistics
+import time
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from resnet.distributed.communicator import Communicator
+from resnet.hardware import cpu_features
+from resnet.models import convolution
+
+# (side, channels in, kernel size, channels out): a reduction, a 3x3 and a late 3x3 of
+# ResNet-50 at 128 pixels.
+_PROBES = ((32, 256, 1, 64), (16, 128, 3, 128), (4, 512, 3, 512))
+_PROBE_BATCH_SIZE = 16
+_PROBE_REPEATS = 5
+
+
+def choose(requested: str, communicator: Communicator) -> str:
+    """Returns the precision to compute in, "float32" or "bf16", the same on all ranks.
+
+    Args:
+        requested: "float32", "bf16", or "auto" for the faster of the two on this
+            machine. Unless it is float32, both are measured on all ranks concurrently,
+            and the sums over ranks are compared.
+        communicator: The ranks.
+    """
+    if requested == "float32":
+        return requested
+    ours = np.array([_seconds(tf.float32), _seconds(tf.bfloat16)])
+    float32_seconds, bf16_seconds = communicator.sum(ours)
+    ratio = float32_seconds / bf16_seconds
+    if requested == "auto":
+        chosen = "bf16" if ratio > 1 else "float32"
+        logging.info(
+            "precision %s: bf16 convolutions are %.2f times as fast as float32 here",
+            chosen,
+            ratio,
+        )
+        return chosen
+    if not cpu_features.has_bf16(cpu_features.flags()):
+        logging.warning("this CPU has no bf16 instructions")
+    if ratio < 1:
+        logging.warning(
+            "float32 is faster here: bf16 convolutions take %.2f times as long",
+            1 / ratio,
+        )
+    return requested
+
+
+def _seconds(dtype: tf.DType) -> float:
+    """Returns the sum of the median times of some convolutions and their gradients."""
+
+    @tf.function
+    def gradients(images: tf.Tensor, kernel: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([images, kernel])
+            outputs = convolution.conv2d(images, kernel, 1)
+            loss = tf.reduce_sum(outputs * outputs)
+        return tape.gradient(loss, [images, kernel])
+
+    total = 0.0
+    for side, channels, kernel_size, filters in _PROBES:
+        images = tf.ones([_PROBE_BATCH_SIZE, side, side, channels], dtype)
+        kernel = tf.ones([kernel_size, kernel_size, channels, filters])
+        gradients(images, kernel)
+        times = []
+        for _ in range(_PROBE_REPEATS):
+            start = time.perf_counter()
+            gradients(images, kernel)
+            times.append(time.perf_counter() - start)
+        total += statistics.median(times)
+    return total

@@ -1,0 +1,77 @@
+"""Runs the main function of a distributed program, and ends it with an exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import logging
+
+from data_prep.errors import EXIT_CODE, UserError
+from resnet.distributed import communicator as distributed
+from resnet.distributed.communicator import Communicator
+from resnet.hardware import placement
+from resnet.hardware.placement import ProcessInfo
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
+
+Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
+
+
+def run(main: Main) -> None:
+    """Runs `main(argv, process, communicator)` and exits.
+
+    A UserError is printed as one sentence, with exit code 2. If all ranks know of it
+    (`Communicator.together`), rank 0 prints it and every rank exits by itself. If only
+    one rank knows of it, that rank prints it and aborts the job. Any other exception
+    aborts the job too, with its traceback and exit code 1. A failure that all ranks
+    know of, such as a non-finite loss, is one sentence and exit code 1. Preemption is
+    one sentence and `REQUEUE_EXIT_CODE`.
+    """
+    try:
+        process = placement.find_process_info(os.environ)
+        communicator = distributed.connect(process)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_CODE)
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.INFO if process.rank == 0 else logging.ERROR)
+    if process.rank != 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
+    try:
+        main(sys.argv, process, communicator)
+        communicator.deregister()
+    except distributed.AgreedError as error:
+        _exit_all_ranks(communicator, f"error: {error}", EXIT_CODE)
+    except distributed.AgreedFailure as error:
+        _exit_all_ranks(communicator, f"error: {error}", 1)
+    except Preempted as stop:
+        message = f"{stop}. {stop.advice} (exit code {REQUEUE_EXIT_CODE})."
+        _exit_all_ranks(communicator, message, REQUEUE_EXIT_CODE)
+    except UserError as error:
+        communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {error}")
+    except Exception:
+        if process.num_ranks == 1:
+            raise
+        reason = f"rank {process.rank} failed:\n{traceback.format_exc()}"
+        communicator.abort(1, reason)
+
+
+def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) -> None:
+    """Exits on every rank, after rank 0 has printed a message that all ranks know."""
+    if communicator.rank == 0:
+        print(message, file=sys.stderr, flush=True)
+    communicator.gather(None)  # No rank exits before the message is printed.
+    communicator.deregister()
+    sys.exit(exit_code)
+
+
+def print_to_pipe(text: str) -> None:
+    """Prints a text; a reader that closes the pipe early, such as `head`, is no error.
+
+    If the reader has closed the pipe, later output is discarded.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The rest of the buffer is written when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,269 @@
+"""The start-up sequence of every program that trains or evaluates on all ranks.
+
+The functions stand in the order in which a program calls them: it parses its flags,
+joins the job, opens the record set (`record_sets.open_record_set`), resolves its
+settings, checks them and the shards on all ranks, settles its placement, starts
+TensorFlow, opens the shards, and chooses the precision (`precision.choose`). What a
+user can get wrong is refused before TensorFlow is imported, on all ranks and with exit
+code 2.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import re
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from data_prep.records.manifest import RecordSet
+from resnet.data import record_sets
+from resnet.distributed.communicator import Communicator
+from resnet.hardware import cpu_features, placement
+from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.runtime import versions
+from resnet.watchdog import scratch_dir
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from resnet.data.example_shard import ExampleShard
+
+OPEN_FILES = 16_384
+_STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
+
+# Keras imports them where they are installed, for wrappers and plots of its own, which
+# takes a third of the time and an eighth of the memory of importing TensorFlow.
+_UNUSED_BY_KERAS = ("matplotlib", "sklearn")
+
+
+def join_job(
+    process: ProcessInfo,
+    communicator: Communicator,
+    stall_seconds: float,
+    model_dir: str | None = None,
+) -> None:
+    """Starts the watchdog, and checks that all ranks run the same installation.
+
+    Args:
+        process: The rank of this process and its position on the node.
+        communicator: The ranks.
+        stall_seconds: The time without progress or heartbeat, in seconds, after which
+            the watchdog aborts the job.
+        model_dir: The folder in which the watchdog reports a failure; None for no
+            report.
+
+    Raises:
+        AgreedError: On all ranks, if the installations differ.
+    """
+    communicator.start_watchdog(process, stall_seconds, model_dir)
+    for what, value in versions.describe().items():
+        communicator.require_same(what, value)
+
+
+def check_same_settings(
+    what: str, record_set: RecordSet | None, settings: Any, communicator: Communicator
+) -> None:
+    """Refuses ranks that have different data sets or settings.
+
+    Args:
+        what: What is compared, for the message.
+        record_set: The data set, if there is one. Where it came from may differ.
+        settings: The settings that all ranks must share; compared by their `repr`.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if they differ.
+    """
+    contents = dataclasses.replace(record_set.manifest, source={}) if record_set else ""
+    communicator.require_same(what, repr((contents, settings)))
+
+
+def check_shards(
+    record_set: RecordSet,
+    split_names: Sequence[str],
+    shard_by: str,
+    communicator: Communicator,
+) -> dict[str, list[tuple[int, ...]]]:
+    """Returns which shards of each split every rank reads, as `check_split` does.
+
+    Raises:
+        AgreedError: On all ranks, if a shard is missing or truncated, or if the shards
+            are not placed on the nodes as `shard_by` requires.
+    """
+    return {
+        name: record_sets.check_split(
+            record_set, record_set.manifest.splits[name], shard_by, communicator
+        )
+        for name in split_names
+    }
+
+
+def settle_placement(
+    process: ProcessInfo,
+    communicator: Communicator,
+    num_intra_threads: int,
+    num_inter_threads: int,
+    kmp_blocktime: int,
+) -> Threads:
+    """Binds this rank to its cores and sets its environment; returns its threads.
+
+    To be called before TensorFlow is imported.
+
+    Args:
+        process: The rank of this process and its position on the node.
+        communicator: The ranks.
+        num_intra_threads: The number as `placement.choose_threads` takes it.
+        num_inter_threads: The number as `placement.choose_threads` takes it.
+        kmp_blocktime: The spin time in ms, as `placement.environment` takes it.
+    """
+    own_cores = placement.group_by_core(sorted(os.sched_getaffinity(0)))
+    cores_seen = communicator.gather_on_node(own_cores)
+    if len(cores_seen) != process.num_local_ranks:  # Simulated hosts on one machine.
+        cores_seen = [own_cores] * process.num_local_ranks
+    cores = placement.cores_of_rank(process, cores_seen)
+    threads = placement.choose_threads(cores, num_intra_threads, num_inter_threads)
+    hidden = cpu_features.amx_is_hidden(cpu_features.flags())
+    placement.settle(
+        threads, placement.environment(threads, kmp_blocktime, hidden, os.environ)
+    )
+    num_usable_cores = len({core for seen in cores_seen for core in seen})
+    _log_placement(process, threads, len(cores), num_usable_cores)
+    if hidden:
+        logging.warning(
+            "this CPU or virtual machine advertises AMX but not the CPUID leaf that"
+            " describes its tiles: oneDNN is limited to AVX512_CORE_BF16, since it"
+            " would crash in bfloat16 otherwise"
+        )
+    return threads
+
+
+def _log_placement(
+    process: ProcessInfo, threads: Threads, num_cores: int, num_usable_cores: int
+) -> None:
+    """Logs the cores and threads of a rank, and warns where they cost speed.
+
+    Args:
+        process: The rank of this process and its position on the node.
+        threads: The threads of this rank.
+        num_cores: The number of cores of this rank.
+        num_usable_cores: The number of cores that all ranks of the node may use.
+    """
+    cores_of_node = len(placement.group_by_core(range(os.cpu_count() or 1)))
+    logging.info(
+        "%d rank(s), %d on this node on %d of its %d core(s): %d core(s) per rank,"
+        " %d intra-op and %d inter-op thread(s)",
+        process.num_ranks,
+        process.num_local_ranks,
+        num_usable_cores,
+        cores_of_node,
+        num_cores,
+        threads.num_intra_threads,
+        threads.num_inter_threads,
+    )
+    if (
+        process.num_local_ranks > num_usable_cores
+        or threads.num_intra_threads > num_cores
+    ):
+        logging.warning(
+            "more threads than cores on this node: %d rank(s) of %d thread(s), %d"
+            " core(s). The threads will compete for the cores.",
+            process.num_local_ranks,
+            threads.num_intra_threads,
+            num_usable_cores,
+        )
+    if num_usable_cores < cores_of_node and process.num_ranks > 1:
+        logging.warning(
+            "the launcher binds the ranks to only %d of this node's %d cores. If this"
+            " is not intended, turn the binding off (such as mpirun --bind-to none)",
+            num_usable_cores,
+            cores_of_node,
+        )
+
+
+def allow_open_files() -> None:
+    """Raises the limit of open files to the hard limit, and to 16,384 at most.
+
+    A thousand record files stay open while they are read; the usual limit is 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+@contextlib.contextmanager
+def _hidden(packages: Sequence[str]) -> Iterator[None]:
+    """Makes the import of packages fail inside the block, unless they are loaded."""
+    missing = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
+
+
+def start_tensorflow(communicator: Communicator) -> None:
+    """Imports TensorFlow and starts Horovod; logs what has no effect in this build.
+
+    From then on the temporary files of this process, such as those of TensorFlow's
+    AutoGraph, are in a folder of its own.
+
+    During its import, TensorFlow 2.21 prints the same notes twice on each rank, for any
+    TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
+    missing GPU.
+    """
+    allow_open_files()
+    scratch_dir.make()
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            with _hidden(_UNUSED_BY_KERAS):
+                tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.list_physical_devices()  # Searches for GPUs and logs it.
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            notes.seek(0)
+            for line in notes.read().decode(errors="replace").splitlines():
+                if not _STARTUP_NOTE.search(line):
+                    print(line, file=sys.stderr)
+    communicator.start_horovod()
+    if not placement.openmp_is_loaded():
+        logging.info(
+            "KMP_* and OMP_* (--kmp_blocktime among them) have no effect in this"
+            " TensorFlow, whose oneDNN runs on TensorFlow's own threads:"
+            " --num_intra_threads and --num_inter_threads set those"
+        )
+
+
+def open_shards(
+    record_set: RecordSet,
+    shards: Mapping[str, list[tuple[int, ...]]],
+    communicator: Communicator,
+) -> dict[str, "ExampleShard"]:
+    """Returns the part of each split that this rank reads. Imports TensorFlow.
+
+    Args:
+        record_set: The data set.
+        shards: The shards that each rank reads, by split, as `check_shards` returns.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if the index of a shard can't be read.
+    """
+    from resnet.data import example_shard, record_files
+
+    with communicator.together():
+        return {
+            name: example_shard.shard_of_rank(
+                record_files.open_split(record_set, name), of_ranks, communicator.rank
+            )
+            for name, of_ranks in shards.items()
+        }

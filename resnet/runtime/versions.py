@@ -1,0 +1,52 @@
+"""What all ranks must have alike besides settings and data: the program itself."""
+
+import hashlib
+import importlib.metadata
+import platform
+from pathlib import Path
+
+PACKAGES = ("tensorflow", "keras", "numpy", "horovod", "mpi4py")
+COMPILED_OPS = Path(__file__).parents[1] / "native" / "libresnet_ops.so"
+_FOLDERS = ("resnet", "data_prep")
+_SOURCES = (".py", ".cc", ".h")
+
+
+def describe() -> dict[str, str]:
+    """Returns what is installed, by what to call it in a sentence."""
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "version of Python": platform.python_version(),
+        **{f"version of {name}": version for name, version in versions.items()},
+        "compiled ops (SHA-256)": _digest_of_file(COMPILED_OPS)[:16],
+        "code of this project (SHA-256)": code_digest(Path(__file__).parents[2])[:16],
+    }
+
+
+def code_digest(root: Path) -> str:
+    """Returns the SHA-256 of the sources of the packages that train.
+
+    Args:
+        root: The folder that holds the packages.
+    """
+    digest = hashlib.sha256()
+    for folder in _FOLDERS:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix in _SOURCES:
+                digest.update(f"{file.relative_to(root)}\n".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest_of_file(path: Path) -> str:
+    """Returns a file's SHA-256, "none" without the file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return "none"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

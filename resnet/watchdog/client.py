@@ -1,0 +1,131 @@
+"""A rank's side of its watchdog: starts it, and reports the rank's status to it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from resnet.hardware.placement import Place
+from resnet.watchdog import proc, scratch_dir
+from resnet.watchdog.messages import TOKEN_VARIABLE
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
+_TRACEBACK_BYTES = 16_384  # Bytes: what a socket takes at once.
+_WATCHDOG_EXIT_SECONDS = 10.0
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from resnet.watchdog.monitor import main
+main()
+"""
+
+
+class WatchdogClient:
+    """The pipe to the watchdog of this rank. No call waits for it or fails with it."""
+
+    def __init__(
+        self, place: Place, token: str, stall_seconds: float, model_dir: str | None
+    ) -> None:
+        """Starts the watchdog.
+
+        Args:
+            place: The rank and its place on the node.
+            token: A secret of this job, the same on all ranks.
+            stall_seconds: Seconds without progress after which a rank has stalled
+                (`stalls.find_stall`).
+            model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
+                no file.
+        """
+        self._process = subprocess.Popen(
+            [
+                # No modules of the working folder or the environment.
+                *(sys.executable, "-I", "-S", "-c", _START, str(_REPOSITORY)),
+                f"--rank={place.rank}",
+                f"--num_ranks={place.num_ranks}",
+                f"--host={platform.node()}",
+                f"--pid={os.getpid()}",
+                f"--stall_seconds={stall_seconds}",
+                *([f"--model_dir={model_dir}"] if model_dir else []),
+                f"--scratch_dir={scratch_dir.path()}",
+                # Passed, since this rank may die before its watchdog could look.
+                *("--shared_memory", *proc.shared_memory()),
+            ],
+            env={**os.environ, TOKEN_VARIABLE: token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Or the launcher would kill it with its rank.
+        )
+        assert self._process.stdin is not None  # noqa: S101 - It is a pipe.
+        self._pipe = self._process.stdin.fileno()
+        os.set_blocking(self._pipe, False)
+
+    @property
+    def port(self) -> int:
+        """TCP port on which the watchdog of rank 0 listens."""
+        assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
+        return int(self._process.stdout.readline())
+
+    def connect(self, host: str, addresses: list[str], port: int) -> None:
+        """Makes the watchdog report to that of rank 0.
+
+        Args:
+            host: Host name of rank 0.
+            addresses: IPv4 addresses of that host.
+            port: TCP port of the watchdog of rank 0.
+        """
+        self._send({"host": host, "addresses": addresses, "port": port})
+
+    def report_status(
+        self, status: str, is_timed: bool, waits_for_others: bool
+    ) -> None:
+        """Reports what this rank does now; the arguments are those of `stalls.Peer`."""
+        self._send(
+            {
+                "status": status,
+                "is_timed": is_timed,
+                "waits_for_others": waits_for_others,
+            }
+        )
+
+    def failed(self, text: str) -> None:
+        """Reports why the job fails; afterwards this rank has to end the job."""
+        last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
+        self._send({"failed": last})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_WATCHDOG_EXIT_SECONDS)
+
+    def deregister(self) -> None:
+        """Reports that this rank is done; its watchdog exits after it."""
+        self._send({"deregister": True})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # The watchdog has died, or doesn't read.
+            os.write(self._pipe, json.dumps(message).encode() + b"\n")
+
+
+def new_token() -> str:
+    """Returns a secret that keeps the watchdogs of different jobs apart."""
+    return secrets.token_hex(16)
+
+
+def own_addresses() -> list[str]:
+    """Returns the IPv4 addresses of this host, that of its host name first."""
+    found = []
+    with contextlib.suppress(OSError):
+        found.append(socket.gethostbyname(platform.node()))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):  # An interface without an address.
+                reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                found.append(socket.inet_ntoa(reply[20:24]))
+    return sorted(dict.fromkeys(found), key=lambda one: one.startswith("127."))

@@ -1,0 +1,388 @@
+"""The watchdog of one rank: a small process that ends the job when a rank fails.
+
+A rank that is killed, stopped or cut off from the network can't report it, and the
+other ranks would wait for it forever. So each rank has a watchdog process beside it.
+The rank reports its status to it through a pipe, and the watchdogs report to that of
+rank 0, the monitor, over TCP. When a rank has died, failed or stalled, each watchdog
+kills its own rank, and the monitor prints one sentence: which rank, which host, why.
+
+It needs only the standard library; `client` starts it as a program of its own.
+"""
+
+import argparse
+import contextlib
+import os
+import resource
+import select
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from resnet.watchdog import failure_file
+from resnet.watchdog.messages import TOKEN_VARIABLE, Channel, Message
+from resnet.watchdog.proc import oom_kills, process_is_stopped
+from resnet.watchdog.stalls import Peer, find_stall
+
+CONNECT_SECONDS = 5.0
+_ENDING_SECONDS = 5.0  # What a rank has to end the job itself before it is killed.
+_SUSPENDED_SECONDS = 10.0  # A gap between two ticks: the whole job was suspended.
+
+_EARLIER_DEATHS_SECONDS = 0.3
+_HELLO = b"hello\n"
+
+
+class Watchdog:
+    """The watchdog of one rank; that of rank 0 is the monitor of all others."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._me = Peer(args.rank, args.host)
+        self._peers = {args.rank: self._me}
+        self._selector = selectors.DefaultSelector()
+        self._own_rank = Channel(sys.stdin.fileno())
+        self._selector.register(self._own_rank, selectors.EVENT_READ)
+        self._monitor: Channel | None = None
+        self._watchdogs: list[Channel] = []  # The monitor's connections.
+        self._listener: socket.socket | None = None
+        self._heard_monitor_at = time.monotonic()
+        self._monitor_address: Message | None = None  # As the rank has reported it.
+        self._monitor_has_deregistered = False
+        self._unregistered = set(range(args.num_ranks)) - {args.rank}  # Of the monitor.
+        self._deregistered_at: float | None = None  # When the rank was done.
+        self._kill_at: float | None = None  # Deadline of a job that is ending.
+        self._died_at: float | None = None  # Wall-clock time, of the monitor's rank.
+        self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
+        self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
+        if args.rank == 0:
+            self._listener = socket.create_server(("", 0), backlog=4096)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            print(self._listener.getsockname()[1], flush=True)
+
+    def run(self) -> None:
+        """Monitors the rank until it has ended."""
+        ticked_at = time.monotonic()
+        while True:
+            for key, _ in self._selector.select(self._interval):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
+                    self._receive(key.fileobj)  # type: ignore[arg-type]
+            now = time.monotonic()
+            if now - ticked_at > self._interval + _SUSPENDED_SECONDS:
+                self._restart_clocks(now)
+            if now - ticked_at >= self._interval:
+                self._tick(now)
+                ticked_at = now
+
+    def _accept(self) -> None:
+        assert self._listener is not None  # noqa: S101 - It has just had an event.
+        with contextlib.suppress(OSError):  # Closed again, or too many open files.
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            self._selector.register(Channel(connection), selectors.EVENT_READ)
+
+    def _connect(self) -> None:
+        """Connects to the monitor at the first of its addresses that answers."""
+        assert self._monitor_address is not None  # noqa: S101 - The callers check it.
+        message = self._monitor_address
+        for address in message["addresses"]:
+            with contextlib.suppress(OSError):
+                connection = socket.create_connection(
+                    (address, message["port"]), CONNECT_SECONDS
+                )
+                channel = Channel(connection)
+                channel.send({"token": self._args.token, "rank": self._args.rank})
+                if connection.recv(len(_HELLO)) == _HELLO:
+                    connection.setblocking(False)
+                    self._monitor = channel
+                    self._selector.register(channel, selectors.EVENT_READ)
+                    self._heard_monitor_at = time.monotonic()
+                    self._report()
+                    return
+                connection.close()
+        if not message.get("has_failed"):
+            message["has_failed"] = True
+            self._print(
+                f"warning: the watchdog of {self._me.name} can't connect to that of"
+                f" rank 0 on {message['host']} at {', '.join(message['addresses'])},"
+                f" port {message['port']}. It retries, and monitors only its own rank"
+                " until then."
+            )
+
+    def _receive(self, channel: Channel) -> None:
+        messages = channel.receive()
+        for message in messages or ():
+            if channel is self._own_rank:
+                self._receive_from_own_rank(message)
+            elif channel is self._monitor:
+                self._receive_from_monitor(message)
+            else:
+                self._receive_from_watchdog(channel, message)
+        if messages is not None:
+            return
+        self._close(channel)
+        if channel is self._own_rank:
+            self._own_rank_has_ended()
+        elif channel is self._monitor:
+            self._monitor = None
+            self._monitor_is_lost()
+        elif channel.rank in self._peers:
+            gone = self._peers[channel.rank]
+            self._end_job(f"{gone.name} has died, and its watchdog with it")
+
+    def _close(self, channel: Channel) -> None:
+        self._selector.unregister(channel)
+        channel.close()
+        if channel in self._watchdogs:
+            self._watchdogs.remove(channel)
+
+    def _receive_from_own_rank(self, message: Message) -> None:
+        if "status" in message:
+            self._me.update(message)
+        elif "port" in message:
+            self._monitor_address = message
+            self._connect()
+        elif "failed" in message:
+            self._own_rank_has_failed(message["failed"])
+        elif "deregister" in message:
+            self._deregister()
+
+    def _deregister(self) -> None:
+        """Disconnects; from now on, only the end of MPI and the process is awaited."""
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is self._own_rank:
+                continue
+            self._selector.unregister(key.fileobj)
+            if isinstance(key.fileobj, Channel):
+                key.fileobj.send({"deregister": True})
+                key.fileobj.close()
+        self._deregistered_at = time.monotonic()
+
+    def _receive_from_monitor(self, message: Message) -> None:
+        self._heard_monitor_at = time.monotonic()
+        if "kill" in message:
+            self._job_is_ending(message["kill"])
+        elif "deregister" in message and self._monitor:  # The job is done.
+            self._close(self._monitor)
+            self._monitor = None
+            self._monitor_has_deregistered = True
+
+    def _receive_from_watchdog(self, channel: Channel, message: Message) -> None:
+        if message.get("token") == self._args.token:
+            channel.rank = message["rank"]
+            self._unregistered.discard(message["rank"])
+            self._watchdogs.append(channel)
+            with contextlib.suppress(OSError):
+                os.write(channel.fileno(), _HELLO)
+            return
+        if channel.rank is None:  # Not a watchdog of this job.
+            self._close(channel)
+            return
+        peer = self._peers.setdefault(channel.rank, Peer(channel.rank))
+        if "status" in message:
+            peer.host = message["host"]
+            peer.update(message)
+        elif "died" in message:
+            if self._died_at is None or message["at"] < self._died_at:
+                self._end_job(message["died"])
+        elif "failed" in message:
+            self._end_job(message["failed"], kill=False)
+        elif "deregister" in message:
+            del self._peers[channel.rank]
+            self._close(channel)
+
+    def _tick(self, now: float) -> None:
+        self._oom_kills = [oom_kills(), self._oom_kills[0]]
+        if self._deregistered_at is not None:
+            self._watch_shutdown(now)
+            return
+        if self._kill_at is not None:
+            if now > self._kill_at:
+                self._kill_own_rank()
+                self._exit()
+            return
+        self._me.set_stopped(process_is_stopped(self._args.pid))
+        self._me.heard_at = now
+        if self._monitor:
+            self._report()
+            if now - self._heard_monitor_at > self._args.stall_seconds:
+                self._monitor_is_lost()
+        elif self._args.rank == 0:
+            for watchdog in self._watchdogs:
+                watchdog.send({"alive": True})
+            peers = list(self._peers.values())
+            unregistered = sorted(self._unregistered)
+            stall = find_stall(peers, unregistered, self._args.stall_seconds, now)
+            if stall:
+                self._end_job(stall)
+        elif self._monitor_address and not self._monitor_has_deregistered:
+            stall = find_stall([self._me], [], self._args.stall_seconds, now)
+            if stall:
+                self._end_job(stall)
+            else:
+                self._connect()
+
+    def _watch_shutdown(self, now: float) -> None:
+        """Kills a rank that is done, but whose MPI_Finalize waits for other ranks."""
+        assert self._deregistered_at is not None  # noqa: S101 - The caller checks it.
+        waited = now - self._deregistered_at
+        if waited > self._args.stall_seconds:
+            self._print(
+                f"error: {self._me.name} was done {waited:.0f} s ago, but its process"
+                " has not ended: another rank hangs during shutdown (MPI_Finalize). The"
+                " job ends."
+            )
+            self._kill_own_rank()
+            self._exit()
+
+    def _report(self) -> None:
+        assert self._monitor is not None  # noqa: S101 - The callers check it.
+        me = self._me
+        self._monitor.send(
+            {
+                "host": me.host,
+                "status": me.status,
+                "is_timed": me.is_timed,
+                "waits_for_others": me.waits_for_others,
+                "is_stopped": me.stopped_since is not None,
+            }
+        )
+
+    def _restart_clocks(self, now: float) -> None:
+        """Restarts all timeouts after the whole job was suspended."""
+        self._heard_monitor_at = now
+        if self._deregistered_at is not None:
+            self._deregistered_at = now
+        for peer in self._peers.values():
+            peer.heard_at = peer.since = now
+            peer.stopped_since = None
+
+    def _own_rank_has_ended(self) -> None:
+        """Ends the job, unless the rank had deregistered or the job is ending."""
+        if self._kill_at is None and self._deregistered_at is None:
+            reason = "it was killed, or crashed"
+            if oom_kills() > self._oom_kills[1]:
+                reason = "the kernel of this host ran out of memory and killed it"
+            sentence = f"{self._me.name} has died while {self._me.status}: {reason}"
+            if self._monitor:
+                self._send_to_monitor({"died": sentence, "at": time.time()})
+            else:
+                self._await_earlier_deaths()
+                self._end_job(sentence)
+        self._exit()
+
+    def _await_earlier_deaths(self) -> None:
+        """Lets another watchdog report first if its rank died before this one's.
+
+        After one death the launcher kills the other ranks so soon that all deaths are
+        reported at once. Their times are those of the hosts' clocks, which are assumed
+        to be synchronized.
+        """
+        self._died_at = time.time()
+        deadline = time.monotonic() + _EARLIER_DEATHS_SECONDS
+        while self._kill_at is None and (left := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                if key.fileobj in self._watchdogs:
+                    self._receive(key.fileobj)  # type: ignore[arg-type]
+
+    def _own_rank_has_failed(self, text: str) -> None:
+        """Reports the reason; the rank ends the job after this watchdog has exited."""
+        text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.status})"
+        if self._monitor:
+            self._send_to_monitor({"failed": text})
+        else:
+            self._end_job(text, kill=False)
+        self._exit()
+
+    def _send_to_monitor(self, message: Message) -> None:
+        """Sends a message, and waits until the monitor ends the job."""
+        assert self._monitor is not None  # noqa: S101 - The callers check it.
+        self._monitor.send(message)
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            select.select([self._monitor], [], [], left)
+            messages = self._monitor.receive()
+            if messages is None or any("kill" in one for one in messages):
+                return
+
+    def _end_job(self, text: str, kill: bool = True) -> None:
+        """Prints why the job ends, the first time only, and ends it.
+
+        Args:
+            text: The reason.
+            kill: Whether each watchdog kills its rank; otherwise a rank ends the job.
+        """
+        if self._kill_at is not None:
+            return
+        self._print(text if not kill else f"error: {text}. The job ends.")
+        for watchdog in self._watchdogs:
+            watchdog.send({"kill": kill})
+        self._job_is_ending(kill)
+        if self._args.model_dir:  # Last, since its disk may hang.
+            failure_file.write(Path(self._args.model_dir), text.splitlines()[-1])
+
+    def _job_is_ending(self, kill: bool) -> None:
+        self._kill_at = time.monotonic() + _ENDING_SECONDS
+        if kill:
+            self._kill_own_rank()
+
+    def _monitor_is_lost(self) -> None:
+        if self._kill_at is not None:
+            return
+        address = self._monitor_address or {}
+        self._print(
+            f"error: {self._me.name} has lost its connection to rank 0 on"
+            f" {address.get('host')}: a host or the network is down. This rank ends."
+        )
+        self._kill_own_rank()
+        self._exit()
+
+    def _print(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+    def _exit(self) -> None:
+        """Exits after the rank, and removes what a killed rank leaves behind.
+
+        That is the shared memory of the MPI library and the temporary files of Python,
+        which both remove at a regular end only.
+        """
+        for path in self._args.shared_memory:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if self._args.scratch_dir:
+            shutil.rmtree(self._args.scratch_dir, ignore_errors=True)
+        sys.exit(0)
+
+    def _kill_own_rank(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._args.pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Runs the watchdog of the rank that the arguments name."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--num_ranks", type=int, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--stall_seconds", type=float, required=True)
+    parser.add_argument("--model_dir")
+    parser.add_argument("--scratch_dir")
+    parser.add_argument("--shared_memory", nargs="*", default=[])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # One per rank.
+    # Signals are handled by the rank; the watchdog exits when its rank has ended.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    args = parser.parse_args()
+    args.token = os.environ.pop(TOKEN_VARIABLE)
+    Watchdog(args).run()
+
+
+if __name__ == "__main__":
+    main()
