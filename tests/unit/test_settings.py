@@ -4,8 +4,9 @@ import math
 import pytest
 from absl import flags
 
-from resnet import setting_bounds, setting_flags, settings
-from resnet.settings import setting
+from resnet import setting_flags
+from resnet.config import bounds, settings
+from resnet.config.settings import setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def test_the_type_of_a_value_leaves_none_out():
 
 def test_overrides_are_checked_by_the_names_of_their_flags():
     overrides = {"size": 9, "kind": "c", "ratio": -1.0, "unknown": 3}
-    assert setting_bounds.validate_overrides(overrides, Small) == [
+    assert bounds.validate_overrides(overrides, Small) == [
         "--size must be in [1, 8]; got 9.",
         "--kind must be one of a, b; got c.",
         "--how_much must be at least 0; got -1.0.",
@@ -60,11 +61,11 @@ def test_overrides_are_checked_by_the_names_of_their_flags():
 
 
 def test_values_are_checked_by_their_own_names():
-    assert setting_bounds.problems_of(Small(size=0, ratio=math.nan), "it") == [
+    assert bounds.problems_of(Small(size=0, ratio=math.nan), "it") == [
         "size of it must be in [1, 8]; got 0.",
         "ratio of it must be at least 0; got nan.",
     ]
-    assert setting_bounds.problems_of(Base(size=None), "it") == []
+    assert bounds.problems_of(Base(size=None), "it") == []
 
 
 @pytest.fixture
