@@ -99,14 +99,16 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say."""
-    with communicator.together():
+    with communicator.collective_errors():
         parse_flags(argv)
         fields = dataclasses.fields(Settings)
         settings = Settings(**{one.name: FLAGS[one.name].value for one in fields})
         settings.check()
         check_flags(process)
     if FLAGS.vs or FLAGS.sweep_ranks:
-        with communicator.together():  # So that errors read as with several ranks.
+        with (
+            communicator.collective_errors()
+        ):  # So that errors read as with several ranks.
             result = compare(settings) if FLAGS.vs else sweep(settings)
     else:
         result = measure(settings, process, communicator).as_dict()
@@ -175,7 +177,7 @@ def measure(
             settings.data_dir, "train", process, communicator
         )
     data = record_set.manifest if record_set else None
-    with communicator.together():
+    with communicator.collective_errors():
         config = settings.config(communicator.num_ranks, data)
     startup.check_same_settings(
         "data set and settings", record_set, (settings, config), communicator

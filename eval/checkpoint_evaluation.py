@@ -126,7 +126,7 @@ class CheckpointEvaluation:
         state, communicator = self._state, self._communicator
         communicator.report_status(f"reading {what}", is_timed=False)
         metadata = None
-        with communicator.together():
+        with communicator.collective_errors():
             if communicator.rank == 0 and (saved := load()) is not None:
                 restore.restore(state, saved)
                 metadata = dict(saved.metadata)
@@ -185,7 +185,7 @@ class CheckpointEvaluation:
             self._tell(Evaluated(steps, name, combine), result)
 
     def _tell(self, what: Evaluated, result: Any) -> None:
-        with self._communicator.together():
+        with self._communicator.collective_errors():
             self._report.add(what, result)
 
     def _log_progress(self, done: int) -> None:

@@ -75,7 +75,7 @@ flags.DEFINE_string("json_file", None, "JSON file to write the results to.")
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Evaluates as the flags say."""
-    with communicator.together():
+    with communicator.collective_errors():
         parse_flags(argv)
         shared_flags.check()
         requested = checkpoint_choice.parse(FLAGS.checkpoints)
@@ -87,14 +87,14 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     )
     watch = start_watch(communicator, signals) if signals else None
     run_config, steps = read_run(requested, watch is not None, communicator)
-    with communicator.together():
+    with communicator.collective_errors():
         check_classes(record_set, run_config)
         weights = weights_to_evaluate(run_config)
     startup.check_same_settings(
         "validation data and run", record_set, run_config, communicator
     )
     config = with_flags(run_config)
-    with communicator.together():
+    with communicator.collective_errors():
         splits = splits_to_read(config, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     threads = startup.settle_placement(
@@ -144,7 +144,7 @@ def read_run(
         AgreedError: On all ranks, if there is no run, or no such checkpoint.
     """
     config, steps = None, []
-    with communicator.together():
+    with communicator.collective_errors():
         if communicator.rank == 0:
             config = load_config(FLAGS.model_dir)
             if not is_watched:

@@ -57,7 +57,7 @@ def main(
     signals: StopSignals,
 ) -> None:
     """Trains as the flags say."""
-    with communicator.together():
+    with communicator.collective_errors():
         parse_flags(argv)
         if FLAGS.list_recipes or FLAGS.explain:
             print_plan(communicator)
@@ -81,7 +81,7 @@ def main(
         FLAGS.num_inter_threads,
         FLAGS.kmp_blocktime,
     )
-    if any(communicator.gather(bool(signals.seen))):
+    if any(communicator.allgather(bool(signals.seen))):
         raise Preempted("stopped before the training began")
 
     startup.start_tensorflow(communicator)  # Its environment is set now.
@@ -143,7 +143,7 @@ def resolve_settings(
         AgreedError: On all ranks, if a setting is wrong, or if the model directory
             can't be used.
     """
-    with communicator.together():
+    with communicator.collective_errors():
         recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
         split = contents.splits["train"]
         config = resolve(recipe, overrides, split.num_examples, contents.class_names)
@@ -233,7 +233,7 @@ def write_settings(config: Config, communicator: Communicator) -> None:
     Raises:
         AgreedError: On all ranks, if the model directory is not writable.
     """
-    with communicator.together():
+    with communicator.collective_errors():
         if communicator.rank == 0:
             try:
                 save_config(config)

@@ -70,7 +70,7 @@ def train_and_evaluate(
         state.step,
     )
     with closing(log), closing(manager):
-        if any(communicator.gather(_stop_requested(signals))):
+        if any(communicator.allgather(_stop_requested(signals))):
             raise Preempted(f"stopped before step {state.step + 1}")
         train_step = TrainStep(state, phases.at(config.phases, state.step), exchange)
         while True:

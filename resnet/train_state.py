@@ -163,7 +163,7 @@ def averaged_batch_norm(
     """
     variables = state.batch_norm_averages
     own = [variable.numpy() for variable in variables]
-    communicator.average_variables(variables)
+    communicator.allreduce_mean(variables)
     try:
         yield
     finally:

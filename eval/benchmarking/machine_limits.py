@@ -100,8 +100,8 @@ def best_rate(
     work()
     rates = []
     for _ in range(REPEATS):
-        communicator.gather(None)  # All begin at the same time.
+        communicator.allgather(None)  # All begin at the same time.
         start = time.perf_counter()
         work()
         rates.append(amount / (time.perf_counter() - start))
-    return float(communicator.sum(np.array(rates)).max())
+    return float(communicator.allreduce_sum(np.array(rates)).max())

@@ -123,7 +123,7 @@ def time_steps(
     start_seconds = _seconds_since_process_start()
     for _ in range(warmup_steps - 1):
         value = step(*next(images_and_labels))
-    communicator.gather(None)
+    communicator.allgather(None)
     seconds = []
     waited_seconds = 0.0
     for _ in range(steps):

@@ -58,7 +58,7 @@ def measure(
     limits = machine_limits.measure(
         settings.precision, threads.num_intra_threads, communicator
     )
-    timings = communicator.gather(timing)
+    timings = communicator.allgather(timing)
     if not np.isfinite([one.last_value for one in timings]).all():
         raise AgreedFailure(
             f"{model.name} must compute finite numbers in {settings.precision}; in the"
@@ -137,7 +137,7 @@ def _run(
     if not with_profile:
         return timing, None
     one_more = next(images)
-    communicator.gather(None)
+    communicator.allgather(None)
     if communicator.rank == 0:
         return timing, step_profile.record(lambda: step(*one_more))
     step(*one_more)

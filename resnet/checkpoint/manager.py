@@ -113,7 +113,7 @@ class CheckpointManager:
         self._communicator.report_status(
             "waiting for the last checkpoint", is_timed=False
         )
-        with self._communicator.together():
+        with self._communicator.collective_errors():
             self._writer.finish()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def take_snapshot(
     own = flatten(state.batch_norm_averages)
     rank_averages = None
     if communicator.num_ranks > 1:
-        rank_averages = communicator.gather_rows(own)
+        rank_averages = communicator.gather(own)
     with averaged_batch_norm(state, communicator):
         tensors = {}
         if communicator.rank == 0:
@@ -176,7 +176,7 @@ def check_weights(
         if are_equal:
             digest = google_crc32c.extend(digest, values)
         is_finite = is_finite and bool(np.isfinite(np.sum(values)))
-    of_ranks = communicator.gather((digest, is_finite, platform.node()))
+    of_ranks = communicator.allgather((digest, is_finite, platform.node()))
     if not all(finite for _, finite, _ in of_ranks):
         raise AgreedFailure(
             f"the weights after step {state.step} are not finite: the training has"

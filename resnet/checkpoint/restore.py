@@ -62,7 +62,7 @@ def restore_newest(
         check_is_shared(model_dir, communicator)
     is_resumed, rank_averages = False, None
     saved = _load_newest(state, model_dir, communicator)
-    with communicator.together():
+    with communicator.collective_errors():
         if communicator.rank == 0:
             is_resumed = saved is not None
             if saved is None:
@@ -77,11 +77,11 @@ def restore_newest(
     communicator.broadcast_variables(list(state.tensors().values()))
     if rank_averages is not None and len(rank_averages) != communicator.num_ranks:
         rank_averages = None
-    own = communicator.scatter_rows(rank_averages)
+    own = communicator.scatter(rank_averages)
     if own is not None:
         assign_flat(state.batch_norm_averages, own)
     if is_resumed and state.rank_variables:
-        with communicator.together():
+        with communicator.collective_errors():
             files = RankFiles(step_dirs.of_step(model_dir, state.step))
             if files.num_ranks == communicator.num_ranks:
                 rank_files.assign(state.rank_variables, files.read(communicator.rank))
@@ -93,7 +93,7 @@ def _load_newest(
     state: TrainState, model_dir: Path, communicator: Communicator
 ) -> Checkpoint | None:
     """Returns the newest intact checkpoint to rank 0, if there is one."""
-    with communicator.together():
+    with communicator.collective_errors():
         if communicator.rank == 0:
             step_dirs.remove_leftovers(model_dir)
             if not state.rank_variables:

@@ -231,7 +231,7 @@ def load_newest_on_ranks(
         UserError: On all ranks, if no checkpoint is intact or one can't be read now.
     """
     steps: list[int] = []
-    with communicator.together():
+    with communicator.collective_errors():
         if communicator.rank == 0:
             steps = saved_steps(model_dir)
     steps = communicator.broadcast(steps)
@@ -245,14 +245,14 @@ def load_newest_on_ranks(
     def load_on_ranks(step: int) -> Checkpoint | None:
         folder = of_step(model_dir, step)
         loaded, damage = None, None
-        with communicator.together():
+        with communicator.collective_errors():
             try:
                 if communicator.rank == 0:
                     loaded = load(model_dir, step)
                 integrity.verify(folder, is_mine)
             except DamagedCheckpoint as error:
                 damage = error.reason
-        damages = [one for one in communicator.gather(damage) if one is not None]
+        damages = [one for one in communicator.allgather(damage) if one is not None]
         if damages:
             raise DamagedCheckpoint(folder, damages[0])
         return loaded

@@ -71,7 +71,7 @@ class CheckpointWatch:
                 step = self._look()
                 is_over = step is None and has_ended is not None and has_ended()
             is_late = time.monotonic() - since > 60 * self._minutes
-            seen = self._communicator.gather(
+            seen = self._communicator.allgather(
                 (step, is_over, is_late, bool(self._signals.seen))
             )
             if any(wants_to_leave for *_, wants_to_leave in seen):

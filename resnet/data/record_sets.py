@@ -34,10 +34,10 @@ def open_record_set(
         AgreedError: On all ranks, if the folder holds no such data set.
     """
     for makes_index in (communicator.rank == 0, place.local_rank == 0):
-        with communicator.together():
+        with communicator.collective_errors():
             if makes_index:
                 indexing.make_if_missing(data_dir, logging.info)
-    with communicator.together():
+    with communicator.collective_errors():
         return manifest.load(data_dir, split_name)
 
 
@@ -62,11 +62,11 @@ def check_split(
         for index, shard in enumerate(split.shards)
         if shard_by == "example" or (record_set.records_dir / shard.path).exists()
     )
-    with communicator.together():
+    with communicator.collective_errors():
         manifest.check_files(record_set, split.name, shards)
-    shards_of_ranks = communicator.gather(shards)
+    shards_of_ranks = communicator.allgather(shards)
     if shard_by == "file":
-        with communicator.together():
+        with communicator.collective_errors():
             check_shards_of_nodes(split, shards_of_ranks)
     return shards_of_ranks
 

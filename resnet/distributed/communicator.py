@@ -105,7 +105,7 @@ class Communicator:
             self.collectives.start()
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def collective_errors(self) -> Iterator[None]:
         """Raises on all ranks, at the end of the block, if any rank has a UserError.
 
         Raises:
@@ -116,11 +116,11 @@ class Communicator:
             yield
         except UserError as error:
             sentence = str(error)
-        sentences = [one for one in self.gather(sentence) if one is not None]
+        sentences = [one for one in self.allgather(sentence) if one is not None]
         if sentences:
             raise AgreedError(sentences[0])
 
-    def require_same(self, what: str, value: str) -> None:
+    def assert_equal_across_ranks(self, what: str, value: str) -> None:
         """Refuses to continue if ranks differ in something that they must share.
 
         Args:
@@ -130,7 +130,7 @@ class Communicator:
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
         """
-        seen = self.gather((value, platform.node()))
+        seen = self.allgather((value, platform.node()))
         for rank, (one, host) in enumerate(seen):
             if one != seen[0][0]:
                 first, first_host = seen[0]
@@ -142,11 +142,11 @@ class Communicator:
                     " same records, the same command and the same installation."
                 )
 
-    def gather(self, value: Any) -> list[Any]:
+    def allgather(self, value: Any) -> list[Any]:
         """Returns the picklable values of all ranks, in their order, to each rank."""
         return [value] if self._world is None else self._world.allgather(value)
 
-    def gather_on_node(self, value: Any) -> list[Any]:
+    def allgather_on_node(self, value: Any) -> list[Any]:
         """Returns the values of the ranks of this node, in the order of local ranks."""
         if self._world is None:
             return [value]
@@ -169,7 +169,7 @@ class Communicator:
         """Returns rank 0's picklable value to each rank."""
         return value if self._world is None else self._world.bcast(value, root=0)
 
-    def sum(self, values: np.ndarray) -> np.ndarray:
+    def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
         """Returns the sum over all ranks of equally shaped arrays, to each rank."""
         if self._world is None:
             return values
@@ -177,7 +177,7 @@ class Communicator:
         self._world.Allreduce(np.ascontiguousarray(values), total)
         return total
 
-    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
+    def gather(self, row: np.ndarray) -> np.ndarray | None:
         """Returns equally long arrays of all ranks, `[num_ranks, n]`, to rank 0."""
         if self._world is None:
             return row[np.newaxis]
@@ -185,7 +185,7 @@ class Communicator:
         self._world.Gather(row, rows if self.rank == 0 else None, root=0)
         return rows if self.rank == 0 else None
 
-    def scatter_rows(self, rows: np.ndarray | None) -> np.ndarray | None:
+    def scatter(self, rows: np.ndarray | None) -> np.ndarray | None:
         """Returns to each rank its row of rank 0's array; None if rank 0 has None."""
         form = self.broadcast(None if rows is None else (rows.shape[1:], rows.dtype))
         if form is None or self._world is None:
@@ -204,12 +204,12 @@ class Communicator:
             if self.rank != 0:
                 variable.assign(array)
 
-    def average_variables(self, variables: Sequence[Any]) -> None:
+    def allreduce_mean(self, variables: Sequence[Any]) -> None:
         """Gives each rank the mean over ranks of these float32 `tf.Variable`s."""
         if self._world is None or not variables:
             return
         arrays = [variable.numpy() for variable in variables]
-        mean = self.sum(np.concatenate([array.ravel() for array in arrays]))
+        mean = self.allreduce_sum(np.concatenate([array.ravel() for array in arrays]))
         mean /= self.num_ranks
         ends = np.cumsum([array.size for array in arrays])
         parts = np.split(mean, ends[:-1])

@@ -29,7 +29,7 @@ def check_is_shared(
         AgreedError: On all ranks, naming the first one that doesn't see the file.
     """
     name = communicator.broadcast(f".shared-{secrets.token_hex(8)}")
-    with communicator.together():
+    with communicator.collective_errors():
         if communicator.rank == 0:
             try:
                 model_dir.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def check_is_shared(
                     " Free disk space, or check its permissions."
                 ) from error
     is_there = _appears(model_dir / name, seconds)
-    of_ranks = communicator.gather((is_there, platform.node()))
+    of_ranks = communicator.allgather((is_there, platform.node()))
     if communicator.rank == 0:
         (model_dir / name).unlink(missing_ok=True)
     for rank, (seen, host) in enumerate(of_ranks):

@@ -196,7 +196,7 @@ class Evaluator:
             self._communicator.sum(np.append(sums, num_skipped))
         )
         if count + num_skipped != self._share.num_examples_of_all or not count:
-            if any(self._communicator.gather(self._stop_requested())):
+            if any(self._communicator.allgather(self._stop_requested())):
                 raise Preempted(
                     "stopped during an evaluation",
                     "Rerun the same command to start the evaluation over",

@@ -103,12 +103,12 @@ class PreciseBN:
                 mean, variance = self._statistics(images).numpy()
                 sums += (mean, variance + mean**2)
         communicator.report_status("summing the statistics", waits_for_others=True)
-        if any(communicator.gather(self._stop_requested())):
+        if any(communicator.allgather(self._stop_requested())):
             raise Preempted(
                 "stopped while computing PreciseBN statistics",
                 "Rerun the same command to start the evaluation over",
             )
-        mean, mean_square = communicator.sum(sums) / total
+        mean, mean_square = communicator.allreduce_sum(sums) / total
         assign_flat(self._means, mean)
         assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))
 

@@ -54,7 +54,7 @@ class InputWait:
         """
         own = self._waited / self._elapsed if self._elapsed else 0.0
         self._waited = self._elapsed = 0.0
-        shares = communicator.gather(own)
+        shares = communicator.allgather(own)
         largest = max(shares)
         if largest > WARNING_SHARE and largest >= 2 * self._warned_share:
             self._warned_share = largest

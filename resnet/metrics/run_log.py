@@ -44,7 +44,7 @@ class RunLog:
         self._communicator = communicator
         self._num_skipped = 0
         rank, num_ranks = communicator.rank, communicator.num_ranks
-        with communicator.together():
+        with communicator.collective_errors():
             self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
             self._metrics = MetricsLog(
                 Path(config.model_dir), state.step, rank, state.top1 is not None

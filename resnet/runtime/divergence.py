@@ -42,7 +42,7 @@ def stop_diverged(
             "loss": str(local_loss),
             "examples": examples.tolist(),
         }
-    reports = [one for one in communicator.gather(own_report) if one is not None]
+    reports = [one for one in communicator.allgather(own_report) if one is not None]
     path = model_dir / f"diverged-step-{step:08d}.json"
     if communicator.rank == 0:
         text = json.dumps({"step": step, "ranks": reports}) + "\n"

@@ -34,7 +34,7 @@ def choose(requested: str, communicator: Communicator) -> str:
     if requested == "float32":
         return requested
     ours = np.array([_seconds(tf.float32), _seconds(tf.bfloat16)])
-    float32_seconds, bf16_seconds = communicator.sum(ours)
+    float32_seconds, bf16_seconds = communicator.allreduce_sum(ours)
     ratio = float32_seconds / bf16_seconds
     if requested == "auto":
         chosen = "bf16" if ratio > 1 else "float32"

@@ -21,7 +21,7 @@ def run(main: Main) -> None:
     """Runs `main(argv, process, communicator)` and exits.
 
     A UserError is printed as one sentence, with exit code 2. If all ranks know of it
-    (`Communicator.together`), rank 0 prints it and every rank exits by itself. If only
+    (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself. If only
     one rank knows of it, that rank prints it and aborts the job. Any other exception
     aborts the job too, with its traceback and exit code 1. A failure that all ranks
     know of, such as a non-finite loss, is one sentence and exit code 1. Preemption is
@@ -60,7 +60,7 @@ def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) ->
     """Exits on every rank, after rank 0 has printed a message that all ranks know."""
     if communicator.rank == 0:
         print(message, file=sys.stderr, flush=True)
-    communicator.gather(None)  # No rank exits before the message is printed.
+    communicator.allgather(None)  # No rank exits before the message is printed.
     communicator.deregister()
     sys.exit(exit_code)
 

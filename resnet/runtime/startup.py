@@ -61,7 +61,7 @@ def join_job(
     """
     communicator.start_watchdog(process, stall_seconds, model_dir)
     for what, value in versions.describe().items():
-        communicator.require_same(what, value)
+        communicator.assert_equal_across_ranks(what, value)
 
 
 def check_same_settings(
@@ -79,7 +79,7 @@ def check_same_settings(
         AgreedError: On all ranks, if they differ.
     """
     contents = dataclasses.replace(record_set.manifest, source={}) if record_set else ""
-    communicator.require_same(what, repr((contents, settings)))
+    communicator.assert_equal_across_ranks(what, repr((contents, settings)))
 
 
 def check_shards(
@@ -121,7 +121,7 @@ def settle_placement(
         kmp_blocktime: The spin time in ms, as `placement.environment` takes it.
     """
     own_cores = placement.group_by_core(sorted(os.sched_getaffinity(0)))
-    cores_seen = communicator.gather_on_node(own_cores)
+    cores_seen = communicator.allgather_on_node(own_cores)
     if len(cores_seen) != process.num_local_ranks:  # Simulated hosts on one machine.
         cores_seen = [own_cores] * process.num_local_ranks
     cores = placement.cores_of_rank(process, cores_seen)
@@ -260,7 +260,7 @@ def open_shards(
     """
     from resnet.data import example_shard, record_files
 
-    with communicator.together():
+    with communicator.collective_errors():
         return {
             name: example_shard.shard_of_rank(
                 record_files.open_split(record_set, name), of_ranks, communicator.rank

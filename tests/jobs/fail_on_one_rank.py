@@ -7,15 +7,15 @@ from resnet.runtime import program
 
 
 def main(argv, place, communicator):
-    with communicator.together():
+    with communicator.collective_errors():
         if argv[1] == "agreed" and place.rank == 1:
             raise UserError("the disk of rank 1 must hold the records; it is empty")
     if argv[1] == "user" and place.rank == 1:
         raise UserError("rank 1 can't go on")
     if argv[1] == "bug" and place.rank == 1:
         raise IndexError("a bug of rank 1")
-    communicator.gather(None)  # Where the others would wait for ever.
-    communicator.gather(None)
+    communicator.allgather(None)  # Where the others would wait for ever.
+    communicator.allgather(None)
 
 
 program.run(main)

@@ -98,7 +98,7 @@ def save_some(state, communicator: Communicator, model_dir: Path) -> dict:
     manager.close()
     found["disk full"] = saved_steps(model_dir)
     found["error"] = manager._writer._error
-    communicator.gather(None)
+    communicator.allgather(None)
     if rank == last:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     save(30)

@@ -25,11 +25,11 @@ class OneOfRanks:
     def report_status(self, status: str, **facts: bool) -> None:
         """Tells nobody."""
 
-    def gather(self, value: Any) -> list[Any]:
+    def allgather(self, value: Any) -> list[Any]:
         """Returns what this rank says."""
         return [value]
 
-    def sum(self, values: np.ndarray) -> np.ndarray:
+    def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
         """Keeps the values, and returns the sum of all."""
         self.values = values
         return values if self._sum_of_all is None else self._sum_of_all

@@ -150,7 +150,7 @@ def test_other_ranks_follow_rank_0(tmp_path):
     class SecondOfTwo(Communicator):
         """Hears of a checkpoint that only rank 0 sees."""
 
-        def gather(self, value):
+        def allgather(self, value):
             assert value[0] is None  # It hasn't looked.
             return [(40, False, False, False), value]
 

@@ -240,7 +240,7 @@ def test_nodes_with_files_of_their_own_together_count_each_example_once(
 
 def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
     class Loses(Communicator):
-        def sum(self, values: np.ndarray) -> np.ndarray:
+        def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
             return values - [0, 0, 0, 1, 0]
 
     ours = evaluator(Loses(Place()))

@@ -115,7 +115,7 @@ def test_a_further_warning_is_of_twice_as_much(step, warnings):
 
 def test_the_rank_that_waits_most_is_named(step, warnings):
     class FourRanks(Communicator):
-        def gather(self, value: float) -> list[float]:
+        def allgather(self, value: float) -> list[float]:
             return [0.0, value, 0.42, 0.1]
 
     ranks = FourRanks(Place(1, 4, 1, 4))

@@ -44,7 +44,7 @@ class Ranks:
     def __init__(self, *others: tuple[float, float]) -> None:
         self.others = others
 
-    def sum(self, values: np.ndarray) -> np.ndarray:
+    def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
         return values + np.sum(self.others, axis=0)
 
 

@@ -21,7 +21,7 @@ class Ranks(Communicator):
         super().__init__(Place(0, 1 + len(others), 0, 1))
         self._others = others
 
-    def gather(self, value):
+    def allgather(self, value):
         return [value, *(other(value) for other in self._others)]
 
 
