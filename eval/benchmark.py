@@ -106,9 +106,8 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         settings.check()
         check_flags(process)
     if FLAGS.vs or FLAGS.sweep_ranks:
-        with (
-            communicator.collective_errors()
-        ):  # So that errors read as with several ranks.
+        # Errors then read as they do with several ranks.
+        with communicator.collective_errors():
             result = compare(settings) if FLAGS.vs else sweep(settings)
     else:
         result = measure(settings, process, communicator).as_dict()

@@ -21,11 +21,11 @@ def run(main: Main) -> None:
     """Runs `main(argv, process, communicator)` and exits.
 
     A UserError is printed as one sentence, with exit code 2. If all ranks know of it
-    (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself. If only
-    one rank knows of it, that rank prints it and aborts the job. Any other exception
-    aborts the job too, with its traceback and exit code 1. A failure that all ranks
-    know of, such as a non-finite loss, is one sentence and exit code 1. Preemption is
-    one sentence and `REQUEUE_EXIT_CODE`.
+    (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself.
+    If only one rank knows of it, that rank prints it and aborts the job. Any other
+    exception aborts the job too, with its traceback and exit code 1. A failure that all
+    ranks know of, such as a non-finite loss, is one sentence and exit code 1.
+    Preemption is one sentence and `REQUEUE_EXIT_CODE`.
     """
     try:
         process = placement.find_process_info(os.environ)

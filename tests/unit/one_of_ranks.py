@@ -23,10 +23,10 @@ class OneOfRanks:
         self._sum_of_all = sum_of_all
 
     def report_status(self, status: str, **facts: bool) -> None:
-        """Tells nobody."""
+        """Does nothing."""
 
     def allgather(self, value: Any) -> list[Any]:
-        """Returns what this rank says."""
+        """Returns the value of this rank alone."""
         return [value]
 
     def allreduce_sum(self, values: np.ndarray) -> np.ndarray:

@@ -89,7 +89,7 @@ def test_a_cpu_without_bf16_is_warned_of(measure, logged, monkeypatch):
     has_bf16(monkeypatch, False)
     measure(2.0, 1.0)
     assert precision.choose("bf16", ALONE) == "bf16"
-    assert logged == ["warning: this CPU has no instructions for bf16"]
+    assert logged == ["warning: this CPU has no bf16 instructions"]
 
 
 def test_all_ranks_choose_by_the_sum_of_their_times(measure, logged):
