@@ -67,8 +67,8 @@ class TrainStep:
             variables = state.trainable_variables
             self._sums = [tf.Variable(0.0)]
             self._sums += [tf.Variable(tf.zeros_like(one)) for one in variables]
-        self._accumulate = tf.function(self._accumulate_gradients)
-        self._step = tf.function(self._whole_step)
+        self._accumulate = tf.function(self._accumulate_gradients, autograph=False)
+        self._step = tf.function(self._whole_step, autograph=False)
 
     def accumulate(self, micro_batch: Batch) -> None:
         """Adds up the gradients of a micro-batch that is not the last of its step."""

@@ -18,6 +18,10 @@ from resnet.data.record_files import RecordFiles, read_example
 PREFETCHED_BATCHES = 2
 _AUGMENTATION_STREAM = 1000  # For `mix_seed`; the streams of the order are lower.
 
+# AutoGraph would look for `if` and `while` on tensors, of which there are none here. It
+# takes most of the time in which a pipeline is made.
+_as_written = tf.autograph.experimental.do_not_convert
+
 
 class Batch(NamedTuple):
     """The examples of a batch.
@@ -125,6 +129,7 @@ def _micro_batch_examples(
     num_examples = records.num_examples
     locations = _Locations(records)
 
+    @_as_written
     def examples_of(micro_batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         first, size = example_order.micro_batch_positions(
             micro_batch,
@@ -165,6 +170,7 @@ def _batches_of_phase(
     """
     is_mixed = bool(phase.mixup or phase.cutmix)
 
+    @_as_written
     def load(
         example: tf.Tensor,
         mask: tf.Tensor,
@@ -184,6 +190,7 @@ def _batches_of_phase(
         loaded = Batch(image, label, example, mask, tf.ones([]))
         return (loaded, seed) if is_mixed else loaded
 
+    @_as_written
     def mix(batch: Batch, seeds: tf.Tensor) -> Batch:
         images, mix_weight = mixing.mix_pairs(
             batch.images, seeds, phase.mixup, phase.cutmix
@@ -265,6 +272,7 @@ def eval_batches(
     num_batches = -(-(end_example - first_example) // batch_size)
     locations = _Locations(records)
 
+    @_as_written
     def load(position: tf.Tensor) -> Batch:
         padded = tf.minimum(position, end_example - 1)
         example, is_intact = replacements.replace(padded)

@@ -95,8 +95,8 @@ class Evaluator:
             max(self._end - self._first, 1),
         )
         self._damaged = CorruptRecords(share.records, config.on_bad_record)
-        self._count_batch = tf.function(self._counts_of_images)
-        self._predict_batch = tf.function(self._log_probabilities)
+        self._count_batch = tf.function(self._counts_of_images, autograph=False)
+        self._predict_batch = tf.function(self._log_probabilities, autograph=False)
         self._has_evaluated = False
 
     @property

@@ -68,7 +68,7 @@ class PreciseBN:
             for path in averages
             if path.endswith("_mean")
         ]
-        self._statistics = tf.function(self._statistics_of_batch)
+        self._statistics = tf.function(self._statistics_of_batch, autograph=False)
 
     def apply(self, step: int, num_ranks: int) -> None:
         """Replaces the statistics of the network. Every rank must call it.
