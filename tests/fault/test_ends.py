@@ -179,9 +179,8 @@ def test_a_rank_that_is_stopped_for_a_moment_goes_on(start, outcome):
     assert code == 0, job.output
 
 
-@pytest.mark.parametrize(
-    "rank", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["rank 1", "rank 0"]
-)
+@pytest.mark.slow  # make test has one in tests/jobs/test_errors_on_ranks.py.
+@pytest.mark.parametrize("rank", [1, 0], ids=["rank 1", "rank 0"])
 def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
     start, model_dir, outcome, rank
 ):
@@ -277,6 +276,7 @@ def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
     assert_nothing_is_left(job, model_dir)
 
 
+@pytest.mark.slow  # make test has it in tests/parallel/test_errors_on_ranks.py.
 def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outcome):
     job = start(fault=("nan", "1", "7"))
     job.wait_for_step(6)

@@ -117,13 +117,8 @@ def _flip(path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        name if name == "a flipped bit" else pytest.param(name, marks=pytest.mark.slow)
-        for name in DAMAGE
-    ],
-)
+@pytest.mark.slow  # make test has it in tests/parallel/test_main_on_ranks.py.
+@pytest.mark.parametrize("what", DAMAGE)
 def test_the_checkpoint_before_a_damaged_one_is_taken(start, model_dir, outcome, what):
     job = start("--checkpoint_every=4steps")
     job.wait_until(lambda: len(saved_steps(model_dir)) >= 2)
