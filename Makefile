@@ -2,7 +2,7 @@
 # .venv, from pinned packages; CI and people run the same targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo unit jobs test faults root lint types format flags lock ci clean
+.PHONY: help venv demo unit parallel jobs test faults root lint types format flags lock ci clean
 
 BIN := .venv/bin
 
@@ -31,16 +31,20 @@ demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in 
 	@launch/jobs/demo.sh
 
 # Set for the recipes of tests: the environment's programs come first.
-unit jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of the parts, two at a time: under two minutes
 	$(PYTEST) tests/unit -n 2 --dist=loadfile
 
+parallel: venv  ## Tests of what ranks do together, inside one mpirun
+	mpirun -np 2 $(PYTEST) tests/parallel
+	mpirun -np 3 $(PYTEST) tests/parallel
+
 jobs: venv  ## Tests that start real jobs, and harm some of them
 	$(PYTEST) tests/jobs tests/fault -m "not slow"
 
-test: unit jobs  ## All tests but the slow ones: these two
+test: unit parallel jobs  ## All tests but the slow ones: these three
 
 faults: venv  ## Harm running jobs in every way, also on two pretended hosts (root)
 	$(PYTEST) tests/fault --timeout=900

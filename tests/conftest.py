@@ -2,19 +2,14 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from resnet.hardware import cpu_features
+from tests import tiny_set
 from tests.made_once import made_once
-
-_REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Before any test imports TensorFlow: no talk on standard error, no search for a GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -55,28 +50,4 @@ def pytest_make_collect_report() -> Generator[
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a converted set: 3 classes, 24 training and 11 validation images."""
-    return made_once(tmp_path_factory, "tiny", _make_tiny_set) / "records"
-
-
-def _make_tiny_set(folder: Path) -> None:
-    """Draws images into `raw` and converts them into `records`."""
-    random = np.random.default_rng(0)
-    for split, counts in (("train", (8, 8, 8)), ("validation", (4, 4, 3))):
-        for label, count in enumerate(counts):
-            class_folder = folder / "raw" / split / f"class{label}"
-            class_folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = random.integers(0, 120, (40, 36, 3), dtype=np.uint8)
-                pixels[..., label] += 120
-                Image.fromarray(pixels).save(class_folder / f"{number}.jpg", quality=95)
-    subprocess.run(
-        [
-            sys.executable,
-            _REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py",
-            f"--raw_data_dir={folder / 'raw'}",
-            f"--local_scratch_dir={folder / 'records'}",
-            "--train_shards=3",
-        ],
-        check=True,
-        capture_output=True,
-    )
+    return made_once(tmp_path_factory, "tiny", tiny_set.make) / "records"

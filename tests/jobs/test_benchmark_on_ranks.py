@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from tests import smallest
+
 pytestmark = pytest.mark.multiprocess
 
 
@@ -12,7 +14,7 @@ def test_ranks_measure_together_on_records(run_ranks, records):
     job = run_ranks(
         2,
         "eval/benchmark.py",
-        "--model=resnet18",
+        smallest.FLAG,
         "--image_size=32",
         "--batch_size=3",
         "--steps=2",

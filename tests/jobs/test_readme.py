@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from tests import smallest
+
 pytestmark = pytest.mark.multiprocess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text()
 # Of a run that takes seconds; the last value of a flag counts.
 SMALL = (
-    "--model=resnet18",
+    smallest.FLAG,
     "--image_size=32",
     "--train_batch_size=6",
     "--train_steps=2",
     "--warmup_steps=1",
 )
 TRAINING = ("resnet/resnet_main.py", "launch/supervise.py")
-SMALL_STEPS = ("--model=resnet18", "--image_size=32", "--batch_size=2", "--steps=1")
+SMALL_STEPS = (smallest.FLAG, "--image_size=32", "--batch_size=2", "--steps=1")
 
 
 def commands() -> list[list[str]]:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests import smallest
 from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.multiprocess
 
 TRAIN_FLAGS = (
     "--recipe=digits",
+    smallest.FLAG,
     "--train_batch_size=6",
     "--warmup_steps=0",
     "--keep_checkpoints=100",

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eval import resnet_eval
+from resnet import resnet_main
 from resnet.checkpoint import tensors
-
-pytestmark = pytest.mark.multiprocess
+from tests import smallest
 
 # One epoch of the 24 pictures each: 4 steps.
 RECIPE = {
     "based_on": "digits",
     "name": "two_phases",
+    "model": smallest.NETWORK,
     "image_size": 32,
     "global_batch_size": 6,
     "num_train_examples": 24,
@@ -29,16 +31,16 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def train(run_ranks, records, tmp_path_factory):
-    """Returns a function that trains on 2 ranks and returns the folder of the run."""
+def train(run, lockstep, records, new_folder):
+    """Returns a function that trains on the ranks and returns the folder of the run."""
 
     def train(*flags: str) -> Path:
-        folder = tmp_path_factory.mktemp("run")
-        (folder / "recipe.json").write_text(json.dumps(RECIPE))
-        job = run_ranks(
-            2,
-            "resnet/resnet_main.py",
-            f"--recipe={folder / 'recipe.json'}",
+        folder = new_folder("run")
+        recipe = folder / "recipe.json"
+        lockstep.from_rank_0(lambda: recipe.write_text(json.dumps(RECIPE)))
+        job = run(
+            resnet_main,
+            f"--recipe={recipe}",
             "--ema_decay=0.9",
             "--eval_every=2",
             "--checkpoint_every=2",
@@ -59,21 +61,22 @@ def model_dir(train) -> Path:
 
 
 @pytest.fixture
-def evaluate(run_ranks, records, tmp_path, model_dir):
+def evaluate(run, records, tmp_path, model_dir):
     """Returns a function that evaluates and returns the JSON of what was found."""
 
-    def evaluate(num_ranks: int, *flags: str) -> dict[str, Any]:
-        job = run_ranks(
-            num_ranks,
-            "eval/resnet_eval.py",
+    def evaluate(*flags: str, is_alone: bool = False) -> dict[str, Any]:
+        json_file = tmp_path / f"{'alone' if is_alone else 'together'}.json"
+        job = run(
+            resnet_eval,
             f"--data_dir={records}",
             f"--model_dir={model_dir}",
-            f"--json_file={tmp_path / 'eval.json'}",
+            f"--json_file={json_file}",
             "--num_intra_threads=1",
             *flags,
+            is_alone=is_alone,
         )
         assert job.returncode == 0, job.stderr
-        found = json.loads((tmp_path / "eval.json").read_text())
+        found = json.loads(json_file.read_text())
         assert job.stdout.count("\n") == len(found["results"])
         return found
 
@@ -102,12 +105,15 @@ def assert_same(result: dict[str, Any], line: dict[str, Any]) -> None:
     assert result["loss"] == pytest.approx(line["loss"], rel=TOLERANCE)
 
 
-@pytest.mark.parametrize(("num_ranks", "batch_size"), [(1, 200), (3, 4)])
+@pytest.mark.parametrize(
+    ("is_alone", "batch_size"),
+    [(True, 200), pytest.param(False, 4, marks=pytest.mark.ranks(3))],
+)
 def test_evaluation_finds_what_the_recalibrated_training_found(
-    evaluate, model_dir, num_ranks, batch_size
+    evaluate, model_dir, is_alone, batch_size
 ):
     found = evaluate(
-        num_ranks, "--checkpoints=phases", f"--eval_batch_size={batch_size}"
+        "--checkpoints=phases", f"--eval_batch_size={batch_size}", is_alone=is_alone
     )
     assert found["recalibration_batches"] == 5
     seen = [(one["global_step"], one["weights"]) for one in found["results"]]
@@ -135,7 +141,7 @@ def test_recalibration_changes_what_is_found_but_not_the_training(train, model_d
 
 def test_weights_of_checkpoints_are_averaged(evaluate, model_dir):
     flags = ("--combine=weights", "--checkpoints=4,8", "--weights=raw")
-    alone, together = evaluate(1, *flags), evaluate(2, *flags)
+    alone, together = evaluate(*flags, is_alone=True), evaluate(*flags)
     for found in (alone, together):
         assert found["steps"] == [4, 8]
         assert found["combine"] == "weights"
@@ -147,7 +153,8 @@ def test_weights_of_checkpoints_are_averaged(evaluate, model_dir):
 
 def test_predictions_of_checkpoints_are_averaged(evaluate, model_dir):
     flags = ("--combine=predictions", "--checkpoints=phases")
-    alone, together = evaluate(1, *flags), evaluate(2, *flags, "--eval_batch_size=7")
+    alone = evaluate(*flags, is_alone=True)
+    together = evaluate(*flags, "--eval_batch_size=7")
     of_each = evaluations(model_dir)
     assert [one["weights"] for one in alone["results"]] == ["raw", "ema"]
     for one, other in zip(alone["results"], together["results"], strict=True):
@@ -159,10 +166,9 @@ def test_predictions_of_checkpoints_are_averaged(evaluate, model_dir):
         assert one["loss"] < np.mean(losses)
 
 
-def test_the_lines_name_what_was_evaluated(run_ranks, records, model_dir):
-    job = run_ranks(
-        2,
-        "eval/resnet_eval.py",
+def test_the_lines_name_what_was_evaluated(run, records, model_dir):
+    job = run(
+        resnet_eval,
         f"--data_dir={records}",
         f"--model_dir={model_dir}",
         "--recalibration_batches=0",

@@ -9,19 +9,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data_prep.records import class_mixing, manifest
+from eval import resnet_eval
+from resnet import resnet_main
 from resnet.data import example_order
-
-pytestmark = pytest.mark.multiprocess
+from tests import smallest, tiny_set
 
 BATCH = 6
 NUM_EXAMPLES = 24
+DAMAGED = 13
 FLAGS = (
     "--recipe=digits",
+    smallest.FLAG,
     f"--train_batch_size={BATCH}",
     "--warmup_steps=0",
     "--log_step_count_steps=2",
@@ -31,17 +35,22 @@ FLAGS = (
 )
 
 
-def train(run_ranks, num_ranks: int, data_dir: Path, tmp_path: Path, *flags: str):
-    """Trains into `tmp_path/model`, and logs the records that are read."""
-    return run_ranks(
-        num_ranks,
-        "resnet/resnet_main.py",
-        *FLAGS,
-        f"--data_dir={data_dir}",
-        f"--model_dir={tmp_path / 'model'}",
-        f"--record_log={tmp_path / 'log'}",
-        *flags,
-    )
+@pytest.fixture
+def train(run, tmp_path):
+    """Returns `train(data_dir, *flags)`, which trains and logs what is read."""
+
+    def train(data_dir: Path, *flags: str, **kind: Any):
+        return run(
+            resnet_main,
+            *FLAGS,
+            f"--data_dir={data_dir}",
+            f"--model_dir={tmp_path / 'model'}",
+            f"--record_log={tmp_path / 'log'}",
+            *flags,
+            **kind,
+        )
+
+    return train
 
 
 def read_log(folder: Path, start_step: int, num_ranks: int) -> list[list[list[int]]]:
@@ -69,10 +78,9 @@ def joined(steps: list[list[list[int]]]) -> list[int]:
 
 
 @pytest.fixture
-def copied(records, tmp_path) -> Path:
+def copied(lockstep, records, tmp_path) -> Path:
     """Returns a copy of the set, to be damaged."""
-    shutil.copytree(records, tmp_path / "copied")
-    return tmp_path / "copied"
+    return lockstep.from_rank_0(lambda: shutil.copytree(records, tmp_path / "copied"))
 
 
 def offsets_of(data_dir: Path) -> np.ndarray:
@@ -81,13 +89,14 @@ def offsets_of(data_dir: Path) -> np.ndarray:
 
 
 def test_ranks_read_what_arithmetic_says_also_when_their_number_changes(
-    run_ranks, records, tmp_path
+    lockstep, train, records, tmp_path
 ):
-    job = train(run_ranks, 1, records, tmp_path, "--train_steps=9")
+    job = train(records, "--train_steps=9", is_alone=True)
     assert job.returncode == 0, job.stderr
     # As if it had been stopped after step 5.
-    shutil.rmtree(tmp_path / "model" / "checkpoints" / "step-00000009")
-    job = train(run_ranks, 2, records, tmp_path, "--train_steps=9")
+    last = tmp_path / "model" / "checkpoints" / "step-00000009"
+    lockstep.from_rank_0(lambda: shutil.rmtree(last))
+    job = train(records, "--train_steps=9")
     assert job.returncode == 0, job.stderr
     first = read_log(tmp_path / "log", 0, 1)[:5]
     second = read_log(tmp_path / "log", 5, 2)
@@ -97,6 +106,12 @@ def test_ranks_read_what_arithmetic_says_also_when_their_number_changes(
     assert found == expected_order(0, 9)
     epochs = np.array(found[: 2 * NUM_EXAMPLES]).reshape(2, NUM_EXAMPLES)
     assert (np.sort(epochs) == np.arange(NUM_EXAMPLES)).all()
+
+
+@pytest.fixture
+def damaged(lockstep, copied) -> tuple[Path, int]:
+    """Returns the file and the offset of a record of `copied` that is damaged."""
+    return lockstep.from_rank_0(lambda: flip_a_bit(copied, DAMAGED))
 
 
 def flip_a_bit(data_dir: Path, example: int) -> tuple[Path, int]:
@@ -112,32 +127,17 @@ def flip_a_bit(data_dir: Path, example: int) -> tuple[Path, int]:
     return path, offset
 
 
-def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
-    run_ranks, copied, tmp_path
-):
-    path, offset = flip_a_bit(copied, 13)
-    job = train(run_ranks, 2, copied, tmp_path, "--train_steps=8")
-    assert job.returncode == 2
-    assert f"the record at byte {offset} of {path} is corrupt" in job.stderr
-    assert "Traceback" not in job.stderr
-
-
 def test_a_damaged_record_is_skipped_and_counted_and_ranks_stay_in_step(
-    run_ranks, copied, tmp_path
+    train, copied, damaged, tmp_path
 ):
-    path, offset = flip_a_bit(copied, 13)
-    job = train(
-        run_ranks,
-        2,
-        copied,
-        tmp_path,
-        "--train_steps=8",
-        "--on_bad_record=skip",
-    )
+    path, offset = damaged
+    job = train(copied, "--train_steps=8", "--on_bad_record=skip")
     assert job.returncode == 0, job.stderr
     assert f"the record at byte {offset} of {path} is corrupt" in job.stderr
     found = joined(read_log(tmp_path / "log", 0, 2))
-    assert found == [14 if one == 13 else one for one in expected_order(0, 8)]
+    assert found == [
+        DAMAGED + 1 if one == DAMAGED else one for one in expected_order(0, 8)
+    ]
     lines = (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()
     skipped = [json.loads(line)["skipped_records"] for line in lines]
     assert len(skipped) == 4
@@ -145,50 +145,42 @@ def test_a_damaged_record_is_skipped_and_counted_and_ranks_stay_in_step(
 
 
 def test_evaluation_leaves_damaged_records_out_or_names_them(
-    run_ranks, records, copied, tmp_path
+    lockstep, train, run, records, copied, tmp_path
 ):
-    job = train(run_ranks, 1, records, tmp_path, "--train_steps=1")
+    job = train(records, "--train_steps=1", is_alone=True)
     assert job.returncode == 0, job.stderr
-    shard = next((copied / "validation").iterdir())
-    content = bytearray(shard.read_bytes())
-    content[200] ^= 1
-    shard.write_bytes(content)
+
+    def damage() -> Path:
+        shard = next((copied / "validation").iterdir())
+        content = bytearray(shard.read_bytes())
+        content[200] ^= 1
+        shard.write_bytes(content)
+        return shard
+
+    shard = lockstep.from_rank_0(damage)
     arguments = (f"--data_dir={copied}", f"--model_dir={tmp_path / 'model'}")
-    job = run_ranks(1, "eval/resnet_eval.py", *arguments)
+    job = run(resnet_eval, *arguments, is_alone=True)
     assert job.returncode == 2
     assert f"the record at byte 0 of {shard} is corrupt" in job.stderr
-    job = run_ranks(2, "eval/resnet_eval.py", *arguments, "--on_bad_record=skip")
+    job = run(resnet_eval, *arguments, "--on_bad_record=skip")
     assert job.returncode == 0, job.stderr
     assert "on 10 images, 1 skipped" in job.stdout
 
 
 @pytest.fixture
-def two_nodes(records, tmp_path) -> tuple[Path, Path]:
+def two_nodes(lockstep, records, tmp_path) -> tuple[Path, Path]:
     """Returns the folders of two nodes, each with its own shards of a set."""
+    return lockstep.from_rank_0(lambda: make_nodes(records.parent / "raw", tmp_path))
+
+
+def make_nodes(raw: Path, tmp_path: Path) -> tuple[Path, Path]:
     whole = tmp_path / "whole"
-    raw = records.parent / "raw"
-    subprocess.run(
-        [
-            sys.executable,
-            "data_prep/imagenet_to_tfrecords.py",
-            f"--raw_data_dir={raw}",
-            f"--local_scratch_dir={whole}",
-            "--train_shards=4",
-            "--validation_shards=3",
-        ],
-        check=True,
-        capture_output=True,
-    )
+    tiny_set.convert(raw, whole, "--train_shards=4", "--validation_shards=3")
     nodes = tmp_path / "node0", tmp_path / "node1"
+    program = (sys.executable, "launch/place_shards.py")
     for number, node in enumerate(nodes):
         listed = subprocess.run(
-            [
-                sys.executable,
-                "launch/place_shards.py",
-                f"--data_dir={whole}",
-                "--num_nodes=2",
-                f"--node={number}",
-            ],
+            [*program, f"--data_dir={whole}", "--num_nodes=2", f"--node={number}"],
             check=True,
             capture_output=True,
             text=True,
@@ -199,25 +191,16 @@ def two_nodes(records, tmp_path) -> tuple[Path, Path]:
     return nodes
 
 
-def by_file(run_ranks, nodes: tuple[Path, Path], tmp_path: Path, *flags: str):
-    """Trains on two ranks, each of which sees one of the folders."""
-    return run_ranks(
-        2,
-        "tests/jobs/main_with_other_records.py",
-        str(nodes[1]),
-        *FLAGS,
-        "--mode=train_and_eval",
-        "--shard_by=file",
-        "--train_steps=8",
-        f"--data_dir={nodes[0]}",
-        f"--model_dir={tmp_path / 'model'}",
-        f"--record_log={tmp_path / 'log'}",
-        *flags,
-    )
+@pytest.fixture
+def by_file(train, two_nodes):
+    """Returns a function: trains on two ranks, each of which sees one node's folder."""
+    first, second = two_nodes
+    flags = ("--mode=train_and_eval", "--shard_by=file", "--train_steps=8")
+    return lambda: train(first, *flags, of_rank_1=(f"--data_dir={second}",))
 
 
-def test_each_node_can_read_its_own_shards_only(run_ranks, two_nodes, tmp_path):
-    job = by_file(run_ranks, two_nodes, tmp_path)
+def test_each_node_can_read_its_own_shards_only(by_file, tmp_path):
+    job = by_file()
     assert job.returncode == 0, job.stderr
     steps = read_log(tmp_path / "log", 0, 2)
     for rank, examples in enumerate((range(12), range(12, 24))):
@@ -228,37 +211,26 @@ def test_each_node_can_read_its_own_shards_only(run_ranks, two_nodes, tmp_path):
     assert "on 11 images" in job.stderr
 
 
-def test_shards_that_are_on_no_node_or_on_two_are_refused(
-    run_ranks, two_nodes, tmp_path
-):
+def test_shards_that_are_on_no_node_or_on_two_are_refused(lockstep, by_file, two_nodes):
     first, second = two_nodes
     name = "train/train-00000-of-00004"
-    shutil.copy(first / name, second / name)
-    job = by_file(run_ranks, two_nodes, tmp_path)
+    lockstep.from_rank_0(lambda: shutil.copy(first / name, second / name))
+    job = by_file()
     assert job.returncode == 2
     assert f"{name} is there for ranks 0 and 1" in job.stderr
     assert job.stderr.count("error") == 1
-    (first / name).unlink()
-    (second / name).unlink()
-    job = by_file(run_ranks, two_nodes, tmp_path)
+    for node in two_nodes:
+        lockstep.from_rank_0((node / name).unlink)
+    job = by_file()
     assert job.returncode == 2
     assert f"{name} is on none" in job.stderr
 
 
 def test_a_shard_missing_on_one_rank_ends_all_before_tensorflow_starts(
-    run_ranks, records, copied, tmp_path
+    lockstep, train, records, copied
 ):
-    missing = copied / "train" / "train-00002-of-00003"
-    missing.unlink()
-    job = run_ranks(
-        2,
-        "tests/jobs/main_with_other_records.py",
-        str(copied),
-        *FLAGS,
-        "--train_steps=4",
-        f"--data_dir={records}",
-        f"--model_dir={tmp_path / 'model'}",
-    )
+    lockstep.from_rank_0((copied / "train" / "train-00002-of-00003").unlink)
+    job = train(records, "--train_steps=4", of_rank_1=(f"--data_dir={copied}",))
     assert job.returncode == 2
     assert job.stderr.count("error") == 1
     assert "train-00002-of-00003 can't be read (No such file" in job.stderr
@@ -276,14 +248,11 @@ def unmix(data_dir: Path) -> None:
     path.write_text(json.dumps(contents))
 
 
-def test_classes_that_are_not_mixed_are_refused_unless_allowed(
-    run_ranks, copied, tmp_path
-):
-    unmix(copied)
-    job = train(run_ranks, 2, copied, tmp_path, "--train_steps=1")
+def test_classes_that_are_not_mixed_are_refused_unless_allowed(lockstep, train, copied):
+    lockstep.from_rank_0(lambda: unmix(copied))
+    job = train(copied, "--train_steps=1")
     assert job.returncode == 2
     assert job.stderr.count("error") == 1
     assert "not shuffled across its" in job.stderr
-    flags = ("--train_steps=1", "--require_mixed=False")
-    job = train(run_ranks, 1, copied, tmp_path, *flags)
+    job = train(copied, "--train_steps=1", "--require_mixed=False", is_alone=True)
     assert job.returncode == 0, job.stderr

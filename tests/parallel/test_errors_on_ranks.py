@@ -1,0 +1,119 @@
+"""What a user gets wrong is one sentence, which all ranks know of."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import resnet_main
+from resnet.checkpoint_folders import saved_steps
+from resnet.data import batches
+from tests import smallest
+
+
+@pytest.fixture
+def train(run, records, tmp_path):
+    """Returns `train(*flags, of_rank_1=())`, which trains into `tmp_path/model`."""
+    flags = ("--recipe=digits", smallest.FLAG, f"--data_dir={records}")
+    flags += (f"--model_dir={tmp_path / 'model'}", "--train_batch_size=6")
+    return lambda *more, **kind: run(resnet_main, *flags, *more, **kind)
+
+
+@pytest.mark.ranks(3)
+def test_a_batch_that_ranks_cannot_share_is_refused_in_one_sentence(train, tmp_path):
+    job = train("--train_batch_size=8")
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "Use 6 or 9." in job.stderr
+    assert not (tmp_path / "model").exists()
+
+
+def test_ranks_with_different_records_are_refused(lockstep, train, records, tmp_path):
+    other = lockstep.from_rank_0(lambda: with_another_shard(records, tmp_path))
+    job = train(of_rank_1=(f"--data_dir={other}",))
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "all ranks must have the same data set and settings; rank 1" in job.stderr
+
+
+def with_another_shard(records: Path, tmp_path: Path) -> Path:
+    """Returns a copy of the set whose manifest tells other bytes of a shard."""
+    other = tmp_path / "other"
+    shutil.copytree(records, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    return other
+
+
+def test_ranks_with_different_flags_are_refused(train):
+    job = train(of_rank_1=("--weight_decay=0.25",))
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "all ranks must have the same data set and settings; rank 1" in job.stderr
+
+
+def test_a_training_that_diverges_is_one_sentence(train):
+    job = train(
+        "--train_steps=20",
+        "--warmup_steps=0",
+        "--peak_learning_rate=1e30",
+        "--log_step_count_steps=1",
+    )
+    assert job.returncode == 1
+    assert job.stderr.count("error: the loss of step") == 1
+    assert "Traceback" not in job.stderr
+
+
+def test_a_batch_that_is_not_finite_on_one_rank_stops_all_at_that_step(
+    lockstep, train, tmp_path, monkeypatch
+):
+    flags = ("--mode=train", "--train_steps=10", "--warmup_steps=2")
+    flags += ("--checkpoint_every=5steps", "--train_batch_size=12")
+    with monkeypatch.context() as patch:
+        patch.setattr(batches.Batches, "__next__", nan_at(7, lockstep.rank == 1))
+        job = train(*flags)
+    assert job.returncode == 1
+    assert re.search(r"error: the loss of step 7 is not finite on rank 1", job.stderr)
+    assert job.stderr.count("error:") == 1
+    model_dir = tmp_path / "model"
+    found = json.loads((model_dir / "diverged-step-00000007.json").read_text())
+    (rank,) = found["ranks"]
+    assert (rank["rank"], len(rank["examples"])) == (1, 6)
+    assert saved_steps(model_dir) == [5]
+    job = train(*flags)
+    assert job.returncode == 0
+    assert "Current step 5." in job.stderr
+
+
+def nan_at(step: int, is_here: bool) -> Callable:
+    """Returns how batches are read; where `is_here`, that of a step is all NaN."""
+    read = batches.Batches.__next__
+    num_read = 0
+
+    def read_or_nan(self):
+        nonlocal num_read
+        num_read += 1
+        batch = read(self)
+        if not is_here or num_read != step:
+            return batch
+        return batch._replace(images=tf.fill(tf.shape(batch.images), np.nan))
+
+    return read_or_nan
+
+
+def test_a_file_of_numbers_that_cannot_be_written_is_one_sentence(
+    lockstep, train, tmp_path
+):
+    path = tmp_path / "model" / "metrics.jsonl"
+    lockstep.from_rank_0(lambda: path.mkdir(parents=True))
+    job = train()
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "metrics.jsonl can't be read and written: Is a directory" in job.stderr
+    assert "Traceback" not in job.stderr

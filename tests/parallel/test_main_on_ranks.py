@@ -1,0 +1,150 @@
+"""Runs of the main program and evaluations of them, on ranks and alone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from eval import resnet_eval
+from resnet import resnet_main
+from resnet.checkpoint_folders import of_step
+from tests import smallest
+
+FLAGS = (
+    "--recipe=digits",
+    smallest.FLAG,
+    "--train_batch_size=6",
+    "--train_steps=6",
+    "--warmup_steps=2",
+    "--log_step_count_steps=2",
+    "--checkpoint_every=3",
+    "--eval_every=3",
+    "--eval_batch_size=4",
+    "--use_tpu=False",
+    "--kmp_blocktime=1",
+    "--num_intra_threads=1",
+    "--num_inter_threads=2",
+)
+
+
+@pytest.fixture
+def train(run, records):
+    """Returns `train(model_dir, *flags, is_alone=False)`."""
+
+    def train(model_dir: Path, *flags: str, is_alone: bool = False):
+        folders = (f"--data_dir={records}", f"--model_dir={model_dir}")
+        return run(resnet_main, *FLAGS, *folders, *flags, is_alone=is_alone)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def model_dir(run, records, new_folder) -> Path:
+    """Returns a run of 6 steps."""
+    folder = new_folder("main") / "model"
+    job = run(resnet_main, *FLAGS, f"--data_dir={records}", f"--model_dir={folder}")
+    assert job.returncode == 0, job.stderr
+    return folder
+
+
+def read_metrics(model_dir: Path) -> list[dict]:
+    text = (model_dir / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_same_command_again_has_nothing_left_to_do(train, model_dir):
+    before = read_metrics(model_dir)
+    job = train(model_dir)
+    assert job.returncode == 0, job.stderr
+    assert "Current step 6." in job.stderr
+    assert read_metrics(model_dir) == before
+
+
+def test_auto_keeps_the_precision_of_the_run(train, model_dir):
+    job = train(model_dir, "--precision=auto", is_alone=True)
+    assert job.returncode == 0, job.stderr
+    config = json.loads((model_dir / "config.json").read_text())
+    assert config["precision"] == "float32"
+
+
+def test_other_settings_in_the_same_model_dir_are_refused(train, model_dir):
+    job = train(model_dir, "--weight_decay=1e-3")
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "weight_decay=5e-05, now 0.001" in job.stderr
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "batch_size"),
+    [(True, 4), (False, 3), pytest.param(False, 200, marks=pytest.mark.ranks(3))],
+)
+def test_evaluation_counts_every_image_once_on_any_ranks(
+    run, records, model_dir, tmp_path, is_alone, batch_size
+):
+    job = run(
+        resnet_eval,
+        f"--eval_batch_size={batch_size}",
+        f"--data_dir={records}",
+        f"--model_dir={model_dir}",
+        f"--json_file={tmp_path / 'eval.json'}",
+        "--use_tpu=False",
+        "--kmp_blocktime=1",
+        is_alone=is_alone,
+    )
+    assert job.returncode == 0, job.stderr
+    assert re.search(r"\] Evaluation \[\d+/\d+\]", job.stderr)
+    assert "Finished evaluation at 20" in job.stderr
+    assert "Saving dict for global step 6: Top-1 accuracy = " in job.stderr
+    assert job.stderr.count("Eval results: {'Top-1 accuracy': ") == 1
+    assert "on 11 images" in job.stdout
+    result = json.loads((tmp_path / "eval.json").read_text())
+    last = read_metrics(model_dir)[-1]
+    assert result["global_step"] == 6
+    assert result["count"] == 11
+    assert result["top1"] == pytest.approx(last["top1"], abs=1e-6)
+    assert result["top5"] == last["top5"]
+    assert result["loss"] == pytest.approx(last["loss"], rel=1e-5)
+
+
+def test_all_checkpoints_can_be_evaluated(run, records, model_dir, tmp_path):
+    job = run(
+        resnet_eval,
+        "--checkpoints=all",
+        f"--data_dir={records / 'validation'}",
+        f"--model_dir={model_dir}",
+        f"--json_file={tmp_path / 'eval.json'}",
+        is_alone=True,
+    )
+    assert job.returncode == 0, job.stderr
+    results = json.loads((tmp_path / "eval.json").read_text())["results"]
+    evals = [line for line in read_metrics(model_dir) if line["kind"] == "eval"]
+    assert [one["global_step"] for one in results] == [3, 6]
+    for one, line in zip(results, evals, strict=True):
+        assert one["loss"] == pytest.approx(line["loss"], rel=1e-5)
+
+
+def test_bf16_trains_and_says_if_float32_is_faster(train, tmp_path):
+    job = train(tmp_path / "model", "--precision=bf16", is_alone=True)
+    assert job.returncode == 0, job.stderr
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["precision"] == "bf16"
+    assert len(read_metrics(tmp_path / "model")) == 5
+
+
+def test_the_checkpoint_before_a_damaged_one_is_taken(lockstep, train, tmp_path):
+    model_dir = tmp_path / "model"
+    assert train(model_dir).returncode == 0
+    newest = of_step(model_dir, 6)
+
+    def flip_a_bit() -> None:
+        path = newest / "state.data-00000-of-00001"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 16
+        path.write_bytes(content)
+
+    lockstep.from_rank_0(flip_a_bit)
+    job = train(model_dir)
+    assert job.returncode == 0
+    assert f"{newest} can't be read" in job.stderr
+    assert "Current step 3." in job.stderr

@@ -1,0 +1,60 @@
+"""Ranks train as one process would, and end with the same bits."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from resnet import distributed
+from resnet.placement import ProcessInfo
+from tests.parallel.train_some_steps import train
+
+
+@pytest.fixture(scope="module")
+def outcome(communicator, records):
+    """Returns `outcome(freeze, num_parts=1)`: what five steps of the ranks end with."""
+    return functools.cache(functools.partial(train, communicator, records))
+
+
+@pytest.fixture(scope="module")
+def of_one(records):
+    """Returns the weights after five steps of one process; each rank trains them."""
+    return train(distributed.connect(ProcessInfo()), records, True)["weights"][0]
+
+
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(3, marks=pytest.mark.ranks(3))])
+def test_two_and_three_ranks_end_with_the_weights_of_one(outcome, of_one, num_ranks):
+    weights = outcome(True)["weights"]
+    assert len(weights) == num_ranks
+    assert_same_sums(weights[0], of_one)
+
+
+def test_two_ranks_of_three_parts_end_with_the_weights_of_one_of_none(outcome, of_one):
+    first, second = outcome(True, num_parts=3)["weights"]
+    assert_same_sums(first, of_one)
+    np.testing.assert_array_equal(first, second)
+
+
+def assert_same_sums(ours: np.ndarray, expected: np.ndarray) -> None:
+    """Sums in another order: a few roundings of float32 (6e-8) a step."""
+    difference = np.linalg.norm(ours - expected) / np.linalg.norm(expected)
+    assert difference < 1e-5
+    assert np.abs(ours - expected).max() / np.abs(expected).max() < 1e-5
+
+
+def test_the_comparison_would_see_a_difference(outcome):
+    """Other statistics in the normalization must not pass for the same weights."""
+    frozen, trained = (outcome(freeze)["weights"][0] for freeze in (True, False))
+    assert np.linalg.norm(frozen - trained) / np.linalg.norm(frozen) > 1e-4
+
+
+def test_weights_are_the_same_bits_on_all_ranks_and_averages_while_averaged(outcome):
+    result = outcome(False)
+    weights, before = result["weights"], result["averages_before"]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert np.abs(before[0] - before[1]).max() > 1e-3  # Each saw its own batches.
+    averaged = result["averages_averaged"]
+    np.testing.assert_array_equal(averaged[0], averaged[1])
+    mean = before.mean(axis=0)
+    np.testing.assert_allclose(averaged[0], mean, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(result["averages_after"], before)

@@ -1,0 +1,85 @@
+"""Trains some steps as one of several ranks, or as one of a job of one."""
+
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.records import manifest
+from resnet import config as configs
+from resnet import small_recipes, train_state
+from resnet.data import batches, record_files
+from resnet.data.example_shard import shard_of_rank
+from resnet.distributed import Communicator
+from resnet.gradient_exchange import GradientExchange
+from resnet.step_settings import StepSettings
+from resnet.train_step import TrainStep
+from tests import smallest
+
+NUM_STEPS = 5
+
+
+def train(
+    communicator: Communicator,
+    records_dir: Path,
+    freeze_batch_norm: bool,
+    num_parts: int = 1,
+) -> dict[str, np.ndarray]:
+    """Returns what the ranks' weights and averages are after five steps.
+
+    Args:
+        communicator: The ranks; each calls this.
+        records_dir: The record set.
+        freeze_batch_norm: Whether normalization uses averages that don't change.
+        num_parts: Parts of a step's batch, computed one after the other.
+
+    Returns:
+        `weights`, and BatchNorm's averages before, while and after they are averaged
+        over the ranks, `[num_ranks, n]` each.
+    """
+    records = record_files.open_split(manifest.load(str(records_dir), "train"), "train")
+    given = {
+        "model": smallest.NETWORK,
+        "image_size": 32,
+        "global_batch_size": 6,
+        "train_steps": 20,
+        "warmup_steps": 0,
+        "peak_learning_rate": 0.02,
+        "augmentation": "none",
+        "seed": 3,
+        "accumulation_steps": num_parts,
+    }
+    config = configs.resolve(
+        small_recipes.DIGITS, given, records.num_examples, records.class_names
+    )
+    state = train_state.TrainState(config)
+    if communicator.rank:  # What rank 0 sends must replace this.
+        for variable in state.trainable_variables:
+            variable.assign(variable + 1)
+    communicator.broadcast_variables(list(state.tensors().values()))
+    train_step = TrainStep(
+        state,
+        config.phases[0],
+        GradientExchange(communicator.collectives, state.names),
+        freeze_batch_norm=freeze_batch_norm,
+    )
+    all_shards = [tuple(range(len(records.paths)))] * communicator.num_ranks
+    share = shard_of_rank(records, all_shards, communicator.rank)
+    train_batches = batches.training(config, share, communicator.num_ranks, 0, 1)
+    for _ in range(NUM_STEPS):
+        for _ in range(num_parts - 1):
+            train_step.accumulate(next(train_batches))
+        train_step(next(train_batches), StepSettings(0.02, 0.9, 0.9, 5e-5))
+
+    def values(variables: list) -> np.ndarray:
+        return np.concatenate([variable.numpy().ravel() for variable in variables])
+
+    before = communicator.gather(values(state.batch_norm_averages))
+    with train_state.averaged_batch_norm(state, communicator):
+        averaged = communicator.gather(values(state.batch_norm_averages))
+    outcome = {
+        "weights": communicator.gather(values(state.trainable_variables)),
+        "averages_before": before,
+        "averages_averaged": averaged,
+        "averages_after": communicator.gather(values(state.batch_norm_averages)),
+    }
+    return {name: np.stack(each) for name, each in outcome.items()}

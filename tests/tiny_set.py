@@ -1,0 +1,40 @@
+"""A small record set, made as a user makes one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def make(folder: Path) -> None:
+    """Draws pictures of 3 classes into `raw`, 24 and 11, and converts them.
+
+    Args:
+        folder: Gets `raw` and `records`.
+    """
+    random = np.random.default_rng(0)
+    for split, counts in (("train", (8, 8, 8)), ("validation", (4, 4, 3))):
+        for label, count in enumerate(counts):
+            class_folder = folder / "raw" / split / f"class{label}"
+            class_folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 120, (40, 36, 3), dtype=np.uint8)
+                pixels[..., label] += 120
+                Image.fromarray(pixels).save(class_folder / f"{number}.jpg", quality=95)
+    convert(folder / "raw", folder / "records", "--train_shards=3")
+
+
+def convert(raw: Path, records: Path, *flags: str) -> None:
+    """Converts a raw folder with the converter's program."""
+    subprocess.run(
+        [
+            *(sys.executable, _REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"),
+            *(f"--raw_data_dir={raw}", f"--local_scratch_dir={records}", *flags),
+        ],
+        check=True,
+        capture_output=True,
+    )
