@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.converter_program import raw  # noqa: F401 - A fixture.
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
 TIMEOUT_SECONDS = 200

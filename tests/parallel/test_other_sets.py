@@ -30,11 +30,11 @@ def train_and_evaluate(run, tmp_path, index_cache):
         arguments = (f"--data_dir={data_dir}", f"--model_dir={tmp_path / 'model'}")
         job = run(resnet_main, *FLAGS, *arguments, is_alone=is_alone)
         assert job.returncode == 0, job.stderr
-        assert job.stderr.count("making an index") == 1
+        assert job.stderr.count("indexing the") == 1
         json_file = f"--json_file={tmp_path / 'eval.json'}"
         job = run(resnet_eval, *arguments, json_file, is_alone=is_alone)
         assert job.returncode == 0, job.stderr
-        assert "making an index" not in job.stderr
+        assert "indexing the" not in job.stderr
         return json.loads((tmp_path / "eval.json").read_text())
 
     return train_and_evaluate

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.records import manifest
-from resnet import config as configs
-from resnet import small_recipes, train_state
+from resnet import digits_recipes, train_state
 from resnet.data import batches, record_files
 from resnet.data.example_shard import shard_of_rank
 from resnet.distributed import Communicator
+from resnet.resolve import resolve
 from resnet.gradient_exchange import GradientExchange
 from resnet.step_settings import StepSettings
 from resnet.train_step import TrainStep
@@ -48,8 +48,8 @@ def train(
         "seed": 3,
         "accumulation_steps": num_parts,
     }
-    config = configs.resolve(
-        small_recipes.DIGITS, given, records.num_examples, records.class_names
+    config = resolve(
+        digits_recipes.DIGITS, given, records.num_examples, records.class_names
     )
     state = train_state.TrainState(config)
     if communicator.rank:  # What rank 0 sends must replace this.

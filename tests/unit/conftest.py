@@ -17,7 +17,8 @@ from data_prep.records.manifest import RecordSet
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
 from resnet.recipes import digits
-from tests.unit.converter_program import CLASSES, encoded_image, write
+from tests import smallest
+from tests.converter_program import raw  # noqa: F401 - A fixture.
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
@@ -42,6 +43,7 @@ def _make_config(
     """
     settings = {
         "mode": "train",
+        "model": smallest.NETWORK,
         "eval_batch_size": 8,
         "train_steps": 100,
         "warmup_steps": 0,
@@ -225,20 +227,3 @@ def _write_tiny_set(
         ),
         folder,
     )
-
-
-@pytest.fixture
-def raw(tmp_path) -> pathlib.Path:
-    """A raw folder with 18 train images of 3 classes and flat validation ones."""
-    root = tmp_path / "raw"
-    for label, name in enumerate(CLASSES):
-        for index in range(6):
-            data = encoded_image(10 * label + index)
-            write(root / "train" / name / f"{name}_{index}.JPEG", data)
-    write(root / "train" / "n01" / "n01_0.JPEG", encoded_image(0, "PNG"))
-    write(root / "train" / "n02" / "n02_3.JPEG", encoded_image(13, mode="CMYK"))
-    write(root / "train" / "n02" / "notes.txt", b"")
-    for index in range(4):
-        write(root / "validation" / f"v{index}.JPEG", encoded_image(30 + index))
-    (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
-    return root

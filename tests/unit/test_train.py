@@ -25,6 +25,7 @@ from resnet.hardware.placement import Place
 from resnet.metrics import jsonl, log
 from resnet.runtime.preemption import Preempted
 from resnet.train_state import TrainState
+from tests import smallest
 
 ALONE = Communicator(Place())
 NUM_EXAMPLES = 12
@@ -199,7 +200,7 @@ def averaged(run, tmp_path_factory) -> pathlib.Path:
     model_dir = tmp_path_factory.mktemp("averaged")
     run(
         model_dir,
-        model="resnet9",
+        model=smallest.NETWORK,
         ema_decay=0.5,
         eval_every="4",
         mode="train_and_eval",
@@ -223,7 +224,7 @@ def test_the_average_of_the_weights_is_evaluated_too(averaged):
 def test_evaluating_an_average_changes_nothing_about_the_training(
     run, averaged, tmp_path
 ):
-    run(tmp_path, model="resnet9", ema_decay=0.5)
+    run(tmp_path, model=smallest.NETWORK, ema_decay=0.5)
     names = tensors.load(tmp_path, 6).tensors
     assert "ema/classifier/kernel" in names
     assert_same_weights(tmp_path, averaged, 6)
@@ -248,7 +249,7 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     def run_with(*found: float, **changes: Any) -> list[int]:
         evaluator = Top1s(*found)
         monkeypatch.setattr(evaluations, "Evaluator", evaluator)
-        facts = {"model": "resnet9", "mode": "train_and_eval", "eval_every": "1"}
+        facts = {"model": smallest.NETWORK, "mode": "train_and_eval", "eval_every": "1"}
         run(tmp_path, **facts, **changes)
         assert evaluator.left == []
         return [line["step"] for line in lines(tmp_path, "eval")]
@@ -271,7 +272,7 @@ class Fails(Top1s):
 def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     run, tmp_path, monkeypatch
 ):
-    facts = {"model": "resnet9", "mode": "train_and_eval", "eval_every": "2"}
+    facts = {"model": smallest.NETWORK, "mode": "train_and_eval", "eval_every": "2"}
     monkeypatch.setattr(evaluations, "Evaluator", Fails())
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, **facts)

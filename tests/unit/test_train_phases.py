@@ -23,12 +23,13 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Place
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
+from tests import smallest
 
 STEP = 6 / 13  # Epochs of a step of 6 examples, of 13.
 RECIPE = Recipe(
     name="two phases",
     source="a test",
-    model="resnet9",
+    model=smallest.NETWORK,
     image_size=32,
     global_batch_size=6,
     num_train_examples=13,

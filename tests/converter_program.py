@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from PIL import Image
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -61,3 +62,20 @@ def content(root: pathlib.Path) -> dict[str, bytes]:
         for folder, _, names in os.walk(root)
         for name in names
     }
+
+
+@pytest.fixture
+def raw(tmp_path) -> pathlib.Path:
+    """A raw folder with 18 train images of 3 classes and flat validation ones."""
+    root = tmp_path / "raw"
+    for label, name in enumerate(CLASSES):
+        for index in range(6):
+            data = encoded_image(10 * label + index)
+            write(root / "train" / name / f"{name}_{index}.JPEG", data)
+    write(root / "train" / "n01" / "n01_0.JPEG", encoded_image(0, "PNG"))
+    write(root / "train" / "n02" / "n02_3.JPEG", encoded_image(13, mode="CMYK"))
+    write(root / "train" / "n02" / "notes.txt", b"")
+    for index in range(4):
+        write(root / "validation" / f"v{index}.JPEG", encoded_image(30 + index))
+    (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
+    return root

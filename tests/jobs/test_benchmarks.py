@@ -1,14 +1,11 @@
 """The measuring programs run, small, and print the figures that they promise."""
 
-import io
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -24,14 +21,10 @@ def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_input_benchmark_compares_three_ways(tmp_path, write_tiny_set):
-    file = io.BytesIO()
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 50, 3), np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG")
-    write_tiny_set(tmp_path, [file.getvalue()] * 8, [0, 1] * 4, "ab", (4, 4))
+def test_the_input_benchmark_compares_three_ways(records):
     done = run_program(
         "benchmarking/input_rate.py",
-        f"--data_dir={tmp_path}",
+        f"--data_dir={records}",
         "--image_size=32",
         "--num_images=200",
         "--rounds=1",

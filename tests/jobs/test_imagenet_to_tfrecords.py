@@ -14,7 +14,7 @@ from PIL import Image
 
 from data_prep.records import manifest, tfrecord_format
 from data_prep.sources import raw_data
-from tests.unit.converter_program import (
+from tests.converter_program import (
     CLASSES,
     PROGRAM,
     REPOSITORY,

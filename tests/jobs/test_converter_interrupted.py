@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.unit.converter_program import PROGRAM, arguments, content
+from tests.converter_program import PROGRAM, arguments, content
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 from data_prep.records import manifest
-from tests.unit.converter_program import (
+from tests.converter_program import (
     PROGRAM,
     assert_refused,
     content,
