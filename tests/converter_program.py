@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
 CLASSES = ("n01", "n02", "n03")
 
@@ -39,7 +39,7 @@ def convert(
         cwd=options.pop("cwd", "/"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
         **options,
     )

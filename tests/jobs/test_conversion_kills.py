@@ -84,7 +84,7 @@ def reference(tmp_path_factory) -> Reference:
         time.sleep(0.01)
         assert running.poll() is None
     seconds_to_begin = time.monotonic() - begin
-    _, stderr = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=200)
     assert running.returncode == 0, stderr
     seconds = time.monotonic() - begin
     return Reference(raw, content(records), seconds, seconds_to_begin)
@@ -131,7 +131,7 @@ def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_p
             time.sleep(chance.uniform(first, first + missing * reference.seconds))
             if running.poll() is None and kill(running, victims[-1]):
                 victims.pop()
-        _, stderr = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=200)
         assert "Traceback" not in stderr
         for path in records.glob("[tv]*/[tv]*"):
             name = path.relative_to(records)
@@ -167,7 +167,7 @@ def test_an_interrupted_conversion_goes_on_and_mends_what_was_damaged(
         time.sleep(0.01)
         assert running.poll() is None
     running.send_signal(number)
-    _, stderr = running.communicate(timeout=30)
+    _, stderr = running.communicate(timeout=120)
     assert running.returncode == 130
     assert stderr.endswith("incomplete, rerun the same command to resume\n")
     assert not list(records.rglob(".*.partial"))
@@ -181,7 +181,7 @@ def test_an_interrupted_conversion_goes_on_and_mends_what_was_damaged(
     (records / "train" / flipped).write_bytes(data)
     os.truncate(records / "train" / cut, 1000)
     running = start(reference.raw, records, num_processes=2)
-    _, stderr = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=200)
     assert running.returncode == 0, stderr
     assert (
         f"resuming: {len(kept)} of {NUM_SHARDS} shards are already finished" in stderr

@@ -45,7 +45,7 @@ def running(request, raw, tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     worker = None
     # Its second thread is the one that waits for its parent's end.
     while worker is None or (request.param == "writing" and num_threads(worker) < 2):
@@ -55,13 +55,13 @@ def running(request, raw, tmp_path):
     os.kill(worker, signal.SIGSTOP)
     yield Running(process, worker)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, number):
     running.process.send_signal(number)
-    stdout, stderr = running.process.communicate(timeout=30)
+    stdout, stderr = running.process.communicate(timeout=120)
     assert running.process.returncode == 130
     assert stderr.endswith(
         "error: interrupted; the record set is incomplete, rerun the same command to"
@@ -75,7 +75,7 @@ def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, num
 
 def test_a_dead_worker_ends_the_program_with_a_sentence(running, tmp_path):
     os.kill(running.worker, signal.SIGKILL)
-    _, stderr = running.process.communicate(timeout=30)
+    _, stderr = running.process.communicate(timeout=120)
     assert running.process.returncode == 2
     assert "error: a worker process died" in stderr.splitlines()[-1]
     assert "Traceback" not in stderr
@@ -86,7 +86,7 @@ def test_the_worker_of_a_killed_program_ends(running):
     running.process.kill()
     running.process.wait()
     os.kill(running.worker, signal.SIGCONT)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while pathlib.Path(f"/proc/{running.worker}/exe").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)

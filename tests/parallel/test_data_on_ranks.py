@@ -217,13 +217,13 @@ def test_shards_that_are_on_no_node_or_on_two_are_refused(lockstep, by_file, two
     lockstep.from_rank_0(lambda: shutil.copy(first / name, second / name))
     job = by_file()
     assert job.returncode == 2
-    assert f"{name} is there for ranks 0 and 1" in job.stderr
+    assert f"{name} is on the nodes of ranks 0 and 1" in job.stderr
     assert job.stderr.count("error") == 1
     for node in two_nodes:
         lockstep.from_rank_0((node / name).unlink)
     job = by_file()
     assert job.returncode == 2
-    assert f"{name} is on none" in job.stderr
+    assert f"{name} is on no node" in job.stderr
 
 
 def test_a_shard_missing_on_one_rank_ends_all_before_tensorflow_starts(

@@ -53,7 +53,7 @@ def run_script(site, name, *arguments, **changes):
         env={key: value for key, value in environment.items() if value != "None"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
@@ -173,6 +173,6 @@ def test_slurm_asks_for_the_nodes_and_ranks_of_the_command(name, ranks):
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_script_is_valid_bash_and_stops_at_the_first_error(path):
-    subprocess.run(["bash", "-n", str(path)], check=True, timeout=60)
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=200)
     assert "\nset -euo pipefail\n" in path.read_text()
     assert os.access(path, os.X_OK)

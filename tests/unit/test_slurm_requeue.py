@@ -62,7 +62,7 @@ def start(tmp_path, request):
 
 
 def end(job: subprocess.Popen) -> tuple[int, list[str]]:
-    output, error = job.communicate(timeout=60)
+    output, error = job.communicate(timeout=200)
     assert error == ""
     return job.returncode, output.splitlines()
 
@@ -104,7 +104,7 @@ def test_the_code_is_the_trainings_and_not_that_of_the_signal(start):
 
 def test_a_queue_that_refuses_is_said(start):
     job = start("exit 75", scontrol="exit 1")
-    _, error = job.communicate(timeout=60)
+    _, error = job.communicate(timeout=200)
     assert job.returncode == 75
     assert "the job can't be requeued" in error
 
