@@ -9,8 +9,8 @@ from resnet import digits_recipes, train_state
 from resnet.data import batches, record_files
 from resnet.data.example_shard import shard_of_rank
 from resnet.distributed import Communicator
-from resnet.resolve import resolve
 from resnet.gradient_exchange import GradientExchange
+from resnet.resolve import resolve
 from resnet.step_settings import StepSettings
 from resnet.train_step import TrainStep
 from tests import smallest
