@@ -18,8 +18,11 @@ import pytest
 from _pytest.config import create_terminal_writer
 from absl import logging
 
-from resnet import distributed, placement, startup, temporary_folder
-from resnet.distributed import Communicator
+from resnet.distributed import communicator as distributed
+from resnet.distributed.communicator import Communicator
+from resnet.hardware import placement
+from resnet.runtime import startup
+from resnet.watchdog import scratch_dir
 from tests import tiny_set
 from tests.parallel import in_process
 from tests.parallel.lockstep import Lockstep
@@ -46,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         reporter._tw = create_terminal_writer(config, path.open("w"))
     startup.settle_placement(PROCESS, communicator, 1, 1, 1)
-    with mock.patch.object(temporary_folder, "make", return_value=None):
+    with mock.patch.object(scratch_dir, "make", return_value=None):
         startup.start_tensorflow(communicator)
 
 

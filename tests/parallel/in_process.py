@@ -21,9 +21,11 @@ from unittest import mock
 from absl import logging
 from absl.testing import flagsaver
 
-from resnet import placement, run_lock, temporary_folder
-from resnet.distributed import Communicator
-from resnet.placement import ProcessInfo
+from resnet.distributed.communicator import Communicator
+from resnet.hardware import placement
+from resnet.hardware.placement import ProcessInfo
+from resnet.runtime import run_lock
+from resnet.watchdog import scratch_dir
 from tests.parallel.lockstep import Lockstep
 
 ALONE = ProcessInfo()
@@ -113,7 +115,7 @@ def _changes(
     yield mock.patch.object(sys, "argv", [str(program.__file__), *arguments])
     yield mock.patch.object(Communicator, "start_watchdog", _no_watchdog)
     yield mock.patch.object(Communicator, "abort", _abort)
-    yield mock.patch.object(temporary_folder, "make", return_value=None)
+    yield mock.patch.object(scratch_dir, "make", return_value=None)
     if is_alone:
         yield mock.patch.object(placement, "find_process_info", return_value=ALONE)
     yield _locks_released()

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import resnet_main
-from resnet.checkpoint_folders import saved_steps
+from resnet.checkpoint.step_dirs import saved_steps
 from resnet.data import batches
 from tests import smallest
 

@@ -8,7 +8,7 @@ import pytest
 
 from eval import resnet_eval
 from resnet import resnet_main
-from resnet.checkpoint_folders import of_step
+from resnet.checkpoint.step_dirs import of_step
 from tests import smallest
 
 FLAGS = (

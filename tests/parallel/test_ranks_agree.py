@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from resnet import distributed
-from resnet.placement import ProcessInfo
+from resnet.distributed import communicator as distributed
+from resnet.hardware.placement import ProcessInfo
 from tests.parallel.train_some_steps import train
 
 

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.records import manifest
-from resnet import digits_recipes, train_state
+from resnet import train_state
+from resnet.config.resolve import resolve
+from resnet.config.step_settings import StepSettings
 from resnet.data import batches, record_files
 from resnet.data.example_shard import shard_of_rank
-from resnet.distributed import Communicator
-from resnet.gradient_exchange import GradientExchange
-from resnet.resolve import resolve
-from resnet.step_settings import StepSettings
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.recipes import digits
 from resnet.train_step import TrainStep
 from tests import smallest
 
@@ -48,9 +49,7 @@ def train(
         "seed": 3,
         "accumulation_steps": num_parts,
     }
-    config = resolve(
-        digits_recipes.DIGITS, given, records.num_examples, records.class_names
-    )
+    config = resolve(digits.DIGITS, given, records.num_examples, records.class_names)
     state = train_state.TrainState(config)
     if communicator.rank:  # What rank 0 sends must replace this.
         for variable in state.trainable_variables:
