@@ -72,13 +72,13 @@ def train(
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])
 
-    before = communicator.gather(values(state.batch_norm_averages))
+    before = communicator.allgather(values(state.batch_norm_averages))
     with train_state.averaged_batch_norm(state, communicator):
-        averaged = communicator.gather(values(state.batch_norm_averages))
+        averaged = communicator.allgather(values(state.batch_norm_averages))
     outcome = {
-        "weights": communicator.gather(values(state.trainable_variables)),
+        "weights": communicator.allgather(values(state.trainable_variables)),
         "averages_before": before,
         "averages_averaged": averaged,
-        "averages_after": communicator.gather(values(state.batch_norm_averages)),
+        "averages_after": communicator.allgather(values(state.batch_norm_averages)),
     }
     return {name: np.stack(each) for name, each in outcome.items()}
