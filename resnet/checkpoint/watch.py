@@ -1,4 +1,4 @@
-"""Waits for the checkpoints of a run, which another job writes."""
+"""Waits for the checkpoints of a run that another job writes."""
 
 import time
 from collections.abc import Callable
@@ -14,9 +14,9 @@ POLL_SECONDS = 2.0
 
 
 class CheckpointWatch:
-    """The checkpoints of a run as they appear, the oldest first, the same on all ranks.
+    """The checkpoints of a run in the order of their steps, as they appear.
 
-    Rank 0 looks, and all follow.
+    Rank 0 lists the folder, and all ranks get the same step.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class CheckpointWatch:
         signals: StopSignals,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """Begins with what is there.
+        """Prepares the watch; checkpoints that exist already come first.
 
         Args:
-            model_dir: Folder of the run; it needn't be there yet.
-            minutes: How long to wait for each checkpoint.
+            model_dir: Folder of the run, which may not exist yet.
+            minutes: Time to wait for each checkpoint, in minutes.
             communicator: The ranks.
-            signals: What may ask this rank to leave.
-            poll_seconds: From one look to the next.
+            signals: The stop requests of this rank.
+            poll_seconds: Interval between two checks of the folder.
         """
         self._model_dir = model_dir
         self._minutes = minutes
@@ -42,39 +42,39 @@ class CheckpointWatch:
         self._signals = signals
         self._poll_seconds = poll_seconds
         self._evaluated: set[int] = set()
-        # Steps, and when their folders were made: here rank 0 knows more.
-        self._offered = (0, 0)
+        # Step and modification time of the folder; known on rank 0 only.
+        self._last = (0, 0)
         self._skipped: set[tuple[int, int]] = set()
 
     def next_step(self, has_ended: Callable[[], bool] | None = None) -> int | None:
-        """Returns the step of the next checkpoint, when it is there.
+        """Waits for the next checkpoint; returns its step, or None after the last one.
 
         Args:
-            has_ended: Asked on rank 0, as long as there is none: whether the run has
-                ended. Then there will be none, and None is returned.
+            has_ended: Returns whether the run has ended, so that no checkpoint will
+                follow. It is called on rank 0 while there is no new checkpoint.
 
         Raises:
-            AgreedFailure: On all ranks, if none has come for so long.
-            Preempted: On all ranks, if one of them was asked to leave.
+            AgreedFailure: On all ranks, if no checkpoint appears in time.
+            Preempted: On all ranks, if one of them was asked to stop.
         """
         since = time.monotonic()
-        number_of_looks = 0
+        num_checks = 0
         while True:
-            number_of_looks += 1
-            # As long as the words change, this rank doesn't stand still.
+            num_checks += 1
+            # A status that changes tells the watchdog that this rank is alive.
             self._communicator.report_status(
-                f"looking for a checkpoint, look {number_of_looks}", is_timed=False
+                f"waiting for a checkpoint, check {num_checks}", is_timed=False
             )
             step: int | None = None
             is_over = False
             if self._communicator.rank == 0:
-                step = self._look()
+                step = self._find_next()
                 is_over = step is None and has_ended is not None and has_ended()
             is_late = time.monotonic() - since > 60 * self._minutes
             seen = self._communicator.allgather(
                 (step, is_over, is_late, bool(self._signals.seen))
             )
-            if any(wants_to_leave for *_, wants_to_leave in seen):
+            if any(stop_requested for *_, stop_requested in seen):
                 raise Preempted(
                     "stopped watching for checkpoints",
                     "Rerun the same command to evaluate the checkpoints that exist",
@@ -84,12 +84,12 @@ class CheckpointWatch:
                 return step
             if is_late:
                 raise AgreedFailure(
-                    f"no new checkpoint has come in {self._model_dir} for"
-                    f" {self._minutes:g} minutes, and its run's last one was not among"
-                    " those that were evaluated. See how the run is, or give more"
+                    f"no new checkpoint has appeared in {self._model_dir} for"
+                    f" {self._minutes:g} minutes, and the last checkpoint of the run has"
+                    " not been evaluated. Check that the training is alive, or raise"
                     " --watch_minutes."
                 )
-            if number_of_looks == 1:
+            if num_checks == 1:
                 print(
                     f"waiting for a checkpoint in {self._model_dir}, up to"
                     f" {self._minutes:g} minutes",
@@ -98,41 +98,41 @@ class CheckpointWatch:
             time.sleep(self._poll_seconds)
 
     def evaluated(self, step: int) -> None:
-        """Notes that a step's checkpoint was evaluated."""
+        """Records that the checkpoint of a step has been evaluated."""
         self._evaluated.add(step)
 
     def skip(self, step: int, reason: str) -> None:
-        """Notes that a checkpoint can't be read: to be called on rank 0.
+        """Skips a checkpoint that can't be read; to be called on rank 0.
 
-        If the run writes it again, or just has, it is a new one.
+        If the run writes it again, or just has, that is a new checkpoint.
 
         Args:
-            step: Of the checkpoint that came last.
-            reason: What is wrong with it, unless it is just gone.
+            step: Step of the checkpoint that `next_step` has returned.
+            reason: Why it can't be read; not used if the run has removed it.
         """
-        made = self._made_at(step)
-        if made is None:
+        modified = self._modified_at(step)
+        if modified is None:
             logging.warning(
                 "Skipping the checkpoint of step %d: the run has removed it.", step
             )
-        elif (step, made) == self._offered:
+        elif (step, modified) == self._last:
             logging.warning("Skipping the checkpoint of step %d: %s.", step, reason)
-            self._skipped.add((step, made))
+            self._skipped.add((step, modified))
 
-    def _look(self) -> int | None:
+    def _find_next(self) -> int | None:
         for step in step_dirs.saved_steps(self._model_dir):
-            made = self._made_at(step)
+            modified = self._modified_at(step)
             if (
-                made is not None
+                modified is not None
                 and step not in self._evaluated
-                and (step, made) not in self._skipped
+                and (step, modified) not in self._skipped
             ):
-                self._offered = (step, made)
+                self._last = (step, modified)
                 return step
         return None
 
-    def _made_at(self, step: int) -> int | None:
-        """Returns when a checkpoint's folder was made, in ns, or None if it is gone."""
+    def _modified_at(self, step: int) -> int | None:
+        """Returns the modification time of a checkpoint in ns, or None without one."""
         try:
             return step_dirs.of_step(self._model_dir, step).stat().st_mtime_ns
         except FileNotFoundError:

@@ -156,4 +156,4 @@ def test_a_signal_ends_it_cleanly(watch, number):
 def test_it_does_not_wait_without_end(watch):
     watching = watch("--watch_minutes=0.02")
     assert watching.end() == 1
-    assert watching.printed("err").count("error: no new checkpoint has come") == 1
+    assert watching.printed("err").count("error: no new checkpoint has appeared") == 1

@@ -231,7 +231,7 @@ def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
     good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at_top1": 0.5}}
     save(model_dir, state, 15, **good_enough)
     evaluation, report = evaluation_of(model_dir, state)
-    with pytest.raises(AgreedFailure, match="no new checkpoint has come"):
+    with pytest.raises(AgreedFailure, match="no new checkpoint has appeared"):
         evaluation.all_that_come(watch_of(model_dir))
     assert [loss for _, loss in report.told] == [10, 15, 20, 40]
 

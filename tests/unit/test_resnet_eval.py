@@ -97,7 +97,7 @@ def test_a_watch_that_sees_no_run_ends_with_a_sentence(validation_set, tmp_path)
         timeout=60,
     )
     assert job.returncode == 1
-    assert "error: no new checkpoint has come in" in job.stderr
+    assert "error: no new checkpoint has appeared in" in job.stderr
     assert "Traceback" not in job.stderr
     assert job.stdout == (
         f"waiting for a checkpoint in {tmp_path / 'none'}, up to 0.01 minutes\n"
