@@ -1,13 +1,11 @@
 """Training: the loop over the steps of a run, and what is due between them."""
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from absl import logging
 
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
@@ -50,7 +48,6 @@ def train_and_evaluate(
         Preempted: On all ranks, if one of them was asked to stop; the state is saved.
         UserError: If a record is corrupt and none may be skipped.
     """
-    started = time.monotonic()
     state = TrainState(config)
     restore_newest(state, Path(config.model_dir), communicator)
     train_batches = batches.training(
@@ -63,12 +60,7 @@ def train_and_evaluate(
     )
     log = RunLog(config, state, communicator)
     manager = CheckpointManager(config, state, communicator)
-    logging.info(
-        "Training for %d steps (%.2f epochs in total). Current step %d.",
-        config.train_steps,
-        config.epoch(config.train_steps),
-        state.step,
-    )
+    log.training_starts()
     with closing(log), closing(manager):
         if any(communicator.allgather(_stop_requested(signals))):
             raise Preempted(f"stopped before step {state.step + 1}")
@@ -108,13 +100,7 @@ def train_and_evaluate(
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         manager.finish()
-    if evaluations.target_is_reached and state.step < config.train_steps:
-        logging.info("Top-1 has reached --stop_at_top1=%g.", config.stop_at_top1)
-    logging.info(
-        "Finished training up to step %d. Elapsed seconds %d.",
-        state.step,
-        time.monotonic() - started,
-    )
+    log.training_ended(evaluations.target_is_reached)
 
 
 def _read_and_accumulate(

@@ -85,8 +85,8 @@ class CheckpointWatch:
             if is_late:
                 raise AgreedFailure(
                     f"no new checkpoint has appeared in {self._model_dir} for"
-                    f" {self._minutes:g} minutes, and the last checkpoint of the run has"
-                    " not been evaluated. Check that the training is alive, or raise"
+                    f" {self._minutes:g} minutes, and the run's last checkpoint has not"
+                    " been evaluated. Check that the training is alive, or raise"
                     " --watch_minutes."
                 )
             if num_checks == 1:

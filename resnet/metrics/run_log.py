@@ -1,10 +1,12 @@
 """What a run reports of its steps and evaluations, on all ranks."""
 
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
@@ -43,6 +45,7 @@ class RunLog:
         self._state = state
         self._communicator = communicator
         self._num_skipped = 0
+        self._started_at = time.monotonic()
         rank, num_ranks = communicator.rank, communicator.num_ranks
         with communicator.collective_errors():
             self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
@@ -51,6 +54,31 @@ class RunLog:
             )
         self.input_wait = InputWait()
         self.progress = Progress(config, state.step, rank)
+
+    def training_starts(self) -> None:
+        """Logs the length of the training and the present step."""
+        logging.info(
+            "Training for %d steps (%.2f epochs in total). Current step %d.",
+            self._config.train_steps,
+            self._config.epoch(self._config.train_steps),
+            self._state.step,
+        )
+
+    def training_ended(self, target_is_reached: bool) -> None:
+        """Logs the end of the training.
+
+        Args:
+            target_is_reached: Whether the run has the top-1 at which it may stop early.
+        """
+        if target_is_reached and self._state.step < self._config.train_steps:
+            logging.info(
+                "Top-1 has reached --stop_at_top1=%g.", self._config.stop_at_top1
+            )
+        logging.info(
+            "Finished training up to step %d. Elapsed seconds %d.",
+            self._state.step,
+            time.monotonic() - self._started_at,
+        )
 
     def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
         """Logs the examples of one global batch that this rank has read.
