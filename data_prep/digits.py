@@ -21,7 +21,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie beside this f
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from data_prep import errors
-from data_prep.records import tfrecord_format
+from data_prep.records import schema
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -88,7 +88,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
-    splits = {tfrecord_format.TRAIN: train, tfrecord_format.VALIDATION: validation}
+    splits = {schema.TRAIN: train, schema.VALIDATION: validation}
     try:
         for split, indices in splits.items():
             for index in indices:

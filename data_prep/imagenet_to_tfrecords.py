@@ -26,7 +26,7 @@ from data_prep import errors
 from data_prep.conversion import convert, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
 from data_prep.conversion.progress import Progress
-from data_prep.records import indexing, manifest, tfrecord_format, verification
+from data_prep.records import indexing, manifest, schema, verification
 from data_prep.sources import raw_data, tfds
 
 FLAGS = flags.FLAGS
@@ -178,8 +178,8 @@ def _open_source() -> raw_data.RawData:
 def _options() -> Options:
     return Options(
         num_shards={
-            tfrecord_format.TRAIN: FLAGS.train_shards,
-            tfrecord_format.VALIDATION: FLAGS.validation_shards,
+            schema.TRAIN: FLAGS.train_shards,
+            schema.VALIDATION: FLAGS.validation_shards,
         },
         shuffle_seed=FLAGS.shuffle_seed,
         apply_exif_orientation=FLAGS.apply_exif_orientation,
@@ -238,7 +238,7 @@ def _describe(written: manifest.Manifest) -> list[str]:
 
 
 def _next_program(written: manifest.Manifest) -> str:
-    if tfrecord_format.TRAIN not in written.splits:
+    if schema.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
     num_images = sum(split.num_examples for split in written.splits.values())
     recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""

@@ -10,7 +10,7 @@ from data_prep import worker_processes
 from data_prep.conversion import shard_reports, shards
 from data_prep.conversion.plan import Plan, SplitPlan, encoder, shard_jobs
 from data_prep.errors import UserError
-from data_prep.records import class_mixing, manifest, tfrecord_format
+from data_prep.records import class_mixing, manifest, schema
 
 
 def find_finished(
@@ -91,7 +91,7 @@ def finish(plan: Plan) -> manifest.Manifest:
     complete = manifest.Manifest(
         class_names=plan.raw.class_names,
         class_descriptions=plan.raw.class_descriptions,
-        first_label=tfrecord_format.FIRST_LABEL,
+        first_label=schema.FIRST_LABEL,
         splits=splits,
         source={
             **plan.raw.description,
@@ -104,7 +104,7 @@ def finish(plan: Plan) -> manifest.Manifest:
         },
     )
     manifest.write(complete, plan.root)
-    shutil.rmtree(plan.root / tfrecord_format.CONVERSION_FOLDER, ignore_errors=True)
+    shutil.rmtree(plan.root / schema.CONVERSION_FOLDER, ignore_errors=True)
     return complete
 
 

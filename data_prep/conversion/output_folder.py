@@ -17,7 +17,7 @@ from data_prep import atomic_files
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema
 from data_prep.sources import folders
 
 _PLAN_FILE = "plan.json"
@@ -33,7 +33,7 @@ def check_not_finished(root: pathlib.Path) -> None:
     """
     if (root / manifest.FILE_NAME).exists():
         # The state of a run that was killed just before it removed this folder.
-        shutil.rmtree(root / tfrecord_format.CONVERSION_FOLDER, ignore_errors=True)
+        shutil.rmtree(root / schema.CONVERSION_FOLDER, ignore_errors=True)
         raise UserError(
             f"{root} already contains a finished record set ({manifest.FILE_NAME});"
             " delete it or choose another --local_scratch_dir"
@@ -109,7 +109,7 @@ def begin(plan: Plan) -> None:
         UserError: If the folders contain other files, or an unfinished conversion of
             another source or with other options.
     """
-    folder = plan.root / tfrecord_format.CONVERSION_FOLDER
+    folder = plan.root / schema.CONVERSION_FOLDER
     metadata = json.loads(json.dumps(plan.metadata()))
     earlier_metadata = _read_metadata(folder / _PLAN_FILE)
     if earlier_metadata is not None:
@@ -128,7 +128,7 @@ def begin(plan: Plan) -> None:
 
 def remove_leftovers(plan: Plan) -> None:
     """Removes the partial files of killed writers."""
-    state_folder = plan.root / tfrecord_format.CONVERSION_FOLDER
+    state_folder = plan.root / schema.CONVERSION_FOLDER
     split_folders = [plan.root / split.name for split in plan.splits]
     for folder in [plan.root, state_folder, *split_folders]:
         atomic_files.remove_leftovers(folder)

@@ -13,13 +13,13 @@ import PIL
 
 from data_prep.conversion import image_encoding, shards
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema
 from data_prep.sources.image_list import ImageList
 from data_prep.sources.raw_data import RawData
 
 MOST_SHARDS = {  # ImageNet's, as in the TPU scripts.
-    tfrecord_format.TRAIN: 1024,
-    tfrecord_format.VALIDATION: 128,
+    schema.TRAIN: 1024,
+    schema.VALIDATION: 128,
 }
 
 
@@ -63,7 +63,7 @@ class SplitPlan:
         """POSIX path of each shard relative to the root of the set."""
         num_shards = len(self.record_ranges)
         return [
-            f"{self.name}/{tfrecord_format.shard_name(self.name, index, num_shards)}"
+            f"{self.name}/{schema.shard_name(self.name, index, num_shards)}"
             for index in range(num_shards)
         ]
 

@@ -12,7 +12,7 @@ import pathlib
 from typing import Any
 
 from data_prep import atomic_files
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema
 
 _HASH_BLOCK_BYTES = 1 << 20
 
@@ -54,7 +54,7 @@ class ShardReport:
 def report_path(root: str | os.PathLike[str], shard_path: str) -> pathlib.Path:
     """Returns the path of a shard's report; `root` is the folder of the set."""
     name = f"{pathlib.PurePosixPath(shard_path).name}.json"
-    return pathlib.Path(root, tfrecord_format.CONVERSION_FOLDER, name)
+    return pathlib.Path(root, schema.CONVERSION_FOLDER, name)
 
 
 def write(root: str | os.PathLike[str], report: ShardReport) -> None:

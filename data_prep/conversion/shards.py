@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from data_prep import atomic_files
 from data_prep.conversion import image_encoding, shard_reports
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema, tfrecord
 from data_prep.sources.image_list import SourceImage
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
@@ -26,7 +26,7 @@ class ShardJob:
         path: POSIX path of the record file relative to `root`; its folder must exist.
         images: Source images in record order.
         class_indices: Class index of each image; the label is the class index plus
-            `tfrecord_format.FIRST_LABEL`.
+            `schema.FIRST_LABEL`.
         apply_exif_orientation: Whether to rotate and flip images by their EXIF
             orientation.
         skip_bad_images: Whether to skip images that can't be decoded; otherwise they
@@ -106,15 +106,15 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                     ) from error
                 skipped_images.append(manifest.SkippedImage(source.name, str(error)))
                 continue
-            example = tfrecord_format.image_example(
+            example = schema.image_example(
                 image.data,
                 height=image.height,
                 width=image.width,
-                label=tfrecord_format.FIRST_LABEL + class_index,
+                label=schema.FIRST_LABEL + class_index,
                 class_name=source.class_name,
                 filename=source.filename,
             )
-            record = tfrecord_format.frame_record(example)
+            record = tfrecord.frame_record(example)
             file.write(record)
             digest.update(record)
             offsets.append(num_bytes)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from data_prep.errors import UserError
-from data_prep.records import class_mixing, layouts, manifest, scan, tfrecord_format
+from data_prep.records import class_mixing, layouts, manifest, scan, schema
 from data_prep.records.index_location import cache_folder as cache_folder
 from data_prep.records.layouts import Layout
 from data_prep.records.scan import ScannedFile
@@ -38,7 +38,7 @@ def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) 
     layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
     if layout is None:
         return
-    if (layout.root / tfrecord_format.CONVERSION_FOLDER).exists():
+    if (layout.root / schema.CONVERSION_FOLDER).exists():
         raise UserError(
             f"the conversion to {layout.root} is incomplete; rerun"
             " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
@@ -188,7 +188,7 @@ def _classes(
     if layout.class_names:
         first_label, num_classes = 0, len(layout.class_names)
     else:
-        first_label = 0 if labels.min() == 0 else tfrecord_format.FIRST_LABEL
+        first_label = 0 if labels.min() == 0 else schema.FIRST_LABEL
         num_classes = _MOST_CLASSES
     for path, file in _all_files(layout, scanned):
         classes = file.labels - first_label

@@ -13,9 +13,9 @@ import re
 from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
+from data_prep.records import schema
 
-SPLITS = (tfrecord_format.TRAIN, tfrecord_format.VALIDATION)
+SPLITS = (schema.TRAIN, schema.VALIDATION)
 
 _INFO_FILE = "dataset_info.json"
 _FEATURES_FILE = "features.json"
@@ -79,9 +79,9 @@ def _tpu_layout(root: pathlib.Path) -> Layout | None:
         root=root,
         paths=paths,
         num_records={},
-        image_key=tfrecord_format.ENCODED,
-        label_key=tfrecord_format.LABEL,
-        name_key=tfrecord_format.SYNSET,
+        image_key=schema.ENCODED,
+        label_key=schema.LABEL,
+        name_key=schema.SYNSET,
         class_names=None,
         description="records in the layout of the TPU scripts",
     )
@@ -101,8 +101,7 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
         )
     num_shards = int(totals.pop())
     wanted = [
-        tfrecord_format.shard_name(split, index, num_shards)
-        for index in range(num_shards)
+        schema.shard_name(split, index, num_shards) for index in range(num_shards)
     ]
     missing = [name for name in wanted if name not in names]
     if missing:
@@ -145,8 +144,8 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
     parts = {part["name"]: part for part in info["splits"] if part.get("shardLengths")}
     test_part = parts.get("test")
     chosen = {
-        tfrecord_format.TRAIN: parts.get("train"),
-        tfrecord_format.VALIDATION: parts.get("validation", test_part),
+        schema.TRAIN: parts.get("train"),
+        schema.VALIDATION: parts.get("validation", test_part),
     }
     paths = {}
     num_records = {}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from data_prep import atomic_files
 from data_prep.errors import UserError
-from data_prep.records import class_mixing, index_location, tfrecord_format
+from data_prep.records import class_mixing, index_location, schema
 from data_prep.records.manifest_json import FORMAT_VERSION as FORMAT_VERSION
 from data_prep.records.manifest_json import Manifest as Manifest
 from data_prep.records.manifest_json import Shard as Shard
@@ -95,7 +95,7 @@ def find(data_dir: str) -> RecordSet | None:
         )
     if (own := _set_at(folder)) is not None:
         return own
-    if folder.name in (tfrecord_format.TRAIN, tfrecord_format.VALIDATION):
+    if folder.name in (schema.TRAIN, schema.VALIDATION):
         above = _set_at(folder.parent)
         # Not every folder beside the splits of a set is one of its splits.
         if above is not None and folder.name in above.manifest.splits:

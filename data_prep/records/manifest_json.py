@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any, TypeVar
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
+from data_prep.records import schema
 
 FORMAT_VERSION = 2
 IMAGE_FORMATS = ("jpeg", "png")
@@ -100,8 +100,8 @@ class Manifest:
     splits: dict[str, Split]
     source: dict[str, Any]
     class_descriptions: tuple[str, ...] = ()
-    image_key: str = tfrecord_format.ENCODED
-    label_key: str = tfrecord_format.LABEL
+    image_key: str = schema.ENCODED
+    label_key: str = schema.LABEL
     image_format: str = "jpeg"
     format_version: int = FORMAT_VERSION
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
-from data_prep.records.tfrecord_format import FOOTER_BYTES, HEADER_BYTES, Feature
+from data_prep.records import tf_example, tfrecord
+from data_prep.records.tf_example import Feature
+from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
@@ -64,7 +65,7 @@ def scan_file(
     try:
         while offset < len(content):
             data = _record_unchecked(content, offset)
-            features = tfrecord_format.parse_example(data, wanted)
+            features = tf_example.parse_example(data, wanted)
             label = the_integer(features, label_key)
             image_format = image_format_of(the_bytes(features, image_key))
             image_formats.setdefault(image_format, offset)
@@ -141,7 +142,7 @@ def _only_value(features: dict[str, Feature], name: str) -> memoryview | int | f
 def _record_unchecked(content: memoryview, offset: int) -> memoryview:
     """Returns a record's data after a check of its length's checksum only."""
     begin = offset + HEADER_BYTES
-    end = begin + tfrecord_format.record_length(content[offset:begin], offset)
+    end = begin + tfrecord.record_length(content[offset:begin], offset)
     if end + FOOTER_BYTES > len(content):
         raise ValueError(
             f"it is truncated: {len(content) - offset:,} of its"
@@ -166,5 +167,5 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
 
 
 def _text(name: memoryview) -> str:
-    """Returns a class name, decoded as `tfrecord_format` encodes it."""
+    """Returns a class name, decoded as `schema` encodes it."""
     return str(name, "utf-8", "surrogateescape")

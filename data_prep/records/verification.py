@@ -15,9 +15,9 @@ from PIL import Image
 
 from data_prep import worker_processes
 from data_prep.errors import UserError
-from data_prep.records import manifest, scan, tfrecord_format
+from data_prep.records import manifest, scan, tf_example, tfrecord
 from data_prep.records.manifest import RecordSet, Shard, Split
-from data_prep.records.tfrecord_format import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
+from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
 
 _IMAGE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
 _MAX_PROBLEMS_PER_FILE = 100  # In a file of another set, every record is wrong.
@@ -233,14 +233,14 @@ def _check_record(job: _Job, record: bytes) -> int:
     Raises:
         ValueError: If the record is corrupt or not as expected; the text says why.
     """
-    data = tfrecord_format.read_record(record, 0)
+    data = tfrecord.read_record(record, 0)
     num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES
     if num_bytes != len(record):
         raise ValueError(
             f"it is {num_bytes:,} bytes long, but the next record begins after"
             f" {len(record):,} bytes"
         )
-    features = tfrecord_format.parse_example(data, (job.image_key, job.label_key))
+    features = tf_example.parse_example(data, (job.image_key, job.label_key))
     label = scan.the_integer(features, job.label_key)
     if not 0 <= label - job.first_label < job.num_classes:
         raise ValueError(
@@ -284,7 +284,7 @@ def _follow_lengths(file: BinaryIO) -> npt.NDArray[np.int64]:
         offsets.append(offset)
         header = os.pread(file.fileno(), HEADER_BYTES, offset)
         try:
-            length = tfrecord_format.record_length(header, offset)
+            length = tfrecord.record_length(header, offset)
         except CorruptRecord:
             break
         offset += HEADER_BYTES + length + FOOTER_BYTES

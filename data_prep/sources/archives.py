@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
+from data_prep.records import schema
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
 VALIDATION_ARCHIVE = "ILSVRC2012_img_val.tar"
 NUM_IMAGES = {  # In the complete archives.
-    tfrecord_format.TRAIN: imagenet_labels.NUM_TRAIN,
-    tfrecord_format.VALIDATION: imagenet_labels.NUM_VALIDATION,
+    schema.TRAIN: imagenet_labels.NUM_TRAIN,
+    schema.VALIDATION: imagenet_labels.NUM_VALIDATION,
 }
 _EXTENSIONS = (".jpeg", ".jpg")  # In any case.
 
@@ -78,10 +78,10 @@ def list_images(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
     num_ignored_files = 0
     for archive in find(root):
         if archive.name == TRAIN_ARCHIVE:
-            split = tfrecord_format.TRAIN
+            split = schema.TRAIN
             images, num_ignored = _list_train(archive)
         else:
-            split = tfrecord_format.VALIDATION
+            split = schema.VALIDATION
             images, num_ignored = _list_validation(archive)
         if not len(images):
             raise UserError(

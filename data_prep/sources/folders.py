@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
+from data_prep.records import schema
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 
@@ -91,13 +91,13 @@ def list_images(root: pathlib.Path) -> Listing:
     num_ignored_files = 0
     class_names: tuple[str, ...] | None = None
     if train.is_dir():
-        class_names, splits[tfrecord_format.TRAIN], num_ignored = _list_train(train)
+        class_names, splits[schema.TRAIN], num_ignored = _list_train(train)
         num_ignored_files += num_ignored
     for folder in validation_folders:
         class_names, images, num_ignored = _list_validation(
             folder, root / LABELS_FILE, class_names
         )
-        splits[tfrecord_format.VALIDATION] = images
+        splits[schema.VALIDATION] = images
         num_ignored_files += num_ignored
     warnings = tuple(
         warning

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
+from data_prep.records import tf_example, tfrecord
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
 _UNKNOWN = -1  # Size of an image that is a whole file.
@@ -76,15 +76,11 @@ class SourceImage:
 
     def _read_feature(self, descriptor: int, image_key: str) -> bytes:
         try:
-            header = self._read_span(
-                descriptor, self.offset, tfrecord_format.HEADER_BYTES
-            )
-            num_bytes = tfrecord_format.record_length(header, self.offset)
-            num_bytes += tfrecord_format.HEADER_BYTES + tfrecord_format.FOOTER_BYTES
+            header = self._read_span(descriptor, self.offset, tfrecord.HEADER_BYTES)
+            num_bytes = tfrecord.record_length(header, self.offset)
+            num_bytes += tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
             record = self._read_span(descriptor, self.offset, num_bytes)
-            example = tfrecord_format.parse_example(
-                tfrecord_format.read_record(record, 0)
-            )
+            example = tf_example.parse_example(tfrecord.read_record(record, 0))
         except UserError:
             raise
         except ValueError as error:

@@ -6,14 +6,14 @@ import pathlib
 from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.records import layouts, scan, tfrecord_format
+from data_prep.records import layouts, scan, tf_example, tfrecord
 from data_prep.records.layouts import Layout
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 from data_prep.sources.raw_data import RawData
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
-_FRAME_BYTES = tfrecord_format.HEADER_BYTES + tfrecord_format.FOOTER_BYTES
+_FRAME_BYTES = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
 _MAX_REASON = 500  # Characters; some errors list all existing data sets.
 
 
@@ -145,13 +145,13 @@ def _filenames(path: str, offsets: list[int], sizes: list[int]) -> list[str]:
         memoryview(mapped) as content,
     ):
         for offset, size in zip(offsets, sizes, strict=True):
-            begin = offset + tfrecord_format.HEADER_BYTES
+            begin = offset + tfrecord.HEADER_BYTES
             names.append(_filename(content[begin : begin + size]))
     return names
 
 
 def _filename(example: memoryview) -> str:
-    features = tfrecord_format.parse_example(example, _FILENAME_KEYS)
+    features = tf_example.parse_example(example, _FILENAME_KEYS)
     for key in _FILENAME_KEYS:
         values = features.get(key, [])
         if len(values) == 1 and isinstance(values[0], memoryview):

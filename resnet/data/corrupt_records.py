@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from data_prep.errors import UserError
-from data_prep.records import scan, tfrecord_format
+from data_prep.records import scan, tf_example, tfrecord
 from resnet.data.record_files import RecordFiles
 
 # A split with more corrupt records than both limits has a fault that concerns more than
@@ -155,7 +155,7 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
             f"the record file {path} can't be read ({os.strerror(error.errno or 0)});"
             " put it back"
         ) from error
-    except tfrecord_format.CorruptRecord as error:
+    except tfrecord.CorruptRecord as error:
         fault = str(error)
     if fault is None:
         return None
@@ -165,7 +165,7 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
 def _fault(record: memoryview, records: RecordFiles) -> str | None:
     """Returns the fault in the data of a record, or None if there is none."""
     try:
-        features = tfrecord_format.parse_example(record)
+        features = tf_example.parse_example(record)
         encoded = bytes(scan.the_bytes(features, records.image_key))
         label = scan.the_integer(features, records.label_key)
         image_format = scan.image_format_of(memoryview(encoded))
@@ -193,9 +193,9 @@ def _fault(record: memoryview, records: RecordFiles) -> str | None:
 def _read_record(path: str, offset: int) -> memoryview:
     with open(path, "rb") as file:
         file.seek(offset)
-        header = file.read(tfrecord_format.HEADER_BYTES)
-        length = tfrecord_format.record_length(header, offset)
+        header = file.read(tfrecord.HEADER_BYTES)
+        length = tfrecord.record_length(header, offset)
         # Not beyond the end of the file: a corrupt length can be any number.
         num_left = os.fstat(file.fileno()).st_size - file.tell()
-        rest = file.read(min(length + tfrecord_format.FOOTER_BYTES, num_left))
-    return tfrecord_format.read_record(header + rest, 0)
+        rest = file.read(min(length + tfrecord.FOOTER_BYTES, num_left))
+    return tfrecord.read_record(header + rest, 0)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, tfrecord
 from data_prep.sources import raw_data
 from tests.converter_program import (
     CLASSES,
@@ -41,7 +41,7 @@ def read_examples(records: pathlib.Path, name: str) -> list[dict]:
     for record, offset, shard in zip(
         records_data, offsets, manifest.shard_of_example(split), strict=True
     ):
-        framed = tfrecord_format.frame_record(record)
+        framed = tfrecord.frame_record(record)
         assert contents[shard][offset : offset + len(framed)] == framed
         feature = tf.train.Example.FromString(record).features.feature
         examples.append(

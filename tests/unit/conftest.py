@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.records import class_mixing, indexing, manifest, tfrecord_format
+from data_prep.records import (
+    class_mixing,
+    indexing,
+    manifest,
+    schema,
+    tf_example,
+    tfrecord,
+)
 from data_prep.records.manifest import RecordSet
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
@@ -142,8 +149,8 @@ def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes
     found = []
     for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
         content = (record_set.records_dir / split.shards[shard].path).read_bytes()
-        data = tfrecord_format.read_record(content, int(offset))
-        features = tfrecord_format.parse_example(data)
+        data = tfrecord.read_record(content, int(offset))
+        features = tf_example.parse_example(data)
         (label,) = features[contents.label_key]
         (encoded,) = features[contents.image_key]
         assert isinstance(label, int)
@@ -179,18 +186,18 @@ def _write_tiny_set(
     offsets: list[int] = []
     bounds = [0, *itertools.accumulate(shard_sizes)]
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
-        name = tfrecord_format.shard_name(split, number, len(shard_sizes))
+        name = schema.shard_name(split, number, len(shard_sizes))
         content = b""
         for index in range(begin, end):
             offsets.append(len(content))
             with Image.open(io.BytesIO(images[index])) as image:
                 width, height = image.size
-            content += tfrecord_format.frame_record(
-                tfrecord_format.image_example(
+            content += tfrecord.frame_record(
+                schema.image_example(
                     images[index],
                     height=height,
                     width=width,
-                    label=tfrecord_format.FIRST_LABEL + labels[index],
+                    label=schema.FIRST_LABEL + labels[index],
                     class_name=class_names[labels[index]],
                     filename=f"{index}.jpg",
                 )
@@ -221,7 +228,7 @@ def _write_tiny_set(
     manifest.write(
         manifest.Manifest(
             class_names=tuple(class_names),
-            first_label=tfrecord_format.FIRST_LABEL,
+            first_label=schema.FIRST_LABEL,
             splits={**others, split: written},
             source={"written_by": "a test"},
         ),

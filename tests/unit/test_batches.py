@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema, tf_example, tfrecord
 from resnet import native
 from resnet.config.config import Config
 from resnet.data import batches, example_order, record_files
@@ -80,10 +80,8 @@ def jpeg() -> bytes:
 
 
 def record(picture: bytes, label: int = 1) -> bytes:
-    return tfrecord_format.frame_record(
-        tfrecord_format.encode_example(
-            {tfrecord_format.ENCODED: picture, tfrecord_format.LABEL: label}
-        )
+    return tfrecord.frame_record(
+        tf_example.encode_example({schema.ENCODED: picture, schema.LABEL: label})
     )
 
 
@@ -92,7 +90,7 @@ FLIPPED = WHOLE[:100] + bytes([WHOLE[100] ^ 1]) + WHOLE[101:]
 DAMAGES = {
     "flipped bit": FLIPPED,
     "cut record": WHOLE[:-5],
-    "no example": tfrecord_format.frame_record(b"\xff" * 20),
+    "no example": tfrecord.frame_record(b"\xff" * 20),
     "label too low": record(jpeg(), label=0),
     "label too high": record(jpeg(), label=5),
     "no JPEG": record(b"nothing"),

@@ -10,7 +10,7 @@ from data_prep import errors
 from data_prep.conversion import convert, output_folder, shard_reports
 from data_prep.conversion.plan import Options, Plan, shard_jobs
 from data_prep.conversion.plan import make_plan as make_plan_of
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema
 from data_prep.sources import raw_data
 
 
@@ -115,7 +115,7 @@ def test_the_manifest_counts_what_was_written(raw, tmp_path):
         half = len(good) / 2
         expected = 2 * (good.count("n0") - half) ** 2 / half
         assert shard.class_mixing == pytest.approx(expected, abs=1e-4)
-    assert not (tmp_path / "set" / tfrecord_format.CONVERSION_FOLDER).exists()
+    assert not (tmp_path / "set" / schema.CONVERSION_FOLDER).exists()
 
 
 def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(

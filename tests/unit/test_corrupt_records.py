@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema, tf_example, tfrecord
 from resnet.data import corrupt_records, record_files
 from resnet.data.corrupt_records import (
     CorruptRecords,
@@ -37,10 +37,10 @@ def encoded(image_format: str) -> bytes:
 
 
 def example(picture: bytes = b"", label: int = 1) -> bytes:
-    return tfrecord_format.encode_example(
+    return tf_example.encode_example(
         {
-            tfrecord_format.ENCODED: picture or encoded("JPEG"),
-            tfrecord_format.LABEL: label,
+            schema.ENCODED: picture or encoded("JPEG"),
+            schema.LABEL: label,
         }
     )
 
@@ -49,7 +49,7 @@ def flip(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 16]) + content[place:][1:]
 
 
-WHOLE = tfrecord_format.frame_record(example())
+WHOLE = tfrecord.frame_record(example())
 RECORDS = {
     "length": (flip(WHOLE, 0), "the checksum of its length does not match"),
     "checksum of the length": (
@@ -71,11 +71,11 @@ RECORDS = {
 EXAMPLES = {
     "no example": (b"\xff" * 20, "a number has more than 64 bits"),
     "no picture": (
-        tfrecord_format.encode_example({tfrecord_format.LABEL: 1}),
+        tf_example.encode_example({schema.LABEL: 1}),
         "it has no feature image/encoded",
     ),
     "no label": (
-        tfrecord_format.encode_example({tfrecord_format.ENCODED: encoded("JPEG")}),
+        tf_example.encode_example({schema.ENCODED: encoded("JPEG")}),
         "it has no feature image/class/label",
     ),
     "label too low": (
@@ -100,7 +100,7 @@ EXAMPLES = {
 DAMAGES = {
     **RECORDS,
     **{
-        name: (tfrecord_format.frame_record(data), words)
+        name: (tfrecord.frame_record(data), words)
         for name, (data, words) in EXAMPLES.items()
     },
 }
@@ -125,7 +125,7 @@ def test_whole_records_are_not_damaged(records, put_record):
         assert describe_corruption(records, number) is None
     assert describe_corruption(put_record(records, 3, WHOLE), 3) is None
     assert not CorruptRecords(records, "fail").detect(np.arange(NUM_EXAMPLES))
-    pngs = put_record(records, 3, tfrecord_format.frame_record(example(encoded("PNG"))))
+    pngs = put_record(records, 3, tfrecord.frame_record(example(encoded("PNG"))))
     pngs = dataclasses.replace(pngs, image_format="png")
     assert describe_corruption(pngs, 3) is None
     assert "is a JPEG, not a PNG" in describe_corruption(pngs, 4)
@@ -243,7 +243,7 @@ def test_examples_of_any_shape_are_replaced_inside_a_dataset():
 def test_a_length_beyond_the_end_is_described(records, tmp_path):
     head = struct.pack("<Q", 2**63)
     path = tmp_path / "records"
-    checksum = struct.pack("<I", tfrecord_format.masked_crc32c(head))
+    checksum = struct.pack("<I", tfrecord.masked_crc32c(head))
     path.write_bytes(head + checksum + bytes(100))
     one = dataclasses.replace(
         records,

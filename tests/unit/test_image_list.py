@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from data_prep.records import tfrecord_format
+from data_prep.records import tf_example, tfrecord
 from data_prep.sources.image_list import ImageList, ImageListBuilder, SourceImage
 
 
@@ -56,9 +56,7 @@ def test_a_span_of_an_archive_is_an_image(tmp_path):
 def record_file(tmp_path):
     """A record file with two images; the second begins at byte `offset`."""
     records = [
-        tfrecord_format.frame_record(
-            tfrecord_format.encode_example({"image": content, "label": 3})
-        )
+        tfrecord.frame_record(tf_example.encode_example({"image": content, "label": 3}))
         for content in (b"first", b"second")
     ]
     path = tmp_path / "x.tfrecord"

@@ -9,7 +9,7 @@ from PIL import Image
 
 from data_prep import atomic_files
 from data_prep.errors import UserError
-from data_prep.records import indexing, manifest, tfrecord_format
+from data_prep.records import indexing, manifest, schema, tf_example, tfrecord
 
 pytestmark = pytest.mark.usefixtures("index_cache")
 
@@ -33,14 +33,14 @@ def record(index, label, **changes):
         "image/height": 4 + index,
     }
     kept = {k: v for k, v in (features | changes).items() if v is not None}
-    return tfrecord_format.frame_record(tfrecord_format.encode_example(kept))
+    return tfrecord.frame_record(tf_example.encode_example(kept))
 
 
 def write_shards(folder, split, shards):
     """Writes record files, each a list of framed records."""
     folder.mkdir(parents=True, exist_ok=True)
     for index, records in enumerate(shards):
-        name = tfrecord_format.shard_name(split, index, len(shards))
+        name = schema.shard_name(split, index, len(shards))
         (folder / name).write_bytes(b"".join(records))
 
 
@@ -319,7 +319,7 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
         ([[record(0, 1)[:-1]]], "it is truncated"),
         ([[record(0, 1), b"x"]], "it is truncated: 1 of the 12 bytes"),
         (
-            [[tfrecord_format.frame_record(b"\x0b")]],
+            [[tfrecord.frame_record(b"\x0b")]],
             "record at byte 0 .* can't be used",
         ),
     ],

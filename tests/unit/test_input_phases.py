@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from data_prep.records import manifest
-from data_prep.records.tfrecord_format import frame_record
+from data_prep.records.tfrecord import frame_record
 from resnet.augmentation import mixing, random_augment
 from resnet.config import phases
 from resnet.config.config import Config

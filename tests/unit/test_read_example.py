@@ -12,10 +12,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.records import tfrecord_format
+from data_prep.records import schema, tfrecord
 from resnet.data import record_files
 
-IMAGE, LABEL = tfrecord_format.ENCODED, tfrecord_format.LABEL
+IMAGE, LABEL = schema.ENCODED, schema.LABEL
 
 
 def varint(value: int) -> bytes:
@@ -82,7 +82,7 @@ FILE_NUMBERS = itertools.count()
 
 def write_records(folder: pathlib.Path, records: Sequence[bytes]) -> pathlib.Path:
     path = folder / f"records-{next(FILE_NUMBERS)}"
-    path.write_bytes(b"".join(tfrecord_format.frame_record(one) for one in records))
+    path.write_bytes(b"".join(tfrecord.frame_record(one) for one in records))
     return path
 
 
@@ -118,7 +118,7 @@ def test_any_record_is_read_as_by_stock_ops(folder, compiled, stock, records):
     for serialized, image, label in records:
         assert read(compiled, path, offset) == (image, label)
         assert read(stock, path, offset) == (image, label)
-        offset += len(tfrecord_format.frame_record(serialized))
+        offset += len(tfrecord.frame_record(serialized))
 
 
 ONE_IMAGE, ONE_LABEL = bytes_feature(b"image"), int_feature(7)
@@ -147,7 +147,7 @@ def test_a_record_without_one_picture_and_one_label_is_an_error(
     folder, compiled, stock, features
 ):
     path = write_records(folder, [example([]), example(features)])
-    offset = len(tfrecord_format.frame_record(example([])))
+    offset = len(tfrecord.frame_record(example([])))
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         read(compiled, path, offset)
     assert (
@@ -202,7 +202,7 @@ def three(tmp_path) -> tuple[pathlib.Path, list[int]]:
         for i in range(3)
     ]
     path = write_records(tmp_path, records)
-    lengths = [len(tfrecord_format.frame_record(one)) for one in records]
+    lengths = [len(tfrecord.frame_record(one)) for one in records]
     return path, [0, *itertools.accumulate(lengths)]
 
 
@@ -267,7 +267,7 @@ def test_a_length_beyond_the_end_with_its_right_checksum_is_an_error(
     tmp_path, compiled, length
 ):
     head = struct.pack("<Q", length)
-    checksum = struct.pack("<I", tfrecord_format.masked_crc32c(head))
+    checksum = struct.pack("<I", tfrecord.masked_crc32c(head))
     path = tmp_path / "records"
     path.write_bytes(head + checksum + bytes(104))
     with pytest.raises(tf.errors.DataLossError, match="ends inside the record"):

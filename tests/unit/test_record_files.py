@@ -7,7 +7,7 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema, tf_example, tfrecord
 from resnet import native
 from resnet.data import record_files
 from resnet.data.record_files import RecordFiles
@@ -56,8 +56,8 @@ def open_train(folder: pathlib.Path) -> RecordFiles:
 def read(
     path: str,
     offset: int,
-    image_key: str = tfrecord_format.ENCODED,
-    label_key: str = tfrecord_format.LABEL,
+    image_key: str = schema.ENCODED,
+    label_key: str = schema.LABEL,
 ) -> tuple[bytes, int]:
     """Reads one record the way that a pipeline does."""
     dataset = tf.data.Dataset.from_tensors(
@@ -123,9 +123,9 @@ def test_each_example_is_read_at_its_place_in_any_order(converted, way):
 
 
 def test_features_of_other_names_are_read(tmp_path, way):
-    example = tfrecord_format.encode_example({"image": b"x", "label": -3, "id": 5})
+    example = tf_example.encode_example({"image": b"x", "label": -3, "id": 5})
     path = tmp_path / "record"
-    path.write_bytes(tfrecord_format.frame_record(example))
+    path.write_bytes(tfrecord.frame_record(example))
     assert read(str(path), 0, "image", "label") == (b"x", -3)
     assert read(str(path), 0, "image", "id") == (b"x", 5)
 
@@ -170,9 +170,9 @@ def test_a_missing_file_raises(tmp_path, way):
 
 
 def test_a_record_without_a_label_raises(tmp_path, way):
-    example = tfrecord_format.encode_example({tfrecord_format.ENCODED: b"x"})
+    example = tf_example.encode_example({schema.ENCODED: b"x"})
     path = tmp_path / "record"
-    path.write_bytes(tfrecord_format.frame_record(example))
+    path.write_bytes(tfrecord.frame_record(example))
     with pytest.raises(tf.errors.InvalidArgumentError, match="image/class/label"):
         read(str(path), 0)
 

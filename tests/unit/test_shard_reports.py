@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.conversion import shard_reports
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema
 
 COUNTS = st.integers(1, 10**6)
 SKIPPED = st.builds(manifest.SkippedImage, st.text(), st.text())
@@ -24,7 +24,7 @@ REPORTS = st.builds(
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("set")
-    (root / tfrecord_format.CONVERSION_FOLDER).mkdir()
+    (root / schema.CONVERSION_FOLDER).mkdir()
     return root
 
 

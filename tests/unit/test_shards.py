@@ -13,7 +13,7 @@ from PIL import Image
 
 from data_prep.conversion import shard_reports, shards
 from data_prep.errors import UserError
-from data_prep.records import manifest, tfrecord_format
+from data_prep.records import manifest, schema
 from data_prep.sources.image_list import SourceImage
 
 
@@ -37,7 +37,7 @@ def images(tmp_path):
 @pytest.fixture
 def root(tmp_path):
     """The folder of a set, ready for shards without a folder of their own."""
-    (tmp_path / "set" / tfrecord_format.CONVERSION_FOLDER).mkdir(parents=True)
+    (tmp_path / "set" / schema.CONVERSION_FOLDER).mkdir(parents=True)
     return tmp_path / "set"
 
 
@@ -113,8 +113,8 @@ def test_a_shard_with_a_bad_image_leaves_nothing(root, images, bad):
     job = shards.ShardJob(str(root), "x", [*images, bad], [0] * 4)
     with pytest.raises(UserError, match=r"bad\.JPEG .* --on_bad_image=skip\.$"):
         shards.write_shard(job)
-    assert os.listdir(root) == [tfrecord_format.CONVERSION_FOLDER]
-    assert os.listdir(root / tfrecord_format.CONVERSION_FOLDER) == []
+    assert os.listdir(root) == [schema.CONVERSION_FOLDER]
+    assert os.listdir(root / schema.CONVERSION_FOLDER) == []
 
 
 def test_bad_images_can_be_left_out(root, images, bad):

@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.records import indexing, manifest, tfrecord_format, verification
+from data_prep.records import (
+    indexing,
+    manifest,
+    schema,
+    tf_example,
+    tfrecord,
+    verification,
+)
 
 pytestmark = pytest.mark.usefixtures("index_cache")
 
@@ -62,7 +69,7 @@ def offsets_of(root, shard):
 
 def rewrite(root, shard, records):
     """Replaces a shard by other records; the index then agrees with them."""
-    framed = [tfrecord_format.frame_record(record) for record in records]
+    framed = [tfrecord.frame_record(record) for record in records]
     content = b"".join(framed)
     (root / shard_path(shard)).write_bytes(content)
     record_set = manifest.load(str(root), "train")
@@ -87,7 +94,7 @@ def rewrite(root, shard, records):
 def example(index, label=1, **changes):
     features = {"image/encoded": encoded_image(index), "image/class/label": label}
     kept = {k: v for k, v in (features | changes).items() if v is not None}
-    return tfrecord_format.encode_example(kept)
+    return tf_example.encode_example(kept)
 
 
 @pytest.mark.parametrize("num_processes", [1, 3])
@@ -199,7 +206,7 @@ def test_bytes_between_two_records_are_found(root):
     content = path.read_bytes()
     begin, end = offsets_of(root, 0)[1:]
     shorter = example(1)
-    record = tfrecord_format.frame_record(shorter)
+    record = tfrecord.frame_record(shorter)
     filling = bytes(end - begin - len(record))
     path.write_bytes(content[:begin] + record + filling + content[end:])
     what = f"it is {len(record):,} bytes long, but the next record begins after"
@@ -294,7 +301,7 @@ def offsets_in(content):
     offsets = [0]
     while offsets[-1] < len(content):
         header = bytes(content[offsets[-1] :][:12])
-        length = tfrecord_format.record_length(header, offsets[-1])
+        length = tfrecord.record_length(header, offsets[-1])
         offsets.append(offsets[-1] + 16 + length)
     return offsets[:-1]
 
@@ -302,8 +309,8 @@ def offsets_in(content):
 def test_a_set_of_another_program_is_checked_without_sha256(tmp_path):
     for shard in (0, 1):
         records = [example(2 * shard, 1), example(2 * shard + 1, 2)]
-        content = b"".join(map(tfrecord_format.frame_record, records))
-        (tmp_path / tfrecord_format.shard_name("train", shard, 2)).write_bytes(content)
+        content = b"".join(map(tfrecord.frame_record, records))
+        (tmp_path / schema.shard_name("train", shard, 2)).write_bytes(content)
     indexing.make_if_missing(str(tmp_path))
     assert check(tmp_path) == []
     path = tmp_path / "train-00001-of-00002"

@@ -1,38 +1,7 @@
-"""The format of record sets: file names, features of an example, bytes of a record.
+"""Encodes and parses serialized `tf.train.Example`s without TensorFlow."""
 
-File names, feature keys and labels are those of the TPU ResNet scripts (tensorflow/tpu,
-`tools/datasets/imagenet_to_gcs.py`), so either side reads the other's record sets.
-Reading and writing need no TensorFlow.
-"""
-
-import mmap
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping
-
-import google_crc32c
-
-TRAIN = "train"
-VALIDATION = "validation"
-
-ENCODED = "image/encoded"  # Content of the JPEG file, bytes.
-HEIGHT = "image/height"
-WIDTH = "image/width"
-CHANNELS = "image/channels"
-COLORSPACE = "image/colorspace"
-FORMAT = "image/format"
-FILENAME = "image/filename"  # Without the folder.
-LABEL = "image/class/label"  # FIRST_LABEL + class index.
-SYNSET = "image/class/synset"  # Class name.
-
-# State of an unfinished conversion, in the root of the set; removed at the end.
-CONVERSION_FOLDER = ".conversion"
-
-FIRST_LABEL = 1  # As in the TPU scripts, where 0 is kept for "background".
-
-HEADER_BYTES = 12  # Length of the data and the length's checksum.
-FOOTER_BYTES = 4  # The data's checksum.
-_HEADER = struct.Struct("<QI")
-_U32 = struct.Struct("<I")
 
 # Wire types of protobuf; a field's tag is number << 3 | wire type.
 _VARINT = 0
@@ -41,60 +10,6 @@ _LENGTH_DELIMITED = 2
 _FIXED32 = 5
 
 Feature = list[memoryview] | list[int] | list[float]
-
-
-class CorruptRecord(ValueError):
-    """A record whose bytes are not those that were written.
-
-    Attributes:
-        offset: Byte offset of the record in its file.
-    """
-
-    def __init__(self, what: str, offset: int) -> None:
-        super().__init__(what)
-        self.offset = offset
-
-
-def shard_name(split: str, index: int, num_shards: int) -> str:
-    """Returns the name of a record file, such as `train-00000-of-01024`."""
-    return f"{split}-{index:05d}-of-{num_shards:05d}"
-
-
-def image_example(
-    encoded: bytes,
-    *,
-    height: int,
-    width: int,
-    label: int,
-    class_name: str,
-    filename: str,
-) -> bytes:
-    """Returns one labelled image as a serialized `tf.train.Example`.
-
-    As in the TPU scripts, channels and color space are 3 and RGB for gray images too,
-    because they describe the decoded image.
-
-    Args:
-        encoded: Content of a JPEG file.
-        height: Height of the image in pixels.
-        width: Width of the image in pixels.
-        label: `FIRST_LABEL` + class index.
-        class_name: Synset or name of the class folder.
-        filename: Name of the image's file without the folder.
-    """
-    return encode_example(
-        {
-            ENCODED: encoded,
-            HEIGHT: height,
-            WIDTH: width,
-            CHANNELS: 3,
-            COLORSPACE: b"RGB",
-            FORMAT: b"JPEG",
-            FILENAME: _file_system_bytes(filename),
-            LABEL: label,
-            SYNSET: _file_system_bytes(class_name),
-        }
-    )
 
 
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:
@@ -257,86 +172,6 @@ def _read_varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
     raise ValueError("a number has more than 64 bits")
 
 
-def frame_record(data: bytes) -> bytes:
-    """Returns `data` as one record of a TFRecord file.
-
-    The layout is u64 length, u32 checksum of the length's 8 bytes, data, u32 checksum
-    of the data, all little-endian.
-
-    Source: tensorflow/core/lib/io/record_writer.h.
-    """
-    length = struct.pack("<Q", len(data))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked_crc32c(length)),
-            data,
-            struct.pack("<I", masked_crc32c(data)),
-        )
-    )
-
-
-def read_record(data: bytes | memoryview | mmap.mmap, offset: int) -> memoryview:
-    """Returns the data of one record after a check of both checksums.
-
-    Args:
-        data: Content of a TFRecord file.
-        offset: Byte offset of the record in `data`.
-
-    Raises:
-        CorruptRecord: If a checksum doesn't match or the record is truncated.
-    """
-    view = memoryview(data)
-    length = record_length(view[offset : offset + HEADER_BYTES], offset)
-    begin = offset + HEADER_BYTES
-    end = begin + length
-    if end + FOOTER_BYTES > len(view):
-        raise CorruptRecord(
-            f"it is truncated: {len(view) - offset:,} of its"
-            f" {end + FOOTER_BYTES - offset:,} bytes are there",
-            offset,
-        )
-    content = view[begin:end]
-    if _U32.unpack_from(view, end)[0] != masked_crc32c(content):
-        raise CorruptRecord("the checksum of its data does not match", offset)
-    return content
-
-
-def record_length(header: bytes | memoryview, offset: int) -> int:
-    """Returns the length of a record's data in bytes after a check of its checksum.
-
-    Args:
-        header: First `HEADER_BYTES` bytes of the record.
-        offset: Byte offset of the record in its file, for the error.
-
-    Raises:
-        CorruptRecord: If the checksum doesn't match or the header is truncated.
-    """
-    if len(header) < HEADER_BYTES:
-        raise CorruptRecord(
-            f"it is truncated: {len(header)} of the {HEADER_BYTES} bytes of its header"
-            " are there",
-            offset,
-        )
-    length, checksum = _HEADER.unpack(header)
-    if checksum != masked_crc32c(header[:8]):
-        raise CorruptRecord("the checksum of its length does not match", offset)
-    return int(length)
-
-
-def masked_crc32c(data: bytes | memoryview) -> int:
-    """Returns the checksum that a TFRecord file stores for `data`.
-
-    It is CRC-32C, rotated right by 15 bits, plus a constant, modulo 2^32.
-
-    Source: tensorflow/core/lib/hash/crc32c.h (`Mask`).
-    """
-    # The library accepts only bytes; bytes(bytes) makes no copy.
-    crc = int(google_crc32c.value(bytes(data)))
-    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
-    return (rotated + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def _encode_feature(value: bytes | int) -> bytes:
     if isinstance(value, bytes):
         return _field(1, _field(1, value))  # bytes_list
@@ -357,8 +192,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     groups.append(value)
     return bytes(groups)
-
-
-def _file_system_bytes(name: str) -> bytes:
-    """Returns a file name's bytes as on disk, also if they aren't valid UTF-8."""
-    return name.encode("utf-8", "surrogateescape")
