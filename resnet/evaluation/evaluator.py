@@ -193,7 +193,7 @@ class Evaluator:
         )
         num_skipped = self._damaged.count(self._first, self._end)
         right, right_of_five, cross_entropy, count, num_skipped = (
-            self._communicator.sum(np.append(sums, num_skipped))
+            self._communicator.allreduce_sum(np.append(sums, num_skipped))
         )
         if count + num_skipped != self._share.num_examples_of_all or not count:
             if any(self._communicator.allgather(self._stop_requested())):

@@ -119,7 +119,7 @@ class RunLog:
             "input_wait_share": self.input_wait.report(self._communicator),
         }
         if config.on_bad_record == "skip":
-            (total,) = self._communicator.sum(np.array([self._num_skipped]))
+            (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))
             numbers["skipped_records"] = int(total)
             self._num_skipped = 0
         self._metrics.write("train", state.step, config.epoch(state.step), numbers)
