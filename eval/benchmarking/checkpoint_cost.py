@@ -20,7 +20,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie two folders u
 from data_prep import errors
 from resnet.config.resolve import resolve
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.recipes import imagenet
 from resnet.runtime import startup
 
@@ -29,7 +29,7 @@ ROUNDS = 10
 
 def main() -> None:
     """Measures, and prints what it finds."""
-    communicator = Communicator(Place())
+    communicator = Communicator(ProcessInfo())
     startup.start_tensorflow(communicator)
     import tensorflow as tf
 

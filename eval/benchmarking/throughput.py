@@ -15,7 +15,7 @@ from resnet import native
 from resnet.config.config import Config
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.hardware.placement import Place, Threads
+from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import flops
 from resnet.runtime import precision
 
@@ -97,7 +97,7 @@ def _work(
     if settings.infer:
         model, step = step_timing.evaluation_step(config)
         return model, step, flops.count_forward_pass(model)
-    alone = Communicator(Place())
+    alone = Communicator(ProcessInfo())
     model, step = step_timing.training_step(
         config, communicator if settings.average_gradients else alone
     )

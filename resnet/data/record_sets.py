@@ -8,7 +8,7 @@ from data_prep.errors import UserError
 from data_prep.records import indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 
 # The number of examples per rank may differ between nodes by this fraction of its mean:
 # the examples of a node with fewer examples are used more often.
@@ -17,7 +17,7 @@ _ADVICE = "launch/place_shards.py prints which shards belong on which node."
 
 
 def open_record_set(
-    data_dir: str, split_name: str, place: Place, communicator: Communicator
+    data_dir: str, split_name: str, process: ProcessInfo, communicator: Communicator
 ) -> RecordSet:
     """Returns the data set in a folder, and indexes one that another program wrote.
 
@@ -27,13 +27,13 @@ def open_record_set(
     Args:
         data_dir: The folder.
         split_name: The name of a split that the data set must have.
-        place: The place of this rank.
+        process: This rank and its place on the node.
         communicator: The communicator of the job's ranks.
 
     Raises:
         AgreedError: On all ranks, if the folder holds no such data set.
     """
-    for makes_index in (communicator.rank == 0, place.local_rank == 0):
+    for makes_index in (communicator.rank == 0, process.local_rank == 0):
         with communicator.collective_errors():
             if makes_index:
                 indexing.make_if_missing(data_dir, logging.info)

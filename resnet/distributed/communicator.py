@@ -17,7 +17,7 @@ import numpy as np
 from data_prep.errors import UserError
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.collectives import Collectives
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import client
 from resnet.watchdog.client import WatchdogClient
 
@@ -45,27 +45,27 @@ class Communicator:
         collectives: Collective operations on tensors inside the graph.
     """
 
-    def __init__(self, place: Place, mpi: Any = None) -> None:
+    def __init__(self, process: ProcessInfo, mpi: Any = None) -> None:
         """Makes the connection; callers use `connect`.
 
         Args:
-            place: This rank's place.
+            process: This rank and its place on the node.
             mpi: The module `mpi4py.MPI`, or None for a process that runs alone.
         """
-        self.rank = place.rank
-        self.num_ranks = place.num_ranks
+        self.rank = process.rank
+        self.num_ranks = process.num_ranks
         self._mpi = mpi
         self._world = mpi.COMM_WORLD if mpi else None
         self.collectives = Collectives()
         self._watchdog: WatchdogClient | None = None
 
     def start_watchdog(
-        self, place: Place, stall_seconds: float, model_dir: str | None = None
+        self, process: ProcessInfo, stall_seconds: float, model_dir: str | None = None
     ) -> None:
         """Starts the watchdog of this rank; a process that runs alone needs none.
 
         Args:
-            place: This rank's place.
+            process: This rank and its place on the node.
             stall_seconds: Seconds without progress after which a rank has stalled.
             model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
                 no file.
@@ -73,7 +73,7 @@ class Communicator:
         if self._world is None:
             return
         token = self.broadcast(client.new_token())
-        self._watchdog = WatchdogClient(place, token, stall_seconds, model_dir)
+        self._watchdog = WatchdogClient(process, token, stall_seconds, model_dir)
         listens = None
         if self.rank == 0:
             listens = platform.node(), client.own_addresses(), self._watchdog.port
@@ -234,21 +234,21 @@ class Communicator:
         sys.exit(exit_code)
 
 
-def connect(place: Place) -> Communicator:
+def connect(process: ProcessInfo) -> Communicator:
     """Returns this process's connection to the ranks that were started with it.
 
     Raises:
         UserError: If the launcher and the MPI library don't belong together.
     """
-    if place.num_ranks == 1:
-        return Communicator(place)
+    if process.num_ranks == 1:
+        return Communicator(process)
     mpi = importlib.import_module("mpi4py.MPI")
     seen = (mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
-    if seen != (place.rank, place.num_ranks):
+    if seen != (process.rank, process.num_ranks):
         library = mpi.Get_library_version().splitlines()[0].strip()
         raise UserError(
-            f"the launcher started this process as rank {place.rank} of"
-            f" {place.num_ranks}, but for the MPI library it is rank {seen[0]} of"
+            f"the launcher started this process as rank {process.rank} of"
+            f" {process.num_ranks}, but for the MPI library it is rank {seen[0]} of"
             f" {seen[1]} ({library}). Use the mpirun of that library."
         )
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
@@ -257,4 +257,4 @@ def connect(place: Place) -> Communicator:
             " Horovod need. Enable it as the library's manual says, or use a build of"
             " the library that has it."
         )
-    return Communicator(place, mpi)
+    return Communicator(process, mpi)

@@ -51,9 +51,6 @@ class ProcessInfo:
     num_local_ranks: int = 1
 
 
-Place = ProcessInfo
-
-
 @dataclass(frozen=True)
 class Threads:
     """The processors and threads of a rank.
@@ -225,6 +222,3 @@ def openmp_is_loaded(maps: Path = Path("/proc/self/maps")) -> bool:
         return "libiomp5" in maps.read_text()
     except OSError:
         return False
-
-
-find_place = find_process_info

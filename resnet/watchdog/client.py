@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import proc, scratch_dir
 from resnet.watchdog.messages import TOKEN_VARIABLE
 
@@ -33,12 +33,16 @@ class WatchdogClient:
     """The pipe to the watchdog of this rank. No call waits for it or fails with it."""
 
     def __init__(
-        self, place: Place, token: str, stall_seconds: float, model_dir: str | None
+        self,
+        process: ProcessInfo,
+        token: str,
+        stall_seconds: float,
+        model_dir: str | None,
     ) -> None:
         """Starts the watchdog.
 
         Args:
-            place: The rank and its place on the node.
+            process: The rank and its place on the node.
             token: A secret of this job, the same on all ranks.
             stall_seconds: Seconds without progress after which a rank has stalled
                 (`stalls.find_stall`).
@@ -49,8 +53,8 @@ class WatchdogClient:
             [
                 # No modules of the working folder or the environment.
                 *(sys.executable, "-I", "-S", "-c", _START, str(_REPOSITORY)),
-                f"--rank={place.rank}",
-                f"--num_ranks={place.num_ranks}",
+                f"--rank={process.rank}",
+                f"--num_ranks={process.num_ranks}",
                 f"--host={platform.node()}",
                 f"--pid={os.getpid()}",
                 f"--stall_seconds={stall_seconds}",

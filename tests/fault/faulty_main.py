@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resnet import resnet_main
-from resnet.hardware.placement import find_place
+from resnet.hardware.placement import find_process_info
 
 
 def raise_error(batch: Any) -> Any:
@@ -73,7 +73,7 @@ FAULTS = {
 def main() -> None:
     fault, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     del sys.argv[1:4]
-    if find_place(os.environ).rank == rank:
+    if find_process_info(os.environ).rank == rank:
         patch(FAULTS[fault], step)
     resnet_main.run()
 

@@ -19,7 +19,7 @@ import numpy as np
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.config.resolve import resolve
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.recipes import digits
 from resnet.runtime import program
 
@@ -174,7 +174,7 @@ def be_killed(state, communicator: Communicator, model_dir: Path) -> dict:
 SCENARIOS = {"save": save_some, "resume": resume, "killed": be_killed}
 
 
-def main(argv: list[str], place: Place, communicator: Communicator) -> None:
+def main(argv: list[str], place: ProcessInfo, communicator: Communicator) -> None:
     model_dir, output, scenario = Path(argv[1]), argv[2], argv[3]
     if scenario == "elsewhere":  # As on hosts that don't share a file system.
         model_dir, scenario = model_dir / f"rank{place.rank}", "resume"

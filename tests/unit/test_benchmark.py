@@ -23,7 +23,7 @@ from eval.benchmarking.report import cpu_name
 from eval.benchmarking.settings import Settings
 from resnet import models
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.models import flops
 
 PROGRAM = Path(eval.benchmark.__file__)
@@ -168,7 +168,7 @@ def test_steps_are_timed_behind_those_of_the_warm_up():
         return 0.5
 
     timing = step_timing.time_steps(
-        step, ((n, n) for n in range(99)), 3, 4, Communicator(Place())
+        step, ((n, n) for n in range(99)), 3, 4, Communicator(ProcessInfo())
     )
     assert calls == list(range(7))
     assert len(timing.seconds) == 4

@@ -16,11 +16,11 @@ from resnet.checkpoint import integrity, manager, step_dirs, tensors
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluator import Result
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
 from resnet.train_state import TrainState
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 
 
 class Evaluator:

@@ -8,7 +8,7 @@ import pytest
 from resnet.checkpoint import step_dirs
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime.preemption import Preempted
 
 
@@ -30,7 +30,7 @@ def has_ended() -> bool:
 
 def watch_of(model_dir: Path, minutes: float = 1.0, **more) -> CheckpointWatch:
     signals = more.pop("signals", Signals())
-    communicator = more.pop("communicator", Communicator(Place()))
+    communicator = more.pop("communicator", Communicator(ProcessInfo()))
     return CheckpointWatch(model_dir, minutes, communicator, signals, 0.01)
 
 
@@ -155,5 +155,5 @@ def test_other_ranks_follow_rank_0(tmp_path):
             return [(40, False, False, False), value]
 
     make(tmp_path, 10)
-    communicator = SecondOfTwo(Place(rank=1, num_ranks=2))
+    communicator = SecondOfTwo(ProcessInfo(rank=1, num_ranks=2))
     assert watch_of(tmp_path, communicator=communicator).next_step() == 40

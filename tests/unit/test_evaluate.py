@@ -19,10 +19,10 @@ from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator, Result, in_top
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from tests.unit.one_of_ranks import OneOfRanks
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 NUM_EXAMPLES = 11
 ALL_COUNTED = np.array([0, 0, 0, NUM_EXAMPLES, 0])  # As all ranks' sums.
 NUM_CLASSES = 8
@@ -243,7 +243,7 @@ def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
         def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
             return values - [0, 0, 0, 1, 0]
 
-    ours = evaluator(Loses(Place()))
+    ours = evaluator(Loses(ProcessInfo()))
     with pytest.raises(
         RuntimeError, match="all 11 examples once; it counted 10 and skipped 0"
     ):

@@ -19,11 +19,11 @@ from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime.preemption import Preempted
 from tests.unit.one_of_ranks import OneOfRanks
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 NUM_EXAMPLES = 11
 ALL_COUNTED = np.array([0, 0, 0, NUM_EXAMPLES, 0])  # As all ranks' sums.
 NUM_CLASSES = 8

@@ -20,13 +20,13 @@ RANK = """
 import mmap, os, sys, tempfile
 from resnet.watchdog import scratch_dir
 from resnet.watchdog.client import WatchdogClient
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
 os.chdir(model_dir)
 with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
     mapped = mmap.mmap(file.fileno(), 4096)
-place = Place(rank, 2, rank, 2)
+place = ProcessInfo(rank, 2, rank, 2)
 link = WatchdogClient(place, "secret", float(stall_seconds), model_dir)
 scratch_dir.make()
 tempfile.mkstemp()

@@ -14,11 +14,11 @@ from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import input_wait, jsonl
 from resnet.metrics.input_wait import InputWait
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 
 
 class Clock:
@@ -118,7 +118,7 @@ def test_the_rank_that_waits_most_is_named(step, warnings):
         def allgather(self, value: float) -> list[float]:
             return [0.0, value, 0.42, 0.1]
 
-    ranks = FourRanks(Place(1, 4, 1, 4))
+    ranks = FourRanks(ProcessInfo(1, 4, 1, 4))
     wait = InputWait()
     step(wait, 0, 1)
     step(wait, 1, 9)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from data_prep.errors import UserError
 from resnet.hardware import placement
-from resnet.hardware.placement import Place, Threads
+from resnet.hardware.placement import ProcessInfo, Threads
 
 HYDRA = {
     "PMI_RANK": "5",
@@ -28,24 +28,24 @@ SLURM_STEP = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
 }
-FIFTH_OF_EIGHT = Place(rank=5, num_ranks=8, local_rank=1, num_local_ranks=4)
+FIFTH_OF_EIGHT = ProcessInfo(rank=5, num_ranks=8, local_rank=1, num_local_ranks=4)
 
 
 @pytest.mark.parametrize(
     "environ", [HYDRA, OPEN_MPI, SLURM_STEP], ids=["Hydra", "Open MPI", "Slurm"]
 )
 def test_each_launcher_tells_the_place(environ):
-    assert placement.find_place({"PATH": "/bin", **environ}) == FIFTH_OF_EIGHT
+    assert placement.find_process_info({"PATH": "/bin", **environ}) == FIFTH_OF_EIGHT
 
 
 def test_without_a_launcher_a_process_is_alone():
-    assert placement.find_place({"PATH": "/bin"}) == Place(0, 1, 0, 1)
+    assert placement.find_process_info({"PATH": "/bin"}) == ProcessInfo(0, 1, 0, 1)
 
 
 def test_a_launcher_that_does_not_tell_the_place_is_refused():
     part = {name: HYDRA[name] for name in ("PMI_RANK", "PMI_SIZE")}
     with pytest.raises(UserError, match="PMI_RANK is set"):
-        placement.find_place(part)
+        placement.find_process_info(part)
 
 
 def test_a_batch_script_is_no_rank():
@@ -56,13 +56,13 @@ def test_a_batch_script_is_no_rank():
         "SLURM_NODEID": "0",
         "SLURM_TASKS_PER_NODE": "4(x2)",
     }
-    assert placement.find_place(environ) == Place()
+    assert placement.find_process_info(environ) == ProcessInfo()
 
 
 def test_hydra_under_slurm_is_hydra():
     # Its helper processes are tasks of Slurm, one a node.
     helper = {**SLURM_STEP, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
-    assert placement.find_place({**helper, **HYDRA}) == FIFTH_OF_EIGHT
+    assert placement.find_process_info({**helper, **HYDRA}) == FIFTH_OF_EIGHT
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_slurms_short_form_gives_the_tasks_of_each_node(tasks_per_node, counts):
             "SLURM_NODEID": str(node),
             "SLURM_STEP_TASKS_PER_NODE": tasks_per_node,
         }
-        assert placement.find_place(environ).num_local_ranks == count
+        assert placement.find_process_info(environ).num_local_ranks == count
 
 
 def describe_cpu(topology, cpu: int, socket: int, core: int) -> None:
@@ -123,7 +123,7 @@ def test_this_machines_processors_are_grouped_completely():
 def divided(num_ranks: int, cores) -> list[list[tuple[int, ...]]]:
     return [
         placement.cores_of_rank(
-            Place(rank, num_ranks, rank, num_ranks), [cores] * num_ranks
+            ProcessInfo(rank, num_ranks, rank, num_ranks), [cores] * num_ranks
         )
         for rank in range(num_ranks)
     ]
@@ -163,7 +163,7 @@ def test_two_ranks_of_a_node_with_two_sockets_get_one_each():
 def test_ranks_that_their_launcher_bound_keep_what_they_have():
     seen = [[(0,), (1,)], [(2,), (3,), (4,)]]
     for rank, own in enumerate(seen):
-        place = Place(rank, 2, rank, 2)
+        place = ProcessInfo(rank, 2, rank, 2)
         assert placement.cores_of_rank(place, seen) == own
 
 
@@ -248,7 +248,7 @@ def test_ranks_that_are_bound_to_the_same_socket_divide_it():
     cores_seen = [sockets[0], sockets[1], sockets[0], sockets[1]]
     own = [
         placement.cores_of_rank(
-            Place(local_rank=local_rank, num_local_ranks=4), cores_seen
+            ProcessInfo(local_rank=local_rank, num_local_ranks=4), cores_seen
         )
         for local_rank in range(4)
     ]

@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import precision
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.precise_bn import PreciseBN
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
 from resnet.runtime.preemption import Preempted
 from tests.unit.one_of_ranks import OneOfRanks
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 NUM_EXAMPLES = 12
 DECAY = 0.75
 EPSILON = 1e-5  # Of batch normalization.

@@ -13,7 +13,7 @@ from data_prep.records import indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedError, Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 
 NUM_RANKS = 4
 
@@ -32,7 +32,7 @@ class World:
         return gathered
 
 
-def on_all_ranks(call: Callable[[Communicator, Place], Any]) -> list[Any]:
+def on_all_ranks(call: Callable[[Communicator, ProcessInfo], Any]) -> list[Any]:
     """Returns what a function returns, or raises, on each of the ranks at once.
 
     Two ranks are on each node.
@@ -40,7 +40,7 @@ def on_all_ranks(call: Callable[[Communicator, Place], Any]) -> list[Any]:
     barrier, values = threading.Barrier(NUM_RANKS), [None] * NUM_RANKS
 
     def run(rank: int) -> Any:
-        place = Place(rank, NUM_RANKS, rank % 2, 2)
+        place = ProcessInfo(rank, NUM_RANKS, rank % 2, 2)
         communicator = Communicator(place)
         communicator._world = World(rank, barrier, values)
         try:
@@ -70,7 +70,7 @@ def test_all_ranks_open_the_set(record_set):
 
 
 def test_what_one_rank_does_not_see_is_an_error_of_all(record_set):
-    def open_on_one(communicator: Communicator, place: Place) -> RecordSet:
+    def open_on_one(communicator: Communicator, place: ProcessInfo) -> RecordSet:
         folder = record_set.records_dir if communicator.rank == 2 else "/nowhere"
         return record_sets.open_record_set(str(folder), "train", place, communicator)
 
@@ -91,7 +91,7 @@ def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
         lambda data_dir, report: makers.append(ranks.rank),
     )
 
-    def open_set(communicator: Communicator, place: Place) -> RecordSet:
+    def open_set(communicator: Communicator, place: ProcessInfo) -> RecordSet:
         ranks.rank = communicator.rank
         folder = str(record_set.records_dir)
         return record_sets.open_record_set(folder, "train", place, communicator)

@@ -9,7 +9,7 @@ from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.distributed.gradient_exchange import GradientExchange
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 
@@ -18,7 +18,7 @@ class Ranks(Communicator):
     """One rank, and what the others would say."""
 
     def __init__(self, others) -> None:
-        super().__init__(Place(0, 1 + len(others), 0, 1))
+        super().__init__(ProcessInfo(0, 1 + len(others), 0, 1))
         self._others = others
 
     def allgather(self, value):
@@ -100,7 +100,7 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
 
 
 def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
-    alone = Communicator(Place())
+    alone = Communicator(ProcessInfo())
     train_step = TrainStep(
         state,
         state.config.phases[0],

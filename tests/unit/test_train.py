@@ -21,13 +21,13 @@ from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation import evaluations
 from resnet.evaluation.evaluator import Result
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl, log
 from resnet.runtime.preemption import Preempted
 from resnet.train_state import TrainState
 from tests import smallest
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")
 SETTINGS = {

@@ -20,7 +20,7 @@ from resnet.config.schedules import Schedule
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
 from tests import smallest
@@ -115,7 +115,7 @@ def run(numbered_set) -> Callable[..., None]:
         assert [phase.num_steps for phase in config.phases] == [3, 3]
         save_config(config)
         signals = None if leave_after is None else LeaveAfter(leave_after)
-        shard, alone = ExampleShard(records, 0, 1, 13), Communicator(Place())
+        shard, alone = ExampleShard(records, 0, 1, 13), Communicator(ProcessInfo())
         train.train_and_evaluate(config, shard, None, alone, 1, signals)  # type: ignore[arg-type]
 
     return run

@@ -14,12 +14,12 @@ from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import versions
 from resnet.train_state import TrainState
 from tests.unit.changed_settings import changed
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 FALLING = Schedule(init_value=0.0, peak_value=0.1, decay_end=9)
 PHASES = (
     Phase(name="first", num_steps=4, schedule=FALLING, weight_decay=0.5),

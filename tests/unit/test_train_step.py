@@ -12,12 +12,12 @@ from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.gradient_exchange import GradientExchange, nan_unless_finite
-from resnet.hardware.placement import Place
+from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import StepResult, TrainStep
 from tests.unit.changed_settings import changed
 
-ALONE = Communicator(Place())
+ALONE = Communicator(ProcessInfo())
 SETTINGS = StepSettings(
     learning_rate=0.1, momentum=0.9, lookahead=0.9, weight_decay=0.01
 )
