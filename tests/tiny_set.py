@@ -11,7 +11,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def make(folder: Path) -> None:
-    """Draws pictures of 3 classes into `raw`, 24 and 11, and converts them.
+    """Draws images of 3 classes into `raw`, 24 and 11, and converts them.
 
     Args:
         folder: Gets `raw` and `records`.

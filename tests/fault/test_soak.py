@@ -36,12 +36,12 @@ FLAGS = (
 @pytest.fixture
 def records(tmp_path):
     """The digits of the demo."""
-    pictures, records = tmp_path / "pictures", tmp_path / "records"
+    images, records = tmp_path / "images", tmp_path / "records"
     for program, *flags in (
-        ("data_prep/digits.py", f"--digits_dir={pictures}"),
+        ("data_prep/digits.py", f"--digits_dir={images}"),
         (
             "data_prep/imagenet_to_tfrecords.py",
-            f"--raw_data_dir={pictures}",
+            f"--raw_data_dir={images}",
             f"--local_scratch_dir={records}",
         ),
     ):

@@ -21,7 +21,7 @@ from resnet.config.resolve import resolve
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.recipes import digits
-from resnet.runtime import program
+from resnet.runtime import program, startup
 
 NAME = "residual/stem/kernel"
 NUM_VALUES = 100_000
@@ -178,7 +178,7 @@ def main(argv: list[str], place: ProcessInfo, communicator: Communicator) -> Non
     model_dir, output, scenario = Path(argv[1]), argv[2], argv[3]
     if scenario == "elsewhere":  # As on hosts that don't share a file system.
         model_dir, scenario = model_dir / f"rank{place.rank}", "resume"
-    program.start_tensorflow(communicator)
+    startup.start_tensorflow(communicator)
     state = make_state(model_dir)
     found = SCENARIOS[scenario](state, communicator, model_dir)
     Path(f"{output}-{place.rank}.json").write_text(json.dumps(found))

@@ -1,4 +1,4 @@
-"""A program of the tests: has TensorFlow Datasets prepare a tiny set of pictures.
+"""A program of the tests: has TensorFlow Datasets prepare a tiny set of images.
 
 prepare_tfds.py RAW DATA_DIR FORMAT
 
@@ -18,7 +18,7 @@ CLASSES = sorted(folder.name for folder in (Path(RAW) / "train").iterdir())
 
 
 class TinyPictures(tfds.core.GeneratorBasedBuilder):
-    """The pictures of RAW."""
+    """The images of RAW."""
 
     VERSION = tfds.core.Version("1.0.0")
     pkg_dir_path = Path(__file__).parent  # Else looked for as that of an installed one.

@@ -13,7 +13,7 @@ from resnet import resnet_main
 from resnet.checkpoint import tensors
 from tests import smallest
 
-# One epoch of the 24 pictures each: 4 steps.
+# One epoch of the 24 images each: 4 steps.
 RECIPE = {
     "based_on": "digits",
     "name": "two_phases",

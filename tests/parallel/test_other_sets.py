@@ -81,7 +81,7 @@ def test_a_set_that_the_tpu_scripts_wrote(
 
 
 def write_as_the_tpu_scripts(records: Path, data_dir: Path) -> None:
-    """Writes the pictures of `records` into two files a split, without a manifest."""
+    """Writes the images of `records` into two files a split, without a manifest."""
     for split in ("train", "validation"):
         (data_dir / split).mkdir(parents=True)
         raw = sorted((records.parent / "raw" / split).glob("*/*.jpg"))

@@ -79,9 +79,9 @@ def jpeg() -> bytes:
     return file.getvalue()
 
 
-def record(picture: bytes, label: int = 1) -> bytes:
+def record(image: bytes, label: int = 1) -> bytes:
     return tfrecord.frame_record(
-        tf_example.encode_example({schema.ENCODED: picture, schema.LABEL: label})
+        tf_example.encode_example({schema.ENCODED: image, schema.LABEL: label})
     )
 
 

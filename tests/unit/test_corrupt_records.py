@@ -36,10 +36,10 @@ def encoded(image_format: str) -> bytes:
     return file.getvalue()
 
 
-def example(picture: bytes = b"", label: int = 1) -> bytes:
+def example(image: bytes = b"", label: int = 1) -> bytes:
     return tf_example.encode_example(
         {
-            schema.ENCODED: picture or encoded("JPEG"),
+            schema.ENCODED: image or encoded("JPEG"),
             schema.LABEL: label,
         }
     )

@@ -17,12 +17,12 @@ from resnet.data.record_files import RecordFiles
 from tests.unit.changed_settings import changed
 
 NUM_PICTURES = 9
-SIDE = 300  # 270,000 bytes: three pictures are less than a megabyte, four more.
+SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write_tiny_set) -> pathlib.Path:
-    """A set of noisy pictures with halved colours, in two files; not to be changed."""
+    """A set of noisy images with halved colours, in two files; not to be changed."""
     generator = np.random.default_rng(0)
     pictures = []
     for _ in range(NUM_PICTURES):
@@ -74,18 +74,18 @@ def arrays(dataset: tf.data.Dataset) -> list[Batch]:
 
 
 def num_bytes_of(cache: DecodedCache) -> int:
-    """Bytes of the pictures that are really there."""
+    """Bytes of the images that are really there."""
     _, pictures = cache._images.export()
     return sum(len(picture) for picture in pictures.numpy())
 
 
 @pytest.fixture(scope="module")
 def expected(folder, config) -> list[Batch]:
-    """The batches without room for any picture."""
+    """The batches without room for any image."""
     return arrays(train_batches(open_train(folder), config, DecodedCache(0)))
 
 
-# Room for three, seven and all of the nine pictures.
+# Room for three, seven and all of the nine images.
 @pytest.mark.parametrize(("megabytes", "num_kept"), [(1, 3), (2, 7), (100, 9)])
 def test_the_network_sees_the_same_with_a_cache_of_any_size(
     folder, config, expected, megabytes, num_kept
@@ -97,7 +97,7 @@ def test_the_network_sees_the_same_with_a_cache_of_any_size(
         for values, other_values in zip(batch, other, strict=True):
             np.testing.assert_array_equal(values, other_values)
     assert num_bytes_of(cache) <= megabytes * 10**6
-    # Two threads that load the same picture at the same time count it twice.
+    # Two threads that load the same image at the same time count it twice.
     assert num_kept - 2 <= int(cache._images.size()) <= num_kept
 
 
@@ -109,7 +109,7 @@ def test_what_is_in_the_cache_is_not_read_again(folder, config, expected, tmp_pa
         DecodedCache(100),
     )
     batches = dataset.as_numpy_iterator()
-    # The first epoch and what is fetched in advance: two batches, and some pictures.
+    # The first epoch and what is fetched in advance: two batches, and some images.
     ours = [Batch(*next(batches)) for _ in range(5)]
     for path in (tmp_path / "own" / "train").iterdir():
         path.write_bytes(b"")  # The file itself: it may still be open.
@@ -121,7 +121,7 @@ def test_what_is_in_the_cache_is_not_read_again(folder, config, expected, tmp_pa
 
 
 def test_room_is_never_exceeded_however_many_threads_look_at_once():
-    # Each thread brings another picture, of 100,000 bytes and some; nine have room.
+    # Each thread brings another image, of 100,000 bytes and some; nine have room.
     for _ in range(5):
         cache = DecodedCache(1)
 

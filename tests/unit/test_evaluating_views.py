@@ -187,7 +187,7 @@ def test_the_ranks_together_count_each_example_once(
 def test_the_batch_size_is_of_images_that_the_network_sees(
     evaluator, views, num_batches
 ):
-    # 10, 5, 2 and 1 pictures a batch.
+    # 10, 5, 2 and 1 images a batch.
     assert evaluator(ALONE, views, 10).num_batches == num_batches
 
 

@@ -22,7 +22,7 @@ def noise(height: int, width: int) -> np.ndarray:
 
 @pytest.fixture(params=[True, False], ids=["compiled", "stock ops"])
 def _ops(request, monkeypatch):
-    """Has the picture resized by each op."""
+    """Has the image resized by each op."""
     if not request.param:
         monkeypatch.setattr(native, "ops", lambda: None)
 
@@ -31,9 +31,9 @@ def _ops(request, monkeypatch):
 @pytest.mark.parametrize(("height", "width"), [(40, 57), (57, 40), (40, 40)])
 def test_they_are_the_corners_and_the_middle(height, width):
     # The shorter side becomes 32 / 0.8 = 40: it stays.
-    picture = noise(height, width)
-    ours = preprocessing.five_crops(tf.constant(picture), SIZE, 0.8)
-    normalized = (picture - MEAN) / STDDEV
+    image = noise(height, width)
+    ours = preprocessing.five_crops(tf.constant(image), SIZE, 0.8)
+    normalized = (image - MEAN) / STDDEV
     bottom, right = height - SIZE, width - SIZE
     middle = (bottom + 1) // 2, (right + 1) // 2
     corners = [(0, 0), (0, right), (bottom, 0), (bottom, right)]
@@ -46,9 +46,9 @@ def test_they_are_the_corners_and_the_middle(height, width):
 @pytest.mark.parametrize("fraction", [0.5, 0.875, 1.0])
 @pytest.mark.parametrize(("height", "width"), [(33, 90), (200, 47), (20, 20)])
 def test_the_last_one_is_the_middle_that_evaluation_sees(height, width, fraction):
-    picture = tf.constant(noise(height, width))
-    middle = preprocessing.eval_image(picture, SIZE, fraction, "resize_then_crop")
-    five = preprocessing.five_crops(picture, SIZE, fraction)
+    image = tf.constant(noise(height, width))
+    middle = preprocessing.eval_image(image, SIZE, fraction, "resize_then_crop")
+    five = preprocessing.five_crops(image, SIZE, fraction)
     np.testing.assert_array_equal(five[4], middle)
 
 
@@ -58,13 +58,13 @@ def test_a_square_that_is_not_cut_has_five_equal_ones():
         np.testing.assert_array_equal(crop, five[0])
 
 
-def test_a_jpeg_in_a_dataset_gives_those_of_its_decoded_picture():
+def test_a_jpeg_in_a_dataset_gives_those_of_its_decoded_image():
     file = io.BytesIO()
     Image.fromarray(noise(50, 70)).save(file, "JPEG")
     encoded = file.getvalue()
 
-    def crops(picture: tf.Tensor) -> tf.Tensor:
-        return preprocessing.five_crops(picture, SIZE, 0.875)
+    def crops(image: tf.Tensor) -> tf.Tensor:
+        return preprocessing.five_crops(image, SIZE, 0.875)
 
     ours = tf.data.Dataset.from_tensors(encoded).map(crops).get_single_element()
     assert ours.shape == (5, SIZE, SIZE, 3)

@@ -16,7 +16,7 @@ from resnet.data import batches, example_order, input_pipeline, record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
-from tests.unit.seen_pictures import pixels
+from tests.unit.seen_images import pixels
 
 NUM_EXAMPLES = 13
 BATCH = 12

@@ -207,7 +207,7 @@ def test_an_example_is_augmented_otherwise_in_each_epoch(records, config):
 
 
 def test_examples_of_one_epoch_are_augmented_independently(records, config):
-    # A shift shows in where zeros have moved in, whatever the picture.
+    # A shift shows in where zeros have moved in, whatever the image.
     ours = train(records, config, augmentation="random_shift", train_steps=2)
     images = np.concatenate([batch.images for batch in ours])
     masks = {np.any(image != 0, axis=-1).tobytes() for image in images}
@@ -318,7 +318,7 @@ def test_png_pictures_are_read_too_also_grey_ones(tmp_path, config, write_tiny_s
     (evaluated,) = evaluate(records, config, 0, 3, batch_size=3)
     for batch in (trained, evaluated):
         assert sorted(batch.labels) == [0, 1, 2]
-        # A PNG is exact, and at its own size a picture isn't resized; float32.
+        # A PNG is exact, and at its own size a image isn't resized; float32.
         np.testing.assert_allclose(
             batch.images, expected[batch.labels], rtol=0, atol=1e-5
         )

@@ -51,7 +51,7 @@ def test_mixup_takes_a_share_of_each_and_the_rest_of_its_partner():
 
 
 def boxes_in(mixed: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """Returns top, left, height and width of each box of zeros in pictures of ones."""
+    """Returns top, left, height and width of each box of zeros in images of ones."""
     found = []
     for image in mixed:
         is_box = image[..., 0] == 0

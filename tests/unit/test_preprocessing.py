@@ -7,7 +7,7 @@ from PIL import Image
 
 from resnet.augmentation import preprocessing
 from resnet.augmentation.names import AUGMENTATIONS, EVAL_CROPS
-from tests.unit.seen_pictures import (
+from tests.unit.seen_images import (
     assert_shows,
     decoded,
     evaluated,
@@ -281,7 +281,7 @@ def test_a_picture_without_a_possible_crop_is_cropped_in_its_centre(windows):
 
 
 def window_of(height: int, width: int, numbers: tf.Tensor) -> tuple[int, int, int, int]:
-    """The one window that February 2018 tries: all of the picture where it fails."""
+    """The one window that February 2018 tries: all of the image where it fails."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         (height, width, 3),
         [[[0.0, 0.0, 1.0, 1.0]]],
@@ -348,7 +348,7 @@ def test_february_2018_finds_nothing_in_a_row_of_pixels(height, width, new_width
 COLOURS = [
     {"subsampling": 0},
     {"subsampling": 1},  # Colours halved across, as a camera writes them.
-    {"subsampling": 2},  # And down too: most pictures.
+    {"subsampling": 2},  # And down too: most images.
     {"subsampling": 2, "progressive": True, "quality": 80},
 ]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
 from resnet.augmentation import preprocessing, random_augment
-from tests.unit.seen_pictures import jpeg, noise, pixels, seed
+from tests.unit.seen_images import jpeg, noise, pixels, seed
 
 GREY = (128, 128, 128)
 AFFINE = Image.Transform.AFFINE

@@ -1,11 +1,11 @@
-"""The random parts of a picture: how small they are, and those of one size."""
+"""The random parts of a image: how small they are, and those of one size."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from resnet.augmentation import preprocessing
-from tests.unit.seen_pictures import (
+from tests.unit.seen_images import (
     decoded,
     jpeg,
     noise,

@@ -102,7 +102,7 @@ NAMES = st.text(max_size=20).filter(lambda name: name not in (IMAGE, LABEL))
 
 @st.composite
 def labelled(draw) -> tuple[bytes, bytes, int]:
-    """A serialized example with its picture and its label."""
+    """A serialized example with its image and its label."""
     image, label = draw(st.binary(max_size=400)), draw(INTS)
     features = draw(st.dictionaries(NAMES, VALUES, max_size=4))
     features[IMAGE] = bytes_feature(image)
@@ -143,7 +143,7 @@ ONE_IMAGE, ONE_LABEL = bytes_feature(b"image"), int_feature(7)
         [(IMAGE[:-1], ONE_IMAGE), (LABEL, ONE_LABEL)],
     ],
 )
-def test_a_record_without_one_picture_and_one_label_is_an_error(
+def test_a_record_without_one_image_and_one_label_is_an_error(
     folder, compiled, stock, features
 ):
     path = write_records(folder, [example([]), example(features)])

@@ -239,7 +239,7 @@ def test_goyals_run_has_their_numbers():
     assert config.momentum_correction
 
 
-def test_the_small_recipes_are_for_small_pictures():
+def test_the_small_recipes_are_for_small_images():
     found = {
         name: (registry.get(name).model, registry.get(name).image_size)
         for name in ("imagenette", "cifar10", "digits")

@@ -16,14 +16,14 @@ CLASSES = ("ant", "bee", "cat")
 SHARD_SIZES = (5, 4, 4)
 
 
-def picture(index: int) -> bytes:
+def image(index: int) -> bytes:
     """Example i is of class i % 3 and has i + 1 rows."""
     file = io.BytesIO()
     Image.new("RGB", (8, index + 1), (index, 0, 0)).save(file, "JPEG")
     return file.getvalue()
 
 
-PICTURES = [picture(index) for index in range(13)]
+PICTURES = [image(index) for index in range(13)]
 LABELS = [index % 3 for index in range(13)]
 
 

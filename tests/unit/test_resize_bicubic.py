@@ -76,7 +76,7 @@ def assert_resized_alike(image: np.ndarray, size: tuple[int, int]) -> None:
     new_width=SIDES,
     seed=st.integers(0, 2**32),
 )
-def test_a_picture_is_resized_as_by_the_formula_and_as_by_stock_ops(
+def test_a_image_is_resized_as_by_the_formula_and_as_by_stock_ops(
     height, width, new_height, new_width, seed
 ):
     assert_resized_alike(noise(height, width, seed), (new_height, new_width))
@@ -94,7 +94,7 @@ def test_a_picture_is_resized_as_by_the_formula_and_as_by_stock_ops(
         ((100, 60), (1, 1)),
     ],
 )
-def test_pictures_of_extreme_and_of_usual_sizes_are_resized_alike(old, new):
+def test_images_of_extreme_and_of_usual_sizes_are_resized_alike(old, new):
     assert_resized_alike(noise(*old), new)
 
 
@@ -110,7 +110,7 @@ def test_black_and_white_stay_black_and_white_at_any_size():
     height=SIDES, width=SIDES, new_height=SIDES, new_width=SIDES, seed=st.integers(0, 9)
 )
 @settings(deadline=None, max_examples=30)
-def test_a_mirrored_picture_is_exactly_the_reverse(
+def test_a_mirrored_image_is_exactly_the_reverse(
     height, width, new_height, new_width, seed
 ):
     image, size = noise(height, width, seed), (new_height, new_width)
@@ -130,6 +130,6 @@ def test_a_mirrored_picture_is_exactly_the_reverse(
         ((5, 5, 3), (4, 4, 4), "two numbers above 0"),
     ],
 )
-def test_what_is_no_picture_and_no_size_is_refused(shape, size, words):
+def test_what_is_no_image_and_no_size_is_refused(shape, size, words):
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
         resize(np.zeros(shape, np.uint8), size)

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def validation_set(tmp_path_factory, write_tiny_set) -> Path:
-    """A set of validation pictures alone."""
+    """A set of validation images alone."""
     folder = tmp_path_factory.mktemp("records")
     file = io.BytesIO()
     Image.new("RGB", (40, 40)).save(file, "JPEG")

@@ -28,7 +28,7 @@ def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 def converted(folder: Path) -> Path:
-    """Returns the records of a folder's pictures."""
+    """Returns the records of a folder's images."""
     job = run(
         "data_prep/imagenet_to_tfrecords.py",
         f"--raw_data_dir={folder / 'raw'}",

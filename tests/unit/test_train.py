@@ -52,18 +52,18 @@ def config(make_config) -> Config:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
-    """Noisy pictures, each brighter in the channel of its class, in two files."""
+    """Noisy images, each brighter in the channel of its class, in two files."""
     generator = np.random.default_rng(0)
-    pictures = []
+    images = []
     labels = [index % len(CLASSES) for index in range(NUM_EXAMPLES)]
     for label in labels:
         pixels = generator.integers(0, 150, (32, 32, 3))
         pixels[..., label] += 100
         file = io.BytesIO()
         Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG")
-        pictures.append(file.getvalue())
+        images.append(file.getvalue())
     folder = tmp_path_factory.mktemp("records")
-    write_tiny_set(folder, pictures, labels, CLASSES, [4, 8])
+    write_tiny_set(folder, images, labels, CLASSES, [4, 8])
     return record_files.open_split(manifest.load(str(folder), "train"), "train")
 
 

@@ -10,6 +10,7 @@ from resnet import train_state
 from resnet.checkpoint import restore
 from resnet.checkpoint import tensors as checkpoints
 from resnet.checkpoint.step_dirs import of_step
+from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
@@ -106,7 +107,7 @@ def test_the_penalty_is_that_of_the_phase_of_the_last_step(of_phases):
     ],
 )
 def test_the_average_forgets_its_beginning_soon(config, most, step, decay):
-    ours = train_state.ema_decay(changed(config, ema_decay=most), step)
+    ours = step_settings.ema_decay(changed(config, ema_decay=most), step)
     assert ours == pytest.approx(decay, rel=1e-15)
 
 
@@ -114,8 +115,8 @@ def test_a_run_that_begins_with_a_later_phase_forgets_its_beginning_too(of_phase
     settings = {"ema_decay": 0.999, "first_phase": PHASES[1].name}
     later = changed(of_phases, **settings)
     first = PHASES[0].num_steps
-    assert train_state.ema_decay(later, first) == 0.1
-    assert train_state.ema_decay(later, first + 1) == 2 / 11
+    assert step_settings.ema_decay(later, first) == 0.1
+    assert step_settings.ema_decay(later, first + 1) == 2 / 11
 
 
 def test_the_average_begins_with_the_weights(config):

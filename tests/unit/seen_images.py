@@ -1,4 +1,4 @@
-"""Pictures whose pixels tell where they were, for the tests of preprocessing."""
+"""Images whose pixels tell where they were, for the tests of preprocessing."""
 
 import io
 
@@ -63,7 +63,7 @@ def assert_shows(image: tf.Tensor, top: int, left: int, side: int) -> None:
 
 
 def resized_by_tensorflow_1(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The published kernel on the whole of a picture; not normalized."""
+    """The published kernel on the whole of a image; not normalized."""
     return tf.raw_ops.ResizeBicubic(
         images=pixels[np.newaxis],
         size=(height, width),

@@ -10,10 +10,10 @@ from resnet.metrics import figure_file
     [(".png", b"\x89PNG\r\n"), (".svg", b"<?xml"), (".pdf", b"%PDF-")],
 )
 def test_the_suffix_says_the_format(tmp_path, suffix, begin):
-    picture = tmp_path / "new folder" / f"one{suffix}"
-    figure_file.write(Figure(), picture, "--picture")
-    assert picture.read_bytes().startswith(begin)
-    assert list(picture.parent.iterdir()) == [picture]
+    image = tmp_path / "new folder" / f"one{suffix}"
+    figure_file.write(Figure(), image, "--picture")
+    assert image.read_bytes().startswith(begin)
+    assert list(image.parent.iterdir()) == [image]
 
 
 @pytest.mark.parametrize("name", ["one.doc", "one", "one.PNG", ".png"])

@@ -88,7 +88,7 @@ def test_logits_that_are_all_no_numbers_are_all_wrong():
 
 @pytest.fixture(scope="module")
 def pictures() -> list[bytes]:
-    """Pictures of 32 x 32, example i of class 3 * i % 8."""
+    """Images of 32 x 32, example i of class 3 * i % 8."""
     generator = np.random.default_rng(0)
     encoded = []
     for _ in range(NUM_EXAMPLES):
