@@ -1,5 +1,6 @@
-"""Which checkpoints of a run are evaluated. Needs no TensorFlow."""
+"""Chooses the checkpoints of a run to evaluate. Does not import TensorFlow."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.errors import UserError
@@ -11,10 +12,10 @@ Requested = str | list[int]
 
 
 def parse(value: str) -> Requested:
-    """Returns one of `NAMES`, or the steps that --checkpoints names.
+    """Returns the value of --checkpoints: one of `NAMES`, or a sorted list of steps.
 
     Raises:
-        UserError: If it is none of these.
+        UserError: If the value is neither of them.
     """
     if value in NAMES:
         return value
@@ -28,18 +29,20 @@ def parse(value: str) -> Requested:
 
 
 def choose(requested: Requested, model_dir: Path) -> list[int]:
-    """Returns the steps to evaluate, the earliest first.
+    """Returns the steps of the checkpoints to evaluate, in ascending order.
 
     Args:
-        requested: What `parse` returns.
-        model_dir: Folder of the run.
+        requested: The value that `parse` returned.
+        model_dir: The folder of the run.
 
     Raises:
-        UserError: If there is no checkpoint, or not one that was asked for.
+        UserError: If the run has no checkpoint, or lacks a requested one.
     """
     saved = step_dirs.saved_steps(model_dir)
     if not saved:
-        raise UserError(f"expected a checkpoint in {model_dir}; there is none yet")
+        raise UserError(
+            f"no checkpoint has been saved in {model_dir} yet; start training first."
+        )
     if requested == "latest":
         return saved[-1:]
     if requested == "all":
@@ -48,22 +51,26 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
         ends = sorted(retention.phase_ends(model_dir))
         if not ends:
             raise UserError(
-                f"expected a checkpoint in {model_dir} that ends a phase of the recipe;"
-                " there is none yet. Name a step."
+                f"no saved checkpoint in {model_dir} ends a phase of the recipe. Pass"
+                f" steps to --checkpoints; it has {_describe(saved)}."
             )
         return ends
     if requested == "best":
         best = retention.best_step(model_dir)
         if best is None:
             raise UserError(
-                f"expected a checkpoint in {model_dir} that training evaluated; none"
-                " of them was. Name a step."
+                f"training has evaluated no saved checkpoint in {model_dir}. Pass steps"
+                f" to --checkpoints; it has {_describe(saved)}."
             )
         return [best]
     steps = [int(step) for step in requested]
     if missing := sorted(set(steps) - set(saved)):
         raise UserError(
-            f"expected a checkpoint of step {missing[0]} in {model_dir}; there are"
-            f" those of {', '.join(map(str, saved))}"
+            f"no checkpoint of step {missing[0]} is saved in {model_dir}; it has"
+            f" {_describe(saved)}."
         )
     return steps
+
+
+def _describe(steps: Sequence[int]) -> str:
+    return f"those of steps {', '.join(map(str, steps))}"

@@ -1,4 +1,4 @@
-"""Evaluates checkpoints of a run on all ranks: each, their mean, or their ensemble."""
+"""Evaluates checkpoints on all ranks: single ones, their mean, or their ensemble."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,11 +25,11 @@ from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.train_state import TrainState
 
-_REPORTS = 10  # Lines of progress in one evaluation.
+_REPORTS = 10  # Lines of progress per evaluation.
 
 
 class CheckpointEvaluation:
-    """The network of a run, which takes one checkpoint after the other."""
+    """Loads checkpoints into the network of a run and reports their evaluations."""
 
     def __init__(
         self,
@@ -41,16 +41,17 @@ class CheckpointEvaluation:
         report: EvaluationReport,
         communicator: Communicator,
     ) -> None:
-        """Begins before the first checkpoint.
+        """Prepares the evaluation; no checkpoint is loaded yet.
 
         Args:
-            model_dir: Folder of the run; rank 0 reads it.
-            state: Of the run: what the evaluator's network belongs to.
-            evaluator: Evaluates it.
-            precise_bn: Recomputes the statistics of batch normalization first, if any.
-            weights: Names of `evaluated_weights` to evaluate.
-            report: Tells the results.
-            communicator: The ranks.
+            model_dir: The folder of the run, which only rank 0 reads.
+            state: The state that the checkpoints are loaded into.
+            evaluator: The evaluator of the network of `state`.
+            precise_bn: The recomputation of the statistics of batch normalization
+                before each evaluation; None for the saved statistics.
+            weights: The names of the weights to evaluate, as in `evaluated_weights`.
+            report: The report that each result is added to.
+            communicator: The ranks that evaluate together.
         """
         self._model_dir = model_dir
         self._state = state
@@ -59,70 +60,73 @@ class CheckpointEvaluation:
         self._weights = weights
         self._report = report
         self._communicator = communicator
-        self._metadata: dict[str, Any] = {}  # Of the checkpoint that was taken.
+        self._metadata: dict[str, Any] = {}  # Of the loaded checkpoint.
 
     def newest(self) -> None:
-        """Evaluates the newest checkpoint that is whole.
+        """Evaluates the newest checkpoint that is intact.
 
         Raises:
-            AgreedError: On all ranks, if there is none.
+            AgreedError: On all ranks, if the run has no intact checkpoint.
         """
-        self._take("the newest checkpoint", self._load_newest)
+        self._load_on_all_ranks("the newest checkpoint", self._load_newest)
         self._evaluate([self._state.step])
 
     def each_of(self, steps: Sequence[int]) -> None:
-        """Evaluates the checkpoints of some steps, one by one.
+        """Evaluates the checkpoints of the given steps, one by one.
 
         Raises:
-            AgreedError: On all ranks, if one isn't there or isn't whole.
+            AgreedError: On all ranks, if a checkpoint is missing or corrupt.
         """
         for step in steps:
-            self._take_step(step)
+            self._load_step(step)
             self._evaluate([step])
 
     def mean_weights_of(self, steps: Sequence[int]) -> None:
-        """Evaluates the network whose weights are the mean of those of some steps."""
+        """Evaluates the mean of the weights of the checkpoints of the given steps."""
 
         def load() -> Checkpoint:
             return weight_averaging.mean_of_weights(
                 tensors.load(self._model_dir, step) for step in steps
             )
 
-        self._take("the checkpoints", load)
+        self._load_on_all_ranks("the checkpoints", load)
         self._evaluate(steps, "weights")
 
     def mean_predictions_of(self, steps: Sequence[int]) -> None:
-        """Evaluates the mean of what the networks of some steps say, as probabilities.
+        """Evaluates the ensemble of the checkpoints of the given steps.
 
-        Each is evaluated once; what they say is kept in memory.
+        Its predictions are the mean of the checkpoints' class probabilities. Each
+        checkpoint is evaluated once, and the sum of the predictions is kept in memory.
         """
         ensembles = {name: self._evaluator.new_ensemble() for name in self._weights}
         for step in steps:
-            self._take_step(step)
+            self._load_step(step)
             for name in self._weights_in_turn():
                 self._evaluator.add_to(
                     ensembles[name], self._state.weight_penalty(), self._log_progress
                 )
         for name, ensemble in ensembles.items():
             result = self._evaluator.evaluate_ensemble(ensemble)
-            self._tell(Evaluated(steps, name, "predictions"), result)
+            self._add_to_report(Evaluated(steps, name, "predictions"), result)
 
-    def all_that_come(self, watch: CheckpointWatch) -> None:
-        """Evaluates each checkpoint as it appears, up to the run's last one."""
+    def each_from(self, watch: CheckpointWatch) -> None:
+        """Evaluates each checkpoint once it is saved, up to the last one of the run."""
         while (step := watch.next_step(self._has_ended)) is not None:
             what = f"the checkpoint of step {step}"
-            if self._take(what, lambda: self._load_from(watch, step)):
+            if self._load_on_all_ranks(what, lambda: self._load_from(watch, step)):
                 self._evaluate([step])
                 watch.evaluated(step)
 
-    def _take_step(self, step: int) -> None:
-        self._take(
+    def _load_step(self, step: int) -> None:
+        self._load_on_all_ranks(
             f"the checkpoint of step {step}",
             lambda: tensors.load(self._model_dir, step),
         )
 
-    def _take(self, what: str, load: Callable[[], Checkpoint | None]) -> bool:
-        """Gives all ranks what rank 0 loads; returns whether that is anything."""
+    def _load_on_all_ranks(
+        self, what: str, load: Callable[[], Checkpoint | None]
+    ) -> bool:
+        """Broadcasts the checkpoint that rank 0 loads; returns False if it is None."""
         state, communicator = self._state, self._communicator
         communicator.report_status(f"reading {what}", is_timed=False)
         metadata = None
@@ -140,15 +144,13 @@ class CheckpointEvaluation:
     def _load_newest(self) -> Checkpoint:
         newest = tensors.load_newest(self._model_dir)
         if newest is None:
-            raise UserError(
-                f"expected a checkpoint in {self._model_dir}; there is none"
-            )
+            raise UserError(f"no checkpoint has been saved in {self._model_dir} yet.")
         return newest
 
     def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
-        """Returns a checkpoint, or None if the run has removed it or it is damaged."""
+        """Returns a checkpoint, or None if it is corrupt or the run has deleted it."""
         try:
-            # One of a later format is no accident: it is told.
+            # A checkpoint of a newer format is not corrupt: its error ends the job.
             integrity.read_contents(step_dirs.of_step(self._model_dir, step))
         except DamagedCheckpoint as error:
             watch.skip(step, str(error))
@@ -160,10 +162,10 @@ class CheckpointEvaluation:
             return None
 
     def _has_ended(self) -> bool:
-        """Returns whether the run ends with the checkpoint that was taken last.
+        """Returns whether the loaded checkpoint is the last one of the run.
 
-        Its metadata are read again: it is saved before the run evaluates it, and once
-        more with what that has found.
+        Its metadata are read again, because the run saves a checkpoint before it
+        evaluates it, and updates the metadata with the result.
         """
         return retention.ends_run(
             self._model_dir, self._state.step, self._state.config.train_steps
@@ -182,9 +184,9 @@ class CheckpointEvaluation:
             result = self._evaluator.evaluate(
                 self._state.weight_penalty(), self._log_progress
             )
-            self._tell(Evaluated(steps, name, combine), result)
+            self._add_to_report(Evaluated(steps, name, combine), result)
 
-    def _tell(self, what: Evaluated, result: Any) -> None:
+    def _add_to_report(self, what: Evaluated, result: Any) -> None:
         with self._communicator.collective_errors():
             self._report.add(what, result)
 

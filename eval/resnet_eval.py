@@ -225,7 +225,7 @@ def evaluate(
         watch: The checkpoints of a run that is watched; otherwise None.
     """
     if watch is not None:
-        evaluation.all_that_come(watch)
+        evaluation.each_from(watch)
     elif FLAGS.combine == "weights":
         evaluation.mean_weights_of(steps)
     elif FLAGS.combine == "predictions":

@@ -1,11 +1,11 @@
-"""What a checkpoint of ResNet-50 costs a training, and how fast it is found again.
+"""Measures the cost of saving and of loading a checkpoint of ResNet-50.
 
 python eval/benchmarking/checkpoint_cost.py
 
-saves ten times, in the folder for temporary files, and prints medians and ranges: the
-time for which a step stops, by how much the update after it takes longer, which leaves
-what is being saved as it is, the processor time that the thread takes which writes, and
-the time to find, verify and load the newest checkpoint.
+Saves 20 checkpoints in a temporary folder and prints medians and ranges of: the time
+that training is blocked by a save; the extra time of the next update, which must not
+change the values being saved; the processor time of the thread that writes; and the
+time to find, verify and load the newest checkpoint.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-if __package__ in (None, ""):  # Run by its path: the packages lie two folders up.
+if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from data_prep import errors
@@ -28,7 +28,7 @@ ROUNDS = 10
 
 
 def main() -> None:
-    """Measures, and prints what it finds."""
+    """Measures and prints the costs."""
     communicator = Communicator(ProcessInfo())
     startup.start_tensorflow(communicator)
     import tensorflow as tf
@@ -57,7 +57,7 @@ def main() -> None:
             move()
             return time.monotonic() - began
 
-        timed_move()  # The first one makes the graph.
+        timed_move()  # The first call traces the graph.
         for number in range(2 * ROUNDS):
             state.step += 1
             usual = timed_move()
@@ -82,16 +82,16 @@ def main() -> None:
         )
     megabytes = num_bytes / config.keep_checkpoints / 1e6
     print(f"checkpoint                  {megabytes:.0f} MB")
-    print(f"a step stops for            {spread(stops)}")
-    print(f"the next update takes more  {spread(copies)}")
-    print(f"the thread that writes it   {spread(threads)} of a processor")
-    print(f"found, verified and loaded  {spread(loads)}")
-    share = sum(map(statistics.median, (stops, copies, threads))) / 60
-    print(f"one a minute costs a rank of one core {share:.2%} of its time")
+    print(f"training is blocked for     {spread(stops)}")
+    print(f"extra time of next update   {spread(copies)}")
+    print(f"processor time of writing   {spread(threads)}")
+    print(f"find, verify and load       {spread(loads)}")
+    fraction = sum(map(statistics.median, (stops, copies, threads))) / 60
+    print(f"one per minute costs a rank with one core {fraction:.2%} of its time")
 
 
 def spread(seconds: list[float]) -> str:
-    """Returns the median and the range."""
+    """Returns the median, the range and the number of values as text."""
     median, least, most = statistics.median(seconds), min(seconds), max(seconds)
     return f"{median:.3f} s ({least:.3f} to {most:.3f}, n={len(seconds)})"
 

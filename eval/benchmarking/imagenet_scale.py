@@ -1,12 +1,12 @@
-"""Measures the work on data that grows with the number of pictures, at ImageNet's.
+"""Measures the costs that grow with the number of images, at the size of ImageNet.
 
 python eval/benchmarking/imagenet_scale.py --work_dir=DIR
 
-Makes 1,281,167 names for tiny pictures in DIR (hard links, in 1,000 class folders),
-converts them to 1,024 record files and prints the time and the memory that the
-converter needed; then what a training start costs: the checks, and the first batch of
-the first epoch, of the last, and of a step in the middle. DIR needs some 2 GB and is
-kept; a second call converts no more.
+Makes 1,281,167 file names of tiny images in DIR (hard links in 1,000 class folders),
+converts them to 1,024 record files, and prints the converter's time and memory. Then it
+prints the time that training needs at its start: for the checks, and for the first
+batch in the first epoch, in the last epoch and in the middle of training. DIR needs
+about 2 GB and is kept; a second call reuses the converted records.
 """
 
 import io
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-if __package__ in (None, ""):  # Run by its path: the packages lie two folders up.
+if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from absl import flags
@@ -28,10 +28,10 @@ from data_prep.records import manifest
 from data_prep.records.manifest import RecordSet
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("work_dir", None, "Folder for names and records.")
-flags.DEFINE_integer("num_images", 1_281_167, "Names; ImageNet's number.")
-flags.DEFINE_integer("num_processes", 2, "Of the conversion.")
-flags.DEFINE_integer("rounds", 5, "How often each start is measured.")
+flags.DEFINE_string("work_dir", None, "Folder for the images and the record files.")
+flags.DEFINE_integer("num_images", 1_281_167, "Images; by default ImageNet's number.")
+flags.DEFINE_integer("num_processes", 2, "Number of processes of the converter.")
+flags.DEFINE_integer("rounds", 5, "Number of repetitions of each measurement.")
 
 NUM_CLASSES = 1000
 IMAGE_SIZE = 32
@@ -43,7 +43,7 @@ _SAMPLE_SECONDS = 0.1
 
 
 def main() -> None:
-    """Measures and prints, or raises `UserError`."""
+    """Measures and prints the costs, or raises `UserError`."""
     if not FLAGS.work_dir:
         raise UserError("--work_dir is required and must name a folder.")
     if FLAGS.num_images < NUM_CLASSES:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def make_names(raw_data_dir: pathlib.Path) -> None:
-    """Makes `--num_images` names in class folders, each class's of one tiny picture."""
+    """Makes `--num_images` file names; those of a class are links to one tiny image."""
     for index in range(NUM_CLASSES):
         folder = raw_data_dir / "train" / f"class{index:03d}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def make_names(raw_data_dir: pathlib.Path) -> None:
 
 
 def convert(raw_data_dir: pathlib.Path, records: pathlib.Path) -> None:
-    """Runs the converter; prints its time and the memory of each of its processes."""
+    """Runs the converter; prints its rate and the peak memory of its processes."""
     start = time.perf_counter()
     converter = subprocess.Popen(
         [
@@ -93,18 +93,18 @@ def convert(raw_data_dir: pathlib.Path, records: pathlib.Path) -> None:
             peaks[process] = max(peaks.get(process, 0), _peak_memory(process))
         time.sleep(_SAMPLE_SECONDS)
     if converter.returncode:
-        raise UserError(f"the conversion ended with exit code {converter.returncode}")
+        raise UserError(f"the converter failed with exit code {converter.returncode}")
     seconds = time.perf_counter() - start
     megabytes = sorted((peak / 1e6 for peak in peaks.values()), reverse=True)
     print(
-        f"conversion: {FLAGS.num_images / seconds:,.0f} images/s, listing included;"
-        f" largest memory of its processes in MB:"
+        f"conversion: {FLAGS.num_images / seconds:,.0f} images/s, including listing;"
+        " peak memory of its processes in MB:"
         f" {', '.join(f'{one:.0f}' for one in megabytes)}"
     )
 
 
 def measure_checks(data_dir: str) -> RecordSet:
-    """Prints how long the checks before the first step take; returns the set."""
+    """Prints the time of the checks before the first step; returns the record set."""
     seconds = []
     for _ in range(FLAGS.rounds):
         start = time.perf_counter()
@@ -121,7 +121,7 @@ def measure_checks(data_dir: str) -> RecordSet:
 
 
 def measure_starts(record_set: RecordSet) -> None:
-    """Prints how long it takes from the checks to the first batch."""
+    """Prints the time from the opened record set to the first batch."""
     from resnet.config.phases import Phase
     from resnet.data import batches, record_files
     from resnet.data.example_shard import shard_of_rank
@@ -132,9 +132,9 @@ def measure_starts(record_set: RecordSet) -> None:
 
     def first_batch(step: int) -> None:
         records = record_files.open_split(record_set, "train")
-        share = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
+        shard = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
         train_batches = batches.train_batches(
-            share,
+            shard,
             [phase],
             seed=0,
             local_batch_size=BATCH_SIZE,
@@ -144,12 +144,12 @@ def measure_starts(record_set: RecordSet) -> None:
         )
         next(train_batches)
 
-    first_batch(0)  # TensorFlow starts its threads.
-    an_epoch = num_examples // BATCH_SIZE
+    first_batch(0)  # Warm-up: TensorFlow starts its threads.
+    steps_per_epoch = num_examples // BATCH_SIZE
     for title, step in (
         ("first epoch", 0),
-        ("last epoch", 89 * an_epoch),
-        ("in the middle", 45 * an_epoch + an_epoch // 3),
+        ("last epoch", 89 * steps_per_epoch),
+        ("in the middle", 45 * steps_per_epoch + steps_per_epoch // 3),
     ):
         seconds = []
         for _ in range(FLAGS.rounds):
@@ -157,7 +157,7 @@ def measure_starts(record_set: RecordSet) -> None:
             first_batch(step)
             seconds.append(time.perf_counter() - start)
         print(
-            f"from the open set to the first batch of {BATCH_SIZE},"
+            f"from the opened record set to the first batch of {BATCH_SIZE},"
             f" {title} (step {step:,}): {_spread(seconds)}"
         )
 
@@ -169,7 +169,7 @@ def _spread(seconds: list[float]) -> str:
 
 
 def _with_children(pid: int) -> list[int]:
-    """Returns a process and the processes that it started and those started by them."""
+    """Returns the ids of a process and all its descendants."""
     found = [pid]
     for process in found:
         for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
@@ -181,7 +181,7 @@ def _with_children(pid: int) -> list[int]:
 
 
 def _peak_memory(pid: int) -> int:
-    """Returns the most memory that a process has had, in bytes; 0 if it has ended."""
+    """Returns the peak memory of a process in bytes; 0 if it has ended."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:

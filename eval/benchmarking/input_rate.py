@@ -1,11 +1,12 @@
-"""Measures how many pictures a second one core reads, decodes, crops and resizes.
+"""Measures how many images per second one core reads, decodes, crops and resizes.
 
 python eval/benchmarking/input_rate.py --data_dir=RECORDS
 
-Three ways take turns: tf.data's TFRecordDataset with decode_and_crop_jpeg and what else
-comes with TensorFlow for the same images; TFRecordDataset with this project's
-preprocessing; and this project's training input, which reads every record at its place
-in a random order. Prints images for a second of processor time, and ratios.
+Three pipelines alternate: "plain tf.data" makes the same images from TFRecordDataset,
+decode_and_crop_jpeg and other stock ops; "sequential" combines TFRecordDataset with
+this project's preprocessing; "random order" is this project's training input, which
+reads single records in random order. Prints the images per second of processor time of
+each pipeline, and their ratios.
 """
 
 import os
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-if __package__ in (None, ""):  # Run by its path: the packages lie two folders up.
+if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from absl import flags
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("image_size", 224, "Side of the images in pixels.")
-flags.DEFINE_integer("num_images", 1000, "Pictures that each way reads in a round.")
-flags.DEFINE_integer("rounds", 7, "How often each way has its turn.")
+flags.DEFINE_integer("num_images", 1000, "Images that each pipeline reads per round.")
+flags.DEFINE_integer("rounds", 7, "Rounds; each measures every pipeline once.")
 
 BATCH_SIZE = 20
 _WINDOW = {
@@ -48,73 +49,73 @@ _WINDOW = {
 
 
 def main() -> None:
-    """Measures and prints, or raises `UserError`."""
+    """Measures and prints the rates, or raises `UserError`."""
     if not FLAGS.data_dir:
         raise UserError("--data_dir is required and must name a converted data set.")
     if min(FLAGS.image_size, FLAGS.num_images // BATCH_SIZE, FLAGS.rounds) < 1:
         raise UserError(
             "--image_size and --rounds must be at least 1 and --num_images at least"
-            f" {BATCH_SIZE}; got {FLAGS.image_size}, {FLAGS.rounds} and"
-            f" {FLAGS.num_images}."
+            f" {BATCH_SIZE}; got --image_size={FLAGS.image_size},"
+            f" --rounds={FLAGS.rounds} and --num_images={FLAGS.num_images}."
         )
     record_set = manifest.load(FLAGS.data_dir, "train")
     manifest.check_files(record_set, "train")
-    # One thread for each op, so that processor time is what one core needs.
+    # One thread per op, so that processor time is the time of one core.
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     from resnet.data import record_files
 
     records = record_files.open_split(record_set, "train")
-    ways: dict[str, Callable[[], Iterable]] = {
+    pipelines: dict[str, Callable[[], Iterable]] = {
         "plain tf.data": lambda: plain(records),
         "sequential": lambda: sequential(records),
         "random order": lambda: random_order(records),
     }
-    figures: dict[str, list[float]] = {name: [] for name in ways}
+    rates: dict[str, list[float]] = {name: [] for name in pipelines}
     python_shares = []
     for _ in range(FLAGS.rounds):
-        for name, make_batches in ways.items():
+        for name, make_batches in pipelines.items():
             images_per_second, python_share = measure(make_batches())
-            figures[name].append(images_per_second)
+            rates[name].append(images_per_second)
             if name == "random order":
                 python_shares.append(python_share)
-    report(figures, python_shares)
+    report(rates, python_shares)
     difference = largest_difference(records)
     print(f"{'largest difference of a pixel':30} {difference:.1e}")
 
 
-def report(figures: dict[str, list[float]], python_shares: list[float]) -> None:
-    """Prints each way's figures and how they compare, pair by pair of a round."""
-    for name, values in figures.items():
-        print(f"{name:14} {spread(values, '{:.0f}')} images/s and core")
+def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
+    """Prints each pipeline's rates and the ratios of two pipelines in each round."""
+    for name, values in rates.items():
+        print(f"{name:14} {spread(values, '{:.0f}')} images/s per core")
     ratios = {
         "random order / plain tf.data": ("random order", "plain tf.data"),
         "random order / sequential": ("random order", "sequential"),
     }
     quotients = {
-        title: [a / b for a, b in zip(figures[one], figures[other], strict=True)]
+        title: [a / b for a, b in zip(rates[one], rates[other], strict=True)]
         for title, (one, other) in ratios.items()
     }
     for title, values in quotients.items():
         print(f"{title:30} {spread(values, '{:.2f}')}")
-    print(f"{'Python, share of the time':30} {spread(python_shares, '{:.1%}')}")
+    print(f"{'Python, fraction of the time':30} {spread(python_shares, '{:.1%}')}")
 
 
 def spread(values: list[float], form: str) -> str:
-    """Returns the median and the range."""
+    """Returns the median, the range and the number of values as text."""
     median, low, high = statistics.median(values), min(values), max(values)
     shown = [form.format(value) for value in (median, low, high)]
     return f"{shown[0]} ({shown[1]} to {shown[2]}, n={len(values)})"
 
 
 def measure(dataset: Iterable) -> tuple[float, float]:
-    """Returns images for a second of processor time, and Python's share of that time.
+    """Returns images per second of processor time, and Python's fraction of that time.
 
-    Python runs in this thread alone: the dataset's threads compute in C++.
+    Python runs only in this thread, since the dataset's threads run C++.
     """
     batches = iter(dataset)
-    next(batches)  # The graph is made, the first batches are on their way.
+    next(batches)  # Traces the graph and starts prefetching.
     start, python_start = time.process_time(), time.thread_time()
     num_images = sum(len(batch[0]) for batch in batches)
     seconds = time.process_time() - start
@@ -122,7 +123,7 @@ def measure(dataset: Iterable) -> tuple[float, float]:
 
 
 def plain(records: "RecordFiles") -> "tf.data.Dataset":
-    """Returns the images as a program without this project would read them."""
+    """Returns images that are read and preprocessed by TensorFlow's own ops."""
     import tensorflow as tf
 
     def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
@@ -130,14 +131,14 @@ def plain(records: "RecordFiles") -> "tf.data.Dataset":
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             tf.image.extract_jpeg_shape(encoded), tf.zeros([1, 0, 4]), **_WINDOW
         )
-        mirror = tf.random.uniform([]) < 0.5
-        return (_plain_image(encoded, begin, size, mirror),)
+        flip = tf.random.uniform([]) < 0.5
+        return (_plain_image(encoded, begin, size, flip),)
 
     return _finish(_in_sequence(records).map(load, 1))
 
 
 def sequential(records: "RecordFiles") -> "tf.data.Dataset":
-    """Returns images read file by file and preprocessed as in training."""
+    """Returns images that are read file by file and preprocessed as in training."""
     import tensorflow as tf
 
     from resnet.augmentation import preprocessing
@@ -156,9 +157,9 @@ def sequential(records: "RecordFiles") -> "tf.data.Dataset":
 
 
 def largest_difference(records: "RecordFiles") -> float:
-    """Returns how far apart the first two ways' images are, of the same windows.
+    """Returns the largest pixel difference of the first two pipelines on equal crops.
 
-    They are normalized: 1 is one standard deviation, some 57 of 255.
+    The images are normalized: 1 is one standard deviation, about 57 of 255.
     """
     import tensorflow as tf
 
@@ -174,10 +175,10 @@ def largest_difference(records: "RecordFiles") -> float:
             shape, tf.zeros([1, 0, 4]), seed, **_WINDOW
         )
         images = [
-            _plain_image(encoded, begin, size, tf.constant(mirror))
-            for mirror in (False, True)
+            _plain_image(encoded, begin, size, tf.constant(flip))
+            for flip in (False, True)
         ]
-        # Without a window, ours is the central square and there is none to compare.
+        # Without a sampled crop, ours is the central square, and they are not compared.
         found = tf.reduce_any(size[:2] != shape[:2])
         largest = [tf.reduce_max(tf.abs(ours - image)) for image in images]
         return tf.where(found, tf.minimum(*largest), 0.0)
@@ -187,7 +188,7 @@ def largest_difference(records: "RecordFiles") -> float:
 
 
 def _plain_image(
-    encoded: "tf.Tensor", begin: "tf.Tensor", size: "tf.Tensor", mirror: "tf.Tensor"
+    encoded: "tf.Tensor", begin: "tf.Tensor", size: "tf.Tensor", flip: "tf.Tensor"
 ) -> "tf.Tensor":
     import tensorflow as tf
 
@@ -195,9 +196,9 @@ def _plain_image(
 
     window = tf.concat([begin[:2], size[:2]], 0)
     image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
-    # The kernel of the published runs; that of tf.image.resize takes as long.
+    # The bicubic kernel of the published runs; tf.image.resize is equally fast.
     image = tf.compat.v1.image.resize_bicubic(image[None], [FLAGS.image_size] * 2)[0]
-    image = tf.cond(mirror, lambda: tf.image.flip_left_right(image), lambda: image)
+    image = tf.cond(flip, lambda: tf.image.flip_left_right(image), lambda: image)
     image -= [255 * value for value in preprocessing.MEAN]
     return image / [255 * value for value in preprocessing.STDDEV]
 
@@ -209,15 +210,15 @@ def _seed(number: "tf.Tensor") -> "tf.Tensor":
 
 
 def random_order(records: "RecordFiles") -> "Batches":
-    """Returns the batches that training reads, of a rank that is alone."""
+    """Returns the training batches of a job of one rank."""
     from resnet.config.phases import Phase
     from resnet.data import batches
     from resnet.data.example_shard import shard_of_rank
 
     num_steps = FLAGS.num_images // BATCH_SIZE
-    share = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
+    shard = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
     return batches.train_batches(
-        share,
+        shard,
         [Phase(name="measured", num_steps=num_steps, image_size=FLAGS.image_size)],
         seed=0,
         local_batch_size=BATCH_SIZE,
@@ -243,7 +244,7 @@ def _parse(record: "tf.Tensor", records: "RecordFiles") -> "tf.Tensor":
 
 
 def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
-    """Returns batches, made as training makes them."""
+    """Returns batches with the batching and prefetching of training."""
     from resnet.data import input_pipeline
 
     return (

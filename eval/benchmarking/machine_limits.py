@@ -1,4 +1,4 @@
-"""What the machine can do at most: measured, with all ranks at work at once."""
+"""Measures the peak rates of the machine while all ranks compute concurrently."""
 
 import functools
 import time
@@ -18,17 +18,17 @@ MATRIX_SIDE = 2048
 # The best case among ResNet-50's layers: a 3x3 kernel, with a stride of 1.
 CONVOLUTION_SIDE = 28
 CONVOLUTION_CHANNELS = 128
-CONVOLUTION_IMAGES = 16  # For each thread.
-COPIED_BYTES = 64 * 2**20  # By each thread: more than its share of any cache.
+CONVOLUTION_IMAGES = 16  # Per thread.
+COPIED_BYTES = 64 * 2**20  # Per thread: more than its part of any cache.
 
 
 def measure(precision: str, num_threads: int, communicator: Communicator) -> Limits:
-    """Returns the limits of all ranks together, on each rank.
+    """Returns the peak rates of all ranks together, on each rank.
 
     Args:
-        precision: "float32" or "bf16", of matrices and images.
-        num_threads: Of this rank.
-        communicator: The ranks.
+        precision: The precision of matrices and images, "float32" or "bf16".
+        num_threads: The number of intra-op threads of this rank.
+        communicator: The ranks that compute concurrently.
     """
     dtype = tf.as_dtype(COMPUTE_DTYPES[precision])
     return Limits(
@@ -48,7 +48,7 @@ def _matmul_gflops(dtype: tf.DType, communicator: Communicator) -> float:
 def _convolution_gflops(
     dtype: tf.DType, num_threads: int, communicator: Communicator
 ) -> float:
-    """Returns the better of TensorFlow's convolution and the networks' own."""
+    """Returns the higher rate of TensorFlow's and this project's convolution."""
     side, channels = CONVOLUTION_SIDE, CONVOLUTION_CHANNELS
     num_images = CONVOLUTION_IMAGES * num_threads
     images = tf.cast(tf.random.normal([num_images, side, side, channels]), dtype)
@@ -60,20 +60,20 @@ def _convolution_gflops(
         return tf.nn.conv2d(images, tf.cast(kernel, dtype), 1, "SAME")
 
     @tf.function
-    def of_networks(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    def ours(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return convolution.conv2d(images, kernel, 1)
 
     rates = [
         best_rate(functools.partial(convolve, images, kernel), operations, communicator)
-        for convolve in (stock, of_networks)
+        for convolve in (stock, ours)
     ]
     return max(rates) / 1e9
 
 
 def _copy_gigabytes(num_threads: int, communicator: Communicator) -> float:
-    """Returns the speed of copies between arrays that are there already.
+    """Returns the rate of copies between allocated arrays, in 10**9 bytes per second.
 
-    NumPy lets other threads run while it copies.
+    NumPy releases the global interpreter lock while it copies.
     """
     pairs = [
         (np.ones(COPIED_BYTES, np.uint8), np.ones(COPIED_BYTES, np.uint8))
@@ -90,17 +90,17 @@ def _copy_gigabytes(num_threads: int, communicator: Communicator) -> float:
 def best_rate(
     work: Callable[[], object], amount: float, communicator: Communicator
 ) -> float:
-    """Returns how much a second all ranks get done at once, at best, on each rank.
+    """Returns the best total rate of all ranks, in units of work per second.
 
     Args:
-        work: What this rank does; it has a try before the clock runs.
-        amount: How much that is.
-        communicator: The ranks.
+        work: The work of this rank; the first, untimed call is a warm-up.
+        amount: The amount of work in one call, such as operations or bytes.
+        communicator: The ranks that work concurrently.
     """
     work()
     rates = []
     for _ in range(REPEATS):
-        communicator.allgather(None)  # All begin at the same time.
+        communicator.allgather(None)  # A barrier: all ranks start together.
         start = time.perf_counter()
         work()
         rates.append(amount / (time.perf_counter() - start))

@@ -1,4 +1,4 @@
-"""Starts benchmarks as processes of their own, and reads what they print."""
+"""Runs benchmarks in subprocesses and parses the JSON that they print."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from typing import Any
 from data_prep.errors import UserError
 
 _PROGRAM = Path(__file__).parents[1] / "benchmark.py"
-# Open MPI, version 4 and 5, would bind a rank to one core, and refuse more ranks than
-# it sees cores. Other MPIs read none of these.
+# By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
+# cores. Other MPIs ignore these variables.
 _OPEN_MPI = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -26,11 +26,12 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
     """Runs this project's benchmark and returns its JSON object.
 
     Args:
-        arguments: Its flags, but for --json.
-        num_ranks: How many ranks mpirun starts; 0 starts one process without it.
+        arguments: The flags of the benchmark, except --json.
+        num_ranks: The number of ranks that mpirun starts; 0 for one process without
+            mpirun.
 
     Raises:
-        UserError: If it fails.
+        UserError: If the benchmark fails.
     """
     command = [sys.executable, str(_PROGRAM), *arguments, "--json"]
     if num_ranks:
@@ -46,10 +47,10 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
 
 
 def run_peer(command: str) -> list[dict[str, Any]]:
-    """Runs a command in a shell and returns the JSON objects among its lines.
+    """Runs a shell command and returns the JSON objects that it prints.
 
     Raises:
-        UserError: If it fails, or prints none that has `images_per_second`.
+        UserError: If the command fails, or prints no object with `images_per_second`.
     """
     done = subprocess.run(
         command, shell=True, capture_output=True, text=True, check=False
@@ -58,25 +59,25 @@ def run_peer(command: str) -> list[dict[str, Any]]:
 
 
 def find_mpirun() -> str:
-    """Returns the path of mpirun: the one of this Python's environment, or on PATH.
+    """Returns the path of mpirun in this Python's environment, or else on PATH.
 
     Raises:
-        UserError: If there is none.
+        UserError: If mpirun is in neither of them.
     """
     beside = Path(sys.executable).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
-        raise UserError("mpirun was not found on PATH. make venv installs one.")
+        raise UserError("mpirun was not found on PATH. make venv installs it.")
     return found
 
 
 def images_per_second(results: Sequence[dict[str, Any]]) -> float:
-    """Returns the sum of what several processes report."""
+    """Returns the sum of the rates of several processes."""
     return sum(map(_rate, results))
 
 
 def _rate(result: dict[str, Any]) -> float:
-    """Returns `images_per_second`, or the "median" that is in it; 0 if neither is."""
+    """Returns the number `images_per_second`, or its "median"; 0 without either."""
     rate = result.get("images_per_second")
     if isinstance(rate, dict):
         rate = rate.get("median")
@@ -84,13 +85,10 @@ def _rate(result: dict[str, Any]) -> float:
 
 
 def _results(done: subprocess.CompletedProcess[str], what: str) -> list[dict[str, Any]]:
-    """Returns the JSON objects with a rate that a process printed, each on its line."""
+    """Returns the JSON objects with a rate from the lines of standard output."""
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["nothing on standard error"]
-        raise UserError(
-            f"{what} must end with exit code 0; it ended with {done.returncode}:"
-            f" {said[-1]}"
-        )
+        lines = done.stderr.strip().splitlines() or ["standard error is empty"]
+        raise UserError(f"{what} failed with exit code {done.returncode}: {lines[-1]}")
     found = []
     for line in done.stdout.splitlines():
         if line.startswith("{"):
@@ -102,7 +100,7 @@ def _results(done: subprocess.CompletedProcess[str], what: str) -> list[dict[str
                 found.append(result)
     if not found:
         raise UserError(
-            f"{what} must print a line of JSON whose images_per_second is a number or"
-            " has a median; it printed none."
+            f"{what} printed no line of JSON with images_per_second; print it as a"
+            " positive number or as an object with a median."
         )
     return found

@@ -13,11 +13,11 @@ Run = Callable[[Sequence[str], int], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks on one machine.
+    """A number of ranks on one machine and of their threads.
 
     Attributes:
-        num_ranks: How many.
-        num_threads: Of each, that share one op.
+        num_ranks: The number of ranks.
+        num_threads: The number of intra-op threads per rank.
     """
 
     num_ranks: int
@@ -30,12 +30,13 @@ class Layout:
 def layouts(num_cores: int, batch_size: int) -> list[Layout]:
     """Returns the layouts to try: each number of ranks that divides cores and batch.
 
-    And one that leaves a core free, of more than two, for all that isn't computing: of
-    as many ranks as then divide cores and batch.
+    On more than two cores, the last layout leaves one core free for other work, such as
+    communication. It has the largest number of ranks that divides the remaining cores
+    and the batch.
 
     Args:
-        num_cores: Of the machine.
-        batch_size: Images in one step of all ranks.
+        num_cores: The number of cores of the machine.
+        batch_size: The number of images in one step of all ranks.
     """
     found = [
         Layout(num_ranks, num_cores // num_ranks)
@@ -57,17 +58,18 @@ def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
     """Measures all layouts, prints a table and the fastest; returns their results.
 
     Args:
-        settings: What to measure; `batch_size` is that of all ranks together.
-        num_cores: Cores that this process may use.
-        run: Runs the benchmark with some flags on some ranks.
+        settings: The settings of the measurement, with the `batch_size` of all ranks.
+        num_cores: The number of cores that this process may use.
+        run: A function that runs the benchmark with flags on a number of ranks, and
+            returns its JSON object.
 
     Raises:
-        UserError: If threads are set, or a run fails.
+        UserError: If `num_intra_threads` is set, or a run fails.
     """
     if settings.num_intra_threads:
         raise UserError(
-            "--sweep_ranks sets the threads of each layout; leave --num_intra_threads"
-            " out."
+            "--sweep_ranks chooses the threads of each layout itself; leave"
+            " --num_intra_threads out."
         )
     tried = layouts(num_cores, settings.batch_size)
     print(
@@ -76,7 +78,7 @@ def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
     )
     if left_out := [one for one in _divisors(num_cores) if settings.batch_size % one]:
         print(
-            f"skipped, since --batch_size={settings.batch_size} is not a multiple:"
+            f"skipped, since they do not divide --batch_size={settings.batch_size}:"
             f" {', '.join(map(str, left_out))} ranks"
         )
     print(
@@ -86,12 +88,12 @@ def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
     )
     results = []
     for layout in tried:
-        of_rank = dataclasses.replace(
+        per_rank = dataclasses.replace(
             settings,
             batch_size=settings.batch_size // layout.num_ranks,
             num_intra_threads=layout.num_threads,
         )
-        result = run(of_rank.arguments(), layout.num_ranks)
+        result = run(per_rank.arguments(), layout.num_ranks)
         results.append(result)
         print(
             f"{layout!s:15} {result['images_per_second']:10,.1f} {result['min']:10,.1f}"
@@ -106,7 +108,7 @@ def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
 
 
 def command(settings: Settings, layout: Layout) -> str:
-    """Returns the command line that trains, or evaluates, with a layout."""
+    """Returns the command that trains, or evaluates, with a layout."""
     start = f"mpirun -np {layout.num_ranks} python"
     threads = f"--num_intra_threads={layout.num_threads}"
     if settings.num_inter_threads:

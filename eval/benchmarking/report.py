@@ -25,7 +25,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all ranks.
+    """The results of all ranks together.
 
     Attributes:
         settings: The settings of the measurement, with a definite precision.
@@ -158,7 +158,7 @@ def _line(name: str, text: str) -> str:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the name of the processor in /proc/cpuinfo."""
+    """Returns the model name of the first processor in /proc/cpuinfo."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

@@ -30,19 +30,21 @@ class Settings:
     Attributes:
         model: The network.
         precision: "float32", "bf16" or "auto".
-        batch_size: Images in one step of one rank.
-        image_size: In pixels; None is the side that the network was made for.
-        steps: Steps that are timed.
-        warmup_steps: Steps before them.
-        infer: Whether to evaluate rather than to train.
-        data_dir: A converted data set; None takes random images from memory.
-        stock_ops: Whether to do without the compiled ops.
-        average_gradients: Whether ranks exchange their gradients.
-        num_intra_threads: As `placement.choose_threads` takes it.
-        num_inter_threads: The same.
-        num_parallel_calls: Threads that decode pictures; 0: one a processor.
-        on_bad_record: What a damaged record does.
-        kmp_blocktime: As `placement.environment` takes it.
+        batch_size: The number of images per step and rank.
+        image_size: The side of the images in pixels; None for the network's default.
+        steps: The number of timed steps.
+        warmup_steps: The number of untimed steps before the timed ones.
+        infer: Whether to measure evaluation instead of training.
+        data_dir: The folder of a record set; None for random images from memory.
+        stock_ops: Whether to use TensorFlow's own ops instead of the compiled ones.
+        average_gradients: Whether the ranks all-reduce their gradients.
+        num_intra_threads: The number of intra-op threads per rank; 0 for one per core
+            of the rank.
+        num_inter_threads: The number of inter-op threads per rank; 0 for one.
+        num_parallel_calls: The number of images decoded at the same time; 0 for one
+            per processor of the rank.
+        on_bad_record: The action on a corrupt record: "fail" or "skip".
+        kmp_blocktime: The milliseconds that OpenMP threads spin before they sleep.
     """
 
     model: str = "resnet50"
@@ -62,10 +64,10 @@ class Settings:
     kmp_blocktime: int = 1
 
     def check(self) -> None:
-        """Refuses what can't be measured.
+        """Checks that these settings can be measured.
 
         Raises:
-            UserError: With a sentence for the first such setting.
+            UserError: If a setting is out of range, or two contradict each other.
         """
         for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
@@ -81,7 +83,7 @@ class Settings:
             self.config(1, None)
 
     def arguments(self) -> list[str]:
-        """Returns the flags that make these settings."""
+        """Returns the command-line flags that have these values."""
         values = dataclasses.asdict(self).items()
         return [f"--{name}={value}" for name, value in values if value is not None]
 

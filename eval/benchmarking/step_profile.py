@@ -13,8 +13,8 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 EXCHANGE = "gradient exchange"
 OTHER = "other"
-# The first kind whose pattern is found in an op's type has it. The compiled ops have
-# names of their own, and oneDNN's those of stock ops with something before and behind.
+# An op belongs to the first kind whose pattern is found in the op's type. The compiled
+# ops have their own names; oneDNN adds a prefix and a suffix to those of stock ops.
 KINDS = (
     ("weight gradients", "Conv2DBackpropFilter|Conv2DKernelGradient"),
     ("data gradients", "Conv2DBackpropInput|Conv2DInputGradient"),
@@ -31,7 +31,7 @@ KINDS = (
         "|Greater|AssignSubVariableOp)$",
     ),
 )
-WORTH_NAMING = 0.05  # Milliseconds.
+WORTH_NAMING = 0.05  # Milliseconds; faster types of ops are left out of the table.
 INPUT = "input pipeline, overlapped with the step"
 _OP_EVENT = re.compile(r"[^:]+:(\w+)")  # `node:type`; C++ scopes have two colons.
 _ASYNC_START = "ExecutorState::ProcessAsync::Start"
@@ -97,7 +97,7 @@ class Profile:
 
 
 def record(step: Callable[[], object]) -> Profile:
-    """Runs a step under the profiler and returns where its time went."""
+    """Runs a step under the profiler and returns its time by kind of op."""
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
     )
@@ -115,11 +115,11 @@ def record(step: Callable[[], object]) -> Profile:
 
 
 def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
-    """Returns the times of a recorded step.
+    """Returns the time of a recorded step by kind of op.
 
     Args:
-        space: What the profiler recorded.
-        step_milliseconds: How long the step took.
+        space: The recording of the profiler.
+        step_milliseconds: The duration of the step.
     """
     milliseconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     num_ops: dict[str, int] = defaultdict(int)
@@ -163,13 +163,13 @@ def kind_of(op_type: str) -> str:
 
 
 Interval = tuple[int, int]  # Start and end in picoseconds.
-Event = tuple[int, int, str]  # The same, and the type of the op.
+Event = tuple[int, int, str]  # Start and end in picoseconds, and the op's type.
 
 
 def _op_events(space: xplane_pb2.XSpace) -> Iterator[tuple[str, list[Event]]]:
-    """Yields each thread's name and the events of ops in it.
+    """Yields the name of each thread and the events of its ops.
 
-    The executor's own events and calls of functions, which surround ops, are no ops.
+    Events of the executor and of function calls, which enclose ops, are left out.
     """
     for plane in space.planes:
         for line in plane.lines:
@@ -185,9 +185,10 @@ def _op_events(space: xplane_pb2.XSpace) -> Iterator[tuple[str, list[Event]]]:
 
 
 def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
-    """Returns when gradients were on their way, each from its op's start to its end.
+    """Returns the interval of each all-reduce, from its op's start to its end.
 
-    Ops that wait for others without a thread leave two events, of two threads.
+    An asynchronous op holds no thread, so that the start and the end are two events,
+    usually in two threads.
     """
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -205,7 +206,7 @@ def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
 
 
 def _texts(plane: xplane_pb2.XPlane, event: xplane_pb2.XEvent) -> dict[str, str]:
-    """Returns what is noted about an event in words, by name."""
+    """Returns the text statistics of an event by name."""
     texts = {}
     for stat in event.stats:
         name = plane.stat_metadata[stat.metadata_id].name
@@ -221,10 +222,10 @@ def _start(line: xplane_pb2.XLine, event: xplane_pb2.XEvent) -> int:
 
 
 def _self_times(events: Iterable[Event]) -> list[tuple[str, int]]:
-    """Returns each op's time without that of the ops that ran inside it."""
+    """Returns each op's type and its time without that of nested ops."""
     times: list[int] = []
     types: list[str] = []
-    around: list[Interval] = []  # End and number of the ops that still run.
+    around: list[tuple[int, int]] = []  # End and index of each enclosing op.
     for start, end, op_type in sorted(events, key=lambda event: (event[0], -event[1])):
         while around and around[-1][0] <= start:
             around.pop()

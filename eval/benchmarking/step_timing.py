@@ -1,4 +1,4 @@
-"""Times steps of training or evaluation on one rank, together with the others."""
+"""Times steps of training or evaluation while all ranks run them concurrently."""
 
 import itertools
 import os
@@ -21,23 +21,23 @@ from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.train_state import TrainState, build_model
 from resnet.train_step import TrainStep
 
-LEARNING_RATE = 0.01  # Small: the same images again and again must not diverge.
+LEARNING_RATE = 0.01  # Small, so that repeated steps on one batch do not diverge.
 
-Images = tuple[tf.Tensor, tf.Tensor]  # With their labels.
+Images = tuple[tf.Tensor, tf.Tensor]  # Images and labels of one step.
 Step = Callable[[tf.Tensor, tf.Tensor], float]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one rank measures.
+    """The times and the memory that one rank measured.
 
     Attributes:
-        seconds: Of each timed step, the wait for its images included.
-        waited_seconds: Of all timed steps together, for images.
-        first_step_seconds: Of the first step, in which the graph is made.
-        start_seconds: From the start of the process to the end of that step.
-        peak_memory_mb: Most memory that the process has had, in 10**6 bytes.
-        last_value: What the last step returned.
+        seconds: The duration of each timed step, including the wait for its images.
+        waited_seconds: The total time that the timed steps waited for images.
+        first_step_seconds: The duration of the first step, which traces the graph.
+        start_seconds: The time from the start of the process to the end of that step.
+        peak_memory_mb: The peak memory of the process, in 10**6 bytes.
+        last_value: The value that the last step returned.
     """
 
     seconds: tuple[float, ...]
@@ -85,7 +85,7 @@ def evaluation_step(config: Config) -> tuple[keras.Model, Step]:
 
 
 def images_from_memory(config: Config, batch_size: int, rank: int) -> Iterator[Images]:
-    """Returns the same random images for every step, others on each rank."""
+    """Returns one batch of random images again and again; it differs by rank."""
     random = tf.random.Generator.from_seed(rank)
     shape = [batch_size, config.image_size, config.image_size, 3]
     labels = random.uniform([batch_size], 0, config.num_classes, tf.int32)
@@ -95,7 +95,7 @@ def images_from_memory(config: Config, batch_size: int, rank: int) -> Iterator[I
 def images_from_records(
     config: Config, share: ExampleShard, num_ranks: int, num_parallel_calls: int
 ) -> Iterator[Images]:
-    """Returns what training reads, prepared while the steps before are computed."""
+    """Returns the batches that training reads, prefetched during earlier steps."""
     read = batches.training(config, share, num_ranks, 0, num_parallel_calls)
     return ((batch.images, batch.labels) for batch in read)
 
@@ -107,14 +107,14 @@ def time_steps(
     steps: int,
     communicator: Communicator,
 ) -> Timing:
-    """Returns the times of some steps; all ranks begin with the timed ones together.
+    """Returns the durations of steps, timed after a barrier of all ranks.
 
     Args:
-        step: What is timed.
-        images_and_labels: For each step.
-        warmup_steps: Steps that come first, at least 1.
-        steps: Steps that are timed.
-        communicator: The ranks.
+        step: The function to time; it takes images and labels.
+        images_and_labels: The images and labels of each step.
+        warmup_steps: The number of untimed steps before the timed ones, at least 1.
+        steps: The number of timed steps.
+        communicator: The ranks that run the steps.
     """
     first = next(images_and_labels)
     start = time.perf_counter()
@@ -145,7 +145,7 @@ def time_steps(
 def _seconds_since_process_start() -> float:
     """Returns the age of this process.
 
-    Source: proc_pid_stat(5), field 22, in clock ticks after the boot.
+    Source: proc_pid_stat(5), field 22, starttime: clock ticks since the boot.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")

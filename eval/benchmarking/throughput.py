@@ -1,4 +1,4 @@
-"""The measurement as a whole: steps, their profile, the limits of the machine."""
+"""Measures step times, a profile of one step and the peak rates of the machine."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -28,18 +28,18 @@ def measure(
     with_profile: bool,
     communicator: Communicator,
 ) -> tuple[Report, step_profile.Profile | None]:
-    """Returns what all ranks measure, and rank 0's profile of a step.
+    """Returns the results of all ranks, and rank 0's profile of a step.
 
     Args:
-        settings: What is measured.
+        settings: The settings of the measurement.
         config: The same, as the settings of a run.
-        share: What this rank trains on; None takes images from memory.
-        threads: Of this rank.
+        share: The examples that this rank trains on; None for images from memory.
+        threads: The numbers of threads of this rank.
         with_profile: Whether to profile a step.
-        communicator: The ranks.
+        communicator: The ranks that measure together.
 
     Raises:
-        AgreedFailure: On all ranks, if the network no longer computes numbers.
+        AgreedFailure: On all ranks, if the last step returned a non-finite value.
     """
     if settings.stock_ops:
         native.disable()
@@ -61,8 +61,8 @@ def measure(
     timings = communicator.allgather(timing)
     if not np.isfinite([one.last_value for one in timings]).all():
         raise AgreedFailure(
-            f"{model.name} must compute finite numbers in {settings.precision}; in the"
-            " last step it did not."
+            f"{model.name} computed NaN or infinity in {settings.precision} in the last"
+            " step. Compare with --precision=float32 or --stock_ops to find the cause."
         )
     seconds = np.array([one.seconds for one in timings])
     report = Report(
@@ -93,7 +93,7 @@ def measure(
 def _work(
     settings: Settings, config: Config, communicator: Communicator
 ) -> tuple[keras.Model, Step, int]:
-    """Returns network, step, and the operations that the step needs for an image."""
+    """Returns the network, its step, and the step's operations per image."""
     if settings.infer:
         model, step = step_timing.evaluation_step(config)
         return model, step, flops.count_forward_pass(model)
@@ -130,7 +130,7 @@ def _run(
     with_profile: bool,
     communicator: Communicator,
 ) -> tuple[Timing, step_profile.Profile | None]:
-    """Returns the times of the steps, and rank 0's profile of one more."""
+    """Returns the step times, and rank 0's profile of one more step."""
     timing = step_timing.time_steps(
         step, images, settings.warmup_steps, settings.steps, communicator
     )

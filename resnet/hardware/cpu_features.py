@@ -1,6 +1,6 @@
-"""What this CPU can compute with, read before TensorFlow starts. Standard library only.
+"""Reads the features of this CPU before TensorFlow starts. Standard library only.
 
-Some virtual machines announce AMX but hide the CPUID leaf that describes its tiles.
+Some virtual machines report AMX but hide the CPUID leaf that describes its tiles.
 oneDNN then configures empty tiles, and the process dies with an illegal instruction at
 the first bfloat16 convolution.
 """
@@ -38,37 +38,39 @@ def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def has_bf16(features: frozenset[str]) -> bool:
-    """Returns whether the CPU multiplies bfloat16 numbers itself."""
+    """Returns whether the CPU has instructions that multiply bfloat16 numbers."""
     return bool(features & {"amx_bf16", "avx512_bf16", "bf16"})
 
 
 def amx_is_hidden(features: frozenset[str], cpuid: Cpuid | None = None) -> bool:
-    """Returns whether AMX is announced but can't be used as oneDNN does.
+    """Returns whether the CPU reports AMX but hides the description of its tiles.
+
+    If the CPUID instruction can't be run, AMX counts as hidden: this disables AMX,
+    which float32 doesn't use.
 
     Args:
-        features: As `flags` gives them.
-        cpuid: `cpuid(leaf, subleaf)` returns (eax, ebx, ecx, edx); the processor's own
-            unless given. Where it can't be asked, AMX counts as hidden: float32 loses
-            nothing by it.
+        features: The names of the CPU's features, as `flags` returns them.
+        cpuid: A function from leaf and subleaf to the registers (eax, ebx, ecx, edx);
+            None for the CPUID instruction of this processor.
     """
     if "amx_tile" not in features:
         return False
     try:
-        registers = (cpuid or _ask_processor)(_TILE_LEAF, _TILE_PALETTE)
+        registers = (cpuid or _run_cpuid)(_TILE_LEAF, _TILE_PALETTE)
     except OSError:
         return True
     return registers == (0, 0, 0, 0)
 
 
-def _ask_processor(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
-    """Runs the CPUID instruction.
+def _run_cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
+    """Returns the registers eax, ebx, ecx and edx after the CPUID instruction.
 
     Raises:
-        OSError: If this is no x86-64 processor, or the system forbids a process to run
-            code that it wrote itself.
+        OSError: If the processor isn't an x86-64 one, or the system forbids memory that
+            is both writable and executable.
     """
     if platform.machine() != "x86_64":
-        raise OSError("CPUID is an instruction of x86-64")
+        raise OSError(f"CPUID needs an x86-64 processor, not {platform.machine()}")
     with mmap.mmap(
         -1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
     ) as page:
@@ -79,6 +81,6 @@ def _ask_processor(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
         )(ctypes.addressof(anchor))
         registers = (ctypes.c_uint32 * 4)()
         function(leaf, subleaf, ctypes.addressof(registers))
-        del anchor, function  # Or the page can't be closed.
+        del anchor, function  # They keep the page from being closed.
     eax, ebx, ecx, edx = registers
     return eax, ebx, ecx, edx

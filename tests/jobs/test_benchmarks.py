@@ -31,7 +31,7 @@ def test_the_input_benchmark_compares_three_ways(records):
     )
     assert done.returncode == 0, done.stderr
     for way in ("plain tf.data", "sequential", "random order"):
-        assert re.search(rf"^{way} +\d+ \(.* images/s and core$", done.stdout, re.M)
+        assert re.search(rf"^{way} +\d+ \(.* images/s per core$", done.stdout, re.M)
     for ratio in ("plain tf.data", "sequential"):
         assert re.search(
             rf"^random order / {ratio} +\d+\.\d+ \(.*n=1\)$", done.stdout, re.M

@@ -46,13 +46,13 @@ def test_what_is_no_choice_is_refused(value):
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are(model_dir):
-    with pytest.raises(UserError, match=r"of step 15 .* those of 10, 20, 30, 40"):
+    with pytest.raises(UserError, match=r"of step 15 .* those of steps 10, 20, 30, 40"):
         checkpoint_choice.choose([10, 15], model_dir)
 
 
 @pytest.mark.parametrize(
     ("requested", "words"),
-    [("best", "that training evaluated"), ("phases", "that ends a phase")],
+    [("best", "evaluated no saved checkpoint"), ("phases", "ends a phase")],
 )
 def test_a_choice_that_finds_none_is_refused(tmp_path, requested, words):
     folder = step_dirs.of_step(tmp_path, 10)
@@ -64,5 +64,5 @@ def test_a_choice_that_finds_none_is_refused(tmp_path, requested, words):
 
 @pytest.mark.parametrize("requested", ["latest", "best", "all", "phases", [10]])
 def test_a_run_without_checkpoints_is_refused(tmp_path, requested):
-    with pytest.raises(UserError, match="there is none yet"):
+    with pytest.raises(UserError, match="no checkpoint has been saved in"):
         checkpoint_choice.choose(requested, tmp_path)

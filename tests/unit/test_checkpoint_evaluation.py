@@ -172,7 +172,7 @@ def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
 
     monkeypatch.setattr(tensors, "load", remove_first)
     evaluation, report = evaluation_of(model_dir, state)
-    evaluation.all_that_come(watch_of(model_dir))
+    evaluation.each_from(watch_of(model_dir))
     assert report.told == [("step 10", 10), ("step 100", 100)]
     assert "Skipping the checkpoint of step 20: the checkpoint " in caplog.text
     assert "Skipping the checkpoint of step 40: the run has removed it" in caplog.text
@@ -184,7 +184,7 @@ def test_a_watch_ends_with_a_run_that_is_good_enough(model_dir, state, name):
     found = {name: {"top1": 0.75}}
     save(model_dir, state, 50, config=settings, **found)
     evaluation, report = evaluation_of(model_dir, state)
-    evaluation.all_that_come(watch_of(model_dir))
+    evaluation.each_from(watch_of(model_dir))
     assert report.told[-1] == ("step 50", 50)
 
 
@@ -202,7 +202,7 @@ def test_a_watch_sees_that_its_last_one_was_found_good_enough_later(
             save(model_dir, state, 50, config=settings, eval={"top1": 0.8})
 
     monkeypatch.setattr(report, "add", add_and_save_again)
-    evaluation.all_that_come(watch_of(model_dir))
+    evaluation.each_from(watch_of(model_dir))
     assert [loss for _, loss in report.told] == [10, 20, 40, 50]
 
 
@@ -221,7 +221,7 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
 
     monkeypatch.setattr(tensors, "load", write_again_meanwhile)
     evaluation, report = evaluation_of(model_dir, state)
-    evaluation.all_that_come(watch_of(model_dir))
+    evaluation.each_from(watch_of(model_dir))
     assert loaded == [10, 20, 20, 40, 100]
     assert [loss for _, loss in report.told] == [10, 20, 40, 100]
     assert "Skipping" not in caplog.text
@@ -232,7 +232,7 @@ def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
     save(model_dir, state, 15, **good_enough)
     evaluation, report = evaluation_of(model_dir, state)
     with pytest.raises(AgreedFailure, match="no new checkpoint has appeared"):
-        evaluation.all_that_come(watch_of(model_dir))
+        evaluation.each_from(watch_of(model_dir))
     assert [loss for _, loss in report.told] == [10, 15, 20, 40]
 
 
@@ -244,4 +244,4 @@ def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
     monkeypatch.undo()
     evaluation, _ = evaluation_of(model_dir, state)
     with pytest.raises(UserError, match="has the format 3"):
-        evaluation.all_that_come(watch_of(model_dir))
+        evaluation.each_from(watch_of(model_dir))

@@ -91,26 +91,26 @@ def test_a_processor_that_cannot_be_asked_counts_as_hidden():
 def test_another_architecture_cannot_be_asked(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(OSError, match="x86-64"):
-        cpu_features._ask_processor(0, 0)
+        cpu_features._run_cpuid(0, 0)
     assert cpu_features.amx_is_hidden(AMX)
 
 
 if platform.machine() == "x86_64":
 
     def test_the_processor_tells_the_vendor_that_linux_tells():
-        _, ebx, ecx, edx = cpu_features._ask_processor(0, 0)
+        _, ebx, ecx, edx = cpu_features._run_cpuid(0, 0)
         vendor = struct.pack("<III", ebx, edx, ecx).decode()
         text = Path("/proc/cpuinfo").read_text()
         assert vendor == re.search(r"vendor_id\s*: (\S+)", text)[1]
 
     def test_the_processor_tells_the_features_that_linux_tells():
         # Leaf 7 takes a subleaf, so ecx must get through; ebx bit 5 is AVX2.
-        _, ebx, *_ = cpu_features._ask_processor(7, 0)
+        _, ebx, *_ = cpu_features._run_cpuid(7, 0)
         assert bool(ebx & 1 << 5) == ("avx2" in cpu_features.flags())
 
     def test_asking_often_leaves_nothing_open():
         before = len(list(Path("/proc/self/maps").read_text().splitlines()))
         for _ in range(200):
-            cpu_features._ask_processor(0, 0)
+            cpu_features._run_cpuid(0, 0)
         after = len(list(Path("/proc/self/maps").read_text().splitlines()))
         assert after - before < 50  # A leak would leave 200 mappings.

@@ -72,7 +72,7 @@ def refusal(*arguments: str) -> str:
         (["--weights=both"], "--weights=both needs a run with EMA weights"),
         (["--combine=weights"], "--checkpoints=latest is only that of step 20"),
         (["--combine=predictions", "--checkpoints=10"], "is only that of step 10"),
-        (["--checkpoints=phases"], "that ends a phase of the recipe; there is none"),
+        (["--checkpoints=phases"], "ends a phase of the recipe. Pass steps"),
         (["--recalibration_batches=2"], "needs training images"),
         (["--json_file=/no/such/folder/x"], "--json_file must be in an existing"),
     ],
