@@ -22,34 +22,34 @@ help:  ## This list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 	@echo
 	@echo "For make venv: PYTHON=/path/to/python3.12  another Python, 3.10 to 3.13"
-	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (BUILD_NOTES.md)"
+	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (docs/clusters.md)"
 
 venv:  ## Set everything up in .venv (once; the other targets do it too)
 	@install/install.sh
 
-demo: venv  ## Prepare pictures, train on 2 ranks, evaluate, draw the curve (in demo-run/)
+demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in demo-run/)
 	@launch/jobs/demo.sh
 
-# Set for the recipes of tests: the environment's programs come first.
+# Tests find the environment's programs first.
 unit parallel jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
-unit: venv  ## Tests of the parts, two at a time: under two minutes
+unit: venv  ## Tests of single modules, in two processes: under two minutes
 	$(PYTEST) tests/unit -n 2 --dist=loadfile
 
-parallel: venv  ## Tests of what ranks do together, inside one mpirun
+parallel: venv  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel
 	mpirun -np 3 $(PYTEST) tests/parallel
 
-jobs: venv  ## Tests that start real jobs, and harm some of them
+jobs: venv  ## Tests that launch real jobs, some with injected faults
 	$(PYTEST) tests/jobs tests/fault -m "not slow"
 
-test: unit parallel jobs  ## All tests but the slow ones: these three
+test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
 
-faults: venv  ## Harm running jobs in every way, also on two pretended hosts (root)
+faults: venv  ## Inject all faults into running jobs, also on two simulated hosts (root)
 	$(PYTEST) tests/fault --timeout=900
 
-root: venv  ## Of these, only what needs root: pretended hosts, full disks, little memory
+root: venv  ## The part of faults that needs root: simulated hosts, full disks, little memory
 	$(PYTEST) tests/fault --timeout=900 -m root
 
 lint: venv  ## ruff: rules and format
@@ -71,7 +71,7 @@ COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile 
 	--generate-hashes --python-version 3.10 --no-header --quiet --no-emit-index-url \
 	--no-emit-find-links $(UPGRADE)
 
-lock:  ## Make the hashed requirements*.txt anew (UPGRADE=--upgrade: newest versions)
+lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest versions)
 	python3 -m venv .lock-venv
 	.lock-venv/bin/python -m pip install --quiet $(UV)
 	$(COMPILE) requirements.in -o requirements.txt
