@@ -29,7 +29,7 @@ from data_prep.errors import UserError, parse_flags
 from eval.benchmarking import peer_pairs, rank_layouts
 from eval.benchmarking import process as benchmark_process
 from eval.benchmarking.report import Report
-from eval.benchmarking.settings import Settings
+from eval.benchmarking.settings import Settings, check_batch_size
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
@@ -175,11 +175,14 @@ def measure(
         record_set = record_sets.open_record_set(
             settings.data_dir, "train", process, communicator
         )
-    data = record_set.manifest if record_set else None
-    with communicator.collective_errors():
-        config = settings.config(communicator.num_ranks, data)
+    num_classes = settings.num_random_classes
+    if record_set:
+        num_classes = len(record_set.manifest.class_names)
+        num_examples = record_set.manifest.splits["train"].num_examples
+        with communicator.collective_errors():
+            check_batch_size(settings.batch_size, communicator.num_ranks, num_examples)
     startup.check_same_settings(
-        "data set and settings", record_set, (settings, config), communicator
+        "data set and settings", record_set, settings, communicator
     )
     shards = {}
     if record_set:
@@ -199,7 +202,7 @@ def measure(
     if record_set:
         shares = startup.open_shards(record_set, shards, communicator)
     report, profile = throughput.measure(
-        settings, config, shares.get("train"), threads, FLAGS.profile, communicator
+        settings, num_classes, shares.get("train"), threads, FLAGS.profile, communicator
     )
     print(report.table())
     if profile:

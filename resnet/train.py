@@ -64,7 +64,8 @@ def train_and_evaluate(
     with closing(log), closing(manager):
         if any(communicator.allgather(_stop_requested(signals))):
             raise Preempted(f"stopped before step {state.step + 1}")
-        train_step = TrainStep(state, phases.at(config.phases, state.step), exchange)
+        phase = phases.at(config.phases, state.step)
+        train_step = TrainStep.of_run(state, phase, exchange)
         while True:
             if evaluations.is_due:
                 _save(manager, log)  # First, since an evaluation takes long.
@@ -73,7 +74,7 @@ def train_and_evaluate(
                 break
             phase = phases.at(config.phases, state.step)
             if phase is not train_step.phase:
-                train_step = TrainStep(state, phase, exchange)
+                train_step = TrainStep.of_run(state, phase, exchange)
             if phases.resets_momentum_at(config.phases, state.step):
                 state.optimizer.reset()
             settings = step_settings.at(config, state.step)

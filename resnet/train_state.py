@@ -105,17 +105,6 @@ class TrainState:
             },
         }
 
-    def move_ema(self, decay: tf.Tensor) -> None:
-        """Updates the EMA of the variables; to be called inside the graph.
-
-        average = decay * average + (1 - decay) * variable
-
-        Args:
-            decay: EMA decay of this step, a float32 scalar.
-        """
-        for variable, average in zip(self.model.variables, self.ema, strict=False):
-            average.assign_sub((1 - decay) * (average - variable.value))
-
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Gives the network the EMA of its variables inside the block."""

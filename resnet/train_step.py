@@ -1,7 +1,7 @@
 """One step of training: gradients, their exchange between ranks, and the update."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import keras
 import tensorflow as tf
@@ -11,6 +11,7 @@ from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.optim import losses
+from resnet.optim.momentum import Momentum
 from resnet.train_state import TrainState
 
 
@@ -42,33 +43,74 @@ class TrainStep:
 
     def __init__(
         self,
-        state: TrainState,
+        model: keras.Model,
+        optimizer: Momentum,
         phase: Phase,
         exchange: GradientExchange,
+        *,
+        ema: Sequence[tf.Variable] = (),
+        num_micro_batches: int = 1,
+        clip_norm: float = 0.0,
         freeze_batch_norm: bool = False,
     ) -> None:
         """Prepares the step.
 
         Args:
-            state: The state of the run, which the steps change.
+            model: The network, whose variables the steps change.
+            optimizer: The optimizer of the network's trainable variables.
             phase: The phase whose label smoothing and mixing the loss has.
             exchange: The exchange of gradients with the other ranks.
+            ema: The EMA of all variables of the network, in their order; empty for
+                none.
+            num_micro_batches: The number of micro-batches of a rank in each step.
+            clip_norm: The largest global norm of the gradients; 0 for no clipping.
             freeze_batch_norm: Whether batch normalization uses its moving averages, as
                 in inference, and leaves them as they are.
         """
         self.phase = phase
         self.is_traced = False
-        self._state = state
+        self._model = model
+        self._optimizer = optimizer
         self._exchange = exchange
+        self._ema = ema
+        self._num_micro_batches = num_micro_batches
+        self._clip_norm = clip_norm
         self._training = not freeze_batch_norm
-        self._num_micro_batches = state.config.accumulation_steps
         self._sums: list[tf.Variable] = []  # Of the loss, and of each gradient.
-        if self._num_micro_batches > 1:
-            variables = state.trainable_variables
+        if num_micro_batches > 1:
             self._sums = [tf.Variable(0.0)]
-            self._sums += [tf.Variable(tf.zeros_like(one)) for one in variables]
+            self._sums += [
+                tf.Variable(tf.zeros_like(one)) for one in optimizer.variables
+            ]
         self._accumulate = tf.function(self._accumulate_gradients, autograph=False)
         self._step = tf.function(self._whole_step, autograph=False)
+
+    @classmethod
+    def of_run(
+        cls,
+        state: TrainState,
+        phase: Phase,
+        exchange: GradientExchange,
+        freeze_batch_norm: bool = False,
+    ) -> Self:
+        """Returns the step of one phase of a run.
+
+        Args:
+            state: The state of the run, which the steps change.
+            phase: The phase of the run.
+            exchange: The exchange of gradients with the other ranks.
+            freeze_batch_norm: As the constructor takes it.
+        """
+        return cls(
+            state.model,
+            state.optimizer,
+            phase,
+            exchange,
+            ema=state.ema,
+            num_micro_batches=state.config.accumulation_steps,
+            clip_norm=state.config.clip_norm,
+            freeze_batch_norm=freeze_batch_norm,
+        )
 
     def accumulate(self, micro_batch: Batch) -> None:
         """Adds up the gradients of a micro-batch that is not the last of its step."""
@@ -133,13 +175,11 @@ class TrainStep:
                 for total, one in zip(self._sums, [loss, *gradients], strict=True)
             )
         exchanged = self._exchange(gradients, loss, flags)
-        apply_update(
-            self._state,
-            exchanged.gradients,
-            StepSettings(
-                learning_rate, momentum, tf.constant(lookahead), weight_decay, ema_decay
-            ),
+        settings = StepSettings(
+            learning_rate, momentum, tf.constant(lookahead), weight_decay, ema_decay
         )
+        apply_update(self._optimizer, exchanged.gradients, settings, self._clip_norm)
+        move_ema(self._ema, self._model.variables, ema_decay)
         for total in self._sums:
             total.assign(tf.zeros_like(total))
         return tf.concat(
@@ -149,10 +189,9 @@ class TrainStep:
     def _gradients(
         self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        state = self._state
         return compute_gradients(
-            state.model,
-            state.optimizer.variables,
+            self._model,
+            self._optimizer.variables,
             images,
             labels,
             mix_weight,
@@ -198,19 +237,39 @@ def compute_gradients(
 
 
 def apply_update(
-    state: TrainState, gradients: Sequence[tf.Tensor], settings: StepSettings
+    optimizer: Momentum,
+    gradients: Sequence[tf.Tensor],
+    settings: StepSettings,
+    clip_norm: float = 0.0,
 ) -> None:
-    """Clips the gradients, and updates the weights and their moving average.
+    """Clips the gradients and updates the optimizer's variables.
 
     To be called inside the graph of a step. The optimizer adds the weight decay, after
     the clipping.
 
     Args:
-        state: The state of the run.
-        gradients: Mean gradients over the global batch, one for each variable.
+        optimizer: The optimizer.
+        gradients: The mean gradients over the global batch, one for each variable of
+            the optimizer.
         settings: The hyperparameters of the step.
+        clip_norm: The largest global norm of the gradients; 0 for no clipping.
     """
-    if clip_norm := state.config.clip_norm:
+    if clip_norm:
         gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
-    state.optimizer.apply(gradients, settings)
-    state.move_ema(settings.ema_decay)
+    optimizer.apply(gradients, settings)
+
+
+def move_ema(
+    ema: Sequence[tf.Variable], variables: Sequence[keras.Variable], decay: tf.Tensor
+) -> None:
+    """Updates the EMA of variables; to be called inside the graph of a step.
+
+    average = decay * average + (1 - decay) * variable
+
+    Args:
+        ema: The EMA of each variable; empty for none.
+        variables: The variables.
+        decay: The EMA decay of this step, a float32 scalar.
+    """
+    for average, variable in zip(ema, variables, strict=False):
+        average.assign_sub((1 - decay) * (average - variable.value))

@@ -1,19 +1,19 @@
-"""What the benchmark measures: its settings, as flags and as those of a run."""
+"""The settings of the benchmark, and the network, images and phase that they mean."""
 
 import dataclasses
 from dataclasses import dataclass
 
 from data_prep.errors import UserError
-from data_prep.records.manifest import Manifest
 from resnet import shared_flags
+from resnet.config import bounds
 from resnet.config.config import Config
+from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
-from resnet.config.resolve import resolve
 from resnet.models import names
 from resnet.recipes import imagenet, registry
 
 MANY_STEPS = 1_000_000
-_BOUNDS = {  # What `config` does not look at.
+_BOUNDS = {  # The bounds of settings that a run does not have.
     "batch_size": (1, MANY_STEPS),
     "steps": (1, MANY_STEPS),
     "warmup_steps": (1, MANY_STEPS),
@@ -79,57 +79,67 @@ class Settings:
                 "--infer measures the network alone, on images from memory; leave"
                 " --data_dir out."
             )
-        if not self.data_dir:
-            self.config(1, None)
+        given = {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if value is not None
+        }
+        if problems := bounds.validate_overrides(given, Config):
+            raise UserError(" ".join(problems))
 
     def arguments(self) -> list[str]:
         """Returns the command-line flags that have these values."""
         values = dataclasses.asdict(self).items()
         return [f"--{name}={value}" for name, value in values if value is not None]
 
-    def config(self, num_ranks: int, data: Manifest | None) -> Config:
-        """Returns the settings of a run whose first steps these are.
+    @property
+    def side(self) -> int:
+        """The side of the images in pixels: `image_size` or the network's default."""
+        return self.image_size or (32 if self.model in names.CIFAR_MODELS else 224)
 
-        Args:
-            num_ranks: All ranks.
-            data: Of the data set, if there is one.
+    @property
+    def num_random_classes(self) -> int:
+        """The number of classes of random images: that of CIFAR-10 or of ImageNet."""
+        return 10 if self.model in names.CIFAR_MODELS else 1000
 
-        Raises:
-            UserError: If one of them is out of its range, or there are too few images.
+    @property
+    def phase(self) -> Phase:
+        """The phase whose steps are timed.
+
+        It has the augmentation, the label smoothing and the optimizer's hyperparameters
+        of the first recipe for the network and the size of the images; without such a
+        recipe, those of `tpu_90ep_24k`. It is so long that it never ends.
         """
-        small = self.model in names.CIFAR_MODELS
-        image_size = self.image_size or (32 if small else 224)
-        num_examples = imagenet.IMAGENET
-        class_names = tuple(str(label) for label in range(10 if small else 1000))
-        if data is not None:
-            num_examples = data.splits["train"].num_examples
-            class_names = data.class_names
-        batch_size = self.batch_size * num_ranks
-        if batch_size > num_examples:
-            raise UserError(
-                f"--batch_size times {num_ranks} rank(s) must be at most the number of"
-                f" training examples; got {batch_size}, {num_examples} examples."
-            )
-        return resolve(
-            recipe_of(self.model, image_size),
-            {
-                "model": self.model,
-                "precision": self.precision,
-                "image_size": image_size,
-                "global_batch_size": batch_size,
-                "train_steps": MANY_STEPS,  # Reading goes on to the last timed one.
-                "warmup_steps": 0,
-                "data_dir": self.data_dir,
-                "num_parallel_calls": self.num_parallel_calls,
-                "on_bad_record": self.on_bad_record,
-            },
-            num_examples,
-            class_names,
+        first = recipe_for(self.model, self.side).phases[0]
+        values = {
+            field.name: getattr(first, field.name)
+            for field in dataclasses.fields(PhaseSettings)
+        }
+        values.update(schedule=None, image_size=self.side)
+        return Phase(**values, num_steps=MANY_STEPS)
+
+
+def check_batch_size(batch_size: int, num_ranks: int, num_examples: int) -> None:
+    """Checks that the global batch is not larger than the data set.
+
+    Args:
+        batch_size: The number of images per step and rank.
+        num_ranks: The number of ranks.
+        num_examples: The number of training examples of the data set.
+
+    Raises:
+        UserError: If the global batch has more images than the data set.
+    """
+    if batch_size * num_ranks > num_examples:
+        raise UserError(
+            f"--batch_size times {num_ranks} rank(s) must be at most the number of"
+            f" training examples; got {batch_size * num_ranks} images per step,"
+            f" {num_examples} examples."
         )
 
 
-def recipe_of(model: str, image_size: int) -> Recipe:
-    """Returns the recipe for a network and a size of images, for its augmentation."""
+def recipe_for(model: str, image_size: int) -> Recipe:
+    """Returns the first recipe for a network and a size of images, or tpu_90ep_24k."""
     for recipe in registry.RECIPES.values():
         if (recipe.model, recipe.image_size) == (model, image_size):
             return recipe

@@ -11,14 +11,13 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from resnet.config.config import Config
+from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
-from resnet.data import batches
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.gradient_exchange import GradientExchange
-from resnet.train_state import TrainState, build_model
+from resnet.optim.momentum import Momentum
+from resnet.train_state import decays
 from resnet.train_step import TrainStep
 
 LEARNING_RATE = 0.01  # Small, so that repeated steps on one batch do not diverge.
@@ -48,56 +47,49 @@ class Timing:
     last_value: float
 
 
-def training_step(
-    config: Config, communicator: Communicator
-) -> tuple[keras.Model, Step]:
-    """Returns a new network and the step that trains it, which returns the loss.
+def training_step(model: keras.Model, phase: Phase, communicator: Communicator) -> Step:
+    """Returns the step of training, which returns the loss.
 
     Args:
-        config: The run's settings.
+        model: The network.
+        phase: The phase that the step is of.
         communicator: The ranks that average their gradients.
     """
-    state = TrainState(config)
-    phase = config.phases[0]
-    exchange = GradientExchange(communicator.collectives, state.names)
-    train_step = TrainStep(state, phase, exchange)
+    names = [variable.path for variable in model.trainable_variables]
+    variables = [variable.value for variable in model.trainable_variables]
+    optimizer = Momentum(variables, [decays(name) for name in names])
+    exchange = GradientExchange(communicator.collectives, names)
+    train_step = TrainStep(model, optimizer, phase, exchange)
     settings = StepSettings(
         LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
     )
-    nothing = tf.zeros([0])  # Of a batch: what the step doesn't use here.
+    nothing = tf.zeros([0])  # For the parts of a batch that this step doesn't use.
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
         batch = Batch(images, labels, nothing, nothing, nothing)
         return train_step(batch, settings).local_loss
 
-    return state.model, step
+    return step
 
 
-def evaluation_step(config: Config) -> tuple[keras.Model, Step]:
-    """Returns a new network and the step that evaluates it, which returns a logit."""
-    model = build_model(config)
+def evaluation_step(model: keras.Model) -> Step:
+    """Returns the step that evaluates a network, which returns a logit."""
     infer = tf.function(lambda images: model(images, training=False))
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
         return float(infer(images)[0, 0])
 
-    return model, step
+    return step
 
 
-def images_from_memory(config: Config, batch_size: int, rank: int) -> Iterator[Images]:
+def images_from_memory(
+    batch_size: int, image_size: int, num_classes: int, rank: int
+) -> Iterator[Images]:
     """Returns one batch of random images again and again; it differs by rank."""
     random = tf.random.Generator.from_seed(rank)
-    shape = [batch_size, config.image_size, config.image_size, 3]
-    labels = random.uniform([batch_size], 0, config.num_classes, tf.int32)
+    shape = [batch_size, image_size, image_size, 3]
+    labels = random.uniform([batch_size], 0, num_classes, tf.int32)
     return itertools.repeat((random.normal(shape), labels))
-
-
-def images_from_records(
-    config: Config, share: ExampleShard, num_ranks: int, num_parallel_calls: int
-) -> Iterator[Images]:
-    """Returns the batches that training reads, prefetched during earlier steps."""
-    read = batches.training(config, share, num_ranks, 0, num_parallel_calls)
-    return ((batch.images, batch.labels) for batch in read)
 
 
 def time_steps(

@@ -11,19 +11,20 @@ from eval.benchmarking import machine_limits, step_profile, step_timing
 from eval.benchmarking.report import Report
 from eval.benchmarking.settings import Settings
 from eval.benchmarking.step_timing import Images, Step, Timing
-from resnet import native
-from resnet.config.config import Config
+from resnet import models, native
+from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import flops
+from resnet.models.names import COMPUTE_DTYPES
 from resnet.runtime import precision
 
 
 def measure(
     settings: Settings,
-    config: Config,
-    share: ExampleShard | None,
+    num_classes: int,
+    shard: ExampleShard | None,
     threads: Threads,
     with_profile: bool,
     communicator: Communicator,
@@ -32,8 +33,8 @@ def measure(
 
     Args:
         settings: The settings of the measurement.
-        config: The same, as the settings of a run.
-        share: The examples that this rank trains on; None for images from memory.
+        num_classes: The number of classes of the images.
+        shard: The examples that this rank trains on; None for images from memory.
         threads: The numbers of threads of this rank.
         with_profile: Whether to profile a step.
         communicator: The ranks that measure together.
@@ -46,11 +47,11 @@ def measure(
     if settings.precision == "auto":
         chosen = precision.choose("auto", communicator)
         settings = dataclasses.replace(settings, precision=chosen)
-        config = dataclasses.replace(config, precision=chosen)
-    model, step, flops_per_image = _work(settings, config, communicator)
+    model = build_network(settings, num_classes)
+    step, flops_per_image = _step(settings, model, communicator)
     timing, profile = _run(
         step,
-        _images(settings, config, share, threads, communicator),
+        _images(settings, num_classes, shard, threads, communicator),
         settings,
         with_profile,
         communicator,
@@ -67,7 +68,7 @@ def measure(
     seconds = np.array([one.seconds for one in timings])
     report = Report(
         settings=settings,
-        image_size=config.image_size,
+        image_size=settings.side,
         num_ranks=communicator.num_ranks,
         num_intra_threads=threads.num_intra_threads,
         num_inter_threads=threads.num_inter_threads,
@@ -80,7 +81,7 @@ def measure(
         peak_memory_mb=max(one.peak_memory_mb for one in timings),
         waited_share=(
             max(one.waited_seconds / sum(one.seconds) for one in timings)
-            if share
+            if shard
             else None
         ),
         flops_per_image=flops_per_image,
@@ -90,37 +91,50 @@ def measure(
     return report, profile
 
 
-def _work(
-    settings: Settings, config: Config, communicator: Communicator
-) -> tuple[keras.Model, Step, int]:
-    """Returns the network, its step, and the step's operations per image."""
-    if settings.infer:
-        model, step = step_timing.evaluation_step(config)
-        return model, step, flops.count_forward_pass(model)
-    alone = Communicator(ProcessInfo())
-    model, step = step_timing.training_step(
-        config, communicator if settings.average_gradients else alone
+def build_network(settings: Settings, num_classes: int) -> keras.Model:
+    """Returns a new network of the settings, whose precision isn't "auto"."""
+    return models.build(
+        settings.model,
+        num_classes,
+        settings.side,
+        compute_dtype=COMPUTE_DTYPES[settings.precision],
     )
-    return model, step, flops.count_training_step(model)
+
+
+def _step(
+    settings: Settings, model: keras.Model, communicator: Communicator
+) -> tuple[Step, int]:
+    """Returns the step of a network, and its number of operations per image."""
+    if settings.infer:
+        return step_timing.evaluation_step(model), flops.count_forward_pass(model)
+    if not settings.average_gradients:
+        communicator = Communicator(ProcessInfo())
+    step = step_timing.training_step(model, settings.phase, communicator)
+    return step, flops.count_training_step(model)
 
 
 def _images(
     settings: Settings,
-    config: Config,
-    share: ExampleShard | None,
+    num_classes: int,
+    shard: ExampleShard | None,
     threads: Threads,
     communicator: Communicator,
 ) -> Iterator[Images]:
-    if share is None:
+    """Returns the images and labels of each step, random ones without a shard."""
+    if shard is None:
         return step_timing.images_from_memory(
-            config, settings.batch_size, communicator.rank
+            settings.batch_size, settings.side, num_classes, communicator.rank
         )
-    return step_timing.images_from_records(
-        config,
-        share,
-        communicator.num_ranks,
-        config.num_parallel_calls or len(threads.cpus),
+    read = batches.train_batches(
+        shard,
+        [settings.phase],
+        seed=0,
+        local_batch_size=settings.batch_size,
+        num_classes=num_classes,
+        num_parallel_calls=settings.num_parallel_calls or len(threads.cpus),
+        on_bad_record=settings.on_bad_record,
     )
+    return ((batch.images, batch.labels) for batch in read)
 
 
 def _run(

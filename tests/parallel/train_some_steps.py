@@ -55,7 +55,7 @@ def train(
         for variable in state.trainable_variables:
             variable.assign(variable + 1)
     communicator.broadcast_variables(list(state.tensors().values()))
-    train_step = TrainStep(
+    train_step = TrainStep.of_run(
         state,
         config.phases[0],
         GradientExchange(communicator.collectives, state.names),

@@ -20,7 +20,7 @@ from eval.benchmarking import (
 )
 from eval.benchmarking.rank_layouts import Layout
 from eval.benchmarking.report import cpu_name
-from eval.benchmarking.settings import Settings
+from eval.benchmarking.settings import Settings, check_batch_size
 from resnet import models
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
@@ -260,11 +260,31 @@ def test_settings_are_flags_again():
 
 def test_cifar_networks_are_measured_on_images_of_32_pixels():
     for model in ("resnet8", "resnet20", "resnet9"):
-        config = Settings(model=model).config(2, None)
-        assert (config.num_classes, config.image_size) == (10, 32)
-    config = Settings(model="resnet50").config(2, None)
-    assert (config.num_classes, config.image_size) == (1000, 224)
-    assert config.global_batch_size == 64
+        settings = Settings(model=model)
+        assert (settings.num_random_classes, settings.side) == (10, 32)
+    settings = Settings(model="resnet50")
+    assert (settings.num_random_classes, settings.side) == (1000, 224)
+
+
+def test_the_timed_phase_is_that_of_a_recipe_for_the_network_and_the_size():
+    phase = Settings(model="resnet9").phase
+    assert (phase.weight_decay, phase.augmentation, phase.image_size) == (
+        5e-4,
+        "pad_crop_flip_cutout",
+        32,
+    )
+    phase = Settings(model="resnet34", image_size=64).phase
+    assert (phase.weight_decay, phase.augmentation, phase.image_size) == (
+        5e-5,
+        "random_resized_crop",
+        64,
+    )
+
+
+def test_a_global_batch_is_at_most_the_data_set():
+    check_batch_size(4, 2, 8)
+    with pytest.raises(UserError, match="got 10 images per step, 8 examples"):
+        check_batch_size(5, 2, 8)
 
 
 def test_the_cpu_has_a_name(tmp_path):

@@ -101,7 +101,7 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
 
 def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     alone = Communicator(ProcessInfo())
-    train_step = TrainStep(
+    train_step = TrainStep.of_run(
         state,
         state.config.phases[0],
         GradientExchange(alone.collectives, state.names),

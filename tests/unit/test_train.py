@@ -146,13 +146,13 @@ def test_lines_are_written_when_they_are_due_and_at_the_end(run, tmp_path):
 
 
 def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
-    make, made = train.TrainStep, []
+    make, made = train.TrainStep.of_run, []
 
     def remember(*arguments: Any) -> Any:
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(train, "TrainStep", remember)
+    monkeypatch.setattr(train.TrainStep, "of_run", remember)
     run(tmp_path, eval_every="2", mode="train_and_eval")
     (step,) = made
     assert step._step.experimental_get_tracing_count() == 1

@@ -244,13 +244,13 @@ def test_a_phase_that_is_not_fresh_goes_on_with_its_velocities(run, whole, tmp_p
 
 
 def test_each_phase_has_a_step_of_its_own_made_once(run, tmp_path, monkeypatch):
-    make, made = train.TrainStep, []
+    make, made = train.TrainStep.of_run, []
 
     def remember(state: Any, phase: phases.Phase, *arguments: Any) -> Any:
         made.append((phase, make(state, phase, *arguments)))
         return made[-1][1]
 
-    monkeypatch.setattr(train, "TrainStep", remember)
+    monkeypatch.setattr(train.TrainStep, "of_run", remember)
     run(tmp_path)
     assert [
         (phase.name, phase.weight_decay, phase.label_smoothing) for phase, _ in made

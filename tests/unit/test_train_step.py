@@ -66,7 +66,7 @@ def parts_of(whole: Batch, num_parts: int) -> list[Batch]:
 
 def step_of_phase(state: TrainState, phase: Phase, **settings) -> TrainStep:
     exchange = GradientExchange(ALONE.collectives, state.names)
-    return TrainStep(state, phase, exchange, **settings)
+    return TrainStep.of_run(state, phase, exchange, **settings)
 
 
 def step_of(state: TrainState, **settings) -> TrainStep:
