@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from data_prep import errors
 from data_prep.errors import UserError
+from resnet import shared_flags  # noqa: F401 - defines --model_dir.
 from resnet.config import phases
 from resnet.config.config import Config, load_config
 from resnet.metrics import figure_file

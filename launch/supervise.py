@@ -30,6 +30,7 @@ from absl import flags
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
+from resnet import shared_flags  # noqa: F401 - defines --model_dir.
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE

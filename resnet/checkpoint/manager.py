@@ -180,7 +180,7 @@ def check_weights(
     if not all(finite for _, finite, _ in of_ranks):
         raise AgreedFailure(
             f"the weights after step {state.step} are not finite: the training has"
-            " diverged. Lower --peak_learning_rate or lengthen the warm-up."
+            " diverged. Lower --peak_learning_rate or lengthen the warmup."
         )
     digests = [digest for digest, _, _ in of_ranks]
     # If two digests are equally frequent, rank 0's is taken as the right one.

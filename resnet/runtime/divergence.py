@@ -53,5 +53,5 @@ def stop_diverged(
         f"the loss of step {step} is not finite on {ranks or 'the mean of all ranks'}:"
         f" the training has diverged, or an input record is corrupt ({path} lists the"
         " records of this step). The last checkpoint is from before this step. Lower"
-        " --peak_learning_rate or lengthen the warm-up."
+        " --peak_learning_rate or lengthen the warmup."
     )

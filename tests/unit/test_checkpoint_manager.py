@@ -111,7 +111,7 @@ def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     def do_step() -> None:
         images, labels = tf.random.normal([2, 32, 32, 3]), tf.constant([0, 1])
         batch = Batch(images, labels, nothing, nothing, nothing)
-        train_step(batch, StepSettings(0.1, 0.9, 0.9, 0.0))
+        train_step(batch, StepSettings(1.0, 0.9, 0.9, 0.0))
 
     do_step()
     state.losses = [1.0, 2.0]

@@ -87,5 +87,5 @@ def test_the_program_runs_by_its_path(tmp_path):
     assert os.listdir(tmp_path) == ["out"]
     second = run()
     assert second.returncode == 2
-    assert second.stderr.startswith("error: digits_dir must be an empty folder")
+    assert second.stderr.startswith("error: digits_dir must be a new or empty folder")
     assert second.stderr.count("\n") == 1

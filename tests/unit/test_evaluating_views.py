@@ -271,7 +271,7 @@ def test_an_evaluation_that_is_asked_to_leave_ends_between_two_batches(evaluator
             signals.seen = "SIGTERM"
 
     ours = evaluator(ALONE, "center", 2, signals=signals)
-    with pytest.raises(Preempted, match="stopped in an evaluation"):
+    with pytest.raises(Preempted, match="stopped during an evaluation"):
         ours.evaluate(report=report)
     assert done == [1, 2]
     signals.seen = ""

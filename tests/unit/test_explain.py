@@ -15,7 +15,7 @@ from resnet.metrics import figure_file
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import digits, explain, explain_plot, imagenet, imagenette, registry
 
-PROGRAM = Path(explain.__file__).with_name("resnet_main.py")
+PROGRAM = Path(explain.__file__).parents[1] / "resnet_main.py"
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
 
 

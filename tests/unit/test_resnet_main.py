@@ -206,7 +206,7 @@ def test_by_file_a_shard_on_no_node_is_refused(records, tmp_path):
         "--shard_by=file",
         cwd=tmp_path,
     )
-    assert f"each shard on one node; train/{shard.name} is on none" in refusal(job)
+    assert f"each shard on one node; train/{shard.name} is on no node" in refusal(job)
 
 
 def write_unmixed(folder: Path, write_tiny_set) -> None:

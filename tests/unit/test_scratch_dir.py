@@ -66,4 +66,4 @@ except UserError as error:
         [sys.executable, "-c", refused], capture_output=True, text=True, cwd=REPOSITORY
     )
     assert job.stdout.startswith("a folder for temporary files is needed: ")
-    assert job.stdout.endswith("Name one by TMPDIR.\n")
+    assert job.stdout.endswith("Set TMPDIR to one.\n")

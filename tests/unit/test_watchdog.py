@@ -36,7 +36,7 @@ for line in sys.stdin:
     eval(line)
     print("done", flush=True)
 """
-SOON = 10.0
+SOON = 60.0
 
 
 class Rank:
