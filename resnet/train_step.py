@@ -1,7 +1,7 @@
 """One step of training: gradients, their exchange between ranks, and the update."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -92,7 +92,7 @@ class TrainStep:
         phase: Phase,
         exchange: GradientExchange,
         freeze_batch_norm: bool = False,
-    ) -> Self:
+    ) -> "TrainStep":
         """Returns the step of one phase of a run.
 
         Args:
