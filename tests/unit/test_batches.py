@@ -52,16 +52,16 @@ def train(
 ) -> list[Batch]:
     """Returns a rank's batches, of arrays."""
     config = changed(config, **changes)
-    share = ExampleShard(records, rank, num_ranks, records.num_examples)
-    found = batches.training(config, share, num_ranks, start_step, 2)
+    shard = ExampleShard(records, rank, num_ranks, records.num_examples)
+    found = batches.training(config, shard, num_ranks, start_step, 2)
     return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
 
 
 def evaluate(records: RecordFiles, config: Config, **changes) -> list[Batch]:
     config = changed(config, **changes)
-    share = ExampleShard(records, 0, 1, records.num_examples)
-    damaged = CorruptRecords(records, config.on_bad_record)
-    found = batches.evaluation(config, share, 4, 2, damaged)
+    shard = ExampleShard(records, 0, 1, records.num_examples)
+    corrupt = CorruptRecords(records, config.on_bad_record)
+    found = batches.evaluation(config, shard, 4, 2, corrupt)
     return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
 
 
@@ -99,10 +99,10 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", ["flipped bit", "label too low", "cut JPEG"])
-def test_a_damaged_record_ends_a_run_with_a_sentence(records, config, put_record, name):
-    damaged = put_record(records, 7, DAMAGES[name])
-    with pytest.raises(UserError, match=f"byte 5 of {damaged.paths[-1]} is corrupt: "):
-        train(damaged, config, on_bad_record="fail")
+def test_a_corrupt_record_ends_a_run_with_a_sentence(records, config, put_record, name):
+    corrupt = put_record(records, 7, DAMAGES[name])
+    with pytest.raises(UserError, match=f"byte 5 of {corrupt.paths[-1]} is corrupt: "):
+        train(corrupt, config, on_bad_record="fail")
 
 
 def wanted_examples(config: Config) -> list[list[int]]:
@@ -129,7 +129,7 @@ def assert_replaced(
         assert batch.mask.tolist() == [one not in replacements for one in examples]
 
 
-def test_the_next_record_stands_in_whatever_the_damage(
+def test_the_next_record_stands_in_whatever_the_corruption(
     records, config, put_record, numbers_in
 ):
     replacements = {1: 2, 3: 4, 5: 6, 7: 8, 9: 10, 11: 0, 12: 0}
@@ -146,32 +146,32 @@ def test_the_next_record_stands_in_whatever_the_damage(
         {0: 2, 1: 2, 11: 2, 12: 2},  # Over the end of the set.
     ],
 )
-def test_runs_of_damaged_records_are_skipped_in_training_and_in_evaluation(
+def test_runs_of_corrupt_records_are_skipped_in_training_and_in_evaluation(
     records, config, put_record, numbers_in, replacements
 ):
-    damaged = records
+    corrupt = records
     for number in replacements:
-        damaged = put_record(damaged, number, FLIPPED)
-    found = train(damaged, config)
+        corrupt = put_record(corrupt, number, FLIPPED)
+    found = train(corrupt, config)
     assert_replaced(found, wanted_examples(config), replacements, numbers_in)
 
-    evaluated = evaluate(damaged, config)
+    evaluated = evaluate(corrupt, config)
     wanted = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert_replaced(evaluated[:3], wanted, replacements, numbers_in)
     assert evaluated[3].mask.tolist() == [12 not in replacements, False, False, False]
 
 
 @pytest.fixture
-def two_damaged(records, put_record) -> RecordFiles:
+def two_corrupt(records, put_record) -> RecordFiles:
     for number in (3, 4):
         records = put_record(records, number, FLIPPED)
     return records
 
 
-def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(two_damaged, config):
-    alone = train(two_damaged, config)
+def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(two_corrupt, config):
+    alone = train(two_corrupt, config)
     assert any(not batch.mask.all() for batch in alone)
-    ranks = [train(two_damaged, config, rank, 2) for rank in range(2)]
+    ranks = [train(two_corrupt, config, rank, 2) for rank in range(2)]
     joined = [
         Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
         for parts in zip(*ranks, strict=True)
@@ -179,21 +179,21 @@ def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(two_damaged, con
     assert_equal(joined, alone)
 
 
-def test_what_is_skipped_does_not_depend_on_where_a_run_begins(two_damaged, config):
-    whole = train(two_damaged, config)
+def test_what_is_skipped_does_not_depend_on_where_a_run_begins(two_corrupt, config):
+    whole = train(two_corrupt, config)
     assert any(not batch.mask.all() for batch in whole[:3])
-    ours = train(two_damaged, config, start_step=3)
+    ours = train(two_corrupt, config, start_step=3)
     assert_equal(ours, whole[3:])
 
 
 def test_what_is_skipped_is_the_same_with_a_cache_and_with_stock_ops(
-    two_damaged, config, monkeypatch
+    two_corrupt, config, monkeypatch
 ):
-    expected = train(two_damaged, config)
-    ours = train(two_damaged, config, decoded_cache_mb=1)
+    expected = train(two_corrupt, config)
+    ours = train(two_corrupt, config, decoded_cache_mb=1)
     assert_equal(ours, expected)
     monkeypatch.setattr(native, "ops", lambda: None)
-    for batch, other in zip(train(two_damaged, config), expected, strict=True):
+    for batch, other in zip(train(two_corrupt, config), expected, strict=True):
         np.testing.assert_allclose(batch.images, other.images, rtol=0, atol=2e-5)
         assert_equal([batch._replace(images=0)], [other._replace(images=0)])
 
@@ -203,21 +203,21 @@ def test_stock_ops_skip_data_that_is_no_text_either(
 ):
     # Their error quotes the record, and TensorFlow can't decode its own message.
     monkeypatch.setattr(native, "ops", lambda: None)
-    damaged = put_record(records, 7, DAMAGES["no example"])
-    found = train(damaged, config)
+    corrupt = put_record(records, 7, DAMAGES["no example"])
+    found = train(corrupt, config)
     assert_replaced(found, wanted_examples(config), {7: 8}, numbers_in)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 def test_a_missing_file_ends_a_run_with_a_sentence(records, config, put_record, policy):
-    damaged = put_record(records, 7, WHOLE)
-    pathlib.Path(damaged.paths[-1]).unlink()
+    corrupt = put_record(records, 7, WHOLE)
+    pathlib.Path(corrupt.paths[-1]).unlink()
     for read_all in (train, evaluate):
         with pytest.raises(UserError, match=r"can't be read \(No such file"):
-            read_all(damaged, config, on_bad_record=policy)
+            read_all(corrupt, config, on_bad_record=policy)
 
 
-def test_too_many_damaged_records_end_a_run(records, config, put_record):
+def test_too_many_corrupt_records_end_a_run(records, config, put_record):
     for number in range(11):
         records = put_record(records, number, FLIPPED)
     with pytest.raises(UserError, match="11 of 13 records are corrupt"):

@@ -70,7 +70,7 @@ RECORDS = {
 }
 EXAMPLES = {
     "no example": (b"\xff" * 20, "a number has more than 64 bits"),
-    "no picture": (
+    "no image": (
         tf_example.encode_example({schema.LABEL: 1}),
         "it has no feature image/encoded",
     ),
@@ -107,20 +107,20 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_said_with_file_and_byte(records, put_record, name):
+def test_corruption_is_described_with_file_and_byte(records, put_record, name):
     content, words = DAMAGES[name]
-    damaged = put_record(records, 7, content)
-    sentence = describe_corruption(damaged, 7)
+    corrupt = put_record(records, 7, content)
+    sentence = describe_corruption(corrupt, 7)
     assert sentence is not None
     assert sentence.startswith(
-        f"the record at byte 5 of {damaged.paths[-1]} is corrupt: {words}"
+        f"the record at byte 5 of {corrupt.paths[-1]} is corrupt: {words}"
     )
     with pytest.raises(UserError, match=r"or give --on_bad_record=skip\.$") as caught:
-        CorruptRecords(damaged, "fail").detect(np.array([6, 7, 8]))
+        CorruptRecords(corrupt, "fail").detect(np.array([6, 7, 8]))
     assert str(caught.value).startswith(sentence)
 
 
-def test_whole_records_are_not_damaged(records, put_record):
+def test_whole_records_are_not_corrupt(records, put_record):
     for number in range(NUM_EXAMPLES):
         assert describe_corruption(records, number) is None
     assert describe_corruption(put_record(records, 3, WHOLE), 3) is None
@@ -133,24 +133,24 @@ def test_whole_records_are_not_damaged(records, put_record):
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 def test_a_missing_file_ends_the_run(records, put_record, policy):
-    damaged = put_record(records, 7, WHOLE)
-    pathlib.Path(damaged.paths[-1]).unlink()
+    corrupt = put_record(records, 7, WHOLE)
+    pathlib.Path(corrupt.paths[-1]).unlink()
     with pytest.raises(UserError) as caught:
-        CorruptRecords(damaged, policy).detect(np.array([7]))
+        CorruptRecords(corrupt, policy).detect(np.array([7]))
     assert str(caught.value) == (
-        f"the record file {damaged.paths[-1]} can't be read (No such file or"
+        f"the record file {corrupt.paths[-1]} can't be read (No such file or"
         " directory); put it back"
     )
 
 
-def damage(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
+def corrupted(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
     for number in numbers:
         records = put_record(records, number, DAMAGES["data"][0])
     return records
 
 
 def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, caplog):
-    known = CorruptRecords(damage(records, {3, 4, 12}, put_record), "skip")
+    known = CorruptRecords(corrupted(records, {3, 4, 12}, put_record), "skip")
     assert known.replacements.corrupt.tolist() == []
     with caplog.at_level(logging.ERROR):
         assert known.detect(np.array([3, 2, 1, 3]))
@@ -167,13 +167,13 @@ def test_what_is_skipped_is_logged_counted_and_replaced(records, put_record, cap
     assert known.count(5, 12) == 0
 
 
-def test_some_damaged_records_of_a_small_set_are_skipped_and_more_are_not(
+def test_some_corrupt_records_of_a_small_set_are_skipped_and_more_are_not(
     records, put_record
 ):
     assert corrupt_records.MAX_CORRUPT == 10
-    ten = CorruptRecords(damage(records, set(range(10)), put_record), "skip")
+    ten = CorruptRecords(corrupted(records, set(range(10)), put_record), "skip")
     assert ten.detect(np.arange(NUM_EXAMPLES))
-    eleven = damage(records, set(range(11)), put_record)
+    eleven = corrupted(records, set(range(11)), put_record)
     with pytest.raises(UserError) as caught:
         CorruptRecords(eleven, "skip").detect(np.arange(NUM_EXAMPLES))
     sentence = str(caught.value)
@@ -185,7 +185,7 @@ def test_some_damaged_records_of_a_small_set_are_skipped_and_more_are_not(
 
 
 def test_one_record_must_be_left(records, put_record):
-    three = damage(records, {9, 10, 11}, put_record).only_files([3, 4, 5])
+    three = corrupted(records, {9, 10, 11}, put_record).only_files([3, 4, 5])
     assert three.num_examples == 3
     with pytest.raises(UserError, match=r"at most 2 corrupt.* 3 of 3 records are"):
         CorruptRecords(three, "skip").detect(np.arange(3))
@@ -204,26 +204,26 @@ def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_reco
 
 
 @st.composite
-def some_damaged(draw) -> tuple[set[int], int]:
+def some_corrupt(draw) -> tuple[set[int], int]:
     num_examples = draw(st.integers(1, 30))
     numbers = st.integers(0, num_examples - 1)
     return draw(st.sets(numbers, max_size=num_examples - 1)), num_examples
 
 
 @settings(deadline=None)
-@given(case=some_damaged(), asked=st.lists(st.integers(0, 29), max_size=20))
+@given(case=some_corrupt(), asked=st.lists(st.integers(0, 29), max_size=20))
 def test_the_next_good_one_in_the_order_of_the_files_stands_in(case, asked):
-    damaged, num_examples = case
+    corrupt, num_examples = case
     asked = [number % num_examples for number in asked]
     expected = []
     for number in asked:
-        while number in damaged:
+        while number in corrupt:
             number = (number + 1) % num_examples
         expected.append(number)
-    replacements = Replacements.of(damaged, num_examples)
-    found, is_whole = replacements.replace(tf.constant(asked, tf.int64))
+    replacements = Replacements.of(corrupt, num_examples)
+    found, mask = replacements.replace(tf.constant(asked, tf.int64))
     assert found.numpy().tolist() == expected
-    assert is_whole.numpy().tolist() == [number not in damaged for number in asked]
+    assert mask.numpy().tolist() == [number not in corrupt for number in asked]
     assert found.dtype == tf.int64
 
 
@@ -232,12 +232,12 @@ def test_examples_of_any_shape_are_replaced_inside_a_dataset():
     for shape in ((), (6,), (2, 3), (0,)):
         asked = np.arange(np.prod(shape, dtype=int)).reshape(shape)
         dataset = tf.data.Dataset.from_tensors(asked).map(replacements.replace)
-        ((found, is_whole),) = dataset.as_numpy_iterator()
-        assert found.shape == is_whole.shape == shape
+        ((found, mask),) = dataset.as_numpy_iterator()
+        assert found.shape == mask.shape == shape
         np.testing.assert_array_equal(
             found, np.where((asked == 2) | (asked == 3), 4, asked)
         )
-        np.testing.assert_array_equal(is_whole, found == asked)
+        np.testing.assert_array_equal(mask, found == asked)
 
 
 def test_a_length_beyond_the_end_is_described(records, tmp_path):

@@ -24,15 +24,15 @@ SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
 def folder(tmp_path_factory, write_tiny_set) -> pathlib.Path:
     """A set of noisy images with halved colours, in two files; not to be changed."""
     generator = np.random.default_rng(0)
-    pictures = []
+    originals = []
     for _ in range(NUM_PICTURES):
         pixels = generator.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG")
-        pictures.append(file.getvalue())
+        originals.append(file.getvalue())
     labels = [number % 3 for number in range(NUM_PICTURES)]
     folder = tmp_path_factory.mktemp("noisy")
-    write_tiny_set(folder, pictures, labels, "abc", [5, 4])
+    write_tiny_set(folder, originals, labels, "abc", [5, 4])
     return folder
 
 
@@ -75,8 +75,8 @@ def arrays(dataset: tf.data.Dataset) -> list[Batch]:
 
 def num_bytes_of(cache: DecodedCache) -> int:
     """Bytes of the images that are really there."""
-    _, pictures = cache._images.export()
-    return sum(len(picture) for picture in pictures.numpy())
+    _, originals = cache._images.export()
+    return sum(len(original) for original in originals.numpy())
 
 
 @pytest.fixture(scope="module")
@@ -139,16 +139,16 @@ def test_room_is_never_exceeded_however_many_threads_look_at_once():
         assert num_bytes_of(cache) <= int(cache._num_bytes) <= 10**6
 
 
-def test_the_label_of_a_kept_picture_is_its_own():
+def test_the_label_of_a_kept_image_is_its_own():
     cache = DecodedCache(1)
     seen = []
     for value in (7, 8):
-        picture, label = cache.get(
+        original, label = cache.get(
             tf.constant(3, tf.int64),
             lambda value=value: (
                 tf.fill([2, 2, 3], tf.cast(value, tf.uint8)),
                 tf.constant(value, tf.int64),
             ),
         )
-        seen.append((int(picture[0, 0, 0]), int(label)))
+        seen.append((int(original[0, 0, 0]), int(label)))
     assert seen == [(7, 7), (7, 7)]

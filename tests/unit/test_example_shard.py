@@ -42,7 +42,7 @@ def placements(draw) -> tuple[list[int], list[tuple[int, ...]]]:
     return shard_sizes, shards_of_ranks
 
 
-def shares_of(
+def shards_of(
     shard_sizes: list[int], shards_of_ranks: list[tuple[int, ...]]
 ) -> list[ExampleShard]:
     records = records_of(shard_sizes)
@@ -53,48 +53,48 @@ def shares_of(
 
 
 def test_ranks_that_see_all_shards_share_them_all():
-    shares = shares_of([4, 3, 4], [(0, 1, 2)] * 3)
-    for rank, share in enumerate(shares):
-        assert (share.rank, share.num_ranks) == (rank, 3)
-        assert share.records.number_of_example.tolist() == list(range(11))
-        assert share.num_examples_of_all == 11
+    shards = shards_of([4, 3, 4], [(0, 1, 2)] * 3)
+    for rank, shard in enumerate(shards):
+        assert (shard.rank, shard.num_ranks) == (rank, 3)
+        assert shard.records.number_of_example.tolist() == list(range(11))
+        assert shard.num_examples_of_all == 11
     # Eleven examples on three ranks: none has two more than another.
-    ranges = [(share.first_example, share.end_example) for share in shares]
+    ranges = [(shard.first_example, shard.end_example) for shard in shards]
     assert ranges == [(0, 3), (3, 7), (7, 11)]
 
 
 def test_ranks_that_see_the_same_shards_share_those():
     # Ranks 0 and 2 are on one node, 1 and 3 on another.
-    shares = shares_of([4, 3, 5, 2], [(0, 3), (1, 2), (0, 3), (1, 2)])
-    assert [(share.rank, share.num_ranks) for share in shares] == [
+    shards = shards_of([4, 3, 5, 2], [(0, 3), (1, 2), (0, 3), (1, 2)])
+    assert [(shard.rank, shard.num_ranks) for shard in shards] == [
         (0, 2),
         (0, 2),
         (1, 2),
         (1, 2),
     ]
     for rank in (0, 2):
-        numbers = shares[rank].records.number_of_example.tolist()
+        numbers = shards[rank].records.number_of_example.tolist()
         assert numbers == [0, 1, 2, 3, 12, 13]
     for rank in (1, 3):
-        numbers = shares[rank].records.number_of_example.tolist()
+        numbers = shards[rank].records.number_of_example.tolist()
         assert numbers == list(range(4, 12))
-    assert {share.num_examples_of_all for share in shares} == {14}
+    assert {shard.num_examples_of_all for shard in shards} == {14}
 
 
 def test_a_rank_that_sees_no_shard_has_nothing_to_do():
-    share = shares_of([4, 3], [(0, 1), ()])[1]
-    assert share.records.num_examples == 0
-    assert share.first_example == share.end_example == 0
+    shard = shards_of([4, 3], [(0, 1), ()])[1]
+    assert shard.records.num_examples == 0
+    assert shard.first_example == shard.end_example == 0
 
 
 @settings(deadline=None)
 @given(placement=placements())
 def test_all_ranks_together_evaluate_each_example_once(placement):
     evaluated: list[int] = []
-    for share in shares_of(*placement):
-        numbers = share.records.number_of_example
-        evaluated += numbers[share.first_example : share.end_example].tolist()
-        assert share.num_examples_of_all == sum(placement[0])
+    for shard in shards_of(*placement):
+        numbers = shard.records.number_of_example
+        evaluated += numbers[shard.first_example : shard.end_example].tolist()
+        assert shard.num_examples_of_all == sum(placement[0])
     assert sorted(evaluated) == list(range(sum(placement[0])))
 
 
@@ -103,11 +103,11 @@ def test_all_ranks_together_evaluate_each_example_once(placement):
 def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
     placement, local_batch_size
 ):
-    shares = shares_of(*placement)
+    shards = shards_of(*placement)
     for node in set(placement[1]):
         ranks = [
-            share
-            for share, one in zip(shares, placement[1], strict=True)
+            shard
+            for shard, one in zip(shards, placement[1], strict=True)
             if one == node
         ]
         num_examples = ranks[0].records.num_examples
@@ -120,13 +120,13 @@ def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
                 input_pipeline.examples_of_micro_batch(
                     step,
                     7,
-                    share.rank,
-                    share.num_ranks,
+                    shard.rank,
+                    shard.num_ranks,
                     local_batch_size,
-                    share.records.num_examples,
+                    shard.records.num_examples,
                 )
                 for step in range(num_steps)
-                for share in ranks
+                for shard in ranks
             ]
         )
         for epoch in range(num_epochs):
@@ -136,7 +136,7 @@ def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 7, 64, 512])
 def test_evaluation_is_divided_evenly(num_ranks):
-    shares = shares_of([50, 0, 30, 37], [(0, 1, 2, 3)] * num_ranks)
-    sizes = [share.end_example - share.first_example for share in shares]
+    shards = shards_of([50, 0, 30, 37], [(0, 1, 2, 3)] * num_ranks)
+    sizes = [shard.end_example - shard.first_example for shard in shards]
     assert sum(sizes) == 117
     assert max(sizes) - min(sizes) <= 1

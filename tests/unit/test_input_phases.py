@@ -58,10 +58,10 @@ def train(
 ) -> list[list[Batch]]:
     """Returns a rank's parts of each step, of arrays."""
     config = dataclasses.replace(config, accumulation_steps=num_parts)
-    share = ExampleShard(records, rank, num_ranks, records.num_examples)
+    shard = ExampleShard(records, rank, num_ranks, records.num_examples)
     found = [
         Batch(*(tensor.numpy() for tensor in batch))
-        for batch in batches.training(config, share, num_ranks, start_step, 2)
+        for batch in batches.training(config, shard, num_ranks, start_step, 2)
     ]
     assert len(found) % num_parts == 0
     return [found[i : i + num_parts] for i in range(0, len(found), num_parts)]
@@ -193,8 +193,8 @@ def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, conf
     small = dataclasses.replace(config, global_batch_size=24, accumulation_steps=3)
     found = []
     for rank in range(2):
-        share = ExampleShard(mine, rank, 2, NUM_EXAMPLES)
-        parts = batches.training(small, share, 4, 0, 2)
+        shard = ExampleShard(mine, rank, 2, NUM_EXAMPLES)
+        parts = batches.training(small, shard, 4, 0, 2)
         found.append([Batch(*(one.numpy() for one in part)) for part in parts])
     assert all(len(part.labels) == 2 for part in found[0])
     examples = np.array(
@@ -207,13 +207,13 @@ def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, conf
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_a_damaged_record_is_skipped_in_whatever_phase_it_is_met(
+def test_a_corrupt_record_is_skipped_in_whatever_phase_it_is_read(
     records, config, put_record, num_parts
 ):
-    damaged = records
+    corrupt = records
     for number in (2, 9):
-        damaged = put_record(damaged, number, frame_record(b"\xff" * 20))
-    whole = [join(parts) for parts in train(damaged, config, num_parts=num_parts)]
+        corrupt = put_record(corrupt, number, frame_record(b"\xff" * 20))
+    whole = [join(parts) for parts in train(corrupt, config, num_parts=num_parts)]
     assert len(whole) == NUM_STEPS
     replacements = {2: 3, 9: 10}
     for step, batch in enumerate(whole):
@@ -225,7 +225,7 @@ def test_a_damaged_record_is_skipped_in_whatever_phase_it_is_met(
         assert batch.mask.tolist() == [one not in replacements for one in wanted]
         assert batch.labels.tolist() == [one % 4 for one in expected]
         assert batch.images.shape[1] == phases.at(PHASES, step).image_size
-    # Begun here, the damage is first met in a later phase.
-    ours = train(damaged, config, start_step=5, num_parts=num_parts)
+    # Begun here, the corruption is first met in a later phase.
+    ours = train(corrupt, config, start_step=5, num_parts=num_parts)
     for parts, expected in zip(ours, whole[5:], strict=True):
         assert_equal(join(parts), expected)

@@ -46,7 +46,7 @@ def train(
     num_ranks: int = 1,
     start_step: int = 0,
     num_parallel_calls: int = 2,
-    damaged: frozenset[int] = frozenset(),
+    corrupt: frozenset[int] = frozenset(),
     **changes,
 ) -> list[Batch]:
     """Returns a rank's batches, of arrays."""
@@ -61,7 +61,7 @@ def train(
         local_batch_size=config.global_batch_size // num_ranks,
         start_micro_batch=start_step,
         num_parallel_calls=num_parallel_calls,
-        replacements=Replacements.of(set(damaged), records.num_examples),
+        replacements=Replacements.of(set(corrupt), records.num_examples),
         cache=None,
     )
     return [Batch(*one) for one in dataset.as_numpy_iterator()]
@@ -74,7 +74,7 @@ def evaluate(
     end: int = NUM_EXAMPLES,
     batch_size: int = 4,
     start_batch: int = 0,
-    damaged: frozenset[int] = frozenset(),
+    corrupt: frozenset[int] = frozenset(),
     **changes,
 ) -> list[Batch]:
     """Returns the batches of evaluation, of arrays."""
@@ -89,7 +89,7 @@ def evaluate(
         batch_size=batch_size,
         start_batch=start_batch,
         num_parallel_calls=2,
-        replacements=Replacements.of(set(damaged), records.num_examples),
+        replacements=Replacements.of(set(corrupt), records.num_examples),
     )
     return [Batch(*one) for one in dataset.as_numpy_iterator()]
 
@@ -301,16 +301,16 @@ def test_evaluation_crops_as_it_is_told_to(records, config):
     ) == pytest.approx(94, abs=4)
 
 
-def test_png_pictures_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set):
+def test_png_images_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set):
     generator = np.random.default_rng(0)
     colour = generator.integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
     grey = generator.integers(0, 256, (32, 32)).astype(np.uint8)
-    pictures = []
+    originals = []
     for pixels in (*colour, grey):
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
-        pictures.append(file.getvalue())
-    write_tiny_set(tmp_path, pictures, [0, 1, 2], "abcd", [3])
+        originals.append(file.getvalue())
+    write_tiny_set(tmp_path, originals, [0, 1, 2], "abcd", [3])
     records = dataclasses.replace(open_train(tmp_path), image_format="png")
     expected = np.array([*colour, np.stack([grey] * 3, -1)]) / 255
     expected = (expected - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
@@ -318,19 +318,19 @@ def test_png_pictures_are_read_too_also_grey_ones(tmp_path, config, write_tiny_s
     (evaluated,) = evaluate(records, config, 0, 3, batch_size=3)
     for batch in (trained, evaluated):
         assert sorted(batch.labels) == [0, 1, 2]
-        # A PNG is exact, and at its own size a image isn't resized; float32.
+        # A PNG is exact, and at its own size an image isn't resized; float32.
         np.testing.assert_allclose(
             batch.images, expected[batch.labels], rtol=0, atol=1e-5
         )
 
 
 @pytest.mark.parametrize("read_all", [train, evaluate])
-def test_a_damaged_example_is_replaced_by_the_next_one(
+def test_a_corrupt_example_is_replaced_by_the_next_one(
     records, config, numbers_in, read_all
 ):
     replacements = {3: 4, 7: 9, 8: 9, 12: 0}
     whole = read_all(records, config)
-    ours = read_all(records, config, damaged=frozenset(replacements))
+    ours = read_all(records, config, corrupt=frozenset(replacements))
     for batch, before in zip(ours, whole, strict=True):
         wanted = before.examples.tolist()
         expected = [replacements.get(one, one) for one in wanted]
@@ -363,6 +363,6 @@ def test_a_record_that_is_not_there_ends_the_batches_with_an_error(
 ):
     offsets = records.offset_of_example.copy()
     offsets[7] = 10**6
-    damaged = dataclasses.replace(records, offset_of_example=offsets)
+    corrupt = dataclasses.replace(records, offset_of_example=offsets)
     with pytest.raises(tf.errors.DataLossError, match="byte 1000000 of"):
-        read_all(damaged, config)
+        read_all(corrupt, config)

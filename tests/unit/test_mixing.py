@@ -33,18 +33,18 @@ def mix(
     return mixed.numpy(), mix_weight.numpy()
 
 
-def test_mixup_takes_a_share_of_each_and_the_rest_of_its_partner():
+def test_mixup_takes_a_fraction_of_each_and_the_rest_of_its_partner():
     images = images_of(40)
     mixed, mix_weight = mix(images, seeds_of(40), 0.8, 0.0)
     assert mixed.dtype == mix_weight.dtype == np.float32
     assert len(set(mix_weight.tolist())) == 20
     for first in range(0, 40, 2):
         own, partner = images[first], images[first + 1]
-        share = mix_weight[first]
-        assert mix_weight[first + 1] == share
+        weight = mix_weight[first]
+        assert mix_weight[first + 1] == weight
         for image, expected in (
-            (mixed[first], share * own + (1 - share) * partner),
-            (mixed[first + 1], share * partner + (1 - share) * own),
+            (mixed[first], weight * own + (1 - weight) * partner),
+            (mixed[first + 1], weight * partner + (1 - weight) * own),
         ):
             # float32's 6e-8 of numbers up to 5.
             np.testing.assert_allclose(image, expected, rtol=0, atol=2e-6)
@@ -71,8 +71,8 @@ def test_cutmix_replaces_a_box_by_the_same_of_the_partner():
     mixed, mix_weight = mix(images, seeds_of(40), 0.0, 1.0)
     marks = np.ones_like(images)
     marks[1::2] = 0
-    marked, same_share = mix(marks, seeds_of(40), 0.0, 1.0)
-    np.testing.assert_array_equal(mix_weight, same_share)
+    marked, same_weight = mix(marks, seeds_of(40), 0.0, 1.0)
+    np.testing.assert_array_equal(mix_weight, same_weight)
     np.testing.assert_array_equal(marked[1::2], 1 - marked[::2])
     boxes = boxes_in(marked[::2])
     assert len(set(boxes)) > 15
@@ -82,18 +82,18 @@ def test_cutmix_replaces_a_box_by_the_same_of_the_partner():
         expected = np.array([first, second])
         expected[0][box], expected[1][box] = second[box], first[box]
         np.testing.assert_array_equal(mixed[2 * pair : 2 * pair + 2], expected)
-        share = 1 - height * width / SIDE**2
+        weight = 1 - height * width / SIDE**2
         np.testing.assert_allclose(
-            mix_weight[2 * pair : 2 * pair + 2], share, rtol=0, atol=1e-6
+            mix_weight[2 * pair : 2 * pair + 2], weight, rtol=0, atol=1e-6
         )
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.75, 0.999, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.75, 0.999, 1.0])
 def test_the_middle_of_the_box_is_anywhere_and_what_is_outside_is_cut_off(
-    monkeypatch, share
+    monkeypatch, weight
 ):
-    monkeypatch.setattr(mixing, "_beta", lambda *_: tf.constant(share))
-    side = int(math.sqrt(np.float32(1 - share)) * SIDE)  # 16, 13, 8, 0 and 0.
+    monkeypatch.setattr(mixing, "_beta", lambda *_: tf.constant(weight))
+    side = int(math.sqrt(np.float32(1 - weight)) * SIDE)  # 16, 13, 8, 0 and 0.
     begins = [middle - side // 2 for middle in range(SIDE)]
     edges = {
         (max(begin, 0), min(begin + side, SIDE) - max(begin, 0)) for begin in begins
@@ -178,8 +178,8 @@ def test_the_seed_of_the_first_of_a_pair_alone_decides(mixup, cutmix):
         np.testing.assert_array_equal(again[0], mixed)
         np.testing.assert_array_equal(again[1], mix_weight)
     assert len(set(mix_weight.tolist())) == 6
-    _, other_share = mix(images, seeds_of(12, key=6), mixup, cutmix)
-    assert other_share.tolist() != mix_weight.tolist()
+    _, other_weight = mix(images, seeds_of(12, key=6), mixup, cutmix)
+    assert other_weight.tolist() != mix_weight.tolist()
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), KINDS)

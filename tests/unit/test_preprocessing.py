@@ -74,25 +74,25 @@ SAME_PIXELS = 0.1
 def test_evaluation_of_february_2018_resizes_then_crops(
     height, width, image_size, fraction, new_height, new_width
 ):
-    picture = jpeg(noise(height, width))
-    image = evaluated(picture, image_size, fraction, "resize_then_crop")
+    original = jpeg(noise(height, width))
+    image = evaluated(original, image_size, fraction, "resize_then_crop")
     assert image.shape == (image_size, image_size, 3)
-    resized = resized_by_tensorflow_1(decoded(picture), new_height, new_width)
+    resized = resized_by_tensorflow_1(decoded(original), new_height, new_width)
     expected = middle(resized, image_size)
     np.testing.assert_allclose(pixels(image), expected, rtol=0, atol=SAME_PIXELS)
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 60), (61, 33), (24, 24)])
 def test_evaluation_of_april_2018_crops_then_resizes(height, width):
-    picture = jpeg(noise(height, width))
+    original = jpeg(noise(height, width))
     side = int(0.875 * min(height, width))
-    square = middle(decoded(picture), side)
+    square = middle(decoded(original), side)
     expected = resized_by_tensorflow_1(square, 28, 28)
-    image = evaluated(picture, 28, 0.875)
+    image = evaluated(original, 28, 0.875)
     np.testing.assert_allclose(pixels(image), expected, rtol=0, atol=SAME_PIXELS)
 
 
-def test_training_without_augmentation_sees_the_whole_picture():
+def test_training_without_augmentation_sees_the_whole_image():
     image = preprocessing.train_image(jpeg(gradient(40, 40)), 40, "none", seed(1, 2))
     assert_shows(image, top=0, left=0, side=40)
 
@@ -101,7 +101,7 @@ RANDOM = [one for one in AUGMENTATIONS if one != "none"]
 
 
 @pytest.mark.parametrize("augmentation", RANDOM)
-def test_the_seed_and_the_picture_alone_decide(augmentation):
+def test_the_seed_and_the_image_alone_decide(augmentation):
     encoded = jpeg(gradient(50, 60))
 
     def image(*numbers: int) -> np.ndarray:
@@ -144,16 +144,16 @@ def test_a_dataset_evaluates_as_eager_calls_do():
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
-def test_grey_pictures_become_three_equal_channels(augmentation):
+def test_grey_images_become_three_equal_channels(augmentation):
     y, x = np.mgrid[:40, :40]
     encoded = jpeg(2 * x + 3 * y)
-    with Image.open(io.BytesIO(encoded.numpy())) as picture:
-        assert picture.mode == "L"
+    with Image.open(io.BytesIO(encoded.numpy())) as original:
+        assert original.mode == "L"
     trained = preprocessing.train_image(encoded, 32, augmentation, seed(1, 1))
     for image in (trained, evaluated(encoded, 32, 0.875)):
         assert image.shape == (32, 32, 3)
         grey = pixels(image)
-        if image is trained:  # Zeros that a shift or a hole brings have a colour.
+        if image is trained:  # Zeros of a shift or a cutout mask have a colour.
             grey = grey[np.any(np.asarray(image) != 0, axis=-1)]
         np.testing.assert_allclose(grey[..., 0], grey[..., 1], atol=1e-3)
         np.testing.assert_allclose(grey[..., 0], grey[..., 2], atol=1e-3)
@@ -182,7 +182,7 @@ def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
     assert {right for _, right in shifts} == set(range(-4, 5))
 
 
-def test_cifars_augmentation_shifts_with_mirrored_edges_flips_and_cuts_a_hole():
+def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_mask():
     encoded = jpeg(noise(32, 32))
     whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
     padded = np.pad(whole, ((4, 4), (4, 4), (0, 0)), mode="reflect")
@@ -196,30 +196,30 @@ def test_cifars_augmentation_shifts_with_mirrored_edges_flips_and_cuts_a_hole():
             encoded, 32, "pad_crop_flip_cutout", seed(5, i)
         ).numpy()
         assert image.shape == (32, 32, 3)
-        is_hole = np.all(image == 0, axis=-1)
-        rows, columns = is_hole.any(1).nonzero()[0], is_hole.any(0).nonzero()[0]
+        is_masked = np.all(image == 0, axis=-1)
+        rows, columns = is_masked.any(1).nonzero()[0], is_masked.any(0).nonzero()[0]
         # A quarter of the side, a whole square, nowhere over the edge.
         assert rows.tolist() == list(range(rows[0], rows[0] + 8))
         assert columns.tolist() == list(range(columns[0], columns[0] + 8))
-        assert is_hole.sum() == 64
-        same = (views == image)[:, ~is_hole].all((1, 2))
+        assert is_masked.sum() == 64
+        same = (views == image)[:, ~is_masked].all((1, 2))
         (view,) = same.nonzero()[0]
-        mirrored, place = divmod(int(view), 81)
-        found.append((*places[place], mirrored, rows[0], columns[0]))
-    down, right, mirrored, hole_row, hole_column = np.transpose(found)
+        flipped, place = divmod(int(view), 81)
+        found.append((*places[place], flipped, rows[0], columns[0]))
+    down, right, flipped, mask_row, mask_column = np.transpose(found)
     # Of nine values one is missing with 9 * (8 / 9)**300 = 4e-15.
     assert set(down) == set(right) == set(range(9))
     # 300 fair coins: standard deviation 8.7, and five of them.
-    assert 106 < mirrored.sum() < 194
+    assert 106 < flipped.sum() < 194
     # Of 25 places each of two ends is missing with (24 / 25)**300 = 5e-6.
-    for hole in (hole_row, hole_column):
-        assert (hole.min(), hole.max()) == (0, 24)
+    for masked in (mask_row, mask_column):
+        assert (masked.min(), masked.max()) == (0, 24)
     # Standard deviation 1 / sqrt(300) = 0.058, and five of them.
     correlations = np.corrcoef(found, rowvar=False)
     assert abs(correlations - np.eye(5)).max() < 0.29
 
 
-def test_the_hole_and_the_shift_grow_with_the_image():
+def test_the_cutout_mask_and_the_shift_grow_with_the_image():
     image = preprocessing.train_image(
         jpeg(noise(64, 64)), 64, "pad_crop_flip_cutout", seed(1, 1)
     ).numpy()
@@ -232,26 +232,26 @@ def windows(monkeypatch) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     part = preprocessing._crop
 
-    def record(picture, begin, size):
+    def record(original, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
-        return part(picture, begin, size)
+        return part(original, begin, size)
 
     monkeypatch.setattr(preprocessing, "_crop", record)
     return found
 
 
 @pytest.mark.parametrize("augmentation", RANDOM[:2])
-def test_random_crops_keep_their_bounds_and_are_mirrored_half_of_the_time(
+def test_random_crops_keep_their_bounds_and_are_flipped_half_of_the_time(
     windows, augmentation
 ):
     height, width = 100, 150
     # Red rises to the right by one a column.
     x = np.broadcast_to(np.arange(width), (height, width))
     encoded = jpeg(np.stack([x, x, x], -1))
-    num_mirrored = 0
+    num_flipped = 0
     for i in range(400):
         image = preprocessing.train_image(encoded, 16, augmentation, seed(3, i)).numpy()
-        num_mirrored += image[:, 0].mean() > image[:, -1].mean()
+        num_flipped += image[:, 0].mean() > image[:, -1].mean()
     # One try fails at times, ten hardly ever.
     assert len(windows) == 400 or augmentation == "random_resized_crop_2018_02"
     assert len(windows) > 300
@@ -269,10 +269,10 @@ def test_random_crops_keep_their_bounds_and_are_mirrored_half_of_the_time(
     assert max(shares) > 0.6
     assert len({one[:2] for one in windows}) > 250
     # 400 fair coins: standard deviation 10.
-    assert 160 < num_mirrored < 240
+    assert 160 < num_flipped < 240
 
 
-def test_a_picture_without_a_possible_crop_is_cropped_in_its_centre(windows):
+def test_an_image_without_a_possible_crop_is_cropped_in_its_centre(windows):
     # 8 % of the area is 320 pixels; the largest crop of at most 4:3 has 10 x 13.
     encoded = jpeg(np.full((10, 400, 3), 50))
     preprocessing.train_image(encoded, 16, "random_resized_crop", seed(0, 0))
@@ -296,16 +296,16 @@ def window_of(height: int, width: int, numbers: tf.Tensor) -> tuple[int, int, in
 
 @pytest.mark.parametrize(("height", "width"), [(30, 71), (45, 30)])
 def test_february_2018_crops_once_and_else_takes_the_middle(height, width):
-    picture = jpeg(noise(height, width))
-    whole = decoded(picture)
+    original = jpeg(noise(height, width))
+    whole = decoded(original)
     if height < width:
         shrunk = resized_by_tensorflow_1(whole, 16, int(16 * width / height))
     else:
         shrunk = resized_by_tensorflow_1(whole, int(16 * height / width), 16)
-    num_middle = num_mirrored = 0
+    num_middle = num_flipped = 0
     for i in range(60):
         image = preprocessing.train_image(
-            picture, 16, "random_resized_crop_2018_02", seed(9, i)
+            original, 16, "random_resized_crop_2018_02", seed(9, i)
         )
         assert image.shape == (16, 16, 3)
         top, left, rows, columns = window_of(height, width, seed(9, i))
@@ -315,34 +315,34 @@ def test_february_2018_crops_once_and_else_takes_the_middle(height, width):
         else:
             part = whole[top : top + rows, left : left + columns]
             expected = resized_by_tensorflow_1(part, 16, 16)
-        is_plain, is_mirrored = (
+        is_plain, is_flipped = (
             np.allclose(pixels(image), one, rtol=0, atol=SAME_PIXELS)
             for one in (expected, expected[:, ::-1])
         )
-        assert is_plain != is_mirrored
-        num_mirrored += is_mirrored
+        assert is_plain != is_flipped
+        num_flipped += is_flipped
     assert 0 < num_middle < 60
     # 60 fair coins: standard deviation 3.9, and five of them.
-    assert 10 < num_mirrored < 50
+    assert 10 < num_flipped < 50
 
 
 # Of 3 x 62 pixels 3 x 4 are the most that 4:3 allows, 6 %. Resized: 8 x 165.33.
 @pytest.mark.parametrize(("height", "width", "new_width"), [(1, 40, 320), (3, 62, 165)])
 def test_february_2018_finds_nothing_in_a_row_of_pixels(height, width, new_width):
-    picture = jpeg(noise(height, width))
-    expected = middle(resized_by_tensorflow_1(decoded(picture), 8, new_width), 8)
-    num_mirrored = 0
+    original = jpeg(noise(height, width))
+    expected = middle(resized_by_tensorflow_1(decoded(original), 8, new_width), 8)
+    num_flipped = 0
     for i in range(30):
         image = preprocessing.train_image(
-            picture, 8, "random_resized_crop_2018_02", seed(0, i)
+            original, 8, "random_resized_crop_2018_02", seed(0, i)
         )
-        is_plain, is_mirrored = (
+        is_plain, is_flipped = (
             np.allclose(pixels(image), one, rtol=0, atol=SAME_PIXELS)
             for one in (expected, expected[:, ::-1])
         )
-        assert is_plain != is_mirrored
-        num_mirrored += is_mirrored
-    assert 2 < num_mirrored < 28  # 30 fair coins: beyond with 9e-7.
+        assert is_plain != is_flipped
+        num_flipped += is_flipped
+    assert 2 < num_flipped < 28  # 30 fair coins: beyond with 9e-7.
 
 
 COLOURS = [
@@ -354,10 +354,10 @@ COLOURS = [
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
-def test_training_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(augmentation):
+def test_training_sees_the_same_of_a_jpeg_and_of_its_decoded_image(augmentation):
     for height, width in ((40, 60), (33, 47), (90, 20), (1, 40)):
-        picture = jpeg(noise(height, width), subsampling=0)
-        pair = picture, tf.constant(decoded(picture))
+        original = jpeg(noise(height, width), subsampling=0)
+        pair = original, tf.constant(decoded(original))
         for i in range(8):
             ours, other = (
                 preprocessing.train_image(one, 16, augmentation, seed(i, height))
@@ -367,21 +367,23 @@ def test_training_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(augmentatio
 
 
 @pytest.mark.parametrize("crop", EVAL_CROPS)
-def test_evaluation_sees_the_same_of_a_jpeg_and_of_its_decoded_picture(crop):
+def test_evaluation_sees_the_same_of_a_jpeg_and_of_its_decoded_image(crop):
     for height, width in ((40, 60), (33, 47), (90, 20), (1, 40)):
-        picture = jpeg(noise(height, width), subsampling=0)
+        original = jpeg(noise(height, width), subsampling=0)
         for fraction in (0.4, 0.875, 1.0):
             np.testing.assert_array_equal(
-                evaluated(picture, 16, fraction, crop),
-                evaluated(tf.constant(decoded(picture)), 16, fraction, crop),
+                evaluated(original, 16, fraction, crop),
+                evaluated(tf.constant(decoded(original)), 16, fraction, crop),
             )
 
 
 @pytest.mark.parametrize("options", COLOURS)
-def test_a_part_of_a_jpeg_is_that_of_the_decoded_picture_but_for_its_edges(options):
-    picture = jpeg(noise(70, 90), **options)
-    whole = tf.constant(decoded(picture))
+def test_a_part_of_a_jpeg_is_that_of_the_decoded_image_but_for_its_edges(options):
+    original = jpeg(noise(70, 90), **options)
+    whole = tf.constant(decoded(original))
     for top, left, height, width in ((0, 0, 70, 90), (3, 16, 50, 33), (31, 45, 20, 45)):
         window = tf.constant((top, left)), tf.constant((height, width))
-        part, expected = (preprocessing._crop(one, *window) for one in (picture, whole))
+        part, expected = (
+            preprocessing._crop(image, *window) for image in (original, whole)
+        )
         np.testing.assert_array_equal(part[:, 1:-1], expected[:, 1:-1])

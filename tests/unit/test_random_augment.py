@@ -177,11 +177,11 @@ MAGNITUDE = 9.0
 
 @pytest.mark.parametrize("augmentation", ["random_resized_crop", "random_crop", "none"])
 def test_training_applies_them_to_what_it_would_see_without(augmentation):
-    picture = jpeg(some_image("smooth", 60))
+    original = jpeg(some_image("smooth", 60))
     for i in range(8):
-        plain = preprocessing.train_image(picture, 32, augmentation, seed(2, i))
+        plain = preprocessing.train_image(original, 32, augmentation, seed(2, i))
         ours = preprocessing.train_image(
-            picture, 32, augmentation, seed(2, i), magnitude=MAGNITUDE
+            original, 32, augmentation, seed(2, i), magnitude=MAGNITUDE
         )
         # Rounded; halves down.
         values = np.clip(pixels(plain) + 0.499, 0, 255).astype(np.uint8)
@@ -189,10 +189,10 @@ def test_training_applies_them_to_what_it_would_see_without(augmentation):
         np.testing.assert_allclose(pixels(ours), expected, rtol=0, atol=1e-3)
 
 
-def test_the_hole_is_cut_after_them():
-    picture = jpeg(noise(32, 32))
+def test_the_cutout_mask_follows_them():
+    original = jpeg(noise(32, 32))
     for i in range(20):
         image = preprocessing.train_image(
-            picture, 32, "pad_crop_flip_cutout", seed(2, i), magnitude=10.0
+            original, 32, "pad_crop_flip_cutout", seed(2, i), magnitude=10.0
         ).numpy()
         assert np.all(image == 0, axis=-1).sum() == 64

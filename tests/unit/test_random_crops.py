@@ -1,4 +1,4 @@
-"""The random parts of a image: how small they are, and those of one size."""
+"""The random parts of an image: how small they are, and those of one size."""
 
 import numpy as np
 import pytest
@@ -28,11 +28,11 @@ SAME_PIXELS = 0.1
         (20, 20, 13, 15, 15),  # 14.86, rounded.
     ],
 )
-def test_a_random_crop_is_a_square_anywhere_mirrored_half_of_the_time(
+def test_a_random_crop_is_a_square_anywhere_flipped_half_of_the_time(
     height, width, image_size, new_height, new_width
 ):
-    picture = jpeg(noise(height, width))
-    resized = resized_by_tensorflow_1(decoded(picture), new_height, new_width)
+    original = jpeg(noise(height, width))
+    resized = resized_by_tensorflow_1(decoded(original), new_height, new_width)
     num_tops, num_lefts = new_height - image_size + 1, new_width - image_size + 1
     windows = np.array(
         [
@@ -45,7 +45,7 @@ def test_a_random_crop_is_a_square_anywhere_mirrored_half_of_the_time(
 
     images = tf.data.Dataset.range(400).map(
         lambda i: preprocessing.train_image(
-            picture, image_size, "random_crop", tf.stack([tf.constant(3, tf.int64), i])
+            original, image_size, "random_crop", tf.stack([tf.constant(3, tf.int64), i])
         )
     )
     found = []
@@ -53,11 +53,11 @@ def test_a_random_crop_is_a_square_anywhere_mirrored_half_of_the_time(
         assert image.shape == (image_size, image_size, 3)
         errors = abs(views - pixels(image)).max((1, 2, 3))
         assert errors.min() < SAME_PIXELS
-        mirrored, window = divmod(int(errors.argmin()), len(windows))
-        found.append((mirrored, *divmod(window, num_lefts)))
-    mirrored, tops, lefts = np.transpose(found)
+        flipped, window = divmod(int(errors.argmin()), len(windows))
+        found.append((flipped, *divmod(window, num_lefts)))
+    flipped, tops, lefts = np.transpose(found)
     # 400 fair coins: standard deviation 10, and five of them.
-    assert 150 < mirrored.sum() < 250
+    assert 150 < flipped.sum() < 250
     # Of up to 11 places one is missing with 11 * (10 / 11)**400 = 3e-16.
     assert set(tops) == set(range(num_tops))
     assert set(lefts) == set(range(num_lefts))
@@ -78,9 +78,9 @@ def windows(monkeypatch) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     part = preprocessing._crop
 
-    def record(picture, begin, size):
+    def record(original, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
-        return part(picture, begin, size)
+        return part(original, begin, size)
 
     monkeypatch.setattr(preprocessing, "_crop", record)
     return found

@@ -198,7 +198,7 @@ def test_data_that_is_no_example_is_an_error(folder, compiled, stock, data):
 def three(tmp_path) -> tuple[pathlib.Path, list[int]]:
     """A file of three short records, and where each begins."""
     records = [
-        example([(IMAGE, bytes_feature(b"picture %d" % i)), (LABEL, int_feature(i))])
+        example([(IMAGE, bytes_feature(b"image %d" % i)), (LABEL, int_feature(i))])
         for i in range(3)
     ]
     path = write_records(tmp_path, records)
@@ -213,9 +213,9 @@ def test_each_flipped_bit_is_an_error_with_file_and_byte(three, compiled):
     for place in range(begin, end):
         region = "its length" if place < begin + 12 else "its data"
         for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[place] ^= 1 << bit
-            path.write_bytes(damaged)
+            corrupt = bytearray(whole)
+            corrupt[place] ^= 1 << bit
+            path.write_bytes(corrupt)
             with pytest.raises(tf.errors.DataLossError) as caught:
                 read(compiled, path, begin)
             assert (
@@ -223,7 +223,7 @@ def test_each_flipped_bit_is_an_error_with_file_and_byte(three, compiled):
                 f" {region} doesn't match" in caught.value.message
             )
     for number in (0, 2):  # The neighbours can still be read.
-        expected = (b"picture %d" % number, number)
+        expected = (b"image %d" % number, number)
         assert read(compiled, path, offsets[number]) == expected
 
 
@@ -231,9 +231,9 @@ def test_stock_ops_find_a_flipped_bit_in_each_byte_too(three, stock):
     path, offsets = three
     whole = path.read_bytes()
     for place in range(offsets[1], offsets[2]):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << place % 8
-        path.write_bytes(damaged)
+        corrupt = bytearray(whole)
+        corrupt[place] ^= 1 << place % 8
+        path.write_bytes(corrupt)
         with pytest.raises(tf.errors.OpError):
             read(stock, path, offsets[1])
 

@@ -23,7 +23,7 @@ def image(index: int) -> bytes:
     return file.getvalue()
 
 
-PICTURES = [image(index) for index in range(13)]
+IMAGES = [image(index) for index in range(13)]
 LABELS = [index % 3 for index in range(13)]
 
 
@@ -31,14 +31,14 @@ LABELS = [index % 3 for index in range(13)]
 def converted(tmp_path_factory, write_tiny_set) -> pathlib.Path:
     """The folder of a set; not to be changed."""
     folder = tmp_path_factory.mktemp("records")
-    write_tiny_set(folder, PICTURES, LABELS, CLASSES, SHARD_SIZES)
+    write_tiny_set(folder, IMAGES, LABELS, CLASSES, SHARD_SIZES)
     return folder
 
 
 @pytest.fixture
 def own(tmp_path, write_tiny_set) -> pathlib.Path:
     """The folder of a set that may be changed."""
-    write_tiny_set(tmp_path, PICTURES, LABELS, CLASSES, SHARD_SIZES)
+    write_tiny_set(tmp_path, IMAGES, LABELS, CLASSES, SHARD_SIZES)
     return tmp_path
 
 
@@ -118,7 +118,7 @@ def test_each_example_is_read_at_its_place_in_any_order(converted, way):
     for example in (12, 0, 5, 4, 8, 9, 1):
         path = records.paths[records.file_of_example[example]]
         encoded, label = read(path, records.offset_of_example[example])
-        assert encoded == PICTURES[example]
+        assert encoded == IMAGES[example]
         assert label == 1 + example % 3
 
 
@@ -177,7 +177,7 @@ def test_a_record_without_a_label_raises(tmp_path, way):
         read(str(path), 0)
 
 
-def test_damaged_offsets_are_refused(own):
+def test_corrupt_offsets_are_refused(own):
     path = own / "train-offsets.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
