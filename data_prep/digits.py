@@ -71,14 +71,14 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     Raises:
         errors.UserError: If the folder isn't empty.
     """
-    from sklearn import datasets, model_selection  # Slow import, needed only here.
-
     folder = pathlib.Path(os.path.abspath(digits_dir))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise errors.UserError(
             f"digits_dir must be a new or empty folder; {folder} is neither. Delete it"
             " or choose another folder."
         )
+    from sklearn import datasets, model_selection  # Slow import, needed only here.
+
     digits = datasets.load_digits()
     train, validation = model_selection.train_test_split(
         np.arange(len(digits.target)),

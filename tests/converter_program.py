@@ -1,14 +1,21 @@
 """The converter as its tests call it, and images for it."""
 
+import contextlib
 import io
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from unittest import mock
 
 import numpy as np
 import pytest
+from absl.testing import flagsaver
 from PIL import Image
+
+from data_prep import imagenet_to_tfrecords, worker_processes
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
@@ -42,6 +49,34 @@ def convert(
         timeout=200,
         check=False,
         **options,
+    )
+
+
+def run_jobs_here(
+    function: Callable, jobs: Iterable, num_processes: int, take_result: Callable
+) -> None:
+    """Does what `worker_processes.run` does, in this process."""
+    for job in jobs:
+        take_result(function(job))
+
+
+def convert_here(raw, records, *more: str) -> subprocess.CompletedProcess[str]:
+    """Converts as `convert` does, in this process and without worker processes."""
+    argv = [str(PROGRAM), *arguments(raw, records, *more)]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    handler = signal.getsignal(signal.SIGTERM)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, handler)
+        stack.enter_context(flagsaver.flagsaver())
+        stack.enter_context(mock.patch.dict(os.environ))
+        stack.enter_context(mock.patch.object(sys, "argv", argv))
+        stack.enter_context(mock.patch.object(worker_processes, "run", run_jobs_here))
+        stack.enter_context(contextlib.redirect_stdout(stdout))
+        stack.enter_context(contextlib.redirect_stderr(stderr))
+        with pytest.raises(SystemExit) as exited:
+            imagenet_to_tfrecords.run()
+    return subprocess.CompletedProcess(
+        argv, exited.value.code, stdout.getvalue(), stderr.getvalue()
     )
 
 
@@ -79,3 +114,11 @@ def raw(tmp_path) -> pathlib.Path:
         write(root / "validation" / f"v{index}.JPEG", encoded_image(30 + index))
     (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
     return root
+
+
+@pytest.fixture
+def bad(raw) -> pathlib.Path:
+    """An image of `raw` that is truncated."""
+    path = raw / "train" / "n02" / "n02_1.JPEG"
+    path.write_bytes(encoded_image(11)[:-9])
+    return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.converter_program import raw  # noqa: F401 - A fixture.
+from tests.converter_program import bad, raw  # noqa: F401 - Fixtures.
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")

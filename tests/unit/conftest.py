@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_prep import worker_processes
 from data_prep.records import (
     class_mixing,
     indexing,
@@ -25,7 +26,11 @@ from resnet.config.config import Config
 from resnet.config.resolve import resolve
 from resnet.recipes import digits
 from tests import smallest
-from tests.converter_program import raw  # noqa: F401 - A fixture.
+from tests.converter_program import (  # noqa: F401 - The fixtures bad and raw.
+    bad,
+    raw,
+    run_jobs_here,
+)
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
@@ -124,6 +129,18 @@ def write_tiny_set() -> Callable[..., None]:
 def read_split() -> Callable[[RecordSet, str], list[tuple[int, bytes]]]:
     """A function that reads the records of a split by the index, `_read_split`."""
     return _read_split
+
+
+@pytest.fixture
+def one_process_is_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the jobs of a single worker process in the test's own process."""
+    start_workers = worker_processes.run
+
+    def run(function: Any, jobs: Any, num_processes: int, take_result: Any) -> None:
+        runner = run_jobs_here if num_processes == 1 else start_workers
+        runner(function, jobs, num_processes, take_result)
+
+    monkeypatch.setattr(worker_processes, "run", run)
 
 
 @pytest.fixture

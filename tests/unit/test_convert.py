@@ -13,6 +13,8 @@ from data_prep.conversion.plan import make_plan as make_plan_of
 from data_prep.records import manifest, schema
 from data_prep.sources import raw_data
 
+pytestmark = pytest.mark.usefixtures("one_process_is_this")
+
 
 def write_image(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,7 +244,7 @@ def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
     expected = content(plan.root)
     (plan.root / "manifest.json").unlink()
     output_folder.begin(plan)
-    convert.write_shards(plan, (), 2, lambda _: None)
+    convert.write_shards(plan, (), 1, lambda _: None)
 
     paths = plan.paths
     damaged = bytearray((plan.root / paths[0]).read_bytes())
@@ -251,7 +253,7 @@ def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
     os.truncate(plan.root / paths[1], 10)
     os.truncate(shard_reports.report_path(plan.root, paths[2]), 10)
     reported: list[int] = []
-    finished = convert.find_finished(plan, 2, reported.append)
+    finished = convert.find_finished(plan, 1, reported.append)
     assert finished == {paths[3]}
     assert reported == [3]
     with pytest.raises(
@@ -259,7 +261,7 @@ def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
     ):
         convert.finish(plan)
 
-    convert.write_shards(plan, finished, 2, reported.append)
+    convert.write_shards(plan, finished, 1, reported.append)
     assert sorted(reported) == [2, 2, 3, 3]
     assert convert.finish(plan) == whole
     assert content(plan.root) == expected

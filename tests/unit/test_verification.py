@@ -18,7 +18,7 @@ from data_prep.records import (
     verification,
 )
 
-pytestmark = pytest.mark.usefixtures("index_cache")
+pytestmark = pytest.mark.usefixtures("index_cache", "one_process_is_this")
 
 NAMES = ("ant", "bee", "cat")
 NUM_SHARDS = 24
