@@ -62,7 +62,12 @@ def run_jobs_here(
 
 def convert_here(raw, records, *more: str) -> subprocess.CompletedProcess[str]:
     """Converts as `convert` does, in this process and without worker processes."""
-    argv = [str(PROGRAM), *arguments(raw, records, *more)]
+    return run_here(*arguments(raw, records, *more))
+
+
+def run_here(*flags: str) -> subprocess.CompletedProcess[str]:
+    """Runs the program in this process and without worker processes."""
+    argv = [str(PROGRAM), *flags]
     stdout, stderr = io.StringIO(), io.StringIO()
     handler = signal.getsignal(signal.SIGTERM)
     with contextlib.ExitStack() as stack:

@@ -20,8 +20,8 @@ from data_prep import errors
 from data_prep.conversion import convert
 
 PROGRAM = pathlib.Path(convert.__file__).parents[1] / "imagenet_to_tfrecords.py"
-NUM_SHARDS = 36 + 6
-SHARDS = ("--train_shards=36", "--validation_shards=6")
+NUM_SHARDS = 18 + 3
+SHARDS = ("--train_shards=18", "--validation_shards=3")
 
 
 def write_image(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
@@ -71,7 +71,7 @@ def start(raw: pathlib.Path, records: pathlib.Path, num_processes: int):
 def reference(tmp_path_factory) -> Reference:
     """Images that take a while to convert, hence PNG, and what becomes of them."""
     raw = tmp_path_factory.mktemp("killed") / "raw"
-    write_image(raw / "image.png", 0, size=256, kind="PNG")
+    write_image(raw / "image.png", 0, size=192, kind="PNG")
     for split, num_images in {"train": 432, "val": 48}.items():
         for index in range(num_images):
             path = raw / split / f"n{index % 3}" / f"{index}.png"

@@ -75,6 +75,17 @@ def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_pa
     assert len(content(one)) == 5 + 2 + 2 + 1
     assert content(one) == content(two)
 
+    flags = ("--verify", f"--local_scratch_dir={two}", "--num_processes=2")
+    verified = subprocess.run(
+        [sys.executable, PROGRAM, *flags],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert verified.returncode == 0, verified.stderr
+    assert verified.stdout.startswith("verification passed: 22 records, ")
+
 
 def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
     raw, tmp_path

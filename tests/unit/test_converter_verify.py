@@ -1,37 +1,24 @@
 import subprocess
-import sys
 
 from data_prep.records import manifest
 from tests.converter_program import (
-    PROGRAM,
     assert_refused,
     content,
-    convert,
+    convert_here,
+    run_here,
     write,
 )
 
 
 def verify(records, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            PROGRAM,
-            "--verify",
-            f"--local_scratch_dir={records}",
-            *more,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_here("--verify", f"--local_scratch_dir={records}", *more)
 
 
 def test_verify_reads_the_whole_set_again(raw, tmp_path):
     records = tmp_path / "records"
     assert_refused(verify(tmp_path), "requires a finished record set")
     assert_refused(verify(records), "is not a folder")
-    assert convert(raw, records, "--train_shards=3").returncode == 0
+    assert convert_here(raw, records, "--train_shards=3").returncode == 0
     assert_refused(verify(records, f"--raw_data_dir={raw}"), "Remove that flag.")
     before = content(records)
     done = verify(records, "--num_processes=2")
@@ -48,7 +35,7 @@ def test_verify_reads_the_whole_set_again(raw, tmp_path):
 
 def test_an_unfinished_set_is_not_verified_nor_taken_for_that_of_others(raw, tmp_path):
     records = tmp_path / "records"
-    assert convert(raw, records).returncode == 0
+    assert convert_here(raw, records).returncode == 0
     (records / "manifest.json").unlink()
     write(records / ".conversion" / "plan.json", b"{}")
     before = content(records)
@@ -58,7 +45,7 @@ def test_an_unfinished_set_is_not_verified_nor_taken_for_that_of_others(raw, tmp
 
 def test_verify_lists_each_damaged_record(raw, tmp_path):
     records = tmp_path / "records"
-    assert convert(raw, records, "--train_shards=3").returncode == 0
+    assert convert_here(raw, records, "--train_shards=3").returncode == 0
     record_set = manifest.load(str(records), "train")
     offsets = manifest.read_offsets(record_set, record_set.manifest.splits["train"])
     path = records / "train" / "train-00000-of-00003"
