@@ -27,10 +27,10 @@ def each(
     statistics that were computed last.
 
     Args:
-        state: Of the run.
-        chosen: Names among those of `all_of`.
+        state: The state of the run.
+        chosen: The names of the weights, among those of `all_of`.
         precise_bn: Recomputes the statistics of batch normalization first, if any.
-        num_ranks: As `PreciseBN.apply` takes it.
+        num_ranks: The number of ranks that the run was trained on.
     """
     for name in chosen:
         with state.averaged_weights() if name == "ema" else contextlib.nullcontext():
