@@ -5,11 +5,16 @@ import signal
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from resnet.hardware import cpu_features
 from tests import tiny_set
 from tests.made_once import made_once
+
+# Hypothesis fails tests slower than 0.2 s, and a busy machine makes any test slow.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 # Before any test imports TensorFlow: no talk on standard error, no search for a GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
