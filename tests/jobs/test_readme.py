@@ -40,6 +40,7 @@ def test_every_target_of_make_exists():
         assert re.search(rf"^{target}:", makefile, re.M)
 
 
+@pytest.mark.timeout(900)  # A dozen programs, one after the other.
 def test_the_commands_run(run_ranks, records, tmp_path):
     raw = records.parent / "raw"
     programs = []
