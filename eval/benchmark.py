@@ -66,7 +66,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     number(
         "warmup_steps",
         Settings.warmup_steps,
-        "Number of untimed warm-up steps before the timed ones.",
+        "Number of untimed warmup steps before the timed ones.",
     )
     fact("infer", Settings.infer, "Measure evaluation instead of training.")
     fact(

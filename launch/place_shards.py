@@ -61,7 +61,7 @@ def read_flags() -> tuple[RecordSet, int]:
     record_set = manifest.find(FLAGS.data_dir)
     if record_set is None:
         raise UserError(
-            f"expected a {manifest.FILE_NAME} in {FLAGS.data_dir}; there is none."
+            f"{FLAGS.data_dir} must contain a {manifest.FILE_NAME}; found none."
             " Convert the images first (data_prep/imagenet_to_tfrecords.py)."
         )
     for split in record_set.manifest.splits.values():

@@ -93,7 +93,7 @@ def best_rate(
     """Returns the best total rate of all ranks, in units of work per second.
 
     Args:
-        work: The work of this rank; the first, untimed call is a warm-up.
+        work: The work of this rank; the first, untimed call is for warmup.
         amount: The amount of work in one call, such as operations or bytes.
         communicator: The ranks that work concurrently.
     """

@@ -122,7 +122,7 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     sums = [0.0, 0.0, 0.0]
     for layer, count in Counter(layers).items():
         seconds = layer_seconds(layer, args.batch_size, dtype, args.steps)
-        if layer == layers[0]:  # Nobody needs the gradient of the pictures.
+        if layer == layers[0]:  # Nobody needs the gradient of the images.
             seconds[1] = 0.0
         sums = [a + count * b for a, b in zip(sums, seconds, strict=True)]
     rate = args.batch_size / sum(sums)

@@ -60,7 +60,7 @@ def require_any(folder: Path) -> None:
         UserError: If it is neither, or can't be read now.
     """
     if not is_checkpoint(folder) and not saved_steps(folder):
-        raise UserError(f"expected a checkpoint in {folder}; there is none")
+        raise UserError(f"{folder} must contain a checkpoint; found none")
 
 
 def put_in_place(unfinished: Path, folder: Path) -> None:

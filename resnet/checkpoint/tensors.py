@@ -198,7 +198,7 @@ def load_from(folder: Path) -> Checkpoint:
         return _read(folder)
     newest = load_newest(folder)
     if newest is None:
-        raise UserError(f"expected a checkpoint in {folder}; there is none")
+        raise UserError(f"{folder} must contain a checkpoint; found none")
     return newest
 
 

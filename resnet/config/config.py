@@ -191,7 +191,7 @@ def load_config(model_dir: str) -> Config:
     path = Path(model_dir) / CONFIG_FILE
     if not path.is_file():
         raise UserError(
-            f"expected {path}, which training writes; there is none. Name the"
+            f"{path}, which training writes, must exist; it does not. Give the"
             " --model_dir of a training run."
         )
     try:

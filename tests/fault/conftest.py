@@ -1,6 +1,6 @@
-"""Jobs that are about to be harmed, and a table of how they ended.
+"""Jobs into which tests inject faults, and a table of how they ended.
 
-Each test of harm runs on one host and, as a slow test, on two pretended ones.
+Each fault is injected on one host and, as a slow test, on two simulated ones.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A training job under mpirun that tests do harm to from outside."""
+"""A training job under mpirun, into which tests inject faults from outside."""
 
 import os
 import re
@@ -27,7 +27,7 @@ class Job:
 
     Attributes:
         process: mpirun's.
-        ended_after: Seconds from `harmed_at` to its end, once it has ended.
+        ended_after: Seconds from `faulted_at` to its end, once it has ended.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Job:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - Closed with it.
         self._is_on_hosts = "-hosts" in launcher
         self.num_ranks = num_ranks
-        self.harmed_at = time.monotonic()
+        self.faulted_at = time.monotonic()
         self.ended_after = 0.0
         self._shared_memory = set(os.listdir("/dev/shm"))
         self._temporary = Path(tempfile.mkdtemp(prefix="job-"))
@@ -113,24 +113,24 @@ class Job:
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Sends a signal to a rank; the clock to the job's end begins."""
         pid = self.pid(rank)
-        self.harmed_at = time.monotonic()
+        self.faulted_at = time.monotonic()
         os.kill(pid, number)
 
     def signal_mpirun(self, number: int) -> None:
         """Sends a signal to mpirun; the clock to the job's end begins."""
-        self.harmed_at = time.monotonic()
+        self.faulted_at = time.monotonic()
         self.process.send_signal(number)
 
     def end(self, seconds: float) -> int:
         """Returns mpirun's exit code; fails if it doesn't come within so long."""
-        deadline = self.harmed_at + seconds
+        deadline = self.faulted_at + seconds
         try:
             code = self.process.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
             raise AssertionError(
                 f"still there {seconds} s later: {self.output}"
             ) from None
-        self.ended_after = time.monotonic() - self.harmed_at
+        self.ended_after = time.monotonic() - self.faulted_at
         return code
 
     def leftovers(

@@ -1,6 +1,7 @@
-"""A rank that can't go on ends the job: soon, whole, and with a sentence that says why.
+"""A rank that fails ends the whole job within seconds, with a sentence that says why.
 
-Afterwards nothing is left, and the same command goes on from the last checkpoint.
+Afterwards nothing is left behind, and the same command resumes from the last
+checkpoint.
 """
 
 import json
@@ -25,8 +26,8 @@ DEATH_SECONDS = 10.0
 STALL_AND_MORE = STALL_SECONDS + 10.0
 
 
-def assert_goes_on(start, model_dir) -> None:
-    """Starts the job again, and sees it go on from its newest whole checkpoint."""
+def assert_resumes(start, model_dir) -> None:
+    """Starts the job again and sees it resume from its newest intact checkpoint."""
     newest = tensors.load_newest(model_dir)
     step = newest.step if newest else 0
     job = start()
@@ -60,7 +61,7 @@ def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, outcome, ran
     assert_nothing_is_left(job, model_dir)
     assert failure_file.read(model_dir)["step"] >= 7
     (model_dir / ".metrics.jsonl.01234567.partial").touch()  # As of a killed rank 0.
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_a_rank_that_is_killed_before_the_first_step(start, model_dir, outcome, 
     assert code != 0
     assert f"error: rank {rank} on" in job.output
     assert_nothing_is_left(job, model_dir)
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.mark.slow
@@ -92,7 +93,7 @@ def test_a_rank_that_is_killed_while_gradients_are_added_up(
     assert code != 0
     assert f"error: rank {rank} on" in job.output
     assert_nothing_is_left(job, model_dir)
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.mark.slow
@@ -109,7 +110,7 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
     outcome(f"kill -9 of rank {rank} while rank 0 saves", job, code)
     assert code != 0
     assert job.leftovers() == []
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
     assert not list(folder.glob(".*"))
 
 
@@ -140,7 +141,7 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_loaded(
     assert code != 0
     assert_nothing_is_left(job, model_dir)
     assert saved_steps(model_dir) == saved
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 def _open_files(pid: int) -> list:
@@ -164,11 +165,11 @@ def test_a_stopped_rank_ends_the_job_after_the_set_time(
         rf"error: rank {rank} on \S+ was stopped by a signal \d+ s ago", job.output
     )
     assert_nothing_is_left(job, model_dir)
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_stopped_for_a_moment_goes_on(start, outcome):
+def test_a_rank_that_is_stopped_for_a_moment_continues(start, outcome):
     job = start("--train_steps=60")
     job.wait_for_step(7)
     job.kill(1, signal.SIGSTOP)
@@ -186,7 +187,7 @@ def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
 ):
     job = start(fault=("bug", str(rank), "7"))
     job.wait_for_step(6)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(DEATH_SECONDS)
     outcome(f"exception on rank {rank}", job, code)
     assert code == 1
@@ -196,14 +197,14 @@ def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
     assert f"rank {rank} on" in ours
     assert not re.search(r"^step \d+/", ours, re.M)
     assert_nothing_is_left(job, model_dir, hydra_is_cut_off=True)
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.mark.slow
 def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
     job = start(fault=("memory", "1", "7"))
     job.wait_for_step(6)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(DEATH_SECONDS)
     outcome("MemoryError on rank 1", job, code)
     assert code == 1
@@ -220,7 +221,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
     job = start(fault=("eat", "1", "7"))
     little_memory(job.pid(1))
     job.wait_for_step(6)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(DEATH_SECONDS + 10)
     outcome("rank 1 killed by the kernel, out of memory", job, code)
     assert code != 0
@@ -230,7 +231,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
         job.output,
     ), job.output
     assert_nothing_is_left(job, model_dir)
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ def little_memory():
 def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, outcome):
     job = start(fault=("hang", "1", "7"))
     job.wait_for_step(6)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(STALL_AND_MORE)
     outcome(f"rank 1 hangs (stall_seconds {STALL_SECONDS})", job, code)
     assert code != 0
@@ -269,7 +270,7 @@ def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, outcome)
 def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
     job = start(fault=("exit", "1", "7"))
     job.wait_for_step(6)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(DEATH_SECONDS)
     outcome("rank 1 exits with 0", job, code)
     assert "error: rank 1 on" in job.output
@@ -280,7 +281,7 @@ def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
 def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outcome):
     job = start(fault=("nan", "1", "7"))
     job.wait_for_step(6)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(DEATH_SECONDS)
     outcome("NaN on rank 1", job, code)
     assert code == 1
@@ -291,14 +292,14 @@ def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outco
     assert (rank["rank"], len(rank["examples"])) == (1, 6)
     assert saved_steps(model_dir) == [5]
     assert_nothing_is_left(job, model_dir)
-    assert_goes_on(start, model_dir)
+    assert_resumes(start, model_dir)
 
 
 @pytest.mark.slow
 def test_weights_that_drift_name_their_rank(start, model_dir, outcome):
     job = start("--checkpoint_every=4steps", fault=("drift", "1", "7"), num_ranks=3)
     job.wait_for_step(7)
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(DEATH_SECONDS)
     outcome("weights of rank 1 drift", job, code)
     assert code == 1

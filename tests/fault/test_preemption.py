@@ -1,4 +1,4 @@
-"""A job that is asked to leave saves once, and exits with the code that says so."""
+"""A preempted job saves once and exits with the code that asks for a requeue."""
 
 import shutil
 import signal
@@ -31,7 +31,7 @@ EVERY = "--checkpoint_every=1000steps"
 @pytest.mark.parametrize(
     "times", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["once", "twice"]
 )
-def test_all_ranks_leave_at_the_same_step_which_is_saved(
+def test_all_ranks_stop_after_the_same_step_which_is_saved(
     start, model_dir, outcome, number, target, times
 ):
     job = start(EVERY)
@@ -161,7 +161,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(start, model_dir, outcom
         saved = saved_steps(model_dir)
         job.wait_until(lambda: "No space left" in job.output)
         step = job.step
-        job.wait_for_step(step + 10)  # The training goes on.
+        job.wait_for_step(step + 10)  # The training continues.
         assert set(saved_steps(model_dir)) >= set(saved[-1:])
         filler.unlink()
         job.wait_until(lambda: max(saved_steps(model_dir), default=0) > step)

@@ -1,4 +1,4 @@
-"""What goes on from a checkpoint is the run that was interrupted."""
+"""A resumed run is bit for bit the run that was interrupted."""
 
 import json
 import shutil

@@ -40,7 +40,7 @@ def test_a_host_that_is_cut_off_ends_the_job_after_the_set_time(
     job = start()
     job.wait_for_step(5)
     hosts.pull_cable("rf1")
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     code = job.end(STALL_SECONDS + 15)
     outcome(f"link down for ever (stall_seconds {STALL_SECONDS})", job, code)
     assert code != 0
@@ -53,9 +53,7 @@ def test_a_host_that_is_cut_off_ends_the_job_after_the_set_time(
     again.wait_for_step(newest + 1)
 
 
-def test_the_supervisor_goes_on_without_a_host_that_is_gone(
-    start, hosts, model_dir, outcome
-):
+def test_the_supervisor_restarts_without_a_lost_host(start, hosts, model_dir, outcome):
     job = start(
         supervisor=(
             *(sys.executable, "launch/supervise.py"),
@@ -64,15 +62,15 @@ def test_the_supervisor_goes_on_without_a_host_that_is_gone(
     )
     job.wait_for_step(6)
     hosts.pull_cable("rf1")
-    job.harmed_at = time.monotonic()
+    job.faulted_at = time.monotonic()
     job.wait_until(lambda: "restart 1 of 2" in job.output)
     assert "gone: rf1; left: rf0" in job.output
     before = job.output.count("Training for")
     job.wait_until(lambda: job.output.count("Training for") > before)
     newest = max(saved_steps(model_dir), default=0)
     job.wait_for_step(newest + 10)
-    job.ended_after = time.monotonic() - job.harmed_at
-    outcome("supervisor: host gone, goes on with the other", job, 0)
+    job.ended_after = time.monotonic() - job.faulted_at
+    outcome("supervisor: host lost, restart on the other", job, 0)
     job.signal_mpirun(signal.SIGTERM)
     assert job.end(60) == REQUEUE_EXIT_CODE, job.output
     assert job.leftovers(hydra_is_cut_off=True) == []

@@ -11,7 +11,7 @@ def main(argv, place, communicator):
         if argv[1] == "agreed" and place.rank == 1:
             raise UserError("the disk of rank 1 must hold the records; it is empty")
     if argv[1] == "user" and place.rank == 1:
-        raise UserError("rank 1 can't go on")
+        raise UserError("rank 1 has failed")
     if argv[1] == "bug" and place.rank == 1:
         raise IndexError("a bug of rank 1")
     communicator.allgather(None)  # Where the others would wait for ever.

@@ -158,7 +158,7 @@ def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_p
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_conversion_goes_on_and_mends_what_was_damaged(
+def test_an_interrupted_conversion_resumes_and_repairs_damaged_files(
     reference, tmp_path, number
 ):
     records = tmp_path / "records"

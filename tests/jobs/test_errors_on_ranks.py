@@ -20,7 +20,7 @@ def test_a_mistake_that_one_rank_finds_is_said_once_and_all_end_with_2(run_ranks
 def test_a_mistake_that_only_one_rank_knows_of_ends_the_job(run_ranks):
     job = run_ranks(3, PROGRAM, "user")
     assert job.returncode != 0
-    assert "error on rank 1: rank 1 can't go on" in job.stderr
+    assert "error on rank 1: rank 1 has failed" in job.stderr
     assert "Traceback" not in job.stderr
 
 

@@ -227,7 +227,7 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
     assert "Skipping" not in caplog.text
 
 
-def test_a_run_that_was_good_enough_and_goes_on_has_not_ended(model_dir, state):
+def test_a_run_that_was_good_enough_and_continues_has_not_ended(model_dir, state):
     good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at_top1": 0.5}}
     save(model_dir, state, 15, **good_enough)
     evaluation, report = evaluation_of(model_dir, state)

@@ -135,7 +135,7 @@ def test_the_end_of_the_run_is_asked_for_until_it_has_come(tmp_path):
     assert list(answers) == []
 
 
-def test_whoever_is_asked_to_leave_takes_all_along(tmp_path):
+def test_a_preempted_watch_says_how_to_evaluate_what_exists(tmp_path):
     signals = Signals()
     watch = watch_of(tmp_path, signals=signals)
     timer = threading.Timer(0.1, setattr, (signals, "seen", "SIGTERM"))

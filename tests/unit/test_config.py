@@ -339,7 +339,7 @@ def test_phases_are_read_back_as_they_were_written(tmp_path):
 
 
 def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):
-    with pytest.raises(UserError, match="there is none") as caught:
+    with pytest.raises(UserError, match="must exist; it does not") as caught:
         load_config(str(tmp_path))
     assert str(tmp_path / "config.json") in str(caught.value)
 

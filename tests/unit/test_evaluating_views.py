@@ -258,7 +258,7 @@ def test_damaged_examples_are_left_out_of_an_ensemble(
     assert (result.count, result.skipped_records) == (9, 2)
 
 
-def test_an_evaluation_that_is_asked_to_leave_ends_between_two_batches(evaluator):
+def test_a_preempted_evaluation_ends_between_two_batches(evaluator):
     class Signals:
         seen = ""
 

@@ -87,7 +87,7 @@ def test_logits_that_are_all_no_numbers_are_all_wrong():
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[bytes]:
+def jpegs() -> list[bytes]:
     """Images of 32 x 32, example i of class 3 * i % 8."""
     generator = np.random.default_rng(0)
     encoded = []
@@ -103,10 +103,10 @@ LABELS = np.array([3 * i % NUM_CLASSES for i in range(NUM_EXAMPLES)])
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory, pictures, config, write_tiny_set) -> RecordFiles:
+def records(tmp_path_factory, jpegs, config, write_tiny_set) -> RecordFiles:
     folder = tmp_path_factory.mktemp("records")
     names = config.class_names
-    write_tiny_set(folder, pictures, LABELS.tolist(), names, [6, 5], split="validation")
+    write_tiny_set(folder, jpegs, LABELS.tolist(), names, [6, 5], split="validation")
     record_set = manifest.load(str(folder), "validation")
     return record_files.open_split(record_set, "validation")
 
@@ -132,9 +132,9 @@ class Rights(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def rights(pictures, model) -> Rights:
+def rights(jpegs, model) -> Rights:
     kernel, bias = (one.numpy().astype(np.float64) for one in model.variables)
-    images = np.array([tf.io.decode_jpeg(one).numpy() for one in pictures]) / 255
+    images = np.array([tf.io.decode_jpeg(one).numpy() for one in jpegs]) / 255
     logits = ((images - MEAN) / STDDEV).mean((1, 2)) @ kernel + bias
     order = np.argsort(-logits, axis=1)
     log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))

@@ -285,7 +285,7 @@ def test_global_batches_are_the_same_for_any_number_of_ranks(
     num_examples=st.integers(1, 5000),
     seed=SEEDS,
 )
-def test_a_run_goes_on_alike_with_another_number_of_ranks(starts, num_examples, seed):
+def test_another_number_of_ranks_resumes_the_same_order(starts, num_examples, seed):
     batch = math.lcm(*(num_ranks for num_ranks, _ in starts))
     parts = []
     begin = 0

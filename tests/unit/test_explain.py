@@ -250,7 +250,7 @@ def test_the_program_lists_the_recipes():
         (("--accumulation_steps=7",), "times --accumulation_steps=7"),
         (("--recipe=imagenette", "--mixup=0.2", "--num_ranks=64"), "even number"),
         (("--recipe=digits", "--weight_decay=-1"), "--weight_decay must be at least 0"),
-        (("--initial_weights=nowhere",), "expected a checkpoint in nowhere; there is"),
+        (("--initial_weights=nowhere",), "nowhere must contain a checkpoint"),
         (("--explain_plot=plan.doc",), "--explain_plot must end in .png, .svg or .pdf"),
         (("--eval_every=10 minutes",), "--eval_every must be a number of steps or"),
         (("--eval_every=5", "--mode=train"), "need --mode=train_and_eval; got --mode="),

@@ -95,7 +95,7 @@ def test_each_step_is_as_its_phase_has_it(records, config, whole):
         assert_equal(batch, expected)
 
 
-def test_the_order_goes_on_from_phase_to_phase(config, whole):
+def test_the_order_continues_from_phase_to_phase(config, whole):
     for step, batch in enumerate(whole):
         expected = input_pipeline.examples_of_micro_batch(
             step, config.seed, 0, 1, BATCH, NUM_EXAMPLES

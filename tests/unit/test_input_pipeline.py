@@ -159,7 +159,7 @@ def test_each_epoch_has_each_example_once_across_batches(records, config, number
     assert len({tuple(epoch) for epoch in epochs}) == 6
 
 
-def test_a_batch_larger_than_the_set_goes_on_with_the_next_epochs(
+def test_a_batch_larger_than_the_set_continues_into_the_next_epochs(
     records, config, numbers_in
 ):
     (batch,) = train(records, config, global_batch_size=39, train_steps=1)

@@ -22,7 +22,7 @@ ALONE = Communicator(ProcessInfo())
 
 
 class Clock:
-    """A clock that goes on only when it is told to."""
+    """A clock that advances only when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0

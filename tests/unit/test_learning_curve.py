@@ -145,7 +145,7 @@ def test_an_older_run_shows_the_sum_and_says_so(config):
     old = Run(config, TRAIN + EVAL)
     losses = learning_curve.draw([old]).axes[0]
     assert losses.get_title(loc="left") == "Cross-entropy plus weight penalty"
-    # A run that went on with a newer version has only some of the numbers.
+    # A run that was resumed by a newer version has only some of the numbers.
     mixed = Run(config, TRAIN + with_cross_entropy(EVAL))
     losses = learning_curve.draw([mixed]).axes[0]
     assert losses.get_title(loc="left") == "Cross-entropy plus weight penalty"

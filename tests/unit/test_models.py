@@ -226,7 +226,7 @@ def shake(model: keras.Model) -> None:
             one.assign(generator.normal(0, 0.1, one.shape))
 
 
-def pictures(count: int, side: int) -> np.ndarray:
+def random_images(count: int, side: int) -> np.ndarray:
     generator = np.random.default_rng(1)
     return generator.normal(size=(count, side, side, 3)).astype(np.float32)
 
@@ -235,7 +235,7 @@ def pictures(count: int, side: int) -> np.ndarray:
 def test_the_network_is_that_of_the_paper(name):
     model = models.build(name, num_classes=7, image_size=32)
     shake(model)
-    images = pictures(2, 32)
+    images = random_images(2, 32)
     expected = reference(values_of(model), name, images, training=False)
     ours = model(images, training=False)
     assert ours.dtype == tf.float32
@@ -247,7 +247,7 @@ def test_the_network_is_that_of_the_paper(name):
 def test_training_has_the_gradients_of_the_paper(name):
     model = models.build(name, num_classes=7, image_size=64)
     shake(model)
-    images, labels = pictures(4, 64), tf.constant([3, 1, 6, 0])
+    images, labels = random_images(4, 64), tf.constant([3, 1, 6, 0])
     values = values_of(model)
     with tf.GradientTape() as tape:
         tape.watch(values)
@@ -285,7 +285,7 @@ def test_bfloat16_keeps_float32_variables_and_comes_near_float32(name):
     for one, other in zip(exact.variables, short.variables, strict=True):
         assert other.dtype == "float32"
         np.testing.assert_array_equal(one.numpy(), other.numpy())
-    images = pictures(4, 32)
+    images = random_images(4, 32)
     expected = exact(images, training=True)
     ours = short(images, training=True)
     assert ours.dtype == tf.float32

@@ -15,7 +15,7 @@ def falling(peak: float, decay_end: int) -> Schedule:
     return Schedule(init_value=0.0, peak_value=peak, decay_end=decay_end)
 
 
-# Steps 0 to 2, 3 and 4 to 7; the second goes on along the rates of the first.
+# Steps 0 to 2, 3 and 4 to 7; the second continues along the rates of the first.
 FIRST = Phase(name="first", num_steps=3, schedule=falling(8.0, 4), reset_momentum=True)
 SECOND = Phase(name="second", num_steps=1, schedule=None)
 THIRD = Phase(
@@ -96,7 +96,7 @@ def test_corrected_momentum_makes_up_for_the_change_of_the_rate():
     assert found == pytest.approx(expected, rel=1e-14)
 
 
-def test_corrected_momentum_goes_on_over_the_beginning_of_a_phase_that_is_not_fresh():
+def test_corrected_momentum_spans_the_beginning_of_a_phase_without_a_reset():
     parts = (FIRST, SECOND, dataclasses.replace(THIRD, reset_momentum=False))
     # From a rate of 2 to one of 1, with the new phase's momentum.
     assert phases.momentum(parts, 4, corrected=True) == pytest.approx(0.5 * 2 / 1)

@@ -95,7 +95,7 @@ def test_the_files_of_a_node_are_printed_one_a_line(converted):
         (("--num_nodes=2", "--node=2"), "--node must be from 0 to 1; got 2"),
         (("--num_nodes=2", "--ranks_per_node=0"), "--ranks_per_node must be at least"),
         (("--num_nodes=4",), "--train_shards=4 or a multiple"),
-        (("--num_nodes=2", "--data_dir=/"), "expected a manifest.json in /"),
+        (("--num_nodes=2", "--data_dir=/"), "/ must contain a manifest.json"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(converted, arguments, message):

@@ -56,15 +56,15 @@ def config(make_config) -> Config:
 @pytest.fixture(scope="module")
 def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
     generator = np.random.default_rng(0)
-    pictures = []
+    jpegs = []
     for _ in range(NUM_EXAMPLES):
         file = io.BytesIO()
         pixels = generator.integers(0, 256, (32, 32, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(file, "JPEG")
-        pictures.append(file.getvalue())
+        jpegs.append(file.getvalue())
     folder = tmp_path_factory.mktemp("records")
     labels = [index % 3 for index in range(NUM_EXAMPLES)]
-    write_tiny_set(folder, pictures, labels, "abc", [5, 7])
+    write_tiny_set(folder, jpegs, labels, "abc", [5, 7])
     return record_files.open_split(manifest.load(str(folder), "train"), "train")
 
 
@@ -198,7 +198,7 @@ def test_the_ranks_share_the_batches_and_find_the_same(
     np.testing.assert_allclose(total, alone.values, rtol=1e-12)
 
 
-def test_one_that_is_asked_to_leave_ends_between_two_batches(
+def test_a_preempted_estimate_ends_between_two_batches(
     model, records, config, monkeypatch
 ):
     class Signals:

@@ -17,7 +17,7 @@ def config(make_config) -> Config:
 
 
 class Clock:
-    """A clock that goes on only when it is told to."""
+    """A clock that advances only when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0

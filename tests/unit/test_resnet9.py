@@ -32,7 +32,7 @@ def build(image_size: int = 32, **given) -> keras.Model:
     return model
 
 
-def pictures(count: int, side: int = 32) -> tf.Tensor:
+def random_images(count: int, side: int = 32) -> tf.Tensor:
     generator = np.random.default_rng(1)
     return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
 
@@ -105,7 +105,7 @@ def test_it_starts_as_the_source_but_for_the_kernels():
 @pytest.mark.parametrize("training", [False, True])
 def test_the_network_is_that_of_the_paper(training):
     model = build()
-    images = pictures(4)
+    images = random_images(4)
     expected = reference(values_of(model), images, training)
     ours = model(images, training=training)
     assert ours.dtype == tf.float32
@@ -115,7 +115,7 @@ def test_the_network_is_that_of_the_paper(training):
 
 def test_the_gradients_are_those_of_the_paper():
     model = build()
-    images, labels = pictures(4), tf.constant([3, 1, 9, 0])
+    images, labels = random_images(4), tf.constant([3, 1, 9, 0])
     values = values_of(model)
     with tf.GradientTape() as tape:
         tape.watch(values)
@@ -140,7 +140,7 @@ def test_the_last_pool_takes_all_that_is_left(side, last):
         model.input,
         [model.get_layer(name).output for name in ("layer3_residual_sum", "pool")],
     )
-    images = pictures(2, side)
+    images = random_images(2, side)
     places, pooled = inner(images)
     assert places.shape == (2, last, last, 512)
     np.testing.assert_array_equal(pooled, np.max(places, (1, 2), keepdims=True))
@@ -149,7 +149,7 @@ def test_the_last_pool_takes_all_that_is_left(side, last):
 
 def test_in_bfloat16_the_logits_come_near_those_in_float32():
     exact, short = build(), build(compute_dtype="bfloat16")
-    images = pictures(8)
+    images = random_images(8)
     ours = short(images, training=True)
     assert ours.dtype == tf.float32
     inner = keras.Model(short.input, short.get_layer("pool").output)

@@ -1,4 +1,4 @@
-"""The batch files of the published runs go on after their time is up."""
+"""The batch files of the published runs resume after their time limit."""
 
 import os
 import re

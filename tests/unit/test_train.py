@@ -257,7 +257,7 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     assert run_with(0.25, 0.75, stop_at_top1=0.5) == [1, 2]
     assert saved_steps(tmp_path)[-1] == 2
     assert run_with(stop_at_top1=0.5) == [1, 2]
-    # A higher aim goes on; one that isn't reached ends with the steps.
+    # A higher aim continues the run; one that isn't reached ends with the steps.
     assert run_with(0.75, 0.9, stop_at_top1=0.875) == [1, 2, 3, 4]
     assert run_with(0.5, 0.25, stop_at_top1=0.9375) == [1, 2, 3, 4, 5, 6]
 
@@ -366,9 +366,7 @@ def test_what_made_the_loss_no_number_is_written_down(run, tmp_path):
     assert rank["examples"] == order.tolist()
 
 
-def test_a_run_that_is_asked_to_leave_saves_and_goes_on_later_bit_for_bit(
-    run, whole, tmp_path
-):
+def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(run, whole, tmp_path):
     class Signals:
         """A signal that comes while the first step is computed."""
 
@@ -393,7 +391,7 @@ def test_a_run_that_is_asked_to_leave_saves_and_goes_on_later_bit_for_bit(
     assert [step for step, _ in found] == [3, 6]
 
 
-def test_a_run_that_is_asked_to_leave_before_it_begins_does_no_step(run, tmp_path):
+def test_a_run_that_is_preempted_before_it_begins_does_no_step(run, tmp_path):
     class Signals:
         seen = "SIGUSR1"
 

@@ -186,7 +186,7 @@ def test_each_phase_has_its_own_rates(whole):
     assert rates_in(whole) == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_run_with_all_that_can_be_set_goes_on_bit_for_bit(run, tmp_path):
+def test_a_run_with_every_setting_resumes_bit_for_bit(run, tmp_path):
     whole, left = tmp_path / "whole", tmp_path / "left"
     run(whole, FULL, accumulation_steps=3)
     with pytest.raises(Preempted, match="stopped after step 4"):
@@ -196,7 +196,7 @@ def test_a_run_with_all_that_can_be_set_goes_on_bit_for_bit(run, tmp_path):
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
-def test_a_run_that_is_left_in_any_phase_goes_on_bit_for_bit(
+def test_a_run_that_is_preempted_in_any_phase_resumes_bit_for_bit(
     run, whole, tmp_path, step
 ):
     with pytest.raises(Preempted, match=f"stopped after step {step}"):
@@ -234,7 +234,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
     assert_same(tmp_path, whole, 6, ("model/", "velocity/"))
 
 
-def test_a_phase_that_is_not_fresh_goes_on_with_its_velocities(run, whole, tmp_path):
+def test_a_phase_without_a_reset_keeps_its_velocities(run, whole, tmp_path):
     first, second = RECIPE.phases
     second = dataclasses.replace(second, reset_momentum=False)
     run(tmp_path, dataclasses.replace(RECIPE, phases=(first, second)))

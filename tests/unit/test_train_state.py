@@ -196,7 +196,7 @@ def save(
     checkpoints.save(folder, checkpoints.Checkpoint(step, tensors, metadata), 9)
 
 
-def test_a_run_goes_on_with_what_was_saved(config, old_run):
+def test_a_run_resumes_from_what_was_saved(config, old_run):
     state = begun(config, old_run)
     assert (state.step, state.losses, state.top1) == (8, [], None)
     restore.restore(state, checkpoints.load(old_run, 7))
@@ -237,7 +237,7 @@ def test_of_a_runs_folder_the_newest_weights_are_taken(config, old_run, tmp_path
     assert not any(one.any() for one in values_of(state.model.variables))
 
 
-def test_a_run_that_goes_on_takes_no_weights_of_another(config, trained, tmp_path):
+def test_a_resumed_run_takes_no_weights_of_another(config, trained, tmp_path):
     gone = changed(config, initial_weights=str(tmp_path / "gone"))
     save(tmp_path, gone, 3, trained.tensors())
     state = begun(gone, tmp_path)
@@ -297,6 +297,6 @@ def test_weights_of_another_network_are_refused(
 def test_a_folder_without_weights_is_refused_with_its_path(config, tmp_path, name):
     folder = tmp_path / "old" / name
     wrong = changed(config, initial_weights=str(folder))
-    with pytest.raises(UserError, match="expected a checkpoint") as caught:
+    with pytest.raises(UserError, match="must contain a checkpoint") as caught:
         begun(wrong, tmp_path / "new")
     assert str(tmp_path / "old") in str(caught.value)
