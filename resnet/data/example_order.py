@@ -12,6 +12,7 @@ in common, and no value exceeds an int64: tests and the input graph run the same
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,26 @@ def mix_seed(seed: int, stream: int, epoch: Any) -> Any:
             own, so that no two uses share their keys.
         epoch: The epoch, int64 of any shape, from 0; the result has this shape.
     """
+    return mix((_seed_key(seed, stream) + epoch) & _MASK)
+
+
+def _seed_key(seed: int, stream: int) -> int:
+    """Returns the part of `mix_seed` that all epochs share."""
     key = mix(((seed & _MASK) + stream * _GOLDEN) & _MASK)
-    key = mix(key ^ (seed >> 32))
-    return mix((key + epoch) & _MASK)
+    found: int = mix(key ^ (seed >> 32))
+    return found
+
+
+def round_keys(seed: int, epoch: Any) -> Any:
+    """Returns the keys of all rounds of `shuffle_once`: `mix_seed` of streams 0 to 7.
+
+    Args:
+        seed: The seed of the run, in [0, 2**63).
+        epoch: The epoch, an int64 array or tensor; the result has a new first axis of
+            length 8 before its shape.
+    """
+    of_seed = np.array([_seed_key(seed, stream) for stream in range(_ROUNDS)])
+    return mix((of_seed.reshape([-1] + [1] * len(epoch.shape)) + epoch) & _MASK)
 
 
 def domain(num_examples: int) -> tuple[int, int]:
@@ -56,8 +74,8 @@ def domain(num_examples: int) -> tuple[int, int]:
     return a, -(-num_examples // a)
 
 
-def shuffle_once(x: Any, seed: int, epoch: Any, num_examples: int) -> Any:
-    """Returns one pass of the permutation of [0, a * b) that (seed, epoch) determine.
+def shuffle_once(x: Any, keys: Sequence[Any], num_examples: int) -> Any:
+    """Returns one pass of the permutation of [0, a * b) that the keys determine.
 
     The permutation is a Feistel network on pairs (left, right) of the domain's sides:
     alternately, one half is shifted by a number that depends on the other half. Each
@@ -66,8 +84,7 @@ def shuffle_once(x: Any, seed: int, epoch: Any, num_examples: int) -> Any:
 
     Args:
         x: int64 in [0, a * b), any shape.
-        seed: The seed of the run, in [0, 2**63).
-        epoch: The epoch, int64; of x's shape or a scalar.
+        keys: The key of each round, from `round_keys`; of x's shape or scalars.
         num_examples: The number of examples in an epoch.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": cycle
@@ -75,8 +92,7 @@ def shuffle_once(x: Any, seed: int, epoch: Any, num_examples: int) -> Any:
     """
     a, b = domain(num_examples)
     left, right = x % a, x // a
-    for number in range(_ROUNDS):
-        key = mix_seed(seed, number, epoch)
+    for number, key in enumerate(keys):
         if number % 2 == 0:
             left = (left + mix(right ^ key)) % a
         else:
@@ -97,9 +113,10 @@ def shuffled(
         epoch: The epoch, int64; of the positions' shape or a scalar.
         num_examples: The number of examples in an epoch, from 1 to 2**62.
     """
-    example: np.ndarray = shuffle_once(position_in_epoch, seed, epoch, num_examples)
+    keys = round_keys(seed, np.asarray(epoch, np.int64))
+    example: np.ndarray = shuffle_once(position_in_epoch, keys, num_examples)
     while (outside := example >= num_examples).any():
-        again = shuffle_once(example, seed, epoch, num_examples)
+        again = shuffle_once(example, keys, num_examples)
         example = np.where(outside, again, example)
     return example
 

@@ -126,7 +126,7 @@ def _micro_batch_examples(
     and offsets, as `_batches_of_phase` takes them. The arguments are as for
     `train_batches`.
     """
-    num_examples = records.num_examples
+    order = _order(seed, records.num_examples)
     locations = _Locations(records)
 
     @_as_written
@@ -138,11 +138,8 @@ def _micro_batch_examples(
             rank,
             num_ranks,
         )
-        position = first + tf.range(size, dtype=tf.int64)
-        epoch = position // num_examples
-        example = _shuffled(position % num_examples, seed, epoch, num_examples)
+        example, key = order(first + tf.range(size, dtype=tf.int64))
         example, mask = replacements.replace(example)
-        key = example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
         seeds = tf.stack([key, locations.numbers(example)], axis=1)
         return example, mask, seeds, *locations.of(example)
 
@@ -341,13 +338,40 @@ def _load(
     return original, tf.cast(label - records.first_label, tf.int32)
 
 
+@functools.lru_cache(maxsize=16)
+def _order(
+    seed: int, num_examples: int
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the order of a run as a function that is traced once.
+
+    All phases use it, and all datasets that are made after corrupt records.
+
+    Args:
+        seed: The seed of the run.
+        num_examples: The number of examples in an epoch.
+
+    Returns:
+        A function from positions of the run, `[n]` int64, to the examples there and to
+        their keys for the augmentation, both `[n]` int64.
+    """
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+    def order(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        epoch = position // num_examples
+        example = _shuffled(position % num_examples, seed, epoch, num_examples)
+        return example, example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
+
+    return order
+
+
 def _shuffled(
     position_in_epoch: tf.Tensor, seed: int, epoch: tf.Tensor, num_examples: int
 ) -> tf.Tensor:
     """Returns what `example_order.shuffled` returns, for tensors inside a graph."""
+    keys = tf.unstack(example_order.round_keys(seed, epoch))
 
     def shuffle(x: tf.Tensor, is_due: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        again = example_order.shuffle_once(x, seed, epoch, num_examples)
+        again = example_order.shuffle_once(x, keys, num_examples)
         x = tf.where(is_due, again, x)
         return x, x >= num_examples
 

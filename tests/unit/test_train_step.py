@@ -27,7 +27,6 @@ SETTINGS = StepSettings(
 def config(make_config) -> Config:
     return make_config(
         seed=3,
-        model="resnet9",
         global_batch_size=8,
         weight_decay=0.01,
         batch_norm_momentum=0.9,
