@@ -30,6 +30,8 @@ _MAX_DEGREES = 30
 _MAX_CHANGE = 0.9  # Factors from 0.1 to 1.9; 1 changes nothing.
 _MAX_LOST_BITS = 4
 
+Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
 
 def augment(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns the image after two operations, each drawn from all operations.
@@ -49,12 +51,25 @@ def augment(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
     operations = tf.unstack(tf.cast(numbers[0] * len(OPERATIONS), tf.int32))
     strength = magnitude / MAX_MAGNITUDE
     strengths = tf.unstack(tf.where(numbers[1] < 0.5, -strength, strength))
+    one_of = _one_of(OPERATIONS)
     for index, signed in zip(operations, strengths, strict=True):
-        branches = [
-            functools.partial(operation, image, signed) for operation in OPERATIONS
-        ]
-        image = tf.switch_case(index, branches)
+        image = one_of(index, image, signed)
     return image
+
+
+@functools.lru_cache(maxsize=4)
+def _one_of(operations: tuple[Operation, ...]) -> Callable[..., tf.Tensor]:
+    """Returns a function that applies the operation of an index.
+
+    It is traced once for each shape of images, because all branches take a second.
+    """
+
+    @tf.function(autograph=False)
+    def one_of(index: tf.Tensor, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+        branches = [functools.partial(one, image, strength) for one in operations]
+        return tf.switch_case(index, branches)
+
+    return one_of
 
 
 def _identity(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
@@ -163,7 +178,7 @@ def _shift(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
     return tf.sign(pixels) * tf.floor(tf.abs(pixels))
 
 
-OPERATIONS: tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], ...] = (
+OPERATIONS: tuple[Operation, ...] = (
     _identity,
     _auto_contrast,
     _equalize,

@@ -273,7 +273,14 @@ class ZeroPadShortcut(Layer):
         """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`."""
         images = images[:, :: self.stride, :: self.stride]
         num_zeros = self.filters - images.shape[-1]
-        return tf.pad(images, [[0, 0], [0, 0], [0, 0], [0, num_zeros]])
+        # In inference, TensorFlow 2.21's layout pass for oneDNN takes any Pad before a
+        # fused convolution for that of its images, also one of its residual, and
+        # crashes. It leaves PadV2 as it is.
+        return tf.raw_ops.PadV2(
+            input=images,
+            paddings=[[0, 0], [0, 0], [0, 0], [0, num_zeros]],
+            constant_values=tf.zeros([], images.dtype),
+        )
 
 
 class Classifier(Layer):

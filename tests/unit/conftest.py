@@ -5,7 +5,7 @@ import hashlib
 import io
 import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,16 @@ def _make_config(
         **given,
     }
     return resolve(digits.DIGITS, settings, num_train_examples, tuple(class_names))
+
+
+@pytest.fixture(scope="module")
+def one_block() -> Iterator[None]:
+    """Leaves one block of resnet8, for modules that make and trace many networks."""
+    from resnet.models import cifar_resnet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cifar_resnet, "STAGE_FILTERS", (16,))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,7 @@ def test_random_augment_takes_the_seeds_of_the_examples(records, config):
         assert np.mean(errors > 0.01) < 0.01
 
 
-@pytest.mark.parametrize("start_step", [1, 2, 4, 7])
+@pytest.mark.parametrize("start_step", [1, 4])
 def test_starting_at_a_step_is_the_same_as_running_there(
     records, config, whole, start_step
 ):
@@ -171,7 +171,7 @@ def test_nothing_is_left_after_the_last_phase(records, config):
 
 @pytest.mark.parametrize(
     ("num_ranks", "num_parts", "start_step"),
-    [(1, 6, 1), (2, 1, 0), (2, 3, 2), (3, 2, 4)],
+    [(1, 6, 1), (2, 3, 2), (3, 2, 4)],
 )
 def test_the_parts_of_all_ranks_join_to_the_global_batch(
     records, config, whole, num_ranks, num_parts, start_step

@@ -26,7 +26,7 @@ def mix(
 ) -> tuple[np.ndarray, np.ndarray]:
     mix_pairs = mixing.mix_pairs
     if len(images) > 50:  # Eagerly a pair takes milliseconds.
-        mix_pairs = tf.function(mix_pairs)
+        mix_pairs = tf.function(mix_pairs, autograph=False)
     mixed, mix_weight = mix_pairs(
         tf.constant(images), tf.constant(seeds, tf.int64), mixup, cutmix
     )

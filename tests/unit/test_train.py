@@ -27,6 +27,8 @@ from resnet.runtime.preemption import Preempted
 from resnet.train_state import TrainState
 from tests import smallest
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 ALONE = Communicator(ProcessInfo())
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")

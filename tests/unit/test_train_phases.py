@@ -25,6 +25,8 @@ from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
 from tests import smallest
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 STEP = 6 / 13  # Epochs of a step of 6 examples, of 13.
 RECIPE = Recipe(
     name="two phases",

@@ -17,6 +17,8 @@ from resnet.train_state import TrainState
 from resnet.train_step import StepResult, TrainStep
 from tests.unit.changed_settings import changed
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 ALONE = Communicator(ProcessInfo())
 SETTINGS = StepSettings(
     learning_rate=0.1, momentum=0.9, lookahead=0.9, weight_decay=0.01
@@ -362,7 +364,8 @@ def test_the_moving_average_of_the_weights_is_that_of_the_formula(config):
             atol=1e-6 * abs(value).max(),
             err_msg=variable.path,
         )
-        assert not np.array_equal(average.numpy(), variable.numpy()), variable.path
+        if variable.path in ("stem/kernel", "classifier/kernel"):
+            assert not np.array_equal(average.numpy(), variable.numpy()), variable.path
 
 
 def test_without_an_average_there_is_none(state):
