@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import smallest
 from tests.fault.hosts import Hosts, NoNamespaces, two_hosts
 from tests.fault.job import MPIRUN, Job
 
@@ -17,7 +18,7 @@ STALL_SECONDS = 5
 # A small net that trains some 10 steps a second, and saves every fifth.
 FLAGS = (
     "--recipe=digits",
-    "--model=resnet9",
+    smallest.FLAG,
     "--train_batch_size=12",
     "--train_steps=5000",
     "--warmup_steps=2",
@@ -30,6 +31,9 @@ FLAGS = (
     "--num_intra_threads=1",
     "--num_parallel_calls=1",
 )
+
+# A network whose checkpoints, of 53 MB, take a while to be written and read.
+LARGE_CHECKPOINTS = "--model=resnet9"
 
 StartJob = Callable[..., Job]
 

@@ -43,7 +43,8 @@ class Job:
         self.num_ranks = num_ranks
         self.faulted_at = time.monotonic()
         self.ended_after = 0.0
-        self._shared_memory = set(os.listdir("/dev/shm"))
+        self._earlier_segments = set(os.listdir("/dev/shm"))
+        self._segments: set[str] = set()
         self._temporary = Path(tempfile.mkdtemp(prefix="job-"))
         self._hydras_files: set[Path] = set()
         self._of_earlier_jobs = _unfinished_files(arguments)
@@ -94,6 +95,7 @@ class Job:
             assert time.monotonic() < deadline, f"never came: {self.output}"
             time.sleep(seconds)
         self._hydras_files = self._hydras_files or self._find_hydras_files()
+        self._segments = self._segments or self._find_segments()
 
     def wait_for_step(self, step: int) -> None:
         """Waits until so many steps are done."""
@@ -155,12 +157,29 @@ class Job:
             on_disk = on_disk | self._of_earlier_jobs
         while True:
             left = [f"process {pid}" for pid in self._processes()]
-            left += sorted(_unused_shared_memory() - self._shared_memory)
+            left += sorted(self._unused_segments())
             left += sorted(map(str, self._temporary.rglob("*")))
             left += sorted(str(path) for path in on_disk if path.exists())
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.05)
+
+    def _find_segments(self) -> set[str]:
+        """Returns the files in shared memory that the job's processes have mapped."""
+        names = set(os.listdir("/dev/shm")) - self._earlier_segments
+        return {name for pid in self._processes() for name in _mapped(pid, names)}
+
+    def _unused_segments(self) -> set[str]:
+        """Returns the job's files in shared memory that no process has mapped.
+
+        They are all new ones if the job's own are unknown, because it ended too early.
+        """
+        names = set(os.listdir("/dev/shm")) - self._earlier_segments
+        if self._segments:
+            names &= self._segments
+        for entry in Path("/proc").glob("[0-9]*"):
+            names -= _mapped(int(entry.name), names)
+        return names
 
     def _find_hydras_files(self) -> set[Path]:
         """Returns the files whose names Hydra's processes have in their memory."""
@@ -208,16 +227,13 @@ def _heap(pid: int) -> bytes:
     return b""
 
 
-def _unused_shared_memory() -> set[str]:
-    """Returns the files in shared memory that no process has mapped."""
-    names = set(os.listdir("/dev/shm"))
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            used = maps.read_text()
-        except OSError:
-            continue
-        names -= {name for name in names if f"/dev/shm/{name}" in used}
-    return names
+def _mapped(pid: int, names: set[str]) -> set[str]:
+    """Returns those files in shared memory that a process has mapped."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return set()
+    return {name for name in names if f"/dev/shm/{name}" in maps}
 
 
 def _is_rank(facts: bytes, rank: int) -> bool:

@@ -4,6 +4,7 @@ Afterwards nothing is left behind, and the same command resumes from the last
 checkpoint.
 """
 
+import functools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import failure_file
-from tests.fault.conftest import STALL_SECONDS
+from tests.fault.conftest import LARGE_CHECKPOINTS, STALL_SECONDS
 
 pytestmark = pytest.mark.fault
 
@@ -101,7 +102,7 @@ def test_a_rank_that_is_killed_while_gradients_are_added_up(
 def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
     start, model_dir, outcome, rank
 ):
-    job = start()
+    job = start(LARGE_CHECKPOINTS)
     job.wait_for_step(3)
     folder = model_dir / "checkpoints"
     job.wait_until(lambda: list(folder.glob(".step-*.unfinished/state*")), 0.0005)
@@ -110,7 +111,7 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
     outcome(f"kill -9 of rank {rank} while rank 0 saves", job, code)
     assert code != 0
     assert job.leftovers() == []
-    assert_resumes(start, model_dir)
+    assert_resumes(functools.partial(start, LARGE_CHECKPOINTS), model_dir)
     assert not list(folder.glob(".*"))
 
 
@@ -119,6 +120,7 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
 def test_a_rank_that_is_killed_while_a_checkpoint_is_loaded(
     start, model_dir, outcome, rank
 ):
+    start = functools.partial(start, LARGE_CHECKPOINTS)
     first = start()
     first.wait_for_step(2)
     first.signal_mpirun(signal.SIGTERM)

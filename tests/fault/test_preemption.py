@@ -11,6 +11,7 @@ import pytest
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests.fault.conftest import LARGE_CHECKPOINTS
 
 pytestmark = pytest.mark.fault
 
@@ -97,7 +98,7 @@ def test_a_signal_before_the_first_step_is_heeded(start, model_dir, outcome):
 def test_a_checkpoint_that_is_being_written_is_written_to_its_end(
     start, model_dir, outcome, number, times
 ):
-    job = start()
+    job = start(LARGE_CHECKPOINTS)
     folder = model_dir / "checkpoints"
     unfinished: list[Path] = []
 
@@ -148,7 +149,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(start, model_dir, outcom
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr}")
     try:
-        job = start("--keep_checkpoints=1")
+        job = start(LARGE_CHECKPOINTS, "--keep_checkpoints=1")
         job.wait_until(lambda: saved_steps(model_dir))
         filler = model_dir / "filler"
         with filler.open("wb") as file:

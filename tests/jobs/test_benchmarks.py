@@ -41,11 +41,11 @@ def test_the_input_benchmark_compares_three_ways(records):
 
 
 def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
-    arguments = (f"--work_dir={tmp_path}", "--num_images=2000", "--rounds=1")
+    arguments = (f"--work_dir={tmp_path}", "--num_images=1000", "--rounds=1")
     done = run_program("benchmarking/imagenet_scale.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "conversion: " in done.stdout
-    assert "checks of 2,000 examples" in done.stdout
+    assert "checks of 1,000 examples" in done.stdout
     for start in ("first epoch", "last epoch", "in the middle"):
         assert f"{start} (step" in done.stdout
     again = run_program("benchmarking/imagenet_scale.py", *arguments)

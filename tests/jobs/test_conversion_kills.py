@@ -72,7 +72,7 @@ def reference(tmp_path_factory) -> Reference:
     """Images that take a while to convert, hence PNG, and what becomes of them."""
     raw = tmp_path_factory.mktemp("killed") / "raw"
     write_image(raw / "image.png", 0, size=192, kind="PNG")
-    for split, num_images in {"train": 432, "val": 48}.items():
+    for split, num_images in {"train": 216, "val": 24}.items():
         for index in range(num_images):
             path = raw / split / f"n{index % 3}" / f"{index}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def test_an_interrupted_conversion_resumes_and_repairs_damaged_files(
     assert stderr.endswith("incomplete, rerun the same command to resume\n")
     assert not list(records.rglob(".*.partial"))
     plan = json.loads((records / ".conversion" / "plan.json").read_text())
-    assert plan["train_images"] == 432
+    assert plan["train_images"] == 216
 
     before = finished_shards(records)
     flipped, cut, *kept = sorted(before)

@@ -197,7 +197,7 @@ def test_depths_are_six_n_plus_two():
 
 
 def test_a_graph_of_stock_ops_infers_as_eager_calls_do(monkeypatch):
-    # TensorFlow 2.21 crashes in about one of three graphs in which Pad makes a shortcut.
+    # TensorFlow 2.21 crashes in one of about three graphs with Pad in a shortcut.
     monkeypatch.setattr(native, "convolutions", lambda dtype: None)
     model = build(8)
     expected = model(images(2), training=False)

@@ -1,8 +1,3 @@
-import os
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -190,24 +185,3 @@ def test_the_same_call_gives_the_same_bits():
     )
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-PROGRAM = """
-import tensorflow as tf
-from tests.unit import test_convolution as these
-
-for dtype in (tf.float32, tf.bfloat16):
-    for layer in these.RESNET50:
-        these.test_those_of_resnet50_are_as_exact_as_stock_ops(*layer, dtype)
-these.test_the_same_call_gives_the_same_bits()
-"""
-
-
-@pytest.mark.parametrize("num_threads", [1, 5])
-def test_any_number_of_threads_gives_right_results_and_always_the_same(num_threads):
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "TF_NUM_INTRAOP_THREADS": str(num_threads)},
-        check=True,
-    )

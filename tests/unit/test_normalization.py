@@ -1,9 +1,5 @@
 """Batch normalization in training: the op against the formula and stock ops."""
 
-import os
-import pathlib
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -370,33 +366,3 @@ def test_shapes_that_do_not_fit_are_refused(changed, words):
     inputs = make_inputs((2, 3, 3, 8), tf.float32)._replace(**changed)
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=words):
         op(*inputs[:5])
-
-
-PROGRAM = """
-import sys
-import numpy as np
-import tensorflow as tf
-from tests.unit import test_normalization as these
-
-inputs = these.make_inputs(these.MANY_ROWS, tf.as_dtype(sys.argv[1]), True, True, 2)
-found = [these.run(these.op, inputs) for _ in range(3)]
-for again in found[1:]:
-    for one, other in zip(found[0], again, strict=True):
-        np.testing.assert_array_equal(one, other)
-these.assert_right(inputs, found[0], these.TOLERANCE)
-"""
-
-
-@pytest.mark.parametrize(
-    ("num_threads", "dtype"),
-    [(1, tf.float32), (5, tf.float32), (5, tf.bfloat16)][: 1 + len(TYPES)],
-)
-def test_any_number_of_threads_gives_right_results_and_always_the_same(
-    num_threads, dtype
-):
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, dtype.name],
-        cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "TF_NUM_INTRAOP_THREADS": str(num_threads)},
-        check=True,
-    )
