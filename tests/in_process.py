@@ -164,7 +164,6 @@ def _handlers_kept() -> Iterator[None]:
 def _new_logging(stderr: TextIO) -> Iterator[None]:
     """Has messages go to standard error alone, as a program sets it up."""
     root, absl_handler = logging.getLogger(), absl_logging.get_absl_handler()
-    verbosity = absl_logging.get_verbosity()
     loggers = (root, absl_logging.get_absl_logger())
     levels = [logger.level for logger in loggers]
     try:
@@ -174,7 +173,6 @@ def _new_logging(stderr: TextIO) -> Iterator[None]:
         ):
             yield
     finally:
-        absl_logging.set_verbosity(verbosity)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
@@ -183,16 +181,17 @@ def _new_logging(stderr: TextIO) -> Iterator[None]:
 def _own_flags(program: ModuleType) -> Iterator[None]:
     """Gives a program the flags that it has in a process of its own, not yet parsed.
 
-    Flags of other programs are unknown to it; they may also have the same names.
+    Those of other programs and of TensorFlow are unknown to it, so that two programs
+    may define the same name.
     """
     modules = _imported_by(program)
     own = copy.deepcopy(flags.FLAGS)
     for name in list(own):
         definer = own.find_module_defining_flag(name, "")
-        if _is_ours(definer) and definer not in modules:
+        if definer not in modules and not definer.startswith("absl."):
             delattr(own, name)
     with contextlib.ExitStack() as stack:
-        for module in (flags, *modules.values()):
+        for module in (flags, absl_logging, *modules.values()):
             if vars(module).get("FLAGS") is not None:
                 stack.enter_context(mock.patch.object(module, "FLAGS", own))
         yield
@@ -204,23 +203,14 @@ def _imported_by(program: ModuleType) -> dict[str, ModuleType]:
     left = [program.__name__]
     while left:
         name = left.pop()
-        if name in found or not _is_ours(name):
+        if name in found or name.partition(".")[0] not in PACKAGES:
             continue
         found[name] = sys.modules[name]
         for value in vars(found[name]).values():
             is_module = isinstance(value, ModuleType)
-            left.append(value.__name__ if is_module else _module_of(value))
+            attribute = "__name__" if is_module else "__module__"
+            left.append(str(getattr(value, attribute, "")))
     return found
-
-
-def _is_ours(module_name: str) -> bool:
-    return module_name.partition(".")[0] in PACKAGES
-
-
-def _module_of(value: Any) -> str:
-    """Returns the name of the module of a class or function; "" of other values."""
-    name = getattr(value, "__module__", None)
-    return name if isinstance(name, str) else ""
 
 
 @contextlib.contextmanager
