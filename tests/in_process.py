@@ -77,11 +77,10 @@ def assert_refused(
     done: Done | subprocess.CompletedProcess[str], message: str = ""
 ) -> None:
     """Checks that a program has refused its input, with a message in one line."""
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.startswith("error: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert message in done.stderr, done.stderr
 
 
 def _run(program: ModuleType, stdout: TextIO) -> int:
