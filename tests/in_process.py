@@ -47,7 +47,7 @@ class Done:
 
 
 def run(program: ModuleType, *arguments: str) -> Done:
-    """Runs a program on one rank, and returns its end.
+    """Runs a program as this rank of a job, and returns its end.
 
     An exception that would end it with a traceback is raised here.
 
