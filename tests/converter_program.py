@@ -1,10 +1,8 @@
 """The converter as its tests call it, and images for it."""
 
-import contextlib
 import io
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -12,10 +10,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from PIL import Image
 
 from data_prep import imagenet_to_tfrecords, worker_processes
+from tests import in_process
+from tests.in_process import Done
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"
@@ -60,37 +59,15 @@ def run_jobs_here(
         take_result(function(job))
 
 
-def convert_here(raw, records, *more: str) -> subprocess.CompletedProcess[str]:
+def convert_here(raw, records, *more: str) -> Done:
     """Converts as `convert` does, in this process and without worker processes."""
     return run_here(*arguments(raw, records, *more))
 
 
-def run_here(*flags: str) -> subprocess.CompletedProcess[str]:
+def run_here(*flags: str) -> Done:
     """Runs the program in this process and without worker processes."""
-    argv = [str(PROGRAM), *flags]
-    stdout, stderr = io.StringIO(), io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
-    with contextlib.ExitStack() as stack:
-        stack.callback(signal.signal, signal.SIGTERM, handler)
-        stack.enter_context(flagsaver.flagsaver())
-        stack.enter_context(mock.patch.dict(os.environ))
-        stack.enter_context(mock.patch.object(sys, "argv", argv))
-        stack.enter_context(mock.patch.object(worker_processes, "run", run_jobs_here))
-        stack.enter_context(contextlib.redirect_stdout(stdout))
-        stack.enter_context(contextlib.redirect_stderr(stderr))
-        with pytest.raises(SystemExit) as exited:
-            imagenet_to_tfrecords.run()
-    return subprocess.CompletedProcess(
-        argv, exited.value.code, stdout.getvalue(), stderr.getvalue()
-    )
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-    assert done.stdout == ""
+    with mock.patch.object(worker_processes, "run", run_jobs_here):
+        return in_process.run(imagenet_to_tfrecords, *flags)
 
 
 def content(root: pathlib.Path) -> dict[str, bytes]:

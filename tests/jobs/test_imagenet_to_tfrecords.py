@@ -14,10 +14,10 @@ from tests.converter_program import (
     PROGRAM,
     REPOSITORY,
     arguments,
-    assert_refused,
     content,
     convert,
 )
+from tests.in_process import assert_refused
 from tests.record_reader import read_examples
 
 

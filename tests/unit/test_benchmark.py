@@ -1,9 +1,6 @@
 """The benchmark of speed: its figures, its comparisons, and the program itself."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from absl import flags
@@ -25,20 +22,7 @@ from resnet import models
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import flops
-
-PROGRAM = Path(eval.benchmark.__file__)
-TINY = ("--model=resnet18", "--image_size=32", "--batch_size=2", "--steps=2")
-
-
-def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, PROGRAM, *arguments],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=200,
-        check=False,
-    )
+from tests.in_process import assert_refused, run
 
 
 def multiply_adds_of_resnet50() -> int:
@@ -307,14 +291,4 @@ def test_the_cpu_has_a_name(tmp_path):
     ],
 )
 def test_a_wrong_flag_is_one_sentence(arguments, message):
-    done = run_program(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-
-
-def test_tensorflow_waits_for_the_placement():
-    code = "import sys, eval.benchmark; assert 'tensorflow' not in sys.modules"
-    root = PROGRAM.parents[1]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=60)
+    assert_refused(run(eval.benchmark, *arguments), message)

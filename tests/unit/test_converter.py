@@ -9,12 +9,12 @@ from PIL import Image
 from data_prep.records import manifest
 from data_prep.sources import raw_data
 from tests.converter_program import (
-    assert_refused,
     content,
     convert_here,
     encoded_image,
     write,
 )
+from tests.in_process import assert_refused
 from tests.record_reader import read_examples
 
 

@@ -1,16 +1,9 @@
-import subprocess
-
 from data_prep.records import manifest
-from tests.converter_program import (
-    assert_refused,
-    content,
-    convert_here,
-    run_here,
-    write,
-)
+from tests.converter_program import content, convert_here, run_here, write
+from tests.in_process import Done, assert_refused
 
 
-def verify(records, *more: str) -> subprocess.CompletedProcess[str]:
+def verify(records, *more: str) -> Done:
     return run_here("--verify", f"--local_scratch_dir={records}", *more)
 
 

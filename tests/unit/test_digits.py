@@ -1,7 +1,5 @@
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from sklearn import datasets
 from data_prep import digits
 from data_prep.errors import UserError
 from data_prep.sources import raw_data
+from tests.in_process import assert_refused, run
 
 
 @pytest.fixture(scope="module")
@@ -69,23 +68,12 @@ def test_a_folder_that_is_not_empty_is_refused(digits_dir):
         digits.write_digits(digits_dir)
 
 
-def test_the_program_runs_by_its_path(tmp_path):
+def test_the_program_writes_into_an_empty_folder_alone(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
-
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, digits.__file__, "--digits_dir=out"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    first = run()
+    monkeypatch.chdir(tmp_path)
+    first = run(digits, "--digits_dir=out")
     assert first.returncode == 0, first.stderr
     assert "train: 1,437 images, validation: 360 images" in first.stdout
     assert os.listdir(tmp_path) == ["out"]
-    second = run()
-    assert second.returncode == 2
-    assert second.stderr.startswith("error: digits_dir must be a new or empty folder")
-    assert second.stderr.count("\n") == 1
+    second = run(digits, "--digits_dir=out")
+    assert_refused(second, "error: digits_dir must be a new or empty folder")

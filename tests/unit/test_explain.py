@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from resnet import resnet_main
 from resnet.config.config import Config
 from resnet.config.recipe import RecipePhase
 from resnet.config.resolve import resolve
@@ -14,8 +15,9 @@ from resnet.config.schedules import Schedule
 from resnet.metrics import figure_file
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import digits, explain, explain_plot, imagenet, imagenette, registry
+from tests.in_process import assert_refused, run
 
-PROGRAM = Path(explain.__file__).parents[1] / "resnet_main.py"
+PROGRAM = Path(resnet_main.__file__)
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
 
 
@@ -173,25 +175,17 @@ def test_small_numbers_of_images_are_told_as_they_are():
     assert "  17,216  " in when
 
 
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *flags],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_the_program_explains_without_data_and_tensorflow(tmp_path):
+def test_the_program_explains_without_data(tmp_path):
     plot = tmp_path / "plan.png"
-    done = run(
-        "--explain", "--recipe=lars_40ep_4k", "--num_ranks=64", f"--explain_plot={plot}"
-    )
+    flags = ("--recipe=lars_40ep_4k", "--num_ranks=64", f"--explain_plot={plot}")
+    done = run(resnet_main, "--explain", *flags)
     assert done.returncode == 0, done.stderr
     assert "13,137 steps = 42.00 epochs" in done.stdout
     assert plot.exists()
     assert done.stderr == ""
+
+
+def test_the_program_explains_without_tensorflow():
     code = (
         f"import sys; sys.path[:0] = [{str(PROGRAM.parents[1])!r}]\n"
         "sys.argv = ['x', '--explain']\n"
@@ -235,7 +229,7 @@ def test_the_first_checkpoints_and_the_last_are_told(every, steps):
 
 
 def test_the_program_lists_the_recipes():
-    done = run("--list_recipes")
+    done = run(resnet_main, "--list_recipes")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("recipe ")
 
@@ -261,8 +255,4 @@ def test_the_program_lists_the_recipes():
     ],
 )
 def test_what_a_run_would_refuse_is_refused_in_one_sentence(flags, sentence):
-    done = run("--explain", *flags)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    assert_refused(run(resnet_main, "--explain", *flags), sentence)

@@ -1,7 +1,5 @@
 import dataclasses
 import pathlib
-import subprocess
-import sys
 
 import pytest
 from matplotlib.axes import Axes
@@ -13,8 +11,8 @@ from resnet.config.config import Config, save_config
 from resnet.config.resolve import resolve
 from resnet.metrics import figure_file, jsonl
 from resnet.recipes import digits
+from tests.in_process import assert_refused, run
 
-PROGRAM = pathlib.Path(learning_curve.__file__)
 TRAIN = [
     jsonl.make_line(
         "train",
@@ -58,24 +56,6 @@ def config(tmp_path) -> Config:
 def write_metrics(config: Config, lines) -> None:
     path = pathlib.Path(config.model_dir, jsonl.FILE)
     path.write_text("".join(map(jsonl.encode, lines)))
-
-
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *flags],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
 
 
 def drawn(axes: Axes) -> dict[str, list[tuple[float, float]]]:
@@ -210,31 +190,35 @@ def test_the_program_draws_several_runs(config, tmp_path):
     write_metrics(config, TRAIN + EVAL)
     picture = tmp_path / "both.png"
     both = f"--model_dir={config.model_dir},{config.model_dir}"
-    done = run(both, f"--picture={picture}")
+    done = run(learning_curve, both, f"--picture={picture}")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{picture}\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
 def test_the_program_draws_into_the_runs_folder_and_says_where(config):
     write_metrics(config, TRAIN + EVAL)
-    done = run(f"--model_dir={config.model_dir}")
+    done = run(learning_curve, f"--model_dir={config.model_dir}")
     picture = pathlib.Path(config.model_dir, "learning_curve.png")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{picture}\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
 def test_without_metrics_it_says_so(config):
-    done = run(f"--model_dir={config.model_dir}")
+    done = run(learning_curve, f"--model_dir={config.model_dir}")
     assert_refused(done, "expected training metrics")
 
 
 def test_without_a_run_it_says_so(tmp_path):
     (tmp_path / jsonl.FILE).write_text(jsonl.encode(TRAIN[0]))
-    assert_refused(run(f"--model_dir={tmp_path}"), "config.json")
-    assert_refused(run(), "--model_dir is required")
+    assert_refused(run(learning_curve, f"--model_dir={tmp_path}"), "config.json")
+    assert_refused(run(learning_curve), "--model_dir is required")
 
 
 def test_a_format_that_cannot_be_drawn_is_a_users_mistake(config, tmp_path):
     write_metrics(config, TRAIN)
-    done = run(f"--model_dir={config.model_dir}", f"--picture={tmp_path / 'a.xyz'}")
+    done = run(
+        learning_curve,
+        f"--model_dir={config.model_dir}",
+        f"--picture={tmp_path / 'a.xyz'}",
+    )
     assert_refused(done, "--picture must end in .png, .svg or .pdf; got ")

@@ -1,6 +1,4 @@
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,7 @@ from PIL import Image
 
 from data_prep.records.manifest import Manifest, Shard, Split
 from launch import place_shards
-
-PROGRAM = Path(place_shards.__file__)
+from tests.in_process import assert_refused, run
 
 
 def contents(num_shards: int) -> Manifest:
@@ -67,19 +64,9 @@ def converted(tmp_path, write_tiny_set) -> Path:
     return tmp_path
 
 
-def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, PROGRAM, *arguments],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_files_of_a_node_are_printed_one_a_line(converted):
-    done = run_program(f"--data_dir={converted}", "--num_nodes=2", "--node=1")
+    flags = ("--num_nodes=2", "--node=1")
+    done = run(place_shards, f"--data_dir={converted}", *flags)
     assert done.returncode == 0, done.stderr
     names = done.stdout.splitlines()
     assert names[:2] == ["manifest.json", "train-offsets.npy"]
@@ -99,8 +86,5 @@ def test_the_files_of_a_node_are_printed_one_a_line(converted):
     ],
 )
 def test_what_is_wrong_is_one_sentence(converted, arguments, message):
-    done = run_program(f"--data_dir={converted}", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = run(place_shards, f"--data_dir={converted}", *arguments)
+    assert_refused(done, message)

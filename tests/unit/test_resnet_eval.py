@@ -1,19 +1,19 @@
 """What evaluation refuses, in one sentence and with exit code 2."""
 
 import dataclasses
+import functools
 import io
-import os
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from eval import resnet_eval
 from resnet.checkpoint import integrity, step_dirs
+from resnet.checkpoint.watch import CheckpointWatch
 from resnet.config.config import save_config
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.in_process import assert_refused, run
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +38,6 @@ def model_dir(tmp_path_factory, make_config) -> Path:
         checkpoint.mkdir(parents=True)
         integrity.write_contents(checkpoint, {})
     return folder
-
-
-def refusal(*arguments: str) -> str:
-    job = subprocess.run(
-        [sys.executable, REPOSITORY / "eval/resnet_eval.py", *arguments],
-        env={**os.environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert job.returncode == 2, job.stderr
-    assert job.stderr.startswith("error: ")
-    assert job.stderr.count("\n") == 1
-    return job.stderr
 
 
 @pytest.mark.parametrize(
@@ -79,26 +65,37 @@ def refusal(*arguments: str) -> str:
 )
 def test_flags_that_cannot_be_are_refused(validation_set, model_dir, flags, words):
     folders = (f"--data_dir={validation_set}", f"--model_dir={model_dir}")
-    assert words in refusal(*folders, *flags)
+    assert_refused(run(resnet_eval, *folders, *flags), words)
 
 
-def test_a_watch_that_sees_no_run_ends_with_a_sentence(validation_set, tmp_path):
-    job = subprocess.run(
-        [
-            sys.executable,
-            REPOSITORY / "eval/resnet_eval.py",
-            f"--data_dir={validation_set}",
-            f"--model_dir={tmp_path / 'none'}",
-            "--watch",
-            "--watch_minutes=0.01",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
+def test_missing_folders_are_asked_for():
+    assert_refused(run(resnet_eval), "--data_dir is required")
+    assert_refused(run(resnet_eval, "--data_dir=here"), "--model_dir is required")
+
+
+def test_a_folder_that_is_no_run_is_refused(validation_set, tmp_path):
+    flags = (f"--data_dir={validation_set}", f"--model_dir={tmp_path}")
+    assert_refused(run(resnet_eval, *flags), "config.json")
+    (tmp_path / "config.json").write_text(json.dumps({"model": "resnet18"}))
+    done = run(resnet_eval, *flags)
+    assert_refused(done, "config.json must hold the settings of a training run")
+
+
+def test_a_watch_that_sees_no_run_ends_with_a_sentence(
+    validation_set, tmp_path, monkeypatch
+):
+    quick = functools.partial(CheckpointWatch, poll_seconds=0.01)
+    monkeypatch.setattr(resnet_eval, "CheckpointWatch", quick)
+    done = run(
+        resnet_eval,
+        f"--data_dir={validation_set}",
+        f"--model_dir={tmp_path / 'none'}",
+        "--watch",
+        "--watch_minutes=0.001",
     )
-    assert job.returncode == 1
-    assert "error: no new checkpoint has appeared in" in job.stderr
-    assert "Traceback" not in job.stderr
-    assert job.stdout == (
-        f"waiting for a checkpoint in {tmp_path / 'none'}, up to 0.01 minutes\n"
+    assert done.returncode == 1
+    assert "error: no new checkpoint has appeared in" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == (
+        f"waiting for a checkpoint in {tmp_path / 'none'}, up to 0.001 minutes\n"
     )

@@ -1,41 +1,41 @@
-"""What the programs refuse, each time in one sentence and with exit code 2."""
+"""What training refuses, each time in one sentence and with exit code 2."""
 
 import io
-import json
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from resnet import resnet_main
 from resnet.runtime.run_lock import RunLock
 from resnet.watchdog import failure_file
+from tests import converter_program, in_process
+from tests.in_process import Done, assert_refused
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A function that trains in a folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *flags: in_process.run(resnet_main, *flags)
 
 
-def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, REPOSITORY / program, *arguments],
-        cwd=cwd,
-        env={**os.environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+@pytest.fixture
+def run_on(run, tmp_path):
+    """A function that trains on a record set with the recipe "digits"."""
+
+    def run_on(records: Path, *flags: str) -> Done:
+        folders = (f"--data_dir={records}", f"--model_dir={tmp_path / 'model'}")
+        return run(*folders, "--recipe=digits", *flags)
+
+    return run_on
 
 
 def converted(folder: Path) -> Path:
     """Returns the records of a folder's images."""
-    job = run(
-        "data_prep/imagenet_to_tfrecords.py",
-        f"--raw_data_dir={folder / 'raw'}",
-        f"--local_scratch_dir={folder / 'records'}",
-        cwd=folder,
-    )
-    assert job.returncode == 0, job.stderr
+    done = converter_program.convert_here(folder / "raw", folder / "records")
+    assert done.returncode == 0, done.stderr
     return folder / "records"
 
 
@@ -57,15 +57,6 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "train").symlink_to(records.parent / "raw" / "train")
     return converted(tmp_path)
-
-
-def refusal(job: subprocess.CompletedProcess) -> str:
-    """Returns the sentence of a refusal, after a look whether it is one."""
-    assert job.returncode == 2, job.stderr
-    assert job.stderr.startswith("error: ")
-    assert job.stderr.count("\n") == 1
-    assert "Traceback" not in job.stderr
-    return job.stderr
 
 
 @pytest.mark.parametrize(
@@ -122,91 +113,45 @@ def refusal(job: subprocess.CompletedProcess) -> str:
         (["--momentum=2", "--seed=-1"], "--seed must be in"),
     ],
 )
-def test_a_bad_setting_is_refused(records, tmp_path, flags, words):
-    job = run(
-        "resnet/resnet_main.py",
-        f"--data_dir={records}",
-        f"--model_dir={tmp_path / 'model'}",
-        "--recipe=digits",
-        *flags,
-        cwd=tmp_path,
-    )
-    assert words in refusal(job)
+def test_a_bad_setting_is_refused(run_on, records, tmp_path, flags, words):
+    assert_refused(run_on(records, *flags), words)
     assert not (tmp_path / "model").exists()
 
 
 def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
-    records_of_training, tmp_path
+    run_on, records_of_training
 ):
-    flags = (f"--data_dir={records_of_training}", f"--model_dir={tmp_path / 'model'}")
+    flags = ("--train_batch_size=4", "--eval_every=1epoch")
     for more in ((), ("--explain",)):
-        job = run(
-            "resnet/resnet_main.py",
-            *flags,
-            "--recipe=digits",
-            "--train_batch_size=4",
-            "--eval_every=1epoch",
-            *more,
-            cwd=tmp_path,
-        )
-        assert "needs a validation split, and this data set has none" in refusal(job)
-    job = run(
-        "resnet/resnet_main.py",
-        *flags,
-        "--recipe=digits",
-        "--train_batch_size=4",
-        "--explain",
-        cwd=tmp_path,
-    )
-    assert "evaluation   none\n" in job.stdout
+        done = run_on(records_of_training, *flags, *more)
+        assert_refused(done, "needs a validation split, and this data set has none")
+    done = run_on(records_of_training, "--train_batch_size=4", "--explain")
+    assert "evaluation   none\n" in done.stdout
 
 
-@pytest.mark.parametrize("program", ["resnet/resnet_main.py", "eval/resnet_eval.py"])
-def test_missing_folders_are_asked_for(program, tmp_path):
-    assert "--data_dir is required" in refusal(run(program, cwd=tmp_path))
-    job = run(program, "--data_dir=here", cwd=tmp_path)
-    assert "--model_dir is required" in refusal(job)
+def test_missing_folders_are_asked_for(run):
+    assert_refused(run(), "--data_dir is required")
+    assert_refused(run("--data_dir=here"), "--model_dir is required")
 
 
-def test_a_data_dir_without_records_is_refused(tmp_path):
-    flags = (f"--model_dir={tmp_path / 'model'}",)
-    job = run("resnet/resnet_main.py", "--data_dir=nowhere", *flags, cwd=tmp_path)
-    assert "nowhere" in refusal(job)
-    job = run("resnet/resnet_main.py", f"--data_dir={tmp_path}", *flags, cwd=tmp_path)
-    assert "imagenet_to_tfrecords.py" in refusal(job)
+def test_a_data_dir_without_records_is_refused(run_on, tmp_path):
+    assert_refused(run_on("nowhere"), "nowhere")
+    assert_refused(run_on(tmp_path), "imagenet_to_tfrecords.py")
 
 
-def test_a_set_that_is_not_as_its_manifest_says_is_refused(records, tmp_path):
-    copy = tmp_path / "records"
-    subprocess.run(["cp", "-r", records, copy], check=True)
+def test_a_set_that_is_not_as_its_manifest_says_is_refused(run_on, records, tmp_path):
+    copy = shutil.copytree(records, tmp_path / "records")
     shard = next((copy / "train").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1])
-    job = run(
-        "resnet/resnet_main.py",
-        f"--data_dir={copy}",
-        f"--model_dir={tmp_path / 'model'}",
-        "--recipe=digits",
-        "--train_batch_size=4",
-        cwd=tmp_path,
-    )
-    assert shard.name in refusal(job)
+    assert_refused(run_on(copy, "--train_batch_size=4"), shard.name)
 
 
-def test_by_file_a_shard_on_no_node_is_refused(records, tmp_path):
-    copy = tmp_path / "records"
-    subprocess.run(["cp", "-r", records, copy], check=True)
+def test_by_file_a_shard_on_no_node_is_refused(run_on, records, tmp_path):
+    copy = shutil.copytree(records, tmp_path / "records")
     shard = min((copy / "train").iterdir())
     shard.unlink()
-    job = run(
-        "resnet/resnet_main.py",
-        f"--data_dir={copy}",
-        f"--model_dir={tmp_path / 'model'}",
-        "--recipe=digits",
-        "--train_batch_size=4",
-        "--shard_by=file",
-        cwd=tmp_path,
-    )
-    assert f"each shard on one node; train/{shard.name} is on no node" in refusal(job)
+    done = run_on(copy, "--train_batch_size=4", "--shard_by=file")
+    assert_refused(done, f"each shard on one node; train/{shard.name} is on no node")
 
 
 def write_unmixed(folder: Path, write_tiny_set) -> None:
@@ -220,103 +165,27 @@ def write_unmixed(folder: Path, write_tiny_set) -> None:
 
 
 def test_classes_that_are_not_mixed_over_the_files_are_refused(
-    tmp_path, write_tiny_set
+    run_on, tmp_path, write_tiny_set
 ):
     folder = tmp_path / "records"
     folder.mkdir()
     write_unmixed(folder, write_tiny_set)
-    flags = (
-        f"--data_dir={folder}",
-        f"--model_dir={tmp_path / 'model'}",
-        "--recipe=digits",
-        "--train_batch_size=4",
-    )
-    job = run("resnet/resnet_main.py", *flags, cwd=tmp_path)
-    assert "are not shuffled across its 2 shards" in refusal(job)
+    done = run_on(folder, "--train_batch_size=4")
+    assert_refused(done, "are not shuffled across its 2 shards")
     # Where they needn't be, the next check is reached: whether the files are there.
     (folder / "train" / "train-00001-of-00002").unlink()
-    job = run("resnet/resnet_main.py", *flags, "--require_mixed=False", cwd=tmp_path)
-    assert "train-00001-of-00002 can't be read" in refusal(job)
+    done = run_on(folder, "--train_batch_size=4", "--require_mixed=False")
+    assert_refused(done, "train-00001-of-00002 can't be read")
 
 
 def test_a_folder_that_another_job_holds_is_refused_and_the_supervisor_told(
-    records, tmp_path
+    run_on, records, tmp_path
 ):
-    lock = RunLock(tmp_path)
-    flags = ["--recipe=digits", "--train_batch_size=8", f"--model_dir={tmp_path}"]
-    job = run("resnet/resnet_main.py", *flags, f"--data_dir={records}", cwd=tmp_path)
+    (tmp_path / "model").mkdir()
+    lock = RunLock(tmp_path / "model")
+    done = run_on(records, "--train_batch_size=8")
     lock.release()
-    sentence = refusal(job)
-    assert "is locked by another job" in sentence
-    found = failure_file.read(tmp_path)
+    assert_refused(done, "is locked by another job")
+    found = failure_file.read(tmp_path / "model")
     assert found["locked"] is True
-    assert found["reason"] in sentence
-
-
-def test_evaluation_refuses_a_folder_that_is_no_run(records, tmp_path):
-    job = run(
-        "eval/resnet_eval.py",
-        f"--data_dir={records}",
-        f"--model_dir={tmp_path}",
-        cwd=tmp_path,
-    )
-    assert "config.json" in refusal(job)
-
-
-def test_evaluation_refuses_a_damaged_config(records, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model": "resnet18"}))
-    job = run(
-        "eval/resnet_eval.py",
-        f"--data_dir={records}",
-        f"--model_dir={tmp_path}",
-        cwd=tmp_path,
-    )
-    assert "config.json must hold the settings of a training run" in refusal(job)
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "resnet/resnet_main.py",
-        "eval/resnet_eval.py",
-        "eval/learning_curve.py",
-        "data_prep/imagenet_to_tfrecords.py",
-    ],
-)
-@pytest.mark.parametrize("way", ["path", "module"])
-def test_help_lists_the_flags_from_any_folder(program, way, tmp_path):
-    if way == "path":
-        job = run(program, "--help", cwd=tmp_path)
-    else:
-        module = program.removesuffix(".py").replace("/", ".")
-        job = subprocess.run(
-            [sys.executable, "-m", module, "--help"],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert job.returncode == 0, job.stderr
-    assert "--" in job.stdout
-    assert "_dir" in job.stdout
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "resnet-train",
-        "resnet-eval",
-        "resnet-learning-curve",
-        "resnet-digits",
-        "imagenet-to-tfrecords",
-    ],
-)
-def test_console_scripts_are_installed(script, tmp_path):
-    job = subprocess.run(
-        [Path(sys.executable).with_name(script), "--no_such_flag"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "no_such_flag" in refusal(job)
+    assert found["reason"] in done.stderr

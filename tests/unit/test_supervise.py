@@ -11,6 +11,7 @@ from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import failure_file
+from tests.in_process import run
 from tests.unit.small_checkpoint import save
 
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
@@ -139,20 +140,22 @@ def test_a_failure_that_repeats_at_its_step_ends_it(stub, run_it, tmp_path, capf
     assert "is not restarted" in error
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(stub, model_dir, number):
-    words = [sys.executable, supervise.__file__, "--restart_seconds=600", "--"]
-    with subprocess.Popen(
-        [*words, stub("exit 9"), f"--model_dir={model_dir}"],
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert "has failed at a step after 0 (exit code 9)" in process.stderr.readline()
-        process.send_signal(signal.Signals[number])
-        error = process.stderr.read()
-        assert process.wait(60) == REQUEUE_EXIT_CODE
-    assert "stopped before the next restart" in error
-    assert len(error.splitlines()) == 1
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(
+    stub, model_dir, monkeypatch, number
+):
+    def send_signal(seconds: float) -> None:
+        handler = getattr(signal.getsignal(number), "__self__", None)
+        assert isinstance(handler, supervise.StopRequests)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(supervise.time, "sleep", send_signal)
+    words = (stub("exit 9"), f"--model_dir={model_dir}")
+    done = run(supervise, "--restart_seconds=600", "--", *words)
+    assert done.returncode == REQUEUE_EXIT_CODE
+    failed, stopped = done.stderr.splitlines()
+    assert "has failed at a step after 0 (exit code 9)" in failed
+    assert "stopped before the next restart" in stopped
 
 
 def test_a_signal_while_the_command_runs_is_passed_on(stub, model_dir):
@@ -197,12 +200,9 @@ def test_a_script_can_be_supervised_with_the_folder_named_before_it(
     stub, make_config, model_dir
 ):
     save_settings(make_config, model_dir, train_steps=7)
-    words = [sys.executable, supervise.__file__, f"--model_dir={model_dir}", "--"]
-    words.insert(2, "--restart_seconds=0")
     save = "mkdir -p model/checkpoints/step-00000007; exit 0"
-    job = subprocess.run(
-        [*words, stub("exit 9", save)], capture_output=True, text=True, timeout=100
-    )
+    flags = (f"--model_dir={model_dir}", "--restart_seconds=0")
+    job = run(supervise, *flags, "--", stub("exit 9", save))
     assert job.returncode == 0, job.stderr
     assert "restart 1 of 3" in job.stderr
 

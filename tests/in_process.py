@@ -1,0 +1,230 @@
+"""The programs, called inside the tests' process instead of in one of their own.
+
+A start costs a program half a second, and one that uses TensorFlow some five. What a
+program changes in its process is undone after it. Real processes are what
+tests/unit/test_programs.py and tests/jobs start: the programs by their paths, and what
+they do when their process ends.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, TextIO
+from unittest import mock
+
+from absl import flags
+from absl import logging as absl_logging
+
+from resnet.runtime import run_lock
+from resnet.watchdog import scratch_dir
+
+PACKAGES = ("data_prep", "eval", "launch", "resnet")
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """How a program has ended, as `subprocess.run` tells it of a process.
+
+    Attributes:
+        returncode: The exit code.
+        stdout: What has been printed.
+        stderr: The same of standard error.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(program: ModuleType, *arguments: str) -> Done:
+    """Runs a program as this rank of a job, and returns its end.
+
+    An exception that would end it with a traceback is raised here.
+
+    Args:
+        program: Its module, with `run()`.
+        arguments: Its command line, without the program.
+    """
+    argv = [str(program.__file__), *arguments]
+    with contextlib.ExitStack() as stack:
+        stdout, stderr = stack.enter_context(_captured())
+        for change in (
+            _environment_kept(),
+            _limits_kept(),
+            _handlers_kept(),
+            _new_logging(stderr),
+            _own_flags(program),
+            _locks_released(),
+            mock.patch.object(sys, "argv", argv),
+            mock.patch.object(scratch_dir, "make", return_value=None),
+        ):
+            stack.enter_context(change)
+        code = _run(program, stdout)
+        return Done(code, _read(stdout), _read(stderr))
+
+
+def assert_refused(
+    done: Done | subprocess.CompletedProcess[str], message: str = ""
+) -> None:
+    """Checks that a program has refused its input, with a message in one line."""
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.startswith("error: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert message in done.stderr, done.stderr
+
+
+def _run(program: ModuleType, stdout: TextIO) -> int:
+    """Returns the exit code of a program."""
+    try:
+        program.run()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    finally:
+        if sys.stdout is not stdout:  # Ranks but the first print to nowhere.
+            sys.stdout.close()
+    return 0
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[tuple[TextIO, TextIO]]:
+    """Has standard output and error, also those of C++, go to two files."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="output-"))
+        files = [  # They have names, and so are left if the process crashes.
+            stack.enter_context(
+                open(f"{folder}/{name}.txt", "w+", buffering=1, errors="replace")
+            )
+            for name in ("stdout", "stderr")
+        ]
+        for number, file in zip((1, 2), files, strict=True):
+            stack.callback(os.close, saved := os.dup(number))
+            stack.callback(os.dup2, saved, number)
+            os.dup2(file.fileno(), number)
+        stdout, stderr = files
+        stack.enter_context(mock.patch.object(sys, "stdout", stdout))
+        stack.enter_context(mock.patch.object(sys, "stderr", stderr))
+        yield stdout, stderr
+
+
+def _read(file: TextIO) -> str:
+    file.flush()
+    file.seek(0)
+    return file.read()
+
+
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Restores the environment, of which other threads may read the rest meanwhile."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _limits_kept() -> Iterator[None]:
+    """Restores the processors of this thread and the number of files to open."""
+    processors = os.sched_getaffinity(0)
+    num_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, processors)
+        resource.setrlimit(resource.RLIMIT_NOFILE, num_files)
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Restores pytest's handlers of signals."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _new_logging(stderr: TextIO) -> Iterator[None]:
+    """Has messages go to standard error alone, as a program sets it up."""
+    root, absl_handler = logging.getLogger(), absl_logging.get_absl_handler()
+    loggers = (root, absl_logging.get_absl_logger())
+    levels = [logger.level for logger in loggers]
+    try:
+        with (
+            mock.patch.object(root, "handlers", []),
+            mock.patch.object(absl_handler.python_handler, "stream", stderr),
+        ):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _own_flags(program: ModuleType) -> Iterator[None]:
+    """Gives a program the flags that it has in a process of its own, not yet parsed.
+
+    Those of other programs and of TensorFlow are unknown to it, so that two programs
+    may define the same name.
+    """
+    modules = _imported_by(program)
+    own = copy.deepcopy(flags.FLAGS)
+    for name in list(own):
+        definer = own.find_module_defining_flag(name, "")
+        if definer not in modules and not definer.startswith("absl."):
+            delattr(own, name)
+    with contextlib.ExitStack() as stack:
+        for module in (flags, absl_logging, *modules.values()):
+            if vars(module).get("FLAGS") is not None:
+                stack.enter_context(mock.patch.object(module, "FLAGS", own))
+        yield
+
+
+def _imported_by(program: ModuleType) -> dict[str, ModuleType]:
+    """Returns a program and what it imports of this project, also indirectly."""
+    found: dict[str, ModuleType] = {}
+    left = [program.__name__]
+    while left:
+        name = left.pop()
+        if name in found or name.partition(".")[0] not in PACKAGES:
+            continue
+        found[name] = sys.modules[name]
+        for value in vars(found[name]).values():
+            is_module = isinstance(value, ModuleType)
+            attribute = "__name__" if is_module else "__module__"
+            left.append(str(getattr(value, attribute, "")))
+    return found
+
+
+@contextlib.contextmanager
+def _locks_released() -> Iterator[None]:
+    """Releases the locks of model_dirs, which a process keeps to its end."""
+    taken: list[run_lock.RunLock] = []
+    take = run_lock.RunLock.__init__
+
+    def take_and_note(lock: run_lock.RunLock, *arguments: Any) -> None:
+        take(lock, *arguments)
+        taken.append(lock)
+
+    try:
+        with mock.patch.object(run_lock.RunLock, "__init__", take_and_note):
+            yield
+    finally:
+        for lock in taken:
+            lock.release()

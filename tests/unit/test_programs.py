@@ -1,0 +1,68 @@
+"""The programs in processes of their own: by path, by module and by console script."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+from tests import in_process
+from tests.in_process import assert_refused
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = dict(  # Of each console script.
+    re.findall(r'"([\w-]+) = ([\w.]+):run"', (ROOT / "setup.py").read_text())
+)
+
+
+def run_all(
+    commands: Iterable[Sequence[str]], cwd: Path
+) -> list[subprocess.CompletedProcess[str]]:
+    """Returns the ends of commands, of which two run at a time."""
+
+    def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, commands))
+
+
+def flags_in(text: str) -> list[str]:
+    """Returns the names of the flags that the output of --help lists."""
+    return sorted(re.findall(r"^ +--(?:\[no\])?(\w+):", text, re.M))
+
+
+def test_help_by_path_lists_the_flags_that_the_tests_of_a_program_see(tmp_path):
+    assert len(MODULES) > 7
+    paths = [f"{ROOT / module.replace('.', '/')}.py" for module in MODULES.values()]
+    jobs = run_all(([sys.executable, path, "--help"] for path in paths), tmp_path)
+    for name, job in zip(MODULES.values(), jobs, strict=True):
+        program = import_module(name)
+        assert (job.returncode, job.stderr) == (0, "")
+        assert job.stdout.startswith(program.__doc__)
+        assert flags_in(job.stdout)
+        here = in_process.run(program, "--help")
+        assert flags_in(job.stdout) == flags_in(here.stdout)
+
+
+def test_a_module_is_a_program_too():
+    (job,) = run_all([[sys.executable, "-m", "resnet.resnet_main", "--help"]], ROOT)
+    assert (job.returncode, job.stderr) == (0, "")
+    assert "data_dir" in flags_in(job.stdout)
+
+
+def test_console_scripts_are_installed_and_refuse_unknown_flags(tmp_path):
+    scripts = [str(Path(sys.executable).with_name(script)) for script in MODULES]
+    for job in run_all(([script, "--no_such_flag"] for script in scripts), tmp_path):
+        assert_refused(job, "no_such_flag")
+
+
+def test_importing_the_programs_loads_no_tensorflow():
+    code = f"import sys, {', '.join(MODULES.values())}"
+    code += "; sys.exit('tensorflow' in sys.modules)"
+    (job,) = run_all([[sys.executable, "-c", code]], ROOT)
+    assert (job.returncode, job.stderr) == (0, "")
