@@ -35,6 +35,15 @@ from tests.converter_program import (  # noqa: F401 - The fixtures bad and raw.
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_autograph() -> Iterator[None]:
+    """Turns AutoGraph off, which the programs don't use and which takes long."""
+    from tensorflow.python.autograph.core import ag_ctx
+
+    with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
+        yield
+
+
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """A function that returns the settings of a run, `_make_config`."""

@@ -153,11 +153,8 @@ def test_a_rank_that_is_stopped_is_named(ranks, tmp_path, stopped):
     )
 
 
-@pytest.mark.parametrize("failed", [0, 1])
-def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(
-    ranks, tmp_path, failed
-):
-    pair = ranks()
+def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(ranks, tmp_path):
+    pair, failed = ranks(), 1
     pair[failed].do(r"failed('Traceback:\n  a bug\n')")
     assert "Traceback:\n  a bug\n(rank" in said(tmp_path)
     assert f"(rank {failed} on " in said(tmp_path)
