@@ -31,17 +31,17 @@ def test_a_bug_on_one_rank_ends_the_job_with_its_traceback(run_ranks):
     assert "IndexError: a bug of rank 1" in job.stderr
 
 
-def test_a_misspelt_flag_is_refused_in_one_sentence(run_ranks):
-    job = run_ranks(2, "resnet/resnet_main.py", "--train_batchsize=8")
+def test_a_program_that_starts_ranks_refuses_to_be_one(run_ranks):
+    job = run_ranks(2, "eval/benchmark.py", "--sweep_ranks")
     assert job.returncode == 2
     assert job.stderr.count("error:") == 1
-    assert "train_batchsize" in job.stderr
+    assert "--sweep_ranks starts its ranks itself; run it without mpirun." in job.stderr
 
 
 def test_ranks_with_different_code_are_refused(run_ranks, records, tmp_path):
     for folder in ("resnet", "data_prep"):
         shutil.copytree(folder, tmp_path / "copy" / folder)
-    with (tmp_path / "copy/resnet/losses.py").open("a") as file:
+    with (tmp_path / "copy/resnet/optim/losses.py").open("a") as file:
         file.write("# A line that the other has not.\n")
     flags = [
         "--recipe=digits",

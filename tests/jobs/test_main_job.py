@@ -1,67 +1,131 @@
-"""The main job as a user runs it: train on ranks, evaluate on ranks."""
+"""The main job as a user runs it: a training on ranks, and an evaluation beside it."""
 
+import dataclasses
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import smallest
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests import main_run
+from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.multiprocess
 
-FLAGS = (
-    "--recipe=digits",
-    smallest.FLAG,
-    "--train_batch_size=6",
-    "--train_steps=6",
-    "--warmup_steps=2",
-    "--log_step_count_steps=2",
-    "--checkpoint_every=3",
-    "--eval_every=3",
-    "--eval_batch_size=4",
-    "--use_tpu=False",
-    "--kmp_blocktime=1",
-    "--num_intra_threads=1",
-    "--num_inter_threads=2",
-)
+
+class Watch:
+    """A watching evaluation on 2 ranks, and what it has printed."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._files = {
+            name: (folder / f"watch.{name}").open("w") for name in ("out", "err")
+        }
+        self.process = subprocess.Popen(
+            [
+                *(str(MPIRUN), "-np", "2", sys.executable),
+                *(str(REPOSITORY / "eval/resnet_eval.py"), "--watch", *flags),
+            ],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdout=self._files["out"],
+            stderr=self._files["err"],
+            start_new_session=True,
+        )
+
+    def printed(self, name: str) -> str:
+        return Path(self._files[name].name).read_text()
+
+    def wait_for_line(self, line: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while line not in self.printed("out"):
+            assert self.process.poll() is None, self.printed("err")
+            assert time.monotonic() < deadline, self.printed("err")
+            time.sleep(0.1)
+
+    def end(self) -> int:
+        return self.process.wait(TIMEOUT_SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for file in self._files.values():
+            file.close()
 
 
 @pytest.fixture(scope="module")
-def model_dir(run_ranks, records, tmp_path_factory) -> Path:
-    """Returns a run of 6 steps on 2 ranks, started in another folder."""
+def watch(tmp_path_factory, records) -> Iterator[Callable[..., Watch]]:
+    """Returns `watch(model_dir, *flags)`: an evaluation, started in another folder."""
+    started = []
+
+    def watch(model_dir: Path, *flags: str) -> Watch:
+        folders = (f"--data_dir={records}", f"--model_dir={model_dir}")
+        started.append(Watch(tmp_path_factory.mktemp("watch"), *folders, *flags))
+        return started[-1]
+
+    yield watch
+    for one in started:
+        one.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Jobs:
+    """A run of 6 steps, and the evaluation of its checkpoints as they appeared.
+
+    Attributes:
+        folder: Folder in which the training was started, with its `model`.
+        training: The job that has trained.
+        watching: The job that has evaluated.
+        json_file: What it has written.
+    """
+
+    folder: Path
+    training: subprocess.CompletedProcess[str]
+    watching: Watch
+    json_file: Path
+
+
+@pytest.fixture(scope="module")
+def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
+    """Returns how a training and an evaluation, both on 2 ranks, have ended."""
     folder = tmp_path_factory.mktemp("main")
-    job = run_ranks(
+    json_file = tmp_path_factory.mktemp("found") / "eval.json"
+    flags = ("--use_tpu=False", "--kmp_blocktime=1", "--num_intra_threads=1")
+    watching = watch(folder / "model", f"--json_file={json_file}", *flags)
+    watching.wait_for_line("waiting for a checkpoint")  # Of a run that isn't there.
+    assert not (folder / "model").exists()
+    training = run_ranks(
         2,
         "resnet/resnet_main.py",
-        *FLAGS,
+        *main_run.FLAGS,
         f"--data_dir={records}",
         f"--model_dir={folder / 'model'}",
         cwd=folder,
     )
-    assert job.returncode == 0, job.stderr
-    assert "2 rank(s), 2 on this node" in job.stderr
-    assert job.stderr.count("have no effect in this TensorFlow") == 1
-    assert job.stderr.count("Training for 6 steps (1.50 epochs in total)") == 1
-    lines = re.findall(
-        r"^step \d+/6 .* loss .* lr .* images/s .* left$", job.stderr, re.M
-    )
+    assert training.returncode == 0, training.stderr
+    assert watching.end() == 0, watching.printed("err")
+    return Jobs(folder, training, watching, json_file)
+
+
+def test_the_training_says_what_it_does_once(jobs):
+    printed = jobs.training.stderr
+    assert "2 rank(s), 2 on this node" in printed
+    assert printed.count("have no effect in this TensorFlow") == 1
+    assert printed.count("Training for 6 steps (1.50 epochs in total)") == 1
+    lines = re.findall(r"^step \d+/6 .* loss .* lr .* images/s .* left$", printed, re.M)
     assert len(lines) == 3
-    assert [entry.name for entry in folder.iterdir()] == ["model"]
-    return folder / "model"
 
 
-def read_metrics(model_dir: Path) -> list[dict]:
-    text = (model_dir / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def test_only_rank_0_writes(model_dir):
-    events = list((model_dir / "tensorboard" / "train").iterdir())
-    assert len(events) == 1
-    saved = sorted(folder.name for folder in (model_dir / "checkpoints").iterdir())
-    assert saved == ["step-00000003", "step-00000006"]
-    assert {entry.name for entry in model_dir.iterdir()} == {
+def test_the_training_writes_into_its_model_dir_only(jobs):
+    assert [entry.name for entry in jobs.folder.iterdir()] == ["model"]
+    assert {entry.name for entry in (jobs.folder / "model").iterdir()} == {
         "checkpoints",
         "config.json",
         "metrics.jsonl",
@@ -69,60 +133,29 @@ def test_only_rank_0_writes(model_dir):
     }
 
 
-def test_metrics_hold_every_number_once(model_dir):
-    lines = read_metrics(model_dir)
-    assert [(line["kind"], line["step"]) for line in lines] == [
-        ("train", 2),
-        ("eval", 3),
-        ("train", 4),
-        ("train", 6),
-        ("eval", 6),
-    ]
-    train, evaluation = lines[0], lines[1]
-    assert set(train) == {
-        "kind",
-        "step",
-        "epoch",
-        "loss",
-        "cross_entropy",
-        "weight_penalty",
-        "learning_rate",
-        "images_per_second",
-        "input_wait_share",
-    }
-    assert train["epoch"] == pytest.approx(2 * 6 / 24)
-    both = train["cross_entropy"] + train["weight_penalty"]
-    assert train["loss"] == pytest.approx(both, rel=1e-6)
-    assert 0 < evaluation["cross_entropy"] < evaluation["loss"]
-    assert train["learning_rate"] > 0
-    assert evaluation["count"] == 11
-    assert 0 <= evaluation["top1"] <= evaluation["top5"] == 1  # Of three classes.
+def test_each_checkpoint_of_a_run_is_evaluated_as_it_appears(jobs):
+    found = json.loads(jobs.json_file.read_text())["results"]
+    assert [one["global_step"] for one in found] == [3, 6]
+    expected = main_run.evaluation_lines(jobs.folder / "model")
+    for one, line in zip(found, expected, strict=True):
+        main_run.assert_same(one, line)
 
 
-def test_ranks_evaluate_a_run_in_another_folder(
-    run_ranks, records, model_dir, tmp_path
-):
-    job = run_ranks(
-        2,
-        "eval/resnet_eval.py",
-        "--eval_batch_size=3",
-        f"--data_dir={records}",
-        f"--model_dir={model_dir}",
-        f"--json_file={tmp_path / 'eval.json'}",
-        "--use_tpu=False",
-        "--kmp_blocktime=1",
-        cwd=tmp_path,
-    )
-    assert job.returncode == 0, job.stderr
-    assert re.search(r"\] Evaluation \[\d+/\d+\]", job.stderr)
-    assert "Finished evaluation at 20" in job.stderr
-    assert "Saving dict for global step 6: Top-1 accuracy = " in job.stderr
-    assert job.stderr.count("Eval results: {'Top-1 accuracy': ") == 1
-    assert "on 11 images" in job.stdout
-    result = json.loads((tmp_path / "eval.json").read_text())
-    last = read_metrics(model_dir)[-1]
-    assert result["global_step"] == 6
-    assert result["count"] == 11
-    assert result["top1"] == pytest.approx(last["top1"], abs=1e-6)
-    assert result["top5"] == last["top5"]
-    assert result["loss"] == pytest.approx(last["loss"], rel=1e-5)
+def test_the_evaluation_says_what_it_has_found_once(jobs):
+    log, printed = jobs.watching.printed("err"), jobs.watching.printed("out")
+    assert re.search(r"\] Evaluation \[\d+/\d+\]", log)
+    assert "Finished evaluation at 20" in log
+    for step in (3, 6):
+        assert log.count(f"Saving dict for global step {step}: Top-1 accuracy = ") == 1
+    assert log.count("Eval results: {'Top-1 accuracy': ") == 2
+    assert printed.count("on 11 images") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_evaluation_cleanly(watch, tmp_path, number):
+    watching = watch(tmp_path / "model")
+    watching.wait_for_line("waiting for a checkpoint")
+    watching.process.send_signal(number)
+    assert watching.end() == REQUEUE_EXIT_CODE
+    assert watching.printed("err").count("stopped watching for checkpoints. Rerun") == 1
+    assert "Traceback" not in watching.printed("err")

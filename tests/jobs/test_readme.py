@@ -89,6 +89,7 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         "resnet/resnet_main.py",
         "eval/benchmark.py",
     ]
+    assert job.stdout.count("images/s, all ranks") == 1  # Only rank 0 prints.
 
 
 def test_the_lines_of_python_run():

@@ -10,9 +10,13 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
+
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
 
 # How long a rank that failed waits for the others to come to the same place.
 _PATIENCE_SECONDS = 60.0
@@ -82,6 +86,23 @@ class Lockstep:
             raise error
         assert sentence is None, f"on rank 0: {sentence}"
         return value
+
+    def first_ranks(self, num_ranks: int) -> Communicator | None:
+        """Returns a connection among the first ranks to these, None to the others.
+
+        To be called on all ranks. It is as in a job of so many ranks, without Horovod.
+
+        Args:
+            num_ranks: How many of the ranks it connects; one as a process alone.
+        """
+        is_in = self.rank < num_ranks
+        group = self._world.Split(int(is_in), self.rank)
+        if not is_in:
+            return None
+        if num_ranks == 1:
+            return Communicator(ProcessInfo())
+        process = ProcessInfo(self.rank, num_ranks, self.rank, num_ranks)
+        return Communicator(process, SimpleNamespace(COMM_WORLD=group))
 
     def _wait(self) -> None:
         request = self._world.Ibarrier()

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.records import class_mixing, manifest
+from data_prep.records import class_mixing
 from eval import resnet_eval
 from resnet import resnet_main
 from resnet.data import example_order
-from tests import smallest, tiny_set
+from tests import damaged_record, smallest, tiny_set
 
 BATCH = 6
 NUM_EXAMPLES = 24
@@ -83,11 +83,6 @@ def copied(lockstep, records, tmp_path) -> Path:
     return lockstep.from_rank_0(lambda: shutil.copytree(records, tmp_path / "copied"))
 
 
-def offsets_of(data_dir: Path) -> np.ndarray:
-    record_set = manifest.load(str(data_dir), "train")
-    return manifest.read_offsets(record_set, record_set.manifest.splits["train"])
-
-
 def test_ranks_read_what_arithmetic_says_also_when_their_number_changes(
     lockstep, train, records, tmp_path
 ):
@@ -111,20 +106,7 @@ def test_ranks_read_what_arithmetic_says_also_when_their_number_changes(
 @pytest.fixture
 def damaged(lockstep, copied) -> tuple[Path, int]:
     """Returns the file and the offset of a record of `copied` that is damaged."""
-    return lockstep.from_rank_0(lambda: flip_a_bit(copied, DAMAGED))
-
-
-def flip_a_bit(data_dir: Path, example: int) -> tuple[Path, int]:
-    """Damages the data of a training record; returns its file and offset."""
-    record_set = manifest.load(str(data_dir), "train")
-    split = record_set.manifest.splits["train"]
-    shard = split.shards[int(manifest.shard_of_example(split)[example])]
-    offset = int(offsets_of(data_dir)[example])
-    path = data_dir / shard.path
-    content = bytearray(path.read_bytes())
-    content[offset + 300] ^= 8
-    path.write_bytes(content)
-    return path, offset
+    return lockstep.from_rank_0(lambda: damaged_record.flip_a_bit(copied, DAMAGED))
 
 
 def test_a_damaged_record_is_skipped_and_counted_and_ranks_stay_in_step(

@@ -51,6 +51,13 @@ def with_another_shard(records: Path, tmp_path: Path) -> Path:
     return other
 
 
+def test_a_misspelt_flag_is_refused_in_one_sentence(train):
+    job = train("--train_batchsize=8")
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+    assert "train_batchsize" in job.stderr
+
+
 def test_ranks_with_different_flags_are_refused(train):
     job = train(of_rank_1=("--weight_decay=0.25",))
     assert job.returncode == 2

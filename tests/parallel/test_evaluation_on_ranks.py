@@ -12,6 +12,7 @@ from eval import resnet_eval
 from resnet import resnet_main
 from resnet.checkpoint import tensors
 from tests import smallest
+from tests.main_run import TOLERANCE, assert_same, read_metrics
 
 # One epoch of the 24 images each: 4 steps.
 RECIPE = {
@@ -26,8 +27,6 @@ RECIPE = {
         {"name": "two", "epochs": 1, "schedule": {"peak_value": 0.02}},
     ],
 }
-# Sums of float32 in another order.
-TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -83,26 +82,14 @@ def evaluate(run, records, tmp_path, model_dir):
     return evaluate
 
 
-def metrics(model_dir: Path) -> list[dict[str, Any]]:
-    lines = (model_dir / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def evaluations(model_dir: Path) -> dict[tuple[int, str], dict[str, Any]]:
     """What the training itself found, by step and weights."""
     names = {"eval": "raw", "eval_ema": "ema"}
     return {
         (line["step"], names[line["kind"]]): line
-        for line in metrics(model_dir)
+        for line in read_metrics(model_dir)
         if line["kind"] in names
     }
-
-
-def assert_same(result: dict[str, Any], line: dict[str, Any]) -> None:
-    assert result["count"] == line["count"] == 11
-    assert result["top1"] == pytest.approx(line["top1"], abs=1e-6)
-    assert result["top5"] == pytest.approx(line["top5"], abs=1e-6)
-    assert result["loss"] == pytest.approx(line["loss"], rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +121,13 @@ def test_recalibration_changes_what_is_found_but_not_the_training(train, model_d
         assert ours.keys() == expected.keys()
         for name, value in ours.items():
             np.testing.assert_array_equal(value, expected[name], err_msg=name)
-    losses = [line["loss"] for line in metrics(plain) if line["kind"] == "train"]
-    again = [line["loss"] for line in metrics(model_dir) if line["kind"] == "train"]
-    assert losses == again
+    assert losses(plain) == losses(model_dir)
+
+
+def losses(model_dir: Path) -> list[float]:
+    """Returns the losses of the training's steps."""
+    lines = read_metrics(model_dir)
+    return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
 def test_weights_of_checkpoints_are_averaged(evaluate, model_dir):

@@ -9,23 +9,7 @@ import pytest
 from eval import resnet_eval
 from resnet import resnet_main
 from resnet.checkpoint.step_dirs import of_step
-from tests import smallest
-
-FLAGS = (
-    "--recipe=digits",
-    smallest.FLAG,
-    "--train_batch_size=6",
-    "--train_steps=6",
-    "--warmup_steps=2",
-    "--log_step_count_steps=2",
-    "--checkpoint_every=3",
-    "--eval_every=3",
-    "--eval_batch_size=4",
-    "--use_tpu=False",
-    "--kmp_blocktime=1",
-    "--num_intra_threads=1",
-    "--num_inter_threads=2",
-)
+from tests.main_run import FLAGS, assert_same, evaluation_lines, read_metrics
 
 
 @pytest.fixture
@@ -48,9 +32,47 @@ def model_dir(run, records, new_folder) -> Path:
     return folder
 
 
-def read_metrics(model_dir: Path) -> list[dict]:
-    text = (model_dir / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+def test_only_rank_0_writes(model_dir):
+    events = list((model_dir / "tensorboard" / "train").iterdir())
+    assert len(events) == 1
+    saved = sorted(folder.name for folder in (model_dir / "checkpoints").iterdir())
+    assert saved == ["step-00000003", "step-00000006"]
+    assert {entry.name for entry in model_dir.iterdir()} == {
+        "checkpoints",
+        "config.json",
+        "metrics.jsonl",
+        "tensorboard",
+    }
+
+
+def test_metrics_hold_every_number_once(model_dir):
+    lines = read_metrics(model_dir)
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("train", 2),
+        ("eval", 3),
+        ("train", 4),
+        ("train", 6),
+        ("eval", 6),
+    ]
+    train, evaluation = lines[0], lines[1]
+    assert set(train) == {
+        "kind",
+        "step",
+        "epoch",
+        "loss",
+        "cross_entropy",
+        "weight_penalty",
+        "learning_rate",
+        "images_per_second",
+        "input_wait_share",
+    }
+    assert train["epoch"] == pytest.approx(2 * 6 / 24)
+    both = train["cross_entropy"] + train["weight_penalty"]
+    assert train["loss"] == pytest.approx(both, rel=1e-6)
+    assert 0 < evaluation["cross_entropy"] < evaluation["loss"]
+    assert train["learning_rate"] > 0
+    assert evaluation["count"] == 11
+    assert 0 <= evaluation["top1"] <= evaluation["top5"] == 1  # Of three classes.
 
 
 def test_the_same_command_again_has_nothing_left_to_do(train, model_dir):
@@ -99,12 +121,8 @@ def test_evaluation_counts_every_image_once_on_any_ranks(
     assert job.stderr.count("Eval results: {'Top-1 accuracy': ") == 1
     assert "on 11 images" in job.stdout
     result = json.loads((tmp_path / "eval.json").read_text())
-    last = read_metrics(model_dir)[-1]
     assert result["global_step"] == 6
-    assert result["count"] == 11
-    assert result["top1"] == pytest.approx(last["top1"], abs=1e-6)
-    assert result["top5"] == last["top5"]
-    assert result["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    assert_same(result, read_metrics(model_dir)[-1])
 
 
 def test_all_checkpoints_can_be_evaluated(run, records, model_dir, tmp_path):
@@ -118,10 +136,9 @@ def test_all_checkpoints_can_be_evaluated(run, records, model_dir, tmp_path):
     )
     assert job.returncode == 0, job.stderr
     results = json.loads((tmp_path / "eval.json").read_text())["results"]
-    evals = [line for line in read_metrics(model_dir) if line["kind"] == "eval"]
     assert [one["global_step"] for one in results] == [3, 6]
-    for one, line in zip(results, evals, strict=True):
-        assert one["loss"] == pytest.approx(line["loss"], rel=1e-5)
+    for one, line in zip(results, evaluation_lines(model_dir), strict=True):
+        assert_same(one, line)
 
 
 def test_bf16_trains_and_says_if_float32_is_faster(train, tmp_path):

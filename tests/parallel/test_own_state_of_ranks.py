@@ -1,0 +1,224 @@
+"""State that each rank has for itself is saved by each rank, and restored."""
+
+import contextlib
+import functools
+import json
+import resource
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet.checkpoint import restore
+from resnet.checkpoint.manager import CheckpointManager
+from resnet.checkpoint.rank_files import RankFiles
+from resnet.checkpoint.restore import restore_newest
+from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.distributed.shared_folder import check_is_shared
+from tests import rank_state
+
+IN_3 = pytest.mark.ranks(3)
+on_2_and_3_ranks = pytest.mark.parametrize(
+    "num_ranks", [2, pytest.param(3, marks=IN_3)]
+)
+
+
+@pytest.fixture(scope="module")
+def saved(communicator, new_folder) -> tuple[Path, dict[str, Any]]:
+    """Returns a folder with checkpoints, and what this rank found as it saved them."""
+    model_dir = new_folder("model")
+    return model_dir, save_some(communicator, model_dir)
+
+
+def save_some(communicator: Communicator, model_dir: Path) -> dict[str, Any]:
+    """Saves one by one, then in quick succession, then with a rank's disk full."""
+    rank, found = communicator.rank, {}
+    state = rank_state.make(model_dir)
+    restore_newest(state, model_dir, communicator)
+    manager = CheckpointManager(state.config, state, communicator)
+
+    def save(step: int) -> None:
+        rank_state.set_to(state, step, rank)
+        manager.save({})
+
+    save(5)
+    manager.finish()
+    found["first"] = saved_steps(model_dir)
+    for step in range(6, 13):  # Ranks that are not equally fast.
+        save(step)
+        time.sleep(0.002 * ((rank + step) % 3))
+    manager.finish()
+    found["in succession"] = saved_steps(model_dir)
+    with full_disk(is_here=rank == communicator.num_ranks - 1):
+        save(20)
+        manager.close()
+        found["disk full"] = saved_steps(model_dir)
+        found["error"] = manager._writer._error
+        communicator.allgather(None)
+    save(30)
+    manager.finish()
+    found["then"] = saved_steps(model_dir)
+    return found
+
+
+@contextlib.contextmanager
+def full_disk(is_here: bool) -> Iterator[None]:
+    """Has writing of files fail on this rank, beyond their first bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if is_here:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@on_2_and_3_ranks
+def test_each_rank_writes_its_own_file_and_rank_0_the_rest(saved, num_ranks):
+    folder = of_step(saved[0], 30)
+    names = {file.name for file in folder.iterdir()}
+    prefixes = [f"rank-{rank:05d}-of-{num_ranks:05d}" for rank in range(num_ranks)]
+    assert names == {"checkpoint.json"} | {
+        f"{prefix}.{suffix}"
+        for prefix in ("state", *prefixes)
+        for suffix in ("index", "data-00000-of-00001")
+    }
+    contents = json.loads((folder / "checkpoint.json").read_text())
+    assert contents["format"] == 2
+    assert set(contents["files"]) == names - {"checkpoint.json"}
+
+
+@on_2_and_3_ranks
+def test_ranks_agree_on_the_steps_that_are_saved(lockstep, saved, num_ranks):
+    found = saved[1]
+    assert found["first"] == [5]
+    assert found["in succession"][-1] == 12
+    assert set(found["in succession"]) <= set(range(5, 13))
+    of_ranks = lockstep.gather(found["in succession"])
+    assert of_ranks == [found["in succession"]] * num_ranks
+
+
+@on_2_and_3_ranks
+def test_a_rank_whose_disk_is_full_costs_one_checkpoint_of_all(
+    lockstep, saved, num_ranks
+):
+    found = saved[1]
+    assert found["disk full"] == found["in succession"]
+    assert found["then"] == [*found["in succession"], 30]
+    assert found["error"]
+    last = num_ranks - 1
+    is_of_other = found["error"].startswith(f"rank {last} on ")
+    assert is_of_other is (lockstep.rank != last)
+
+
+@on_2_and_3_ranks
+def test_on_as_many_ranks_each_has_its_own_state_again_bit_for_bit(
+    communicator, saved, num_ranks
+):
+    state = rank_state.make(saved[0])
+    restore_newest(state, saved[0], communicator, refuse_other_ranks)
+    rank_state.assert_is_of(state, 30, communicator.rank)
+
+
+def refuse_other_ranks(state, files: RankFiles, communicator: Communicator) -> None:
+    raise AssertionError(f"taken for the state of {files.num_ranks} other rank(s)")
+
+
+@pytest.mark.parametrize(
+    ("num_before", "num_now"),
+    [
+        (2, 1),
+        (1, 2),
+        pytest.param(3, 1, marks=IN_3),
+        pytest.param(3, 2, marks=IN_3),
+        pytest.param(2, 3, marks=IN_3),
+    ],
+)
+def test_on_other_ranks_a_function_gets_the_files_one_by_one(
+    lockstep, tmp_path, num_before, num_now
+):
+    if (before := lockstep.first_ranks(num_before)) is not None:
+        save_one(before, tmp_path)
+    lockstep.gather(None)  # Also on the ranks that had nothing to save, it is there.
+    if (now := lockstep.first_ranks(num_now)) is not None:
+        assert_mean_is_restored(now, tmp_path, num_before)
+
+
+def save_one(communicator: Communicator, model_dir: Path) -> None:
+    state = rank_state.make(model_dir)
+    restore_newest(state, model_dir, communicator)
+    manager = CheckpointManager(state.config, state, communicator)
+    rank_state.set_to(state, 30, communicator.rank)
+    manager.save({})
+    manager.finish()
+
+
+def assert_mean_is_restored(
+    communicator: Communicator, model_dir: Path, num_before: int
+) -> None:
+    """Restores the mean of what other ranks had, and checks it."""
+    seen = []
+
+    def take_mean(state, files: RankFiles, communicator: Communicator) -> None:
+        seen.append(files.num_ranks)
+        total = np.zeros(state.rank_variables[rank_state.NAME].shape)
+        for tensors in files:
+            total += tensors[rank_state.NAME]
+        state.rank_variables[rank_state.NAME].assign(total / files.num_ranks)
+
+    state = rank_state.make(model_dir)
+    restore_newest(state, model_dir, communicator, take_mean)
+    assert seen == [num_before]
+    rank_state.assert_common_is_of(state, 30)
+    rank_state.assert_averages_are(state, (num_before - 1) / 2)
+    of_ranks = [rank_state.own_values(rank, 30) for rank in range(num_before)]
+    mean = np.mean(of_ranks, axis=0, dtype=np.float64).astype(np.float32)
+    np.testing.assert_array_equal(state.rank_variables[rank_state.NAME], mean)
+
+
+@on_2_and_3_ranks
+def test_a_damaged_file_of_a_rank_is_a_damaged_checkpoint(
+    lockstep, communicator, saved, tmp_path, num_ranks
+):
+    model_dir, found = saved
+    copy = tmp_path / "model"
+    lockstep.from_rank_0(lambda: damage(shutil.copytree(model_dir, copy), num_ranks))
+    state = rank_state.make(copy)
+    restore_newest(state, copy, communicator, refuse_other_ranks)
+    steps = lockstep.from_rank_0(lambda: saved_steps(copy))
+    assert steps == found["in succession"]
+    rank_state.assert_is_of(state, 12, communicator.rank)
+    assert (copy / "checkpoints" / "damaged-step-00000030").is_dir()
+
+
+def damage(model_dir: Path, num_ranks: int) -> None:
+    """Removes the last rank's file of step 30, or flips a bit of it."""
+    name = f"rank-{num_ranks - 1:05d}-of-{num_ranks:05d}.data-00000-of-00001"
+    file = of_step(model_dir, 30) / name
+    if num_ranks == 2:
+        file.unlink()
+    else:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+
+
+def test_a_folder_that_only_some_ranks_see_is_refused_in_one_sentence(
+    communicator, tmp_path, monkeypatch
+):
+    check = functools.partial(check_is_shared, seconds=0.5)
+    monkeypatch.setattr(restore, "check_is_shared", check)
+    model_dir = tmp_path / f"rank{communicator.rank}"  # Hosts without a shared disk.
+    state = rank_state.make(model_dir)
+    with pytest.raises(AgreedError) as refused:
+        restore_newest(state, model_dir, communicator)
+    sentence = str(refused.value).replace(str(model_dir), "MODEL_DIR")
+    assert communicator.allgather(sentence) == [sentence] * communicator.num_ranks
+    assert "must be a folder that all ranks share" in sentence
+    assert "rank 1 on " in sentence
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
