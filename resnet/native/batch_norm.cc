@@ -73,6 +73,7 @@ class BatchNormOp : public OpKernel {
   explicit BatchNormOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
+    OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -169,6 +170,7 @@ class BatchNormGradOp : public OpKernel {
  public:
   explicit BatchNormGradOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
+    OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
 
   void Compute(OpKernelContext* context) override {

@@ -37,10 +37,10 @@ using tensorflow::TensorShape;
 absl::Status MakeShape(const TensorShape& images, const TensorShape& kernel, int64_t stride,
                        ConvShape* shape) {
   if (images.dims() != 4 || kernel.dims() != 4 || kernel.dim_size(0) != kernel.dim_size(1) ||
-      kernel.dim_size(2) != images.dim_size(3)) {
+      kernel.dim_size(2) != images.dim_size(3) || kernel.num_elements() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "images must be [batch, height, width, channels] and the kernel [size, size, ",
-        "channels, filters]; got ", images.DebugString(), " and ", kernel.DebugString()));
+        "channels, filters], both with at least one channel; got ", images.DebugString(), " and ", kernel.DebugString()));
   }
   shape->batch = images.dim_size(0);
   shape->in_height = images.dim_size(1);
@@ -87,6 +87,8 @@ class ConvForwardOp : public ConvOp {
  public:
   explicit ConvForwardOp(OpKernelConstruction* context) : ConvOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
+    OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_biases"));
+    OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -100,8 +102,11 @@ class ConvForwardOp : public ConvOp {
     Epilogue<typename KernelType<T>::type> epilogue;
     epilogue.relu = relu_;
     if (bias.size() > 0) {
-      OP_REQUIRES(context, bias[0].NumElements() == shape.out_channels,
-                  absl::InvalidArgumentError("bias must have one value a filter"));
+      OP_REQUIRES(context, bias[0].shape() == TensorShape({shape.out_channels}),
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "bias must be [", shape.out_channels,
+                      "], one value for each filter; got ",
+                      bias[0].shape().DebugString())));
       epilogue.bias = bias[0].flat<float>().data();
     }
     if (residual.size() > 0) {

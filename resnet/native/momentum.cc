@@ -94,8 +94,16 @@ class MomentumOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
     OP_REQUIRES(context,
                 static_cast<int>(weight_decays_.size()) == variables.size(),
-                absl::InvalidArgumentError("one weight decay a variable is expected"));
+                absl::InvalidArgumentError(absl::StrCat(
+                    "weight_decays must have one value for each of ", variables.size(),
+                    " variables; got ", weight_decays_.size())));
     const int first_scalar = 3 * variables.size();
+    for (int i = first_scalar; i < context->num_inputs(); ++i) {
+      OP_REQUIRES(context, context->input(i).dims() == 0,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "learning_rate, momentum and lookahead must be scalars; got ",
+                      context->input(i).shape().DebugString())));
+    }
     const float learning_rate = context->input(first_scalar).scalar<float>()();
     const float momentum = context->input(first_scalar + 1).scalar<float>()();
     const float lookahead = context->input(first_scalar + 2).scalar<float>()();
@@ -106,12 +114,20 @@ class MomentumOp : public OpKernel {
       float* data[2];
       for (int which = 0; which < 2; ++which) {
         const Tensor& handle = which == 0 ? variables[i] : velocities[i];
+        OP_REQUIRES(context, handle.dims() == 0,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "the handle of a variable must be a scalar; got ",
+                        handle.shape().DebugString())));
         held.emplace_back();
         OP_REQUIRES_OK(context, tensorflow::LookupResource(
                                     context, handle.scalar<tensorflow::ResourceHandle>()(),
                                     &held.back()));
         Var* variable = held.back().get();
         tensorflow::mutex_lock lock(*variable->mu());
+        OP_REQUIRES(context, variable->tensor()->dtype() == tensorflow::DT_FLOAT,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "variable ", i, " must be float32; it is ",
+                        tensorflow::DataTypeString(variable->tensor()->dtype()))));
         OP_REQUIRES(context, variable->tensor()->shape() == gradients[i].shape(),
                     absl::InvalidArgumentError(absl::StrCat(
                         "variable ", i, " has the shape ",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "resnet/native/convolution.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -62,6 +63,16 @@ class OpContext : public Context {
   const tensorflow::DeviceBase::CpuWorkerThreads* const workers_;
   std::vector<tensorflow::Tensor> allocated_;
 };
+
+// Checks the length of an optional input, which is a list of none or one.
+inline absl::Status CheckAtMostOne(tensorflow::OpKernelConstruction* context,
+                                   const char* attribute) {
+  int length;
+  TF_RETURN_IF_ERROR(context->GetAttr(attribute, &length));
+  if (length <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(attribute, " must be 0 or 1; got ", length));
+}
 
 // The kernels' number type for a TensorFlow type.
 template <typename T>

@@ -37,6 +37,9 @@ using tensorflow::tstring;
 
 constexpr size_t kHeaderBytes = 12;  // Length of the data and its checksum.
 constexpr size_t kFooterBytes = 4;   // The data's checksum.
+// The limit of a protobuf message; a longer one is a corrupt length.
+constexpr uint64_t kMaxExampleBytes = (uint64_t{1} << 31) - 1;
+constexpr size_t kKeptBytes = size_t{16} << 20;  // Larger buffers are freed after use.
 
 // An open file, closed with the last reference to it.
 class File {
@@ -81,6 +84,13 @@ class OpenFiles {
     if (files_.size() >= most_) files_.erase(files_.begin());
     files_[path] = file;
     return file;
+  }
+
+  // Closes a file as soon as nobody reads it, so that its name is opened again.
+  void Forget(const std::string& path, const std::shared_ptr<File>& file) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = files_.find(path);
+    if (found != files_.end() && found->second == file) files_.erase(found);
   }
 
  private:
@@ -261,47 +271,61 @@ class ReadExampleOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES(context, context->input(0).dims() == 0 && context->input(1).dims() == 0,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "path and offset must be scalars; got ",
+                    context->input(0).shape().DebugString(), " and ",
+                    context->input(1).shape().DebugString())));
     const std::string path(context->input(0).scalar<tstring>()());
     const int64_t offset = context->input(1).scalar<int64_t>()();
 
     int error = 0;
-    const std::shared_ptr<File> file = files_.Get(path, &error);
+    struct stat status;
+    std::shared_ptr<File> file = files_.Get(path, &error);
     OP_REQUIRES(context, file != nullptr,
                 absl::NotFoundError(absl::StrCat(path, " can't be opened (",
                                                  strerror(error), ")")));
+    OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
+                ReadError(path, offset));
+    if (status.st_nlink == 0) {  // Another file may have its name now.
+      files_.Forget(path, file);
+      if (auto replacement = files_.Get(path, &error)) file = replacement;
+      OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
+                  ReadError(path, offset));
+    }
     char header[kHeaderBytes];
     ssize_t got = ReadFully(file->descriptor(), header, kHeaderBytes, offset);
     OP_REQUIRES(context, got >= 0, ReadError(path, offset));
     OP_REQUIRES(context, got == kHeaderBytes,
-                Damaged(path, offset, "the file ends before the record"));
+                Corrupt(path, offset, "the file ends before the record"));
     OP_REQUIRES(context, ChecksumIsRight(header, 8, header + 8),
-                Damaged(path, offset, "the checksum of its length doesn't match"));
+                Corrupt(path, offset, "the checksum of its length doesn't match"));
     const uint64_t size = tensorflow::core::DecodeFixed64(header);
-    struct stat status;
-    OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
-                ReadError(path, offset));
     // Checked before allocation, because the length in a corrupt file can be anything.
     const uint64_t rest = status.st_size - std::min<int64_t>(offset, status.st_size);
     OP_REQUIRES(context,
                 rest >= kHeaderBytes + kFooterBytes &&
                     size <= rest - kHeaderBytes - kFooterBytes,
-                Damaged(path, offset, "the file ends inside the record"));
+                Corrupt(path, offset, "the file ends inside the record"));
+    OP_REQUIRES(context, size <= kMaxExampleBytes,
+                Corrupt(path, offset, "its length exceeds 2 GiB"));
 
     // Thread-local, because the system would have to zero fresh memory for each record.
     thread_local std::string buffer;
+    if (buffer.capacity() > kKeptBytes) std::string().swap(buffer);
     buffer.resize(size + kFooterBytes);
     got = ReadFully(file->descriptor(), &buffer[0], buffer.size(),
                     offset + kHeaderBytes);
     OP_REQUIRES(context, got >= 0, ReadError(path, offset));
     OP_REQUIRES(context, static_cast<size_t>(got) == buffer.size(),
-                Damaged(path, offset, "the file ends inside the record"));
+                Corrupt(path, offset, "the file ends inside the record"));
     OP_REQUIRES(context, ChecksumIsRight(buffer.data(), size, &buffer[size]),
-                Damaged(path, offset, "the checksum of its data doesn't match"));
+                Corrupt(path, offset, "the checksum of its data doesn't match"));
 
     Wanted wanted;
     OP_REQUIRES(context,
                 ParseExample(buffer.data(), size, image_key_, label_key_, &wanted),
-                Damaged(path, offset, "its data is no tf.train.Example"));
+                Corrupt(path, offset, "its data is no tf.train.Example"));
     OP_REQUIRES(context, wanted.num_images == 1 && wanted.num_labels == 1,
                 absl::InvalidArgumentError(absl::StrCat(
                     "the record at byte ", offset, " of ", path,
@@ -316,10 +340,10 @@ class ReadExampleOp : public OpKernel {
   }
 
  private:
-  static absl::Status Damaged(const std::string& path, int64_t offset,
+  static absl::Status Corrupt(const std::string& path, int64_t offset,
                               const char* what) {
     return absl::DataLossError(absl::StrCat("the record at byte ", offset, " of ", path,
-                                            " is damaged: ", what));
+                                            " is corrupt: ", what));
   }
   static absl::Status ReadError(const std::string& path, int64_t offset) {
     return absl::UnknownError(absl::StrCat("the record at byte ", offset, " of ", path,

@@ -31,6 +31,7 @@ using tensorflow::TensorShape;
 constexpr int kChannels = 3;
 constexpr int kTaps = 4;
 constexpr float kA = -0.75f;
+constexpr int64_t kMaxSide = 1 << 28;  // Of which three channels still fit in an int.
 constexpr int kSteps = 1024;  // Positions are rounded to 1 / kSteps of a pixel.
 
 // The four input pixels that contribute to an output position, and their weights.
@@ -63,10 +64,10 @@ std::vector<Taps> MakeTaps(int in_size, int out_size) {
 
 // Writes the weighted sum of four rows of pixels.
 FOR_EACH_CPU void SumRows(const uint8_t* a, const uint8_t* b, const uint8_t* c,
-                          const uint8_t* d, const float* weight, int size,
+                          const uint8_t* d, const float* weight, int64_t size,
                           float* __restrict__ sum) {
   const float wa = weight[0], wb = weight[1], wc = weight[2], wd = weight[3];
-  for (int i = 0; i < size; ++i) {
+  for (int64_t i = 0; i < size; ++i) {
     sum[i] = wa * a[i] + wb * b[i] + wc * c[i] + wd * d[i];
   }
 }
@@ -115,6 +116,16 @@ class ResizeBicubicOp : public OpKernel {
                 absl::InvalidArgumentError(
                     absl::StrCat("image must be [height, width, 3]; got ",
                                  image.shape().DebugString())));
+    OP_REQUIRES(context,
+                std::max(image.dim_size(0), image.dim_size(1)) <= kMaxSide,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "image must have at most ", kMaxSide, " rows and columns; got ",
+                    image.shape().DebugString())));
+    OP_REQUIRES(context, context->input(1).dims() == 1 && context->input(2).dims() == 0,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "size must be a vector and mirror a scalar; got ",
+                    context->input(1).shape().DebugString(), " and ",
+                    context->input(2).shape().DebugString())));
     const int height = image.dim_size(0);
     const int width = image.dim_size(1);
     const auto size = context->input(1).vec<int32_t>();
@@ -130,7 +141,7 @@ class ResizeBicubicOp : public OpKernel {
     const std::vector<Taps> columns = MakeTaps(width, size(1));
     const uint8_t* in = image.flat<uint8_t>().data();
     float* out = output->flat<float>().data();
-    const int stride = kChannels * width;
+    const int64_t stride = int64_t{kChannels} * width;  // Images may exceed 2 GiB.
     std::vector<float> row(stride + 1);  // One more for the unused lane of the last pixel.
     for (int y = 0; y < size(0); ++y) {
       const Taps& tap = rows[y];
@@ -138,7 +149,7 @@ class ResizeBicubicOp : public OpKernel {
               in + stride * tap.index[2], in + stride * tap.index[3], tap.weight,
               stride, row.data());
       SumColumns(row.data(), columns.data(), size(1), mirror, scale_, shift_,
-                 out + kChannels * size(1) * y);
+                 out + int64_t{kChannels} * size(1) * y);
     }
   }
 

@@ -353,7 +353,7 @@ def test_a_flipped_byte_ends_the_batches_with_an_error(
     data[500] ^= 1
     path.write_bytes(data)
     paths = (records.paths[0], str(path), records.paths[2])
-    with pytest.raises(tf.errors.DataLossError, match=f"byte 0 of {path} is damaged"):
+    with pytest.raises(tf.errors.DataLossError, match=f"byte 0 of {path} is corrupt"):
         read_all(dataclasses.replace(records, paths=paths), config)
 
 

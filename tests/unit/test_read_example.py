@@ -186,7 +186,7 @@ def test_data_that_is_no_example_is_an_error(folder, compiled, stock, data):
     with pytest.raises(tf.errors.DataLossError) as caught:
         read(compiled, path)
     assert (
-        f"the record at byte 0 of {path} is damaged: its data is no tf.train.Example"
+        f"the record at byte 0 of {path} is corrupt: its data is no tf.train.Example"
         in caught.value.message
     )
     # The latter where the error's message quotes the data and can't be decoded.
@@ -219,7 +219,7 @@ def test_each_flipped_bit_is_an_error_with_file_and_byte(three, compiled):
             with pytest.raises(tf.errors.DataLossError) as caught:
                 read(compiled, path, begin)
             assert (
-                f"the record at byte {begin} of {path} is damaged: the checksum of"
+                f"the record at byte {begin} of {path} is corrupt: the checksum of"
                 f" {region} doesn't match" in caught.value.message
             )
     for number in (0, 2):  # The neighbours can still be read.
@@ -247,7 +247,7 @@ def test_a_file_cut_at_any_byte_is_an_error_with_file_and_byte(three, compiled, 
             read(compiled, path, offsets[2])
         place = "before" if num_bytes < offsets[2] + 12 else "inside"
         assert (
-            f"the record at byte {offsets[2]} of {path} is damaged: the file ends"
+            f"the record at byte {offsets[2]} of {path} is corrupt: the file ends"
             f" {place} the record" in caught.value.message
         )
         with pytest.raises(tf.errors.OpError):
@@ -290,6 +290,29 @@ def test_a_file_that_is_not_there_and_a_folder_are_errors(tmp_path, compiled, st
     assert f"byte 0 of {tmp_path}" in caught.value.message
     with pytest.raises(tf.errors.OpError):
         read(stock, tmp_path / "nothing")
+
+
+def test_a_length_of_terabytes_in_a_file_as_large_is_an_error(tmp_path, compiled):
+    head = struct.pack("<Q", 2**40)
+    path = tmp_path / "records"
+    path.write_bytes(head + struct.pack("<I", tfrecord.masked_crc32c(head)))
+    os.truncate(path, 2**40 + 16)  # A sparse file: a few bytes on disk.
+    with pytest.raises(tf.errors.DataLossError, match="its length exceeds 2 GiB"):
+        read(compiled, path, 0)
+
+
+def test_a_replaced_file_gives_its_new_record(tmp_path, compiled):
+    old, new = (
+        write_records(
+            tmp_path, [example([(IMAGE, bytes_feature(image)), (LABEL, ONE_LABEL)])]
+        )
+        for image in (b"old", b"new")
+    )
+    assert read(compiled, old) == (b"old", 7)
+    new.rename(old)
+    assert read(compiled, old) == (b"new", 7)
+    old.unlink()  # What is open stays readable, as in any program.
+    assert read(compiled, old) == (b"new", 7)
 
 
 def test_more_files_than_a_process_may_open_are_read(tmp_path):

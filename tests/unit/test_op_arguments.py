@@ -1,0 +1,118 @@
+"""Arguments that the compiled ops can't use are errors, and never end the process."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import native
+
+REFUSED = (tf.errors.InvalidArgumentError, ValueError)
+ZEROS = {
+    "images": tf.zeros([1, 4, 4, 3]),
+    "kernel": tf.zeros([3, 3, 3, 2]),
+    "bias": [],
+    "residual": [],
+    "stride": 1,
+}
+OUTPUTS = tf.zeros([1, 4, 4, 2])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"images": tf.zeros([1, 4, 4, 0]), "kernel": tf.zeros([1, 1, 0, 2])}, "least"),
+        ({"kernel": tf.zeros([3, 3, 3, 0])}, "at least one channel"),
+        ({"kernel": tf.zeros([0, 0, 3, 2])}, "at least one channel"),
+        ({"bias": [tf.zeros([1, 2])]}, r"bias must be \[2\]"),
+        ({"bias": [tf.zeros([2]), tf.zeros([7])]}, "num_biases must be 0 or 1; got 2"),
+        ({"residual": [OUTPUTS, OUTPUTS]}, "num_residuals must be 0 or 1; got 2"),
+    ],
+)
+def test_a_convolution_refuses_what_it_cannot_use(changed, words):
+    with pytest.raises(REFUSED, match=words):
+        native.ops().resnet_conv2d(**{**ZEROS, **changed})
+
+
+def test_gradients_of_a_convolution_refuse_images_without_channels():
+    with pytest.raises(REFUSED, match="at least one channel"):
+        native.ops().resnet_conv2d_kernel_gradient(
+            images=tf.zeros([1, 4, 4, 0]),
+            gradient=tf.zeros([1, 4, 4, 2]),
+            kernel_size=3,
+            stride=1,
+        )
+    with pytest.raises(REFUSED, match="at least one channel"):
+        native.ops().resnet_conv2d_input_gradient(
+            images_shape=[1, 4, 4, 0],
+            kernel=tf.zeros([3, 3, 0, 2]),
+            gradient=tf.zeros([1, 4, 4, 2]),
+            stride=1,
+        )
+
+
+def test_normalization_takes_at_most_one_residual():
+    x = tf.zeros([2, 2, 2, 8])
+    with pytest.raises(REFUSED, match="num_residuals must be 0 or 1; got 2"):
+        native.ops().resnet_batch_norm(
+            x=x,
+            gamma=tf.ones([8]),
+            beta=tf.zeros([8]),
+            residual=[x, x],
+            num_copies=1,
+            epsilon=1e-5,
+            relu=False,
+        )
+
+
+def momentum(variable: tf.Variable, **changed) -> None:
+    arguments = {
+        "variables": [variable.handle],
+        "velocities": [tf.Variable(tf.zeros([3])).handle],
+        "gradients": [tf.ones([3])],
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "lookahead": 0.9,
+        "nesterov": False,
+        "weight_decays": [0.0],
+    }
+    native.ops().resnet_momentum(**{**arguments, **changed})
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "momentum", "lookahead"])
+def test_momentum_takes_scalars(name):
+    with pytest.raises(REFUSED, match=r"must be scalars; got \[2\]"):
+        momentum(tf.Variable(tf.ones([3])), **{name: tf.constant([0.1, 0.2])})
+
+
+def test_momentum_takes_float32_variables_and_a_decay_for_each():
+    with pytest.raises(REFUSED, match="variable 0 must be float32; it is bfloat16"):
+        momentum(tf.Variable(tf.ones([3], tf.bfloat16)))
+    with pytest.raises(REFUSED, match="one value for each of 1 variables; got 2"):
+        momentum(tf.Variable(tf.ones([3])), weight_decays=[0.0, 0.0])
+
+
+def resize(image: tf.Tensor, size: object, mirror: object = False) -> tf.Tensor:
+    return native.ops().resnet_resize_bicubic(
+        image, size, mirror, mean=[0.0] * 3, stddev=[1.0] * 3
+    )
+
+
+def test_resizing_takes_a_vector_and_a_scalar():
+    image = tf.zeros([5, 5, 3], tf.uint8)
+    with pytest.raises(REFUSED, match=r"size must be a vector|rank 1|rank 2"):
+        resize(image, 4)
+    with pytest.raises(REFUSED, match="size must be a vector and mirror a scalar"):
+        resize(image, [4, 4], [True])
+
+
+def test_an_image_of_more_than_two_gib_is_resized():
+    height = 2**14
+    image = tf.fill([height, 2**31 // (3 * height) + 1, 3], tf.constant(200, tf.uint8))
+    np.testing.assert_allclose(resize(image, [height, 1]), 200, rtol=1e-5)
+
+
+def test_reading_takes_scalars(tmp_path):
+    with pytest.raises(REFUSED, match=r"scalar|rank 0"):
+        native.ops().resnet_read_example(
+            [str(tmp_path)], 0, image_key="image", label_key="label"
+        )
