@@ -68,12 +68,55 @@ def conv2d_with_stock_ops(
     after = size - 1 - before
     if size > 1:
         images = tf.pad(images, [[0, 0], [before, after], [before, after], [0, 0]])
-    images = tf.nn.conv2d(images, tf.cast(kernel, images.dtype), stride, "VALID")
+    rounded = tf.cast(kernel, images.dtype)
+    if size == 1 and stride == 1 and images.dtype == tf.bfloat16 and native.has_amx():
+        images = pointwise_conv2d(images, rounded)
+    else:
+        images = tf.nn.conv2d(images, rounded, stride, "VALID")
     if bias is not None:
         images = tf.nn.bias_add(images, tf.cast(bias, images.dtype))
     if residual is not None:
         images = images + residual
     return tf.nn.relu(images) if relu else images
+
+
+@tf.custom_gradient
+def pointwise_conv2d(images: tf.Tensor, kernel: tf.Tensor) -> Any:
+    """Returns a 1x1 convolution whose kernel gradient consists of matrix products.
+
+    On CPUs with AMX, oneDNN takes 2.6 times as long for its own gradient of the kernel
+    in bfloat16 as for the products over two halves of the batch (measured on ResNet-50
+    with a batch of 32).
+
+    Args:
+        images: `[batch, height, width, channels]`.
+        kernel: `[1, 1, channels, filters]`, of the images' dtype.
+
+    Returns:
+        `[batch, height, width, filters]`, and the function for the gradients.
+    """
+
+    def gradients(gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        channels, filters = kernel.shape[2:]
+        rows = tf.reshape(images, [-1, channels])
+        gradient_rows = tf.reshape(gradient, [-1, filters])
+        half = tf.shape(rows)[0] // 2
+        kernel_gradient = sum(
+            tf.cast(tf.matmul(rows[part], gradient_rows[part], True), tf.float32)
+            for part in (slice(half), slice(half, None))
+        )
+        images_gradient = tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=tf.shape(images),
+            filter=kernel,
+            out_backprop=gradient,
+            strides=[1, 1, 1, 1],
+            padding="VALID",
+        )
+        return images_gradient, tf.cast(
+            tf.reshape(kernel_gradient, kernel.shape), kernel.dtype
+        )
+
+    return tf.nn.conv2d(images, kernel, 1, "VALID"), gradients
 
 
 @tf.RegisterGradient("ResnetConv2D")

@@ -90,6 +90,10 @@ def convolutions(dtype: tf.DType) -> Any | None:
     Args:
         dtype: Dtype that the convolutions compute in, float32 or bfloat16.
     """
+    return None if dtype == tf.bfloat16 and has_amx() else fast_ops(dtype)
+
+
+def has_amx() -> bool:
+    """Returns whether oneDNN can use AMX, which multiplies matrices of bfloat16."""
     features = cpu_features.flags()
-    has_amx = "amx_bf16" in features and not cpu_features.amx_is_hidden(features)
-    return None if dtype == tf.bfloat16 and has_amx else fast_ops(dtype)
+    return "amx_bf16" in features and not cpu_features.amx_is_hidden(features)

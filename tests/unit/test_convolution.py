@@ -174,6 +174,29 @@ def test_wrong_shapes_are_refused_with_what_was_there():
         )
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_pointwise_convolution_has_the_gradients_of_any_other(
+    batch, dtype, monkeypatch
+):
+    images = tf.cast(normal(batch, 5, 7, 16), dtype)
+    kernel = tf.constant(normal(1, 1, 16, 24, seed=1))
+    weights = normal(batch, 5, 7, 24, seed=2)
+    expected = outputs_and_gradients(WAYS[1], images, kernel, 1, weights, {})
+
+    def pointwise(images, kernel, stride):
+        return convolution.pointwise_conv2d(images, tf.cast(kernel, dtype))
+
+    found = outputs_and_gradients(pointwise, images, kernel, 1, weights, {})
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, TOLERANCE[dtype])
+    used = []
+    monkeypatch.setattr(native, "has_amx", lambda: True)
+    monkeypatch.setattr(convolution, "pointwise_conv2d", lambda *_: used.append(1))
+    convolution.conv2d_with_stock_ops(images, kernel, 1)
+    assert bool(used) == (dtype == tf.bfloat16)
+
+
 def test_the_same_call_gives_the_same_bits():
     images, kernel = tf.constant(normal(4, 14, 14, 64)), normal(3, 3, 64, 64, seed=1)
     weights = normal(4, 14, 14, 64, seed=2)
