@@ -2,7 +2,7 @@
 # .venv, from pinned packages; CI and people run the same targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo unit parallel jobs test faults root lint types format flags lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root lint types format flags lock ci clean
 
 BIN := .venv/bin
 
@@ -23,9 +23,13 @@ help:  ## This list
 	@echo
 	@echo "For make venv: PYTHON=/path/to/python3.12  another Python, 3.10 to 3.13"
 	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (docs/clusters.md)"
+	@echo "               SELF_CHECK=no               no mpirun here; make check does it later"
 
 venv:  ## Set everything up in .venv (once; the other targets do it too)
 	@install/install.sh
+
+check: venv  ## Check .venv: two ranks add up, the C++ ops are there
+	@install/check.sh $(BIN)/..
 
 demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in demo-run/)
 	@launch/jobs/demo.sh
@@ -84,5 +88,5 @@ ci:  ## What CI runs: tests without skips, lint, types
 	@.ci/run
 
 clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)
-	rm -rf .venv .lock-venv demo-run build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.* .lock-venv demo-run build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

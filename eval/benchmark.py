@@ -35,7 +35,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import names
-from resnet.runtime import program, startup
+from resnet.runtime import host_warnings, program, startup
 
 FLAGS = flags.FLAGS
 
@@ -187,23 +187,28 @@ def measure(
     shards = {}
     if record_set:
         shards = startup.check_shards(record_set, ["train"], "example", communicator)
-    threads = startup.settle_placement(
-        process,
-        communicator,
-        settings.num_intra_threads,
-        settings.num_inter_threads,
-        settings.kmp_blocktime,
-    )
+    with host_warnings.gathered(communicator):
+        threads = startup.settle_placement(
+            process,
+            communicator,
+            settings.num_intra_threads,
+            settings.num_inter_threads,
+            settings.kmp_blocktime,
+        )
+        startup.start_tensorflow(communicator)  # Its environment is set now.
+        from eval.benchmarking import throughput
 
-    startup.start_tensorflow(communicator)  # Its environment is set now.
-    from eval.benchmarking import throughput
-
-    shares = {}
-    if record_set:
-        shares = startup.open_shards(record_set, shards, communicator)
-    report, profile = throughput.measure(
-        settings, num_classes, shares.get("train"), threads, FLAGS.profile, communicator
-    )
+        shares = {}
+        if record_set:
+            shares = startup.open_shards(record_set, shards, communicator)
+        report, profile = throughput.measure(
+            settings,
+            num_classes,
+            shares.get("train"),
+            threads,
+            FLAGS.profile,
+            communicator,
+        )
     print(report.table())
     if profile:
         print(f"\n{profile.table()}")

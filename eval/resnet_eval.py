@@ -26,7 +26,7 @@ from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import view_names
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.runtime import program, startup
+from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.preemption import StopSignals
 
 if TYPE_CHECKING:  # They import TensorFlow.
@@ -97,19 +97,19 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     with communicator.collective_errors():
         splits = splits_to_read(config, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
-    threads = startup.settle_placement(
-        process,
-        communicator,
-        FLAGS.num_intra_threads,
-        FLAGS.num_inter_threads,
-        FLAGS.kmp_blocktime,
-    )
+    with host_warnings.gathered(communicator):
+        threads = startup.settle_placement(
+            process,
+            communicator,
+            FLAGS.num_intra_threads,
+            FLAGS.num_inter_threads,
+            FLAGS.kmp_blocktime,
+        )
+        startup.start_tensorflow(communicator)  # Its environment is set now.
+        from resnet.runtime import precision
 
-    startup.start_tensorflow(communicator)  # Its environment is set now.
-    from resnet.runtime import precision
-
-    shares = startup.open_shards(record_set, shards, communicator)
-    precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
+        shares = startup.open_shards(record_set, shards, communicator)
+        precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     evaluation = make_evaluation(
         config, shares, threads, weights, signals, communicator
     )

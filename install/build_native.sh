@@ -1,56 +1,108 @@
 #!/usr/bin/env bash
 # Compiles the C++ ops of resnet/native against the TensorFlow of an environment.
 #
-#   build_native.sh VENV
+#   [CXX='ccache g++'] build_native.sh VENV
 #
 # Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed.
-# Without it everything works, but slower.
+# Without it everything works, but slower. The ops for AVX-512 need GCC 10 or newer on
+# x86_64; other compilers build those that read and resize images and update weights.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
 [ -x "$venv/bin/python" ] || {
   echo "build_native.sh: $venv must be an environment with TensorFlow, and is none." >&2
   exit 1
 }
-exec 9<resnet/native
-flock 9  # A second call at the same time waits here, then finds the library.
 target=$PWD/resnet/native/libresnet_ops
+for_any_cpu='read_example|resize_bicubic|momentum'  # Sources without AVX-512.
+
+# CXX is a program, or a program and its options.
 CXX=${CXX:-g++}
+if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compiler <<<"$CXX"; fi
 
-key=$({
+# Of all that the library is made from, then of the compiler.
+sources_key=$({
   cat install/build_native.sh resnet/native/*.cc resnet/native/*.h
-  ls -d "$venv"/lib/python*/site-packages/tensorflow-*.dist-info
-  "$CXX" --version
+  cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info
 } | sha256sum | cut -c1-64)
-if [ -f "$target.so" ] && [ "$(cat "$target.key" 2>/dev/null)" = "$key" ]; then exit 0; fi
+version=$("${compiler[@]}" --version 2>/dev/null) || version=
+key=$sources_key$'\n'$(sha256sum <<<"${compiler[*]} $version" | cut -c1-64)
 
+is_current() {  # Is there a library of these sources, whatever has compiled it?
+  [ -f "$target.so" ] && [ "$(sed -n 1p "$target.key" 2>/dev/null)" = "$sources_key" ]
+}
+is_done() { is_current && { [ -z "$version" ] || [ "$(cat "$target.key")" = "$key" ]; }; }
+
+# shellcheck source-path=SCRIPTDIR source=lock.sh
+. install/lock.sh
+has_lock=1
+take_lock "$target.lock" || has_lock=  # A second call at the same time waits here.
+if is_done; then exit 0; fi
+[ -n "$has_lock" ] || note_no_lock "$target.lock"
+
+ended() {
+  rm -rf "$temporary"
+  is_current || rm -f "$target.so" "$target.key"  # One of other sources may do anything.
+}
 temporary=$(mktemp -d)
-trap 'rm -rf "$temporary"' EXIT
-said=$(CUDA_VISIBLE_DEVICES='' "$venv/bin/python" -c '
+trap ended EXIT
+[ -n "$version" ] || {
+  echo "build_native.sh: '$CXX' can't be run. Name a C++ compiler: make venv CXX=/path/to/g++" >&2
+  exit 1
+}
+CUDA_VISIBLE_DEVICES='' "$venv/bin/python" -c '
 import tensorflow as tf
-print(tf.sysconfig.get_include())
-print(*(flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")))
-print(*tf.sysconfig.get_link_flags())
-' 2>"$temporary/log") || {
+flags = tf.sysconfig.get_compile_flags()
+print("-isystem", tf.sysconfig.get_include(), sep="\n")
+print(*(flag for flag in flags if not flag.startswith("-I")), sep="\n")
+print("", *tf.sysconfig.get_link_flags(), sep="\n")
+' >"$temporary/flags" 2>"$temporary/log" || {
   tail -n 5 "$temporary/log" >&2
   echo "build_native.sh: TensorFlow can't be imported in $venv (its last lines are above)." >&2
   exit 1
 }
-{ read -r include; read -r -a flags; read -r -a libraries; } <<<"$said"
+# One a line, since a folder's name may hold spaces; an empty line parts the two kinds.
+mapfile -t flags < <(sed '/^$/,$d' "$temporary/flags")
+mapfile -t libraries < <(sed '1,/^$/d' "$temporary/flags")
 
 # For any processor of the kind: what gains from newer instructions is compiled for them
 # apart, and used where they are. System headers: their warnings aren't ours; and GCC 12
 # takes operands of its own AVX-512 headers for uninitialized.
 options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized
-  "-I$PWD" -isystem "$include" "${flags[@]}")
-# One compiler a core: each takes up to a gigabyte of memory.
-# shellcheck disable=SC2016 # The inner bash expands $1 and $2.
-printf '%s\0' resnet/native/*.cc | xargs -0 -P "$(nproc)" -I{} bash -c '
-  object=$1/$(basename "$2" .cc).o
-  shift 2
-  "$@" -o "$object"
-' compile "$temporary" {} "$CXX" "${options[@]}" {}
-"$CXX" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
+  "-I$PWD" "${flags[@]}")
+compile() {  # compile SOURCE ...: one compiler a core, each of up to a gigabyte of memory.
+  # shellcheck disable=SC2016 # The inner bash expands $1 and $2.
+  printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
+    object=$1/$(basename "$2" .cc).o
+    shift 2
+    "$@" -o "$object"
+  ' compile "$temporary" {} "${compiler[@]}" "${options[@]}" {}
+}
+sources=(resnet/native/*.cc)
+mapfile -t portable < <(printf '%s\n' "${sources[@]}" | grep -E "/($for_any_cpu)\.cc$")
+mapfile -t avx512 < <(printf '%s\n' "${sources[@]}" | grep -v -E "/($for_any_cpu)\.cc$")
+
+compile "${portable[@]}"
+# clang calls itself GCC 4.2 and passes over `#pragma GCC target`.
+without_avx512=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
+#if defined(__clang__)
+it is clang
+#elif !defined(__x86_64__)
+it is not for x86_64
+#elif !defined(__GNUC__) || __GNUC__ < 10
+it is older
+#endif
+CPP
+) || true
+if [ -n "$without_avx512" ]; then
+  echo "build_native.sh: without the ops for AVX-512, which need GCC 10 or newer on x86_64:" \
+    "'$CXX' is another compiler ($without_avx512). Name one: make venv CXX=/path/to/g++" >&2
+elif ! compile "${avx512[@]}"; then
+  echo "build_native.sh: the ops for AVX-512 did not compile (see above), the others did." >&2
+  find "$temporary" -name '*.o' | grep -v -E "/($for_any_cpu)\.o$" | xargs -d '\n' -r rm
+  key=$sources_key$'\nto be tried again'
+fi
+"${compiler[@]}" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"
 cp "$temporary/library.so" "$target.so.new"  # Under its name it is always whole.
 mv "$target.so.new" "$target.so"

@@ -1,21 +1,27 @@
 #!/usr/bin/env bash
 # Makes .venv in this clone: the pinned packages, Horovod, and this project. Called by
-# `make venv`; without root. A call that finds .venv ready ends at once.
+# `make venv`; without root. A call that finds .venv ready ends at once. One that has to
+# make another builds it in .venv.new, and replaces .venv only by one that works.
 #
 # Read from the environment, and remembered in .venv/choices for the calls after it:
 #   PYTHON   the Python to use, 3.10 to 3.13 (else python3, else the first that fits)
 #   MPICXX   a site's MPI C++ compiler wrapper (else PyPI's MPICH is installed)
 #   MPICC    its C compiler wrapper            (else the one beside MPICXX)
 #   MPIRUN   its launcher                      (else the mpirun beside MPICXX)
+# Read only:
+#   CXX         the C++ compiler, with options if need be (else g++, else c++)
+#   SELF_CHECK  no: doesn't start two ranks at the end, for a node that forbids MPI
 set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-VENV=$ROOT/.venv
-CHOICES=$VENV/choices        # What .venv was made with.
-READY=$VENV/ready            # Holds the key below; written last.
-UNFINISHED=$VENV/unfinished  # There while .venv is being changed.
-DISK_GB=6                    # .venv has about 3 GB, pip's downloads and unpacking the rest.
-TEMPORARY_GB=2               # The largest package while pip unpacks it, or Horovod's build.
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+VENV=$(readlink -m "$ROOT/.venv")  # It may be a link to a folder with more room.
+NEW=$VENV.new  # Another one while it is built; then it takes the place of .venv.
+OLD=$VENV.old  # The one before, during that exchange.
+CHOICES=$VENV/choices  # What .venv was made with.
+READY=$VENV/ready      # Holds the key below; written last.
+DISK_GB=6              # .venv has about 3 GB, pip's downloads and unpacking the rest.
+TEMPORARY_GB=2         # The largest package while pip unpacks it, or Horovod's build.
+SELF_CHECK=${SELF_CHECK:-yes}
 
 fail() {
   echo "make venv: $*" >&2
@@ -24,8 +30,14 @@ fail() {
 say() { echo "[venv] $*"; }
 
 cd "$ROOT"
-exec 8<"$ROOT"
-flock 8  # A second call at the same time waits here, then finds .venv ready.
+# shellcheck source-path=SCRIPTDIR source=lock.sh
+. install/lock.sh
+has_lock=1
+take_lock "$ROOT/.venv.lock" || has_lock=  # A second call at the same time waits here.
+if [ -d "$OLD" ]; then  # A call was ended in the exchange.
+  if [ -e "$VENV" ]; then rm -rf "$OLD"; else mv "$OLD" "$VENV"; fi
+fi
+[[ $SELF_CHECK == yes || $SELF_CHECK == no ]] || fail "SELF_CHECK must be yes or no; got $SELF_CHECK."
 
 # --- What is asked for: the environment, else what .venv was made with ----------------
 choice() { if [ -f "$CHOICES" ]; then sed -n "s/^$1=//p" "$CHOICES"; fi; }
@@ -82,24 +94,24 @@ PY
 
 key() {  # Of everything that decides what .venv holds.
   {
-    echo "$VENV" "$1" "$MPICXX" "$MPICC" "$MPIRUN"
+    echo "$1" "$MPICXX" "$MPICC" "$MPIRUN"
     cat requirements.txt requirements-dev.txt requirements-build.txt setup.py \
       pyproject.toml install/*.sh install/*.txt
   } | sha256sum | cut -c1-64
 }
 
-build_ops() {  # The project's own C++ ops; quick if they are there.
-  bash install/build_native.sh "$VENV" ||
-    say "the C++ ops of resnet/native did not build (see above): slower stock ops stand in."
-}
+build_ops() { bash install/build_native.sh "$VENV"; }  # Quick if they are there.
 
 # --- Nothing to do? -------------------------------------------------------------------
 made_with_version=$(choice VERSION)
-if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
+# The same folder, also by another path: one with links in it, as sites have for /home.
+if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$(choice FOLDER)" -ef "$VENV" ] &&
+  [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
-  build_ops
+  build_ops || bash install/check.sh "$VENV" ops || true
   exit 0
 fi
+[ -n "$has_lock" ] || note_no_lock "$ROOT/.venv.lock"
 
 # --- Checks, before anything is downloaded --------------------------------------------
 started=$SECONDS
@@ -165,14 +177,6 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
     fail "a site's MPI needs Python.h, to build mpi4py (Debian and Ubuntu: the package python${version%.*}-dev)."
 fi
 
-free_gb() { df -Pk "$1" | awk 'NR == 2 { print int($4 / 1048576) }'; }
-used_gb=0  # What is there already counts, or a mended set-up would ask for twice the room.
-if [ -d "$VENV" ]; then used_gb=$(du -sk "$VENV" | awk '{ print int($1 / 1048576) }'); fi
-[ $(($(free_gb "$ROOT") + used_gb)) -ge "$DISK_GB" ] ||
-  fail "needs $DISK_GB GB of free disk for $VENV; there are $(free_gb "$ROOT")."
-[ "$(free_gb "${TMPDIR:-/tmp}")" -ge "$TEMPORARY_GB" ] ||
-  fail "needs $TEMPORARY_GB GB in ${TMPDIR:-/tmp}; there are $(free_gb "${TMPDIR:-/tmp}"). Name another folder: make venv TMPDIR=/path"
-
 # --- The environment ------------------------------------------------------------------
 if [ -n "${PYTHONPATH:-}" ]; then
   say "note: PYTHONPATH is set ($PYTHONPATH); what lies there hides packages of .venv from Python."
@@ -182,22 +186,60 @@ unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
 
 say "Python $version, $($CXX --version | head -n 1), ${MPICXX:-"MPICH of requirements.txt"}"
-made_for="$VENV $PYTHON $version $MPICXX $MPICC $MPIRUN"
-made_with="$(choice FOLDER) $(choice PYTHON) $made_with_version $(choice MPICXX) $(choice MPICC) $(choice MPIRUN)"
-# A .venv made by hand has no choices, and is mended where it is, but not for another MPI.
-if [ ! -f "$CHOICES" ] && [ -z "$MPICXX" ]; then made_with=$made_for; fi
-venv_version=$("$VENV/bin/python" -m pip --version >/dev/null 2>&1 &&
-  "$VENV/bin/python" -c 'import platform; print(platform.python_version())') || true
-if [ -e "$UNFINISHED" ] || [ "$made_with" != "$made_for" ] || [ "$venv_version" != "$version" ]; then
-  rm -rf "$VENV"
-  "$PYTHON" -m venv "$VENV"
-fi
-touch "$UNFINISHED"
-rm -f "$READY"
-printf '%s\n' "FOLDER=$VENV" "ASKED_PYTHON=$asked_python" "PYTHON=$PYTHON" "VERSION=$version" "MPICXX=$MPICXX" \
-  "MPICC=$MPICC" "MPIRUN=$MPIRUN" >"$CHOICES"
-pip=("$VENV/bin/python" -m pip -qq)
 
+reason_for_another() {  # Prints why .venv can't be mended where it is, or nothing.
+  local mpi="$MPICXX $MPICC $MPIRUN" made_with_mpi
+  made_with_mpi="$(choice MPICXX) $(choice MPICC) $(choice MPIRUN)"
+  if [ ! -e "$VENV" ]; then
+    echo "there is none"
+  elif [ -e "$VENV/unfinished" ]; then
+    echo "a change of it was interrupted"
+  elif ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    echo "its Python or its pip can't be run"
+  elif [ ! -f "$CHOICES" ]; then  # Made by hand.
+    if [ -n "$MPICXX" ]; then echo "it was not made with MPICXX=$MPICXX"; fi
+  elif ! [ "$(choice FOLDER)" -ef "$VENV" ]; then
+    echo "it was made as $(choice FOLDER), and has been moved or copied"
+  elif ! [ "$(choice PYTHON)" -ef "$PYTHON" ] || [ "${made_with_version%.*}" != "${version%.*}" ]; then
+    echo "it was made with Python $made_with_version, $(choice PYTHON)"
+  elif [ "$mpi" != "$made_with_mpi" ]; then
+    echo "it was made with another MPI (${made_with_mpi%% *})"
+  fi
+}
+processes_in() { grep -lsF "$1/" /proc/[0-9]*/maps | cut -d/ -f3 | xargs || true; }
+
+reason=$(reason_for_another)
+TARGET=$VENV  # What is changed below.
+if [ -n "$reason" ]; then
+  TARGET=$NEW
+  say "making $VENV, since $reason"
+  users=$(processes_in "$VENV")
+  [ -z "$users" ] ||
+    fail "$VENV is in use by running programs (processes $users). Let them end, or end them."
+fi
+
+free_gb() { df -Pk "$1" | awk 'NR == 2 { print int($4 / 1048576) }'; }
+mkdir -p "$(dirname "$VENV")"
+used_gb=0  # What is there already counts, or a mended set-up would ask for twice the room.
+if [ -d "$TARGET" ]; then used_gb=$(du -sk "$TARGET" | awk '{ print int($1 / 1048576) }'); fi
+free=$(free_gb "$(dirname "$VENV")")
+[ $((free + used_gb)) -ge "$DISK_GB" ] ||
+  fail "needs $DISK_GB GB of free disk for $TARGET; there are $free."
+[ "$(free_gb "${TMPDIR:-/tmp}")" -ge "$TEMPORARY_GB" ] ||
+  fail "needs $TEMPORARY_GB GB in ${TMPDIR:-/tmp}; there are $(free_gb "${TMPDIR:-/tmp}"). Name another folder: make venv TMPDIR=/path"
+
+changed=
+ended() {
+  rm -rf "$temporary"
+  if [ -e "$VENV/unfinished" ]; then
+    say "the change of $VENV is not finished; the next call makes another in its place"
+  elif [ -z "$changed" ] && [ -e "$VENV" ]; then
+    say "$VENV is as it was before"
+  fi
+}
+trap ended EXIT
+
+# --- Packages, Horovod and this project -----------------------------------------------
 locked() {  # Prints the lock's lines of the named packages, or without them: locked only|except NAMES
   awk -v how="$1" -v names=" ${*:2} " '
     /^[a-zA-Z0-9]/ { split($0, part, "=="); named = index(names, " " part[1] " ") > 0 }
@@ -205,63 +247,91 @@ locked() {  # Prints the lock's lines of the named packages, or without them: lo
 }
 seconds() { echo "$((SECONDS - $1)) s"; }
 
-# --- Packages -------------------------------------------------------------------------
-step=$SECONDS
-say "packages from the locks ..."
-# The locks are whole, so pip need not look for dependencies (and stumbles on some: it meets
-# etils[epath] before the pinned etils). What comes as source is built with the first three.
-locked only setuptools wheel packaging >"$temporary/first.txt"
-"${pip[@]}" install --no-deps --require-hashes -r "$temporary/first.txt"
-if [ -z "$MPICXX" ]; then
-  "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
-    -r requirements.txt -r requirements-dev.txt
-else
-  locked except mpich mpi4py >"$temporary/requirements.txt"
-  "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
-    -r "$temporary/requirements.txt" -r requirements-dev.txt
-  "${pip[@]}" install --no-deps --require-hashes --target "$temporary/tools" \
-    -r install/requirements-mpi4py.txt
-  locked only mpi4py >"$temporary/mpi4py.txt"
-  # Not from pip's cache: a wheel there may have been built against another MPI.
-  PYTHONPATH=$temporary/tools MPICC=$MPICC "${pip[@]}" install --no-build-isolation \
-    --no-cache-dir --no-deps --no-binary mpi4py --require-hashes \
-    -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
-    tail -n 20 "$temporary/log" >&2
-    fail "mpi4py did not build with $MPICC (its last lines are above)."
-  }
-  # A script, not a link: some launchers find their own files by the name they are called by.
-  printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPIRUN" >"$VENV/bin/mpirun"
-  chmod +x "$VENV/bin/mpirun"
-fi
-say "packages: $(seconds "$step")"
+pip=("$TARGET/bin/python" -m pip -qq)
 
-# --- Horovod and this project ---------------------------------------------------------
-step=$SECONDS
-wheel=$(bash install/build_horovod.sh "$VENV" ${MPICXX:+"$MPICXX"})
-"${pip[@]}" install --no-deps --force-reinstall "$wheel"
-"${pip[@]}" install --no-deps --no-build-isolation -e "$ROOT"
-build_ops
-say "Horovod and this project: $(seconds "$step")"
+install_packages() {
+  local step=$SECONDS wheel
+  say "packages from the locks ..."
+  # The locks are whole, so pip need not look for dependencies (and stumbles on some: it meets
+  # etils[epath] before the pinned etils). What comes as source is built with the first three.
+  locked only setuptools wheel packaging >"$temporary/first.txt"
+  "${pip[@]}" install --no-deps --require-hashes -r "$temporary/first.txt"
+  if [ -z "$MPICXX" ]; then
+    "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
+      -r requirements.txt -r requirements-dev.txt
+  else
+    locked except mpich mpi4py >"$temporary/requirements.txt"
+    "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
+      -r "$temporary/requirements.txt" -r requirements-dev.txt
+    "${pip[@]}" install --no-deps --require-hashes --target "$temporary/tools" \
+      -r install/requirements-mpi4py.txt
+    locked only mpi4py >"$temporary/mpi4py.txt"
+    # Not from pip's cache: a wheel there may have been built against another MPI.
+    PYTHONPATH=$temporary/tools MPICC=$MPICC "${pip[@]}" install --no-build-isolation \
+      --no-cache-dir --no-deps --no-binary mpi4py --require-hashes \
+      -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
+      tail -n 20 "$temporary/log" >&2
+      fail "mpi4py did not build with $MPICC (its last lines are above)."
+    }
+    # A script, not a link: some launchers find their own files by the name they are called by.
+    printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPIRUN" >"$TARGET/bin/mpirun"
+    chmod +x "$TARGET/bin/mpirun"
+  fi
+  say "packages: $(seconds "$step")"
+  step=$SECONDS
+  wheel=$(bash install/build_horovod.sh "$TARGET" ${MPICXX:+"$MPICXX"})
+  "${pip[@]}" install --no-deps --force-reinstall "$wheel"
+  "${pip[@]}" install --no-deps --no-build-isolation -e "$ROOT"
+  say "Horovod and this project: $(seconds "$step")"
+}
+
+# What is in .venv.new if a call has ended after it was whole: its self-check failed.
+whole="$VENV $PYTHON $(key "$version")"
+if [ "$TARGET" = "$VENV" ]; then
+  changed=1
+  touch "$VENV/unfinished"
+  rm -f "$READY"
+elif [ "$(cat "$NEW/whole" 2>/dev/null)" != "$whole" ]; then
+  rm -rf "$NEW"
+  "$PYTHON" -m venv "$NEW"
+fi
+if [ "$(cat "$TARGET/whole" 2>/dev/null)" != "$whole" ] || [ "$TARGET" = "$VENV" ]; then
+  install_packages
+  printf '%s\n' "FOLDER=$VENV" "ASKED_PYTHON=$asked_python" "PYTHON=$PYTHON" \
+    "VERSION=$version" "MPICXX=$MPICXX" "MPICC=$MPICC" "MPIRUN=$MPIRUN" >"$TARGET/choices"
+  echo "$whole" >"$TARGET/whole"
+  rm -f "$TARGET/unfinished"
+fi
 
 # --- Does it work? --------------------------------------------------------------------
-step=$SECONDS
-check='
-from mpi4py import MPI  # Before Horovod, as in resnet/distributed/communicator.py.
-import tensorflow as tf
-import horovod.tensorflow as hvd
-hvd.init()
-total = hvd.allreduce(tf.constant([hvd.rank() + 1.0]), op=hvd.Sum, name="check")
-assert hvd.size() == MPI.COMM_WORLD.size == 2, f"two ranks were started; each sees {hvd.size()}"
-assert float(total[0]) == 3.0, f"the sum of 1 and 2 over the ranks came out as {float(total[0])}"
-'
-TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES='' timeout -k 10 180 \
-  "$VENV/bin/mpirun" -np 2 "$VENV/bin/python" -c "$check" </dev/null >"$temporary/check.log" 2>&1 || {
-  tail -n 20 "$temporary/check.log" >&2
-  fail "all is installed, but two ranks could not add two numbers (the last lines are above)."
-}
-say "self-check, two ranks: $(seconds "$step")"
+if [ "$SELF_CHECK" = yes ]; then
+  bash install/check.sh "$TARGET" ranks || fail "all is installed, but does not work (see above)."
+else
+  say "no self-check: run make check where two ranks can be started"
+fi
+if [ "$TARGET" = "$NEW" ]; then
+  "$PYTHON" - "$NEW" "$VENV" <<'PY'
+"""Has the scripts of an environment name the place where it is going to be."""
+import os, pathlib, sys
 
+here, there = map(os.fsencode, sys.argv[1:])
+folder = pathlib.Path(sys.argv[1])
+for path in [folder / "pyvenv.cfg", *(folder / "bin").iterdir()]:
+    if path.is_file() and not path.is_symlink():
+        text = path.read_bytes()
+        if here in text and b"\0" not in text:
+            path.write_bytes(text.replace(here, there))
+PY
+  changed=1
+  if [ -e "$VENV" ]; then mv "$VENV" "$OLD"; fi
+  mv "$NEW" "$VENV"
+  rm -rf "$OLD"
+fi
 key "$version" >"$READY.new"
 mv "$READY.new" "$READY"
-rm -f "$UNFINISHED"
+
+step=$SECONDS
+build_ops || say "the C++ ops of resnet/native did not build (see above)"
+bash install/check.sh "$VENV" ops || true
+say "the C++ ops: $(seconds "$step")"
 say "ready in $(seconds "$started")"

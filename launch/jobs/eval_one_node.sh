@@ -12,4 +12,5 @@ exec python "$REPOSITORY/eval/resnet_eval.py" \
   --num_intra_threads 46 --num_inter_threads 2 \
   --data_dir="$DATA_DIR" \
   --model_dir="$OUTPUT_DIR/model_batch_24k_90ep" \
-  --use_tpu=False --kmp_blocktime 1
+  --use_tpu=False --kmp_blocktime 1 \
+  "$@"

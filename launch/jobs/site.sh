@@ -13,19 +13,43 @@ DATA_DIR=${DATA_DIR:-/scratch/imagenet/records}
 OUTPUT_DIR=${OUTPUT_DIR:-/project/resnet}
 # A file with one host name per line; empty inside an allocation, whose nodes mpirun finds.
 HOSTFILE=${HOSTFILE-}
+# What starts the ranks: mpirun, that of MPICH or Intel MPI, or in a Slurm job srun, which
+# needs an MPI that knows Slurm (`srun --mpi=list`; SLURM_MPI_TYPE=pmi2 names the kind).
+LAUNCHER=${LAUNCHER:-mpirun}
 
 [ -x "$VENV/bin/python" ] || {
   echo "$0: there is no $VENV/bin/python: run 'make venv' in $REPOSITORY, or set VENV." >&2
   exit 2
 }
-for folder in "$DATA_DIR" "$OUTPUT_DIR"; do
-  [ -d "$folder" ] || {
-    echo "$0: there is no folder $folder: set DATA_DIR and OUTPUT_DIR." >&2
-    exit 2
-  }
-done
+# DATA_DIR may be on the disks of the nodes alone: the program itself looks for it there.
+[ -d "$OUTPUT_DIR" ] || {
+  echo "$0: there is no folder $OUTPUT_DIR: set OUTPUT_DIR." >&2
+  exit 2
+}
 if [ -n "$HOSTFILE" ] && [ ! -f "$HOSTFILE" ]; then
   echo "$0: there is no host file $HOSTFILE: set HOSTFILE, or leave it empty." >&2
   exit 2
 fi
 export PATH=$VENV/bin:$PATH
+
+# set_launcher NUM_RANKS RANKS_PER_NODE: sets the array `launcher`, to stand before a command.
+# A step of Slurm 22.05 or newer has one core a task, unless SRUN_CPUS_PER_TASK says more.
+# Hydra's mpirun starts one task on each node, for all of its ranks there.
+set_launcher() {
+  local cores=
+  case $LAUNCHER in
+  mpirun)
+    launcher=(mpirun ${HOSTFILE:+-f "$HOSTFILE"} -np "$1" -ppn "$2")
+    cores=${SLURM_CPUS_ON_NODE:-}
+    ;;
+  srun)
+    launcher=(srun --ntasks="$1" --ntasks-per-node="$2")
+    cores=${SLURM_CPUS_PER_TASK:-}
+    ;;
+  *)
+    echo "$0: LAUNCHER must be mpirun or srun; got $LAUNCHER." >&2
+    exit 2
+    ;;
+  esac
+  if [ -n "$cores" ]; then export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$cores}; fi
+}

@@ -11,11 +11,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 # Other node counts need another batch, or another batch per rank.
 # 48 examples per rank x 512 ranks = 24,576. 4,680 steps = 90 epochs of 52 steps. Each rank
 # has a socket of 24 cores: 22 threads compute, Horovod and the input share the other two.
-exec mpirun ${HOSTFILE:+-f "$HOSTFILE"} -np 512 -ppn 2 \
-  python "$REPOSITORY/resnet/resnet_main.py" \
+set_launcher 512 2
+exec "${launcher[@]}" python "$REPOSITORY/resnet/resnet_main.py" \
   --train_batch_size 24576 \
   --train_steps 4680 \
   --num_intra_threads 22 --num_inter_threads 2 \
   --data_dir="$DATA_DIR" \
   --model_dir "$OUTPUT_DIR/model_batch_24k_90ep" \
-  --use_tpu=False --kmp_blocktime 1
+  --use_tpu=False --kmp_blocktime 1 \
+  "$@"

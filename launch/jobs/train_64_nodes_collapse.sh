@@ -16,8 +16,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
 # 32 examples a rank x 128 ranks = 4,096. Each rank has a socket of 24 cores: 22 threads
 # compute, Horovod's and the input's share the rest.
-exec mpirun ${HOSTFILE:+-f "$HOSTFILE"} -np 128 -ppn 2 \
-  python "$REPOSITORY/resnet/resnet_main.py" \
+set_launcher 128 2
+exec "${launcher[@]}" python "$REPOSITORY/resnet/resnet_main.py" \
   --recipe=collapse_72ep_4k \
   --num_intra_threads 22 --num_inter_threads 2 \
   --data_dir="$DATA_DIR" \

@@ -26,15 +26,25 @@ _CPUID_CODE = bytes.fromhex(
 
 def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Returns the feature names that Linux lists for the first processor."""
+    return frozenset(_first(("flags", "Features"), cpuinfo).split())  # The latter: Arm.
+
+
+def model_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Returns the name of the first processor, "unknown CPU" where Linux has none."""
+    return _first(("model name", "CPU part"), cpuinfo) or "unknown CPU"
+
+
+def _first(names: tuple[str, ...], cpuinfo: Path) -> str:
+    """Returns the first value of some fields; an empty text if there is none."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
-        return frozenset()
+        return ""
     for line in lines:
         name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):  # The latter on Arm.
-            return frozenset(value.split())
-    return frozenset()
+        if name.strip() in names:
+            return value.strip()
+    return ""
 
 
 def has_bf16(features: frozenset[str]) -> bool:

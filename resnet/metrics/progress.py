@@ -2,15 +2,16 @@
 
 import contextlib
 import os
-import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from resnet.config.config import Config
 
 _BAR_WIDTH = 20
+_SHORTEST_BAR = 4
+_USUAL_COLUMNS = 80  # Where a terminal does not tell its width.
 
 
 class Progress:
@@ -26,7 +27,7 @@ class Progress:
         """
         self._config = config
         self._visible = rank == 0
-        self._bar = self._visible and ends_at_a_terminal()
+        self._terminal = find_terminal() if self._visible else None
         self._marked_at = 0.0  # Start of the interval that is timed.
         self._marked_step = start_step
         self._step = start_step
@@ -54,22 +55,24 @@ class Progress:
         )
         self._mark()
         left = config.train_steps - step
-        line = (
-            f"step {step}/{config.train_steps}  epoch {config.epoch(step):.2f}"
-            f"  loss {loss:.4f}  lr {learning_rate:.5g}"
-            f"  {images_per_second:,.1f} images/s"
-        )
+        fields = {
+            "step": f"step {step}/{config.train_steps}",
+            "epoch": f"epoch {config.epoch(step):.2f}",
+            "loss": f"loss {loss:.4f}",
+            "lr": f"lr {learning_rate:.5g}",
+            "speed": f"{images_per_second:,.1f} images/s",
+        }
         if images_per_second:
             seconds = left * config.global_batch_size / images_per_second
-            line += f"  {format_duration(seconds)} left"
-        if self._bar:
-            done = round(_BAR_WIDTH * step / config.train_steps)
-            line = f"[{'=' * done}{' ' * (_BAR_WIDTH - done)}] {line}"
-            columns = shutil.get_terminal_size((100, 24)).columns
-            self._write(f"\r{line[: columns - 1]:<{columns - 1}}")
-            self._has_bar_on_screen = True
+            fields["time"] = f"{format_duration(seconds)} left"
+        if self._terminal is None:
+            self._write("  ".join(fields.values()) + "\n")
         else:
-            self._write(line + "\n")
+            # A full line would make the cursor jump to the next.
+            width = columns(self._terminal) - 1
+            line = fit(fields, step / config.train_steps, width)
+            self._write(f"\r{line:<{width}}")
+            self._has_bar_on_screen = True
         return images_per_second
 
     @contextlib.contextmanager
@@ -107,15 +110,52 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def ends_at_a_terminal(proc: Path = Path("/proc")) -> bool:
-    """Returns whether standard error ends at a terminal.
+def fit(fields: Mapping[str, str], done: float, width: int) -> str:
+    """Returns a line with a bar that is as wide as a terminal allows.
+
+    The learning rate and the epoch are left out first, then the bar; what is still too
+    wide is cut.
+
+    Args:
+        fields: Parts of the line by their names.
+        done: The fraction of the run that the bar shows.
+        width: Number of characters.
+    """
+    shown = dict(fields)
+    for name in ("lr", "epoch"):
+        if len("  ".join(shown.values())) > width:
+            del shown[name]
+    text = "  ".join(shown.values())
+    bar = min(_BAR_WIDTH, width - len(text) - len("[] "))
+    if bar < _SHORTEST_BAR:
+        return text[:width]
+    return f"[{'=' * round(bar * done):<{bar}}] {text}"
+
+
+def columns(terminal: Path) -> int:
+    """Returns the number of columns of a terminal; COLUMNS overrides it."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        descriptor = os.open(terminal, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+        try:
+            return os.get_terminal_size(descriptor).columns or _USUAL_COLUMNS
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return _USUAL_COLUMNS
+
+
+def find_terminal(proc: Path = Path("/proc")) -> Path | None:
+    """Returns the terminal at which standard error ends, or None if at none.
 
     Under mpirun the standard error of a rank is a pipe that mpirun copies to its own
     standard error. So that of the parent processes is examined too, as long as they are
     launchers.
     """
     if sys.stderr.isatty():
-        return True
+        return Path("/dev/stderr")
     pid = os.getppid()
     while pid > 1:
         try:
@@ -123,11 +163,11 @@ def ends_at_a_terminal(proc: Path = Path("/proc")) -> bool:
             status = (proc / str(pid) / "stat").read_text()
             error_output = os.readlink(proc / str(pid) / "fd" / "2")
         except OSError:
-            return False
+            return None
         if name.startswith(("mpirun", "mpiexec", "hydra", "orterun", "prterun")):
             if error_output.startswith(("/dev/pts/", "/dev/tty")):
-                return True
+                return Path(error_output)
         else:
-            return False
+            return None
         pid = int(status.rpartition(")")[2].split()[1])
-    return False
+    return None

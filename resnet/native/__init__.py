@@ -37,27 +37,39 @@ def disable() -> None:
 def ops() -> Any | None:
     """Returns the module of the compiled ops, or None after a warning with the reason.
 
-    The warning is logged once per process.
+    The warning is logged once per process. A library for which the compiler could not
+    build the AVX-512 ops has only the others.
     """
     if _is_disabled:
         return None
+    library, reason = _load()
+    if library is None:
+        logging.warning(
+            "compiled ops unavailable: %s; falling back to TensorFlow's slower ops. %s",
+            reason,
+            _advice(),
+        )
+    return library
+
+
+def _load() -> tuple[Any | None, str]:
+    """Returns the module of the compiled ops, or None and the reason."""
     if not LIBRARY.exists():
-        logging.warning(
-            "compiled ops unavailable: expected the library %s, found no such file;"
-            " falling back to TensorFlow's slower ops. Run make venv to build it.",
-            LIBRARY,
-        )
-        return None
+        return None, f"expected the library {LIBRARY}, found no such file"
     try:
-        return tf.load_op_library(str(LIBRARY))
+        return tf.load_op_library(str(LIBRARY)), ""
     except tf.errors.OpError as error:  # Built for another TensorFlow or machine.
-        logging.warning(
-            "compiled ops unavailable: the library %s can't be loaded (%s); falling"
-            " back to TensorFlow's slower ops. Run make clean venv to rebuild it.",
-            LIBRARY,
-            error.message,
+        return None, f"the library {LIBRARY} can't be loaded ({error.message})"
+
+
+def _advice() -> str:
+    if not (LIBRARY.parents[2] / "install" / "build_native.sh").exists():
+        return "They are built in a clone of the project, by make venv."
+    if LIBRARY.exists():
+        return (
+            f"To build it again, delete it and run make venv in {LIBRARY.parents[2]}."
         )
-        return None
+    return f"To build it, run make venv in {LIBRARY.parents[2]}."
 
 
 @functools.cache
@@ -69,16 +81,46 @@ def fast_ops(dtype: tf.DType) -> Any | None:
     Args:
         dtype: Dtype that the ops compute in, float32 or bfloat16.
     """
-    needed = _AVX512 | ({"avx512_bf16"} if dtype == tf.bfloat16 else set())
-    if missing := sorted(needed - cpu_features.flags()):
+    library = ops()
+    if library is None:
+        return None
+    if reason := _why_not_fast(library, dtype):
         logging.warning(
-            "this CPU has no %s: falling back to TensorFlow's slower ops for"
-            " convolution and batch normalization in %s",
-            missing[0],
+            "%s: falling back to TensorFlow's slower ops for convolution and batch"
+            " normalization in %s",
+            reason,
             dtype.name,
         )
         return None
-    return ops()
+    return library
+
+
+def _why_not_fast(library: Any, dtype: tf.DType) -> str:
+    """Returns why a library's AVX-512 ops can't be used here; empty if they can."""
+    needed = _AVX512 | ({"avx512_bf16"} if dtype == tf.bfloat16 else set())
+    if missing := sorted(needed - cpu_features.flags()):
+        return f"this CPU has no {missing[0]}"
+    if not hasattr(library, "resnet_conv2d"):
+        return (
+            "the library of compiled ops lacks those for AVX-512, which need GCC 10 or"
+            " newer (make venv CXX=/path/to/g++)"
+        )
+    return ""
+
+
+def describe() -> str:
+    """Returns whether the compiled ops are used on this machine, and if not, why."""
+    library, reason = _load()
+    if library is None:
+        return f"compiled ops: no, because {reason}. {_advice()}"
+    if reason := _why_not_fast(library, tf.float32):
+        return (
+            "compiled ops: only for reading, resizing and updates of weights, because"
+            f" {reason}"
+        )
+    if reason := _why_not_fast(library, tf.bfloat16):
+        return f"compiled ops: yes, but not in bfloat16, because {reason}"
+    return "compiled ops: yes"
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
 
 WIDTH = 96
+_TABLE_WIDTH = 80  # Of --list_recipes, as wide as most terminals.
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 64
 # Settings of phases that have a column, or a fixed place in one.
@@ -42,7 +43,24 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
         )
         for recipe in recipes
     ]
-    return "\n".join(_columns(rows))
+    return "\n".join(_columns(_wrapped(rows)))
+
+
+def _wrapped(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Returns rows whose last cells are wrapped, so that none is wider than a terminal.
+
+    Args:
+        rows: Cells of each row; an empty row stands for a line.
+    """
+    filled = [row for row in rows if row]
+    others = list(zip(*filled, strict=True))[:-1]
+    width = _TABLE_WIDTH - sum(max(map(len, column)) + 2 for column in others)
+    wrapped: list[Sequence[str]] = []
+    for row in rows:
+        first, *more = textwrap.wrap(row[-1], width) if row else ("",)
+        wrapped.append((*row[:-1], first) if row else row)
+        wrapped += [("",) * len(others) + (text,) for text in more]
+    return wrapped
 
 
 def describe_run(

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from resnet import native
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features
 from resnet.models import convolution
@@ -25,12 +26,20 @@ _PROBE_REPEATS = 5
 def choose(requested: str, communicator: Communicator) -> str:
     """Returns the precision to compute in, "float32" or "bf16", the same on all ranks.
 
+    Where the compiled ops can't compute in it, this is logged.
+
     Args:
         requested: "float32", "bf16", or "auto" for the faster of the two on this
             machine. Unless it is float32, both are measured on all ranks concurrently,
             and the sums over ranks are compared.
         communicator: The ranks.
     """
+    chosen = _choose(requested, communicator)
+    native.fast_ops(tf.bfloat16 if chosen == "bf16" else tf.float32)
+    return chosen
+
+
+def _choose(requested: str, communicator: Communicator) -> str:
     if requested == "float32":
         return requested
     ours = np.array([_seconds(tf.float32), _seconds(tf.bfloat16)])

@@ -114,3 +114,10 @@ if platform.machine() == "x86_64":
             cpu_features._run_cpuid(0, 0)
         after = len(list(Path("/proc/self/maps").read_text().splitlines()))
         assert after - before < 50  # A leak would leave 200 mappings.
+
+
+def test_the_name_of_a_cpu_is_read(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor\t: 0\nmodel name\t: A CPU @ 2.1 GHz\nflags\t\t: fpu\n")
+    assert cpu_features.model_name(path) == "A CPU @ 2.1 GHz"
+    assert cpu_features.model_name(tmp_path / "none") == "unknown CPU"

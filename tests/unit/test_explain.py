@@ -136,10 +136,20 @@ def test_bars_tell_the_highest_rate_and_show_the_lowest():
 
 def test_all_recipes_are_listed_with_what_is_published():
     lines = explain.list_recipes(list(registry.RECIPES.values())).splitlines()
-    assert len(lines) == len(registry.RECIPES) + 2
+    named = [line for line in lines[2:] if not line.startswith(" ")]
+    assert [line.split()[0] for line in named] == list(registry.RECIPES)
     (line,) = [line for line in lines if line.startswith("lars_42ep_8k")]
     assert "8,192" in line
     assert "75.9 %" in line
+
+
+def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
+    recipes = list(registry.RECIPES.values())
+    lines = explain.list_recipes(recipes).splitlines()
+    assert max(map(len, lines)) <= 80
+    words = " ".join(lines).split()
+    for recipe in recipes:
+        assert set(recipe.published.split()) <= set(words)
 
 
 def test_the_rates_are_drawn(tmp_path):

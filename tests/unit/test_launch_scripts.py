@@ -33,7 +33,7 @@ def site(tmp_path):
     (tmp_path / CLONE / "launch").symlink_to(LAUNCH.parent)
     stub = '#!/bin/sh\nprintf "OMP_NUM_THREADS=%s\\n" "$OMP_NUM_THREADS"\n'
     stub += 'printf "%s\\n" "$(basename "$0")" "$@"\n'
-    for name in ("mpirun", "python", "srun"):
+    for name in ("mpirun", "python", "srun", "scontrol"):
         path = tmp_path / CLONE / ".venv/bin" / name
         path.write_text(stub)
         path.chmod(0o755)
@@ -134,6 +134,78 @@ def test_slurm_finds_the_clone_where_sbatch_was_called(site, name):
     assert f"{site}/{CLONE}/" in result.stdout
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_slurm_finds_the_clone_of_a_file_that_is_named_from_elsewhere(site, name):
+    file = site / CLONE / f"launch/jobs/{name}.slurm"
+    answer = f'#!/bin/sh\necho "JobId=17\n   Command={file} --seed=1"\n'
+    (site / CLONE / ".venv/bin/scontrol").write_text(answer)
+    changes = {"REPOSITORY": None, "SLURM_JOB_ID": 17, "SLURM_SUBMIT_DIR": site}
+    path = f"{site}/{CLONE}/.venv/bin:{os.defpath}"
+    result = run_script(site, f"{name}.slurm", PATH=path, **changes)
+    assert result.returncode == 0, result.stderr
+    assert f"{site}/{CLONE}/" in result.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_without_a_clone_is_refused(site, name):
+    changes = {"REPOSITORY": None, "SLURM_SUBMIT_DIR": site}
+    result = run_script(site, f"{name}.slurm", **changes)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"no clone of resnet-cpu in {site}: set REPOSITORY" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("suffix", ["sh", "slurm"])
+@pytest.mark.parametrize("name", NAMES)
+def test_flags_are_handed_to_the_program(site, name, suffix):
+    result = run_script(site, f"{name}.{suffix}", "--seed=3", "--data_dir=a b")
+    assert result.stdout.splitlines()[-2:] == ["--seed=3", "--data_dir=a b"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_records_on_the_disks_of_the_nodes_need_not_be_here(site, name):
+    result = run_script(site, f"{name}.sh", DATA_DIR="/local/records")
+    assert result.returncode == 0, result.stderr
+    assert "--data_dir=/local/records" in result.stdout
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_srun_can_start_the_ranks(site, name):
+    srun = site / CLONE / ".venv/bin/srun"
+    srun.write_text(srun.read_text() + 'echo "cores: $SRUN_CPUS_PER_TASK"\n')
+    changes = {"LAUNCHER": "srun", "SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
+    result = run_script(site, f"{name}.sh", **changes)
+    assert result.returncode == 0, result.stderr
+    ranks = "--ntasks=512" if "256" in name else "--ntasks=128"
+    lines = result.stdout.splitlines()
+    assert lines[1:5] == ["srun", ranks, "--ntasks-per-node=2", "python"]
+    assert lines[-1] == "cores: 24"
+
+
+def test_the_processes_that_mpirun_starts_under_slurm_have_all_cores_of_a_node(site):
+    mpirun = site / CLONE / ".venv/bin/mpirun"
+    mpirun.write_text(mpirun.read_text() + 'echo "cores: $SRUN_CPUS_PER_TASK"\n')
+    changes = {"SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
+    result = run_script(site, "train_256_nodes_24k.slurm", **changes)
+    assert result.stdout.splitlines()[-1] == "cores: 48"
+    result = run_script(
+        site, "train_256_nodes_24k.slurm", SRUN_CPUS_PER_TASK=7, **changes
+    )
+    assert result.stdout.splitlines()[-1] == "cores: 7"
+
+
+def test_an_unknown_launcher_is_refused(site):
+    result = run_script(site, "train_256_nodes_24k.sh", LAUNCHER="prun")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "LAUNCHER must be mpirun or srun; got prun." in result.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_are_loaded_before_bash_is_told_to_stop_at_errors(name):
+    text = (LAUNCH / f"{name}.slurm").read_text()
+    assert text.index("# module load") < text.index("\nset -euo pipefail\n")
+
+
 def test_a_host_file_is_handed_to_mpirun(site):
     hosts = site / "host file"
     hosts.write_text("node1\nnode2\n")
@@ -142,7 +214,7 @@ def test_a_host_file_is_handed_to_mpirun(site):
 
 
 @pytest.mark.parametrize("name", [f"{name}.sh" for name in NAMES])
-@pytest.mark.parametrize("setting", ["DATA_DIR", "OUTPUT_DIR", "VENV"])
+@pytest.mark.parametrize("setting", ["OUTPUT_DIR", "VENV"])
 def test_a_missing_folder_is_named_before_anything_runs(site, name, setting):
     result = run_script(site, name, **{setting: site / "nowhere"})
     assert result.returncode == 2

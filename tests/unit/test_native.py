@@ -122,3 +122,43 @@ def test_batches_with_and_without_the_library_agree(
         np.testing.assert_array_equal(one.labels, other.labels)
         np.testing.assert_array_equal(one.examples, other.examples)
         np.testing.assert_array_equal(one.mask, other.mask)
+
+
+class WithoutAvx512:
+    """A library that a compiler without AVX-512 has built."""
+
+    resnet_read_example = None
+
+
+def test_a_library_without_the_ops_for_avx512_says_what_it_lacks(monkeypatch, caplog):
+    features = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    monkeypatch.setattr(native, "_load", lambda: (WithoutAvx512, ""))
+    monkeypatch.setattr(native, "ops", lambda: WithoutAvx512)
+    monkeypatch.setattr(native.cpu_features, "flags", lambda: features)
+    with caplog.at_level(logging.WARNING):
+        assert native.fast_ops.__wrapped__(tf.float32) is None
+    assert "GCC 10" in caplog.text
+    assert native.describe().startswith("compiled ops: only for reading, resizing")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (set(), "compiled ops: yes"),
+        ({"avx512_bf16"}, "compiled ops: yes, but not in bfloat16, because this CPU"),
+        ({"avx512f"}, "compiled ops: only for reading, resizing and updates"),
+    ],
+)
+def test_what_a_cpu_allows_is_said(monkeypatch, missing, said):
+    features = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}
+    monkeypatch.setattr(native.cpu_features, "flags", lambda: features - missing)
+    assert native.describe().startswith(said)
+
+
+def test_an_installation_without_the_library_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "resnet/native/none.so")
+    assert native.describe().startswith("compiled ops: no, because expected the lib")
+    assert "built in a clone of the project" in native.describe()
+    (tmp_path / "install").mkdir()
+    (tmp_path / "install/build_native.sh").touch()
+    assert f"run make venv in {tmp_path}." in native.describe()

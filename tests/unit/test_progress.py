@@ -1,14 +1,19 @@
+import fcntl
 import io
 import os
+import pty
+import struct
 import sys
+import termios
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from resnet.config.config import Config
 from resnet.metrics import progress
-from resnet.metrics.progress import Progress, ends_at_a_terminal, format_duration
+from resnet.metrics.progress import Progress, find_terminal, format_duration
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def clock(monkeypatch) -> Clock:
 @pytest.fixture
 def log(monkeypatch, capsys) -> Callable[[], str]:
     """Returns what was written to standard error, which is no terminal."""
-    monkeypatch.setattr(progress, "ends_at_a_terminal", lambda: False)
+    monkeypatch.setattr(progress, "find_terminal", lambda: None)
     return lambda: capsys.readouterr().err
 
 
@@ -121,7 +126,7 @@ def test_lines_of_others_stand_alone_in_a_log(config, clock, log):
 def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", "90")
     shown = Progress(config, 0, 0)
     shown.step_done()
     shown.show(50, 1.0, 0.1)
@@ -131,8 +136,56 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     first, second = bars.split("\r")[1:]
     assert first.startswith(f"[{'=' * 10}{' ' * 10}] step 50/100")
     assert second.startswith(f"[{'=' * 20}] step 100/100")
-    assert len(first) == len(second) == 59  # A full line would make the cursor jump.
+    assert len(first) == len(second) == 89  # A full line would make the cursor jump.
     assert end == "done"
+
+
+LONG = {
+    "step": "step 4680/4680",
+    "epoch": "epoch 90.00",
+    "loss": "loss 6.1234",
+    "lr": "lr 0.0123457",
+    "speed": "12,345.6 images/s",
+    "time": "1:52:10 left",
+}
+
+
+@pytest.mark.parametrize("width", [50, 60, 79, 90, 99, 120, 200])
+def test_a_line_is_no_wider_than_the_terminal(width):
+    assert len(progress.fit(LONG, 0.5, width)) <= width
+
+
+def test_speed_and_time_left_are_the_last_to_go():
+    line = progress.fit(LONG, 1.0, 79)
+    assert line == (
+        "step 4680/4680  epoch 90.00  loss 6.1234  12,345.6 images/s  1:52:10 left"
+    )
+    line = progress.fit(LONG, 1.0, 60)
+    assert line == "step 4680/4680  loss 6.1234  12,345.6 images/s  1:52:10 left"
+
+
+def test_a_wide_terminal_has_room_for_all_and_a_bar():
+    line = progress.fit(LONG, 0.25, 199)
+    assert line == f"[{'=' * 5}{' ' * 15}] {'  '.join(LONG.values())}"
+
+
+@pytest.mark.parametrize(("told", "columns"), [(61, 61), (0, 80)])
+def test_the_launchers_terminal_tells_its_width(proc, monkeypatch, told, columns):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    controller, terminal = pty.openpty()
+    try:
+        size = struct.pack("HHHH", 24, told, 0, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+        add_process(proc, 20, "mpirun", 1, os.ttyname(terminal))
+        assert progress.columns(find_terminal(proc)) == columns
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_a_terminal_that_is_gone_has_the_usual_width(monkeypatch, tmp_path):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert progress.columns(tmp_path / "gone") == 80
 
 
 def test_other_ranks_are_silent(config, clock, log):
@@ -163,43 +216,43 @@ def proc(tmp_path, monkeypatch, capsys):
 
 def test_a_terminal_of_ones_own_is_one(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert ends_at_a_terminal(tmp_path)
+    assert find_terminal(tmp_path) == Path("/dev/stderr")
 
 
 def test_hydras_terminal_is_the_ranks(proc):
     add_process(proc, 20, "hydra_pmi_proxy", 10, "pipe:[1]")
     add_process(proc, 10, "mpiexec.hydra", 5, "/dev/pts/3")
-    assert ends_at_a_terminal(proc)
+    assert find_terminal(proc) == Path("/dev/pts/3")
 
 
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec", "orterun", "prterun"])
 def test_a_launchers_terminal_is_the_ranks(proc, name):
     add_process(proc, 20, name, 5, "/dev/tty1")
-    assert ends_at_a_terminal(proc)
+    assert find_terminal(proc)
 
 
 def test_a_launcher_that_writes_to_a_file_is_no_terminal(proc):
     add_process(proc, 20, "mpirun", 10, "/home/me/log")
     add_process(proc, 10, "bash", 1, "/dev/pts/3")
-    assert not ends_at_a_terminal(proc)
+    assert find_terminal(proc) is None
 
 
 def test_a_shell_with_a_terminal_does_not_make_a_pipe_one(proc):
     add_process(proc, 20, "bash", 1, "/dev/pts/3")
-    assert not ends_at_a_terminal(proc)
+    assert find_terminal(proc) is None
 
 
 def test_a_name_with_brackets_and_blanks_is_read(proc):
     add_process(proc, 20, "mpirun (my) x)", 10, "pipe:[1]")
     add_process(proc, 10, "mpirun", 1, "/dev/pts/0")
-    assert ends_at_a_terminal(proc)
+    assert find_terminal(proc)
 
 
 def test_processes_that_cannot_be_seen_are_no_terminal(proc):
-    assert not ends_at_a_terminal(proc)
+    assert find_terminal(proc) is None
 
 
 def test_the_first_process_ends_the_search(proc):
     add_process(proc, 20, "mpirun", 1, "pipe:[1]")
     add_process(proc, 1, "mpirun", 0, "/dev/pts/0")
-    assert not ends_at_a_terminal(proc)
+    assert find_terminal(proc) is None

@@ -81,6 +81,7 @@ RESNET_DIRECTIONS = {
         "resnet.hardware",
         "resnet.metrics",
         "resnet.models",
+        "resnet.native",
         "resnet.watchdog",
     },
     "resnet.checkpoint": {

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Checks an environment: two ranks add their numbers, and the C++ ops are there.
+#
+#   install/check.sh ENVIRONMENT [ranks|ops ...]
+#
+# Without a second word, both. `make check` calls it on a node that may run MPI.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+environment=$1
+shift
+[ $# -gt 0 ] || set -- ranks ops
+
+check_ranks() {
+  local started=$SECONDS
+  local check='
+from mpi4py import MPI  # Before Horovod, as in resnet/distributed/communicator.py.
+import tensorflow as tf
+import horovod.tensorflow as hvd
+hvd.init()
+total = hvd.allreduce(tf.constant([hvd.rank() + 1.0]), op=hvd.Sum, name="check")
+assert hvd.size() == MPI.COMM_WORLD.size == 2, f"two ranks were started; each sees {hvd.size()}"
+assert float(total[0]) == 3.0, f"the sum of 1 and 2 over the ranks came out as {float(total[0])}"
+'
+  TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES='' timeout -k 10 180 \
+    "$environment/bin/mpirun" -np 2 "$environment/bin/python" -c "$check" \
+    </dev/null >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    echo "two ranks could not add two numbers (the last lines are above)." \
+      "Where this node forbids MPI: make venv SELF_CHECK=no, and make check on another." >&2
+    exit 1
+  }
+  echo "[check] two ranks: they add up ($((SECONDS - started)) s)"
+}
+
+check_ops() {
+  TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES='' "$environment/bin/python" -c '
+from resnet import native
+print("[check]", native.describe())
+' 2>"$log" || {
+    tail -n 5 "$log" >&2
+    echo "the C++ ops could not be checked (the last lines are above)." >&2
+    exit 1
+  }
+}
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for what in "$@"; do "check_$what"; done

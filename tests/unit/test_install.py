@@ -1,0 +1,180 @@
+"""`make venv`, with stand-ins for what it installs."""
+
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.stub_programs import Clone
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """Returns a clone in which nothing is set up."""
+    made = Clone(tmp_path)
+    wheel = '#!/bin/sh\necho "$0.whl"\n'
+    (made.folder / "install/build_horovod.sh").write_text(wheel)
+    return made
+
+
+@pytest.fixture
+def finished(clone):
+    """Returns a clone that is set up, with a file by which its .venv is known."""
+    done = clone.run("install.sh")
+    assert done.returncode == 0, done.stderr
+    clone.calls()
+    (clone.folder / ".venv/known").touch()
+    return clone
+
+
+def is_kept(clone) -> bool:
+    return (clone.folder / ".venv/known").exists()
+
+
+def test_a_set_up_ends_with_what_it_has_checked(clone):
+    done = clone.run("install.sh")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "two ranks: they add up" in done.stdout
+    assert "compiled ops: as asked" in done.stdout
+    assert "[venv] ready" in done.stdout.splitlines()[-1]
+    assert (clone.folder / "resnet/native/libresnet_ops.so").exists()
+    assert not (clone.folder / ".venv.new").exists()
+
+
+def test_what_is_installed_names_the_place_where_it_is(finished):
+    venv = finished.folder / ".venv"
+    assert (venv / "bin/tool").read_text() == f"#!{venv}/bin/python\n"
+    assert (venv / "pyvenv.cfg").read_text() == f"command = {venv}\n"
+
+
+def test_a_second_call_ends_at_once(finished):
+    done = finished.run("install.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert finished.calls() == []
+
+
+def test_a_path_with_a_link_in_it_is_the_same_clone(finished, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(finished.folder)
+    words = ["bash", "-c", 'cd "$1" && bash "$1/install/install.sh"', "-", str(link)]
+    done = subprocess.run(
+        words,
+        env={
+            "PATH": f"{finished.programs}:{os.defpath}",
+            "LOG": str(finished.log),
+            "REAL_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert finished.calls() == []
+    assert is_kept(finished)
+
+
+def test_a_change_of_the_locks_is_made_where_it_is(finished):
+    (finished.folder / "setup.py").write_text("changed")
+    done = finished.run("install.sh")
+    assert done.returncode == 0, done.stderr
+    assert is_kept(finished)
+    assert not any(call.startswith("venv") for call in finished.calls())
+
+
+def test_without_a_network_what_is_there_stays(finished):
+    moved = finished.folder.with_name("moved")
+    finished.folder.rename(moved)
+    finished.folder = moved
+    done = finished.run("install.sh", OFFLINE="1")
+    assert done.returncode != 0
+    assert "has been moved or copied" in done.stdout
+    assert "is as it was before" in done.stdout
+    assert is_kept(finished)
+    done = finished.run("install.sh")
+    assert done.returncode == 0, done.stderr
+    assert not is_kept(finished)
+
+
+def test_another_python_replaces_what_is_there_and_says_so(finished):
+    other = finished.programs / "other"
+    shutil.copy(finished.programs / "python3", other)
+    done = finished.run("install.sh", PYTHON=str(other))
+    assert done.returncode == 0, done.stderr
+    assert "since it was made with Python 3." in done.stdout
+    assert not is_kept(finished)
+    assert not (finished.folder / ".venv.old").exists()
+
+
+def test_an_environment_in_use_is_not_replaced(finished):
+    other = finished.programs / "other"
+    shutil.copy(finished.programs / "python3", other)
+    with (
+        open(finished.folder / ".venv/bin/python", "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ),
+    ):
+        done = finished.run("install.sh", PYTHON=str(other))
+    assert done.returncode == 1
+    assert f"in use by running programs (processes {os.getpid()})" in done.stderr
+    assert is_kept(finished)
+    assert finished.calls() == []
+
+
+def test_an_exchange_that_was_cut_short_is_taken_back(finished):
+    venv = finished.folder / ".venv"
+    venv.rename(finished.folder / ".venv.old")
+    done = finished.run("install.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert is_kept(finished)
+
+
+def test_an_environment_elsewhere_stays_there(clone, tmp_path):
+    (clone.folder / ".venv").symlink_to(tmp_path / "roomy/environment")
+    done = clone.run("install.sh")
+    assert done.returncode == 0, done.stderr
+    assert (clone.folder / ".venv").is_symlink()
+    assert (tmp_path / "roomy/environment/bin/tool").exists()
+
+
+def test_a_node_that_forbids_mpi_can_be_set_up(clone):
+    done = clone.run("install.sh", SELF_CHECK="no")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mpirun" not in clone.calls()
+    assert "make check" in done.stdout
+    assert clone.run("check.sh", ".venv").returncode == 0
+    assert clone.calls() == ["mpirun"]
+
+
+def test_after_a_self_check_that_failed_nothing_is_installed_again(clone):
+    done = clone.run("install.sh", MPIRUN_DOES="echo forbidden; exit 1")
+    assert done.returncode == 1
+    assert "forbidden" in done.stderr
+    assert "make venv SELF_CHECK=no" in done.stderr
+    assert not (clone.folder / ".venv").exists()
+    clone.calls()
+    done = clone.run("install.sh", SELF_CHECK="no")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert clone.calls() == []
+    assert (clone.folder / ".venv/bin/tool").exists()
+
+
+def test_an_unknown_self_check_is_refused(clone):
+    done = clone.run("install.sh", SELF_CHECK="maybe")
+    assert done.returncode == 1
+    assert done.stderr == "make venv: SELF_CHECK must be yes or no; got maybe.\n"
+
+
+def test_a_finished_clone_needs_no_compiler(finished):
+    done = finished.run("install.sh", CXX="/no/such/g++")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_locks_of_files_it_goes_on_and_says_so(clone):
+    clone.program("flock", "#!/bin/sh\nexit 1\n")
+    done = clone.run("install.sh")
+    assert done.returncode == 0
+    assert "can't be locked here" in done.stderr
+    done = clone.run("install.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
