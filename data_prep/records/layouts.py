@@ -17,7 +17,7 @@ from data_prep.records import schema
 
 SPLITS = (schema.TRAIN, schema.VALIDATION)
 
-_INFO_FILE = "dataset_info.json"
+INFO_FILE = "dataset_info.json"  # Of a set prepared by tensorflow_datasets.
 _FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
@@ -58,9 +58,14 @@ def find(root: pathlib.Path) -> Layout | None:
     Raises:
         UserError: If the set has a known layout but is incomplete or unsupported.
     """
-    if (root / _INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
+    if (root / INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
         return _tfds_layout(root)
     return _tpu_layout(root)
+
+
+def is_shard_name(name: str) -> bool:
+    """Returns whether a file name is that of a record file of the TPU scripts."""
+    return _SHARD_NAME.fullmatch(name) is not None
 
 
 def _tpu_layout(root: pathlib.Path) -> Layout | None:
@@ -115,7 +120,7 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
 
 
 def _tfds_layout(root: pathlib.Path) -> Layout:
-    info = _read_json(root / _INFO_FILE)
+    info = _read_json(root / INFO_FILE)
     features = _read_json(root / _FEATURES_FILE)
     try:
         return _parse_tfds(root, info, features)
@@ -123,7 +128,7 @@ def _tfds_layout(root: pathlib.Path) -> Layout:
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"{root / _INFO_FILE} and {root / _FEATURES_FILE} must be files of"
+            f"{root / INFO_FILE} and {root / _FEATURES_FILE} must be files of"
             " tensorflow_datasets 4.4 or newer; reading them failed"
             f" ({type(error).__name__}: {error}). Prepare the data set again."
         ) from error

@@ -180,6 +180,11 @@ def check_mixing(split: Split) -> None:
     )
 
 
+def offsets_path(split_name: str) -> str:
+    """Returns the name of a split's offsets file in the index folder."""
+    return f"{split_name}-offsets.npy"
+
+
 def write_offsets(
     index_dir: str | os.PathLike[str],
     split_name: str,
@@ -197,7 +202,7 @@ def write_offsets(
     """
     file = io.BytesIO()
     np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
-    path = f"{split_name}-offsets.npy"
+    path = offsets_path(split_name)
     atomic_files.atomic_write_bytes(pathlib.Path(index_dir, path), file.getvalue())
     return path, hashlib.sha256(file.getvalue()).hexdigest()
 

@@ -23,10 +23,11 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path):
 
 
 def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path):
-    for name in (".x.01234567.partial", "x.partial", ".hidden"):
+    others = [".hidden", ".x.crdownload.partial", "x.partial"]
+    for name in (".x.01234567.partial", *others):
         (tmp_path / name).touch()
     atomic_files.remove_leftovers(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == [".hidden", "x.partial"]
+    assert sorted(os.listdir(tmp_path)) == others
 
 
 def test_leftovers_of_one_name_are_removed_alone(tmp_path):

@@ -65,6 +65,19 @@ def test_records_among_the_images_are_refused(raw):
     assert convert_here(raw, raw / "records").returncode == 0
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_the_source_is_no_place_for_the_records(tmp_path, is_linked):
+    raw = tmp_path / "raw"
+    write(raw / "val" / "n01" / "a.JPEG", encoded_image(0))
+    records = tmp_path / "link" if is_linked else raw
+    if is_linked:
+        records.symlink_to(raw)
+    before = content(raw)
+    done = convert_here(raw, records)
+    assert_refused(done, "the output folder must be another one than the source")
+    assert content(raw) == before
+
+
 def test_a_folder_with_other_shards_is_refused(raw, tmp_path):
     write(tmp_path / "records" / "train" / "train-00000-of-00007", b"")
     assert_refused(convert_here(raw, tmp_path / "records"), "'train-00000-of-00007'")
@@ -147,15 +160,27 @@ def test_warnings_of_the_source_are_said(raw, tmp_path):
     assert len(warnings) == len(raw_data.open_raw_data(raw).warnings)
 
 
-def test_a_second_start_finishes_what_a_killed_one_left(raw, tmp_path):
+def test_a_second_start_finishes_what_a_killed_one_left(raw, bad, tmp_path):
     records = tmp_path / "records"
+    assert convert_here(raw, records, "--num_processes=1").returncode == 2
     write(records / ".manifest.json.01234567.partial", b"{")
     write(records / "train" / ".train-00000-of-00001.01234567.partial", b"x")
-    write(records / "train" / "train-00000-of-00001", b"old")
+    write(records / "train" / "train-00000-of-00001", b"cut")  # It has no report.
+    bad.write_bytes(encoded_image(11))
     done = convert_here(raw, records, "--num_processes=1")
     assert done.returncode == 0, done.stderr
     assert len(read_examples(records, "train")) == 18
     assert not any("partial" in name for name in content(records))
+
+
+@pytest.mark.parametrize(
+    "stranger", ["train/train-00000-of-00001", "train-offsets.npy"]
+)
+def test_records_of_another_program_are_not_written_over(raw, tmp_path, stranger):
+    records = tmp_path / "records"
+    write(records / stranger, b"of another program")
+    assert_refused(convert_here(raw, records), "which is not of it")
+    assert content(records) == {stranger: b"of another program"}
 
 
 def test_an_unfinished_set_of_other_settings_is_refused(raw, bad, tmp_path):
