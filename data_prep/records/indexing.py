@@ -47,7 +47,11 @@ def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) 
         report = _ignore
     num_files = sum(map(len, layout.paths.values()))
     report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
-    index_dir = _save_where_allowed(layout, _scan(layout))
+    scanned = _scan(layout)
+    if manifest.find(data_dir) is not None:
+        report("another process has indexed them meanwhile")
+        return
+    index_dir = _save_where_allowed(layout, scanned)
     report(f"wrote the index to {index_dir}")
 
 
@@ -59,7 +63,12 @@ def _find_layout(folder: pathlib.Path) -> Layout | None:
     own = layouts.find(folder)
     if folder.name in layouts.SPLITS and (own is None or len(own.paths) == 1):
         whole = layouts.find(folder.parent)
-        if whole is not None and folder.name in whole.paths:
+        # A finished set above that lacks this split stays as it is.
+        if (
+            whole is not None
+            and folder.name in whole.paths
+            and manifest.find(str(whole.root)) is None
+        ):
             return whole
     if own is not None:
         return own

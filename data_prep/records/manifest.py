@@ -49,9 +49,18 @@ class RecordSet:
 
 
 def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
-    """Writes the manifest file to the index folder of a set; must be called last."""
-    data = manifest.to_json().encode("utf-8")
-    atomic_files.atomic_write_bytes(pathlib.Path(index_dir, FILE_NAME), data)
+    """Writes the manifest file to the index folder of a set; must be called last.
+
+    Raises:
+        UserError: If the folder contains a manifest, which is never replaced.
+    """
+    path = pathlib.Path(index_dir, FILE_NAME)
+    if os.path.lexists(path):
+        raise UserError(
+            f"a manifest must be written to {path}, but another one is there and isn't"
+            " replaced. If it isn't needed, move it away and rerun the command."
+        )
+    atomic_files.atomic_write_bytes(path, manifest.to_json().encode("utf-8"))
 
 
 def load(data_dir: str, split: str) -> RecordSet:
@@ -199,10 +208,14 @@ def write_offsets(
 
     Returns:
         Path of the file relative to `index_dir`, and its SHA-256 in hexadecimal.
+
+    Raises:
+        UserError: If there is a file of this name that doesn't contain offsets.
     """
     file = io.BytesIO()
     np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
     path = offsets_path(split_name)
+    _check_replaceable(pathlib.Path(index_dir, path))
     atomic_files.atomic_write_bytes(pathlib.Path(index_dir, path), file.getvalue())
     return path, hashlib.sha256(file.getvalue()).hexdigest()
 
@@ -270,6 +283,22 @@ def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
     if num_bytes != shard.num_bytes:
         return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
     return None
+
+
+def _check_replaceable(path: pathlib.Path) -> None:
+    """Checks that a file is missing or contains offsets, as an earlier index does."""
+    if not os.path.lexists(path):
+        return
+    try:
+        found = np.load(path, mmap_mode="r")
+        is_replaceable = found.ndim == 1 and found.dtype == np.int64
+    except (OSError, ValueError, EOFError, AttributeError):  # Of an archive: no ndim.
+        is_replaceable = False
+    if not is_replaceable:
+        raise UserError(
+            f"the offsets of the records must be written to {path}, but that file"
+            " contains something else. Move it away and rerun the command."
+        )
 
 
 def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:

@@ -144,6 +144,49 @@ def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):
     assert (tmp_path / "manifest.json").read_bytes() == before
 
 
+def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_tiny_set):
+    images = [encoded_image(0), encoded_image(1)]
+    write_tiny_set(tmp_path, images, [0, 1], ["cat", "dog"], [1, 1])
+    write_shards(tmp_path / "validation", "validation", [[record(0, 1)]])
+    before = (tmp_path / "manifest.json").read_bytes()
+    indexing.make_if_missing(str(tmp_path / "validation"))
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    above = manifest.load(str(tmp_path), "train").manifest
+    own = manifest.load(str(tmp_path / "validation"), "validation")
+    assert (above.class_names, own.manifest.class_names) == (
+        ("cat", "dog"),
+        SYNSETS[:1],
+    )
+    assert own.records_dir == tmp_path / "validation"
+
+
+def test_a_manifest_that_appears_during_the_scan_is_kept(tmp_path, monkeypatch):
+    write_tpu_set(tmp_path, in_folders=True)
+    scan_file = indexing.scan.scan_file
+
+    def index_meanwhile(*arguments):
+        monkeypatch.setattr(indexing.scan, "scan_file", scan_file)
+        indexing.make_if_missing(str(tmp_path))
+        (tmp_path / "manifest.json").chmod(0o640)
+        return scan_file(*arguments)
+
+    monkeypatch.setattr(indexing.scan, "scan_file", index_meanwhile)
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert said[-1] == "another process has indexed them meanwhile"
+    assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("content", [b"", b"not of NumPy", b"\x93NUMPY"])
+def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
+    write_tpu_set(tmp_path, in_folders=True)
+    (tmp_path / "train-offsets.npy").write_bytes(content)
+    with pytest.raises(UserError, match="but that file contains something else"):
+        indexing.make_if_missing(str(tmp_path))
+    assert (tmp_path / "train-offsets.npy").read_bytes() == content
+    assert not (tmp_path / "manifest.json").exists()
+
+
 def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
     tmp_path, write_tiny_set, read_split
 ):

@@ -266,6 +266,13 @@ def test_a_split_that_the_set_above_lacks_is_no_part_of_it(converted_set):
     assert manifest.find(str(converted_set / "validation")) is None
 
 
+def test_a_manifest_is_never_replaced(converted_set):
+    before = (converted_set / "manifest.json").read_bytes()
+    with pytest.raises(UserError, match="another one is there and isn't replaced"):
+        manifest.write(example_manifest(), converted_set)
+    assert (converted_set / "manifest.json").read_bytes() == before
+
+
 def test_loading_names_what_is_missing(converted_set, tmp_path_factory):
     with pytest.raises(UserError, match="must be a folder of record files"):
         manifest.load(str(converted_set / "absent"), "train")

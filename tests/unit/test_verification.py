@@ -88,6 +88,7 @@ def rewrite(root, shard, records):
         split, shards=tuple(shards), offsets_path=path, offsets_sha256=sha256
     )
     splits = record_set.manifest.splits | {"train": split}
+    (root / manifest.FILE_NAME).unlink()
     manifest.write(dataclasses.replace(record_set.manifest, splits=splits), root)
 
 
