@@ -191,11 +191,17 @@ def _write(plan: Plan) -> str:
     """Writes all unfinished shards and the manifest; returns a summary to print."""
     num_processes = min(_num_processes(), len(plan.paths))
     with Progress(plan.num_images, "images") as progress:
+        num_reported = len(convert.reported_shards(plan))
         finished = convert.find_finished(plan, num_processes, progress.add)
         if finished:
             _log(
                 f"resuming: {len(finished):,} of {len(plan.paths):,} shards are"
                 " already finished"
+            )
+        if num_changed := num_reported - len(finished):
+            _log(
+                f"warning: {num_changed:,} shards of the earlier run are written again:"
+                " they, or the images in them, have changed since"
             )
         num_kept = progress.num_done
         start_time = time.perf_counter()

@@ -13,6 +13,15 @@ from data_prep.errors import UserError
 from data_prep.records import class_mixing, manifest, schema
 
 
+def reported_shards(plan: Plan) -> set[str]:
+    """Returns the paths of the shards that earlier runs reported as finished."""
+    return {
+        path
+        for path in plan.paths
+        if shard_reports.report_path(plan.root, path).exists()
+    }
+
+
 def find_finished(
     plan: Plan, num_processes: int, report_images: Callable[[int], None]
 ) -> set[str]:
@@ -24,14 +33,7 @@ def find_finished(
         report_images: Function that is called with the number of images of each
             finished shard.
     """
-    checks = [
-        shards.ShardCheck(
-            str(plan.root), path, len(records), plan.options.skip_bad_images
-        )
-        for split in plan.splits
-        for path, records in zip(split.paths, split.record_ranges, strict=True)
-        if shard_reports.report_path(plan.root, path).exists()
-    ]
+    reported = reported_shards(plan)
     finished: set[str] = set()
 
     def keep(report: shard_reports.ShardReport | None) -> None:
@@ -39,9 +41,13 @@ def find_finished(
             finished.add(report.path)
             report_images(report.num_images)
 
-    if checks:
-        num_processes = min(num_processes, len(checks))
-        worker_processes.run(shards.check_shard, checks, num_processes, keep)
+    if reported:
+        worker_processes.run(
+            shards.check_shard,
+            shard_jobs(plan, left_out=set(plan.paths) - reported),
+            min(num_processes, len(reported)),
+            keep,
+        )
     return finished
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -256,6 +256,24 @@ class ImageListBuilder:
             offsets=np.array(self._offsets, np.int64),
             sizes=np.array(self._sizes, np.int64),
         )
+
+
+def files_digest(images: Sequence[SourceImage]) -> str:
+    """Returns the SHA-256 of the sizes and modification times of the images' files.
+
+    Files that were replaced under the same names have another digest.
+
+    Raises:
+        OSError: If a file doesn't exist.
+    """
+    states: dict[str, tuple[int, int]] = {}  # An archive holds many images.
+    digest = hashlib.sha256()
+    for image in images:
+        if image.path not in states:
+            status = os.stat(image.path)
+            states[image.path] = status.st_size, status.st_mtime_ns
+        digest.update(repr(states[image.path]).encode())
+    return digest.hexdigest()
 
 
 def _encode(name: str) -> bytes:

@@ -65,7 +65,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
         "train/train-00002-of-00003",
         "validation/validation-00000-of-00001",
     ]
-    jobs = list(shard_jobs(plan, finished=()))
+    jobs = list(shard_jobs(plan, left_out=()))
     assert [job.path for job in jobs] == plan.paths
     assert [len(job.images) for job in jobs] == [3, 2, 2, 3]
     names = [image.name for job in jobs for image in job.images]
@@ -76,7 +76,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
         assert classes == [image.class_name for image in job.images]
     assert not (tmp_path / "set").exists()
 
-    some = shard_jobs(plan, finished={plan.paths[0], plan.paths[3]})
+    some = shard_jobs(plan, left_out={plan.paths[0], plan.paths[3]})
     assert list(some) == jobs[1:3]
 
 

@@ -173,6 +173,21 @@ def test_a_second_start_finishes_what_a_killed_one_left(raw, bad, tmp_path):
     assert not any("partial" in name for name in content(records))
 
 
+def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_path):
+    records, more = tmp_path / "records", ("--train_shards=9", "--num_processes=1")
+    assert convert_here(raw, records, *more).returncode == 2
+    num_finished = len(list((records / ".conversion").glob("*.json"))) - 1
+    assert num_finished > 1
+    bad.write_bytes(encoded_image(11))
+    for index, path in enumerate(sorted((raw / "train").rglob("*.JPEG"))):
+        path.write_bytes(encoded_image(40 + index))
+    done = convert_here(raw, records, *more)
+    assert done.returncode == 0, done.stderr
+    assert f"{num_finished} shards of the earlier run are written again" in done.stderr
+    assert convert_here(raw, tmp_path / "other", *more).returncode == 0
+    assert content(records) == content(tmp_path / "other")
+
+
 @pytest.mark.parametrize(
     "stranger", ["train/train-00000-of-00001", "train-offsets.npy"]
 )
