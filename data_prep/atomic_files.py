@@ -36,8 +36,11 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, final)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(final)  # A write that fails doesn't name its file.
         raise
     sync_folder(final.parent)
 

@@ -82,6 +82,11 @@ flags.DEFINE_bool(
 )
 
 SMALL_SET = 100_000  # Images; the hint for smaller sets names a small-batch recipe.
+_DIGITS = tuple("0123456789")
+_CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"),
+    *("ship", "truck"),
+)
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
 
@@ -117,9 +122,9 @@ def run() -> None:
 def _convert() -> None:
     _check_source_flags()
     root = _records_folder()
-    output_folder.check_not_finished(root)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     try:
+        output_folder.check_not_finished(root)
         if FLAGS.raw_data_dir:
             output_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
         raw = _open_source()
@@ -139,6 +144,11 @@ def _convert() -> None:
         raise errors.UserError(
             f"converting {source} to {root} failed: {error}. Fix this and rerun the"
             " same command to resume."
+        ) from error
+    except MemoryError as error:
+        raise errors.UserError(
+            f"the conversion needs more memory than there is with {_num_processes()}"
+            " worker processes; rerun the same command with a smaller --num_processes"
         ) from error
     print(summary)
 
@@ -243,12 +253,21 @@ def _describe(written: manifest.Manifest) -> list[str]:
     return lines
 
 
+def _recipe(written: manifest.Manifest) -> str | None:
+    """Returns the recipe to advise; None for the default, which is for ImageNet."""
+    if written.class_names == _DIGITS:
+        return "digits"
+    if written.class_names == _CIFAR10:
+        return "cifar10"
+    num_images = sum(split.num_examples for split in written.splits.values())
+    return "imagenette" if num_images < SMALL_SET else None
+
+
 def _next_program(written: manifest.Manifest) -> str:
     if schema.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
-    num_images = sum(split.num_examples for split in written.splits.values())
-    recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""
-    return f"resnet/resnet_main.py{recipe}"
+    recipe = _recipe(written)
+    return f"resnet/resnet_main.py{f' --recipe={recipe}' if recipe else ''}"
 
 
 def _verify() -> int:
@@ -259,7 +278,7 @@ def _verify() -> int:
             f" source {FLAGS.raw_data_dir or FLAGS.tfds_name!r}. Remove that flag."
         )
     folder = str(_records_folder())
-    try:
+    with errors.naming_failures(f"verifying {folder}"):
         indexing.make_if_missing(folder, _log)
         record_set = manifest.find(folder)
         if record_set is None:
@@ -269,8 +288,6 @@ def _verify() -> int:
                 " conversion to finish it."
             )
         return _verify_set(record_set)
-    except OSError as error:
-        raise errors.UserError(f"verifying {folder} failed: {error}") from error
 
 
 def _log(sentence: str) -> None:

@@ -14,6 +14,7 @@ from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
+_MAX_IMAGE_BYTES = 2**31  # More than the largest image has that can be decoded.
 _UNKNOWN = -1  # Size of an image that is a whole file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 used as sort key; collisions are unknown.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
@@ -53,14 +54,21 @@ class SourceImage:
         """Returns the encoded image.
 
         Raises:
-            UserError: If the archive is truncated, or the record is corrupt or lacks
-                the feature `image_key`.
+            UserError: If the file is too large for an image, the archive is truncated,
+                or the record is corrupt or lacks the feature `image_key`.
             OSError: If the file can't be read.
         """
         with open(self.path, "rb", buffering=0) as file:
             if self.image_key is not None:
                 return self._read_feature(file.fileno(), self.image_key)
             if self.num_bytes is None:
+                num_bytes = os.fstat(file.fileno()).st_size
+                if num_bytes > _MAX_IMAGE_BYTES:
+                    raise UserError(
+                        f"{self.path} must be an image; it has {num_bytes:,} bytes,"
+                        f" more than the {_MAX_IMAGE_BYTES:,} that an image can have."
+                        " Remove it."
+                    )
                 return file.readall()
             return self._read_span(file.fileno(), self.offset, self.num_bytes)
 

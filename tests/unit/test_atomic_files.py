@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -35,3 +36,13 @@ def test_leftovers_of_one_name_are_removed_alone(tmp_path):
         (tmp_path / name).touch()
     atomic_files.remove_leftovers(tmp_path, "x")
     assert os.listdir(tmp_path) == [".y.01234567.partial"]
+
+
+def test_a_write_that_fails_names_its_file(tmp_path):
+    def write_to_full_disk() -> None:
+        with atomic_files.atomic_file(tmp_path / "file"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
+        write_to_full_disk()
+    assert os.listdir(tmp_path) == []

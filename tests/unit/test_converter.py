@@ -219,6 +219,36 @@ def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):
     assert content(records) == before
 
 
+@pytest.mark.parametrize(
+    ("names", "recipe"),
+    [
+        ("0 1 2 3 4 5 6 7 8 9", " --recipe=digits"),
+        ("airplane automobile bird cat deer", " --recipe=imagenette"),
+        (
+            "airplane automobile bird cat deer dog frog horse ship truck",
+            " --recipe=cifar10",
+        ),
+    ],
+)
+def test_the_recipe_of_the_classes_is_advised(tmp_path, names, recipe):
+    for index, name in enumerate(names.split()):
+        write(tmp_path / "raw" / "train" / name / "a.JPEG", encoded_image(index))
+    done = convert_here(tmp_path / "raw", tmp_path / "records")
+    assert f"next:    python resnet/resnet_main.py{recipe} --data_dir" in done.stdout
+
+
+def test_paths_may_begin_with_a_tilde(raw, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert convert_here(f"~/{raw.name}", "~/records").returncode == 0
+    assert len(read_examples(tmp_path / "records", "train")) == 18
+
+
+def test_a_path_that_the_system_refuses_is_a_users_mistake(raw, tmp_path):
+    long = tmp_path / ("n" * 300)
+    assert_refused(convert_here(raw, long), "File name too long")
+    assert_refused(convert_here(long, tmp_path / "records"), "File name too long")
+
+
 def test_the_manifest_says_what_made_the_set(raw, tmp_path):
     records = tmp_path / "records"
     assert convert_here(raw, records, "--shuffle_seed=5").returncode == 0

@@ -203,3 +203,11 @@ def test_only_shards_with_a_report_count_as_kept_bytes(root, images):
     shard_reports.report_path(root, "z").unlink()
     num_bytes = (root / "x").stat().st_size
     assert shards.num_bytes_kept(root, ["x", "y", "z", "other"]) == num_bytes
+
+
+def test_a_file_that_no_image_can_be_is_named_unread(root, tmp_path):
+    huge = source_image(tmp_path / "huge.JPEG")
+    with open(huge.path, "wb") as file:
+        file.truncate(2**31 + 1)  # Of holes: it takes no room.
+    with pytest.raises(UserError, match=r"huge\.JPEG must be an image; it has 2,147,"):
+        shards.write_shard(shards.ShardJob(str(root), "x", [huge], [0]))
