@@ -151,7 +151,7 @@ def _read_metadata(path: pathlib.Path) -> dict[str, Any] | None:
         metadata = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict):
         raise UserError(

@@ -89,7 +89,7 @@ def read(root: str | os.PathLike[str], shard_path: str) -> ShardReport | None:
                 ),
             }
         )
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

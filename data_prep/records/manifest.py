@@ -8,6 +8,7 @@ written by other programs, `indexing` creates the manifest, possibly in a cache 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import io
 import os
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep import atomic_files
-from data_prep.errors import UserError
-from data_prep.records import class_mixing, index_location, schema
+from data_prep.errors import UserError, naming_failures
+from data_prep.records import class_mixing, index_location, regular_file, schema
 from data_prep.records.manifest_json import FORMAT_VERSION as FORMAT_VERSION
 from data_prep.records.manifest_json import Manifest as Manifest
 from data_prep.records.manifest_json import Shard as Shard
@@ -28,6 +29,9 @@ from data_prep.records.manifest_json import SkippedImage as SkippedImage
 from data_prep.records.manifest_json import Split as Split
 
 FILE_NAME = "manifest.json"
+
+_MAX_MANIFEST_BYTES = 2**31  # That of ImageNet has less than a million.
+_MAX_NUMPY_HEADER = 4096  # Bytes before the values of an offsets file.
 
 _VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_datasets.
 
@@ -95,9 +99,13 @@ def find(data_dir: str) -> RecordSet | None:
     """Returns the record set in `data_dir` (see `load`), or None without a manifest.
 
     Raises:
-        UserError: If the folder doesn't exist or its manifest can't be read.
+        UserError: If the folder doesn't exist or can't be read, nor its manifest.
     """
-    folder = pathlib.Path(os.path.abspath(data_dir))
+    with naming_failures(f"reading the record set in {data_dir}"):
+        return _find(pathlib.Path(os.path.abspath(data_dir)))
+
+
+def _find(folder: pathlib.Path) -> RecordSet | None:
     if not folder.is_dir():
         raise UserError(
             f"data_dir must be a folder of record files; {folder} is not a folder"
@@ -226,13 +234,13 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     The records are in the order of the shards and, within a shard, in file order.
 
     Raises:
-        UserError: If the offsets file can't be read or its SHA-256 differs from the
-            manifest's.
+        UserError: If the offsets file can't be read, its SHA-256 differs from the
+            manifest's, or a shard can't have records at these offsets.
     """
     path = record_set.index_dir / split.offsets_path
     remedy = _remedy(record_set, split)
     try:
-        data = path.read_bytes()
+        data = regular_file.read_bytes(path, 8 * split.num_examples + _MAX_NUMPY_HEADER)
     except OSError as error:
         raise UserError(
             f"the offsets file {path} can't be read ({error.strerror}). {remedy}"
@@ -247,6 +255,11 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
             f"the offsets file {path} must contain {split.num_examples} values of type"
             f" int64; it contains {offsets.dtype} of shape {offsets.shape}. {remedy}"
         )
+    if path_of_wrong := _shard_with_other_offsets(split, offsets):
+        raise UserError(
+            f"the offsets file {path} contradicts {FILE_NAME}: the offsets of"
+            f" {path_of_wrong} must rise from 0 and be less than its size. {remedy}"
+        )
     return offsets
 
 
@@ -254,6 +267,21 @@ def shard_of_example(split: Split) -> npt.NDArray[np.int32]:
     """Returns the index of each example's shard, `[num_examples]`, int32."""
     indices = np.arange(len(split.shards), dtype=np.int32)
     return np.repeat(indices, [shard.num_records for shard in split.shards])
+
+
+def _shard_with_other_offsets(
+    split: Split, offsets: npt.NDArray[np.int64]
+) -> str | None:
+    """Returns the path of the first shard that can't have its offsets, or None."""
+    ends = np.cumsum([shard.num_records for shard in split.shards])
+    begins = np.concatenate([[0], ends[:-1]])
+    rises = np.ones(len(offsets), bool)
+    rises[1:] = offsets[1:] > offsets[:-1]
+    rises[begins] = offsets[begins] == 0
+    sizes = np.array([shard.num_bytes for shard in split.shards], np.int64)
+    is_good = np.logical_and.reduceat(rises, begins) & (offsets[ends - 1] < sizes)
+    wrong = np.flatnonzero(~is_good)
+    return split.shards[wrong[0]].path if len(wrong) else None
 
 
 def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
@@ -267,7 +295,7 @@ def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
 def _load_from(folder: pathlib.Path) -> Manifest | None:
     path = folder / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_file.read_bytes(path, _MAX_MANIFEST_BYTES).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -276,10 +304,13 @@ def _load_from(folder: pathlib.Path) -> Manifest | None:
 
 
 def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
+    path = records_dir / shard.path
     try:
-        num_bytes = os.stat(records_dir / shard.path).st_size
+        num_bytes = os.stat(path).st_size
     except OSError as error:
         return f"{shard.path} can't be read ({error.strerror})"
+    if not os.access(path, os.R_OK):
+        return f"{shard.path} can't be read ({os.strerror(errno.EACCES)})"
     if num_bytes != shard.num_bytes:
         return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
     return None
@@ -290,6 +321,7 @@ def _check_replaceable(path: pathlib.Path) -> None:
     if not os.path.lexists(path):
         return
     try:
+        regular_file.open_regular(path).close()
         found = np.load(path, mmap_mode="r")
         is_replaceable = found.ndim == 1 and found.dtype == np.int64
     except (OSError, ValueError, EOFError, AttributeError):  # Of an archive: no ndim.
@@ -302,8 +334,10 @@ def _check_replaceable(path: pathlib.Path) -> None:
 
 
 def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
+    path = index_dir / split.offsets_path
     try:
-        offsets = np.load(index_dir / split.offsets_path, mmap_mode="r")
+        regular_file.open_regular(path).close()
+        offsets = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         return f"{split.offsets_path} can't be read ({error})"
     if offsets.shape != (split.num_examples,):

@@ -12,12 +12,13 @@ import pathlib
 from collections.abc import Iterable
 
 from data_prep.errors import UserError
-from data_prep.records import schema
+from data_prep.records import regular_file, schema
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")  # In any case.
 LABELS_FILE = "synset_labels.txt"
+_MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
 TRAIN_FOLDER = "train"
 VALIDATION_FOLDERS = ("validation", "val", "test")  # Accepted names; one must exist.
 
@@ -250,13 +251,14 @@ def _read_labels(
     folder: pathlib.Path, num_images: int, labels_file: pathlib.Path
 ) -> list[str]:
     try:
-        text = labels_file.read_text(encoding="utf-8")
+        class_names = regular_file.read_lines(labels_file, _MAX_LABELS_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"{folder} has no class folders, so {labels_file} must contain the class of"
             f" each image, one per line; reading it failed: {error}"
         ) from error
-    class_names = [line.strip() for line in text.rstrip().splitlines()]
+    while class_names and not class_names[-1]:
+        class_names.pop()
     if len(class_names) != num_images:
         raise UserError(
             f"{labels_file} must have one line for each of the {num_images} images"

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from data_prep.errors import UserError
@@ -59,6 +61,21 @@ def test_flat_validation_images_take_their_classes_from_the_labels_file(tmp_path
     assert names(validation) == [("a", "v2.JPEG"), ("b", "v1.JPEG"), ("b", "v3.JPEG")]
     assert validation.class_indices.tolist() == [0, 1, 1]
     assert validation[0].path == str(tmp_path / "validation" / "v2.JPEG")
+
+
+def test_the_labels_file_may_be_as_windows_writes_it(tmp_path):
+    touch(tmp_path, "val/1.jpg", "val/2.jpg", "val/3.jpg")
+    labels = "\ufeffcat \r\ndog\x85house\r\ncat\r\n\r\n"
+    (tmp_path / "synset_labels.txt").write_bytes(labels.encode())
+    listing = folders.list_images(tmp_path)
+    assert listing.class_names == ("cat", "dog\x85house")
+
+
+def test_a_pipe_in_place_of_the_labels_file_is_refused(tmp_path):
+    touch(tmp_path, "val/1.jpg")
+    os.mkfifo(tmp_path / "synset_labels.txt")
+    with pytest.raises(UserError, match="not a regular file"):
+        folders.list_images(tmp_path)
 
 
 def test_imagenets_validation_images_are_told_by_their_numbers(tmp_path):
