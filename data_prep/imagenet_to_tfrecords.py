@@ -131,7 +131,8 @@ def _convert() -> None:
         for warning in raw.warnings:
             _log(f"warning: {warning}")
         plan = make_plan(root, raw, _options())
-        output_folder.check_space(plan)
+        if warning := output_folder.check_space(plan):
+            _log(f"warning: {warning}")
         with output_folder.locked(root):
             output_folder.check_not_finished(root)  # By another process meanwhile.
             output_folder.begin(plan)
@@ -218,6 +219,11 @@ def _write(plan: Plan) -> str:
         convert.write_shards(plan, finished, num_processes, progress.add)
     seconds = time.perf_counter() - start_time
     written = convert.finish(plan)
+    for split_name, class_name in convert.emptied_classes(plan, written):
+        _log(
+            f"warning: all {split_name} images of class {class_name!r} were skipped, so"
+            " the class has no examples there"
+        )
     rate = (plan.num_images - num_kept) / seconds
     return "\n".join(
         (

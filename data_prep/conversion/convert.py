@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -112,6 +112,17 @@ def finish(plan: Plan) -> manifest.Manifest:
     manifest.write(complete, plan.root)
     shutil.rmtree(plan.root / schema.CONVERSION_FOLDER, ignore_errors=True)
     return complete
+
+
+def emptied_classes(
+    plan: Plan, written: manifest.Manifest
+) -> Iterator[tuple[str, str]]:
+    """Yields split and name of each class of which all images were skipped."""
+    for split in plan.splits:
+        label_counts = written.splits[split.name].label_counts
+        for index in np.unique(split.images.class_indices).tolist():
+            if label_counts[index] == 0:
+                yield split.name, plan.raw.class_names[index]
 
 
 def _finish_split(

@@ -68,16 +68,22 @@ def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
             )
 
 
-def check_space(plan: Plan) -> None:
+def check_space(plan: Plan) -> str | None:
     """Checks that the disk has enough free space for the record set.
 
+    Returns:
+        A warning if the set may not fit: images that aren't JPEG files are re-encoded,
+        and can become much smaller. None if it fits.
+
     Raises:
-        UserError: If it hasn't.
+        UserError: If the JPEG files alone don't fit, whose size stays the same.
     """
-    needed = sum(
-        split.images.num_bytes_estimate() + len(split.images) * _RECORD_OVERHEAD_BYTES
-        for split in plan.splits
+    others = sum(
+        len(split.images) * _RECORD_OVERHEAD_BYTES for split in plan.splits
     ) - shards.num_bytes_kept(plan.root, plan.paths)
+    lists = [split.images for split in plan.splits]
+    needed = others + sum(images.num_jpeg_bytes_estimate() for images in lists)
+    perhaps = others + sum(images.num_bytes_estimate() for images in lists)
     folder = plan.root
     while not folder.exists():
         folder = folder.parent
@@ -88,6 +94,14 @@ def check_space(plan: Plan) -> None:
             f" has only {in_units(free)} free ({in_units(needed - free)} too little);"
             " free some space or choose another --local_scratch_dir"
         )
+    if perhaps > free:
+        return (
+            f"the images have about {in_units(perhaps)}, and the disk of {plan.root}"
+            f" has {in_units(free)} free. As records, images that aren't JPEG files"
+            " get another size; if the disk is full, free some space and rerun the same"
+            " command to resume"
+        )
+    return None
 
 
 @contextlib.contextmanager

@@ -234,13 +234,29 @@ def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path):
     plan = make_plan(raw, tmp_path / "deep" / "set")
     output_folder.check_space(plan)
     free = shutil.disk_usage(tmp_path).free
-    with open(raw / "train" / "n0" / "0.JPEG", "wb") as file:
+    with open(raw / "train" / "n0" / "0.JPEG", "r+b") as file:
         file.truncate(2 * free)  # Of holes: it takes no room itself.
     with pytest.raises(
         errors.UserError, match=r"need about [\d.]+ .B in .* has only [\d.]"
     ):
         output_folder.check_space(make_plan(raw, tmp_path / "deep" / "set"))
     assert not (tmp_path / "deep").exists()
+
+
+def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch):
+    for path in raw.rglob("*.JPEG"):
+        pixels = np.zeros((200, 200, 3), np.uint8)
+        Image.fromarray(pixels).save(path, "BMP")
+    Usage = type(shutil.disk_usage(tmp_path))
+    room = Usage(10**6, 0, 10**5)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    plan = make_plan(raw, tmp_path / "set")
+    warning = output_folder.check_space(plan)
+    assert warning is not None
+    assert warning.startswith("the images have about 1.2 MB, and the disk of ")
+    convert_all(plan)
+    written = [path.stat().st_size for path in plan.root.rglob("*") if path.is_file()]
+    assert sum(written) < room.free
 
 
 def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):

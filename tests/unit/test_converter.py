@@ -110,6 +110,15 @@ def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_pat
     assert content(one) == content(two)
 
 
+def test_a_class_of_which_all_images_are_left_out_is_said(raw, tmp_path):
+    for path in (raw / "train" / "n02").glob("*.JPEG"):
+        path.write_bytes(b"bad")
+    done = convert_here(raw, tmp_path / "records", "--on_bad_image=skip")
+    assert done.returncode == 0
+    assert "warning: all train images of class 'n02' were skipped" in done.stderr
+    assert done.stderr.count("were skipped") == 1
+
+
 def test_a_shard_without_an_image_left_is_refused(raw, bad, tmp_path):
     more = ("--on_bad_image=skip", "--train_shards=18", "--num_processes=1")
     done = convert_here(raw, tmp_path / "records", *more)
@@ -144,7 +153,7 @@ def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
 
 
 def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_path):
-    with open(raw / "train" / "n01" / "n01_1.JPEG", "wb") as file:
+    with open(raw / "train" / "n01" / "n01_1.JPEG", "r+b") as file:
         file.truncate(2 * shutil.disk_usage(tmp_path).free)  # Takes no room itself.
     assert_refused(
         convert_here(raw, tmp_path / "records"), "too little); free some space"
