@@ -250,7 +250,12 @@ def _describe(written: manifest.Manifest) -> list[str]:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
         lines.append(f"re-encoded as RGB JPEG: {sum(kinds.values()):,} ({listed})")
     if num_ignored := written.source["num_ignored_files"]:
-        lines.append(f"ignored files (not images): {num_ignored:,}")
+        kinds = written.source["ignored_files"]
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+        lines.append(
+            f"ignored files (not images): {num_ignored:,}"
+            + (f" ({listed})" if listed else "")
+        )
     if num_skipped := sum(len(split.skipped_images) for split in splits):
         lines.append(
             f"skipped images (can't be decoded): {num_skipped:,}, listed in"

@@ -106,6 +106,7 @@ def finish(plan: Plan) -> manifest.Manifest:
             "on_bad_image": "skip" if plan.options.skip_bad_images else "fail",
             "converted_images": dict(sorted(converted_counts.items())),
             "num_ignored_files": plan.raw.num_ignored_files,
+            "ignored_files": plan.raw.ignored_kinds,
             **encoder(),
         },
     )

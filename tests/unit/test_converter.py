@@ -161,6 +161,13 @@ def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_
     assert not (tmp_path / "records").exists()
 
 
+def test_ignored_files_are_told_by_their_extensions(raw, tmp_path):
+    for name in ("a.tif", "b.TIF"):
+        write(raw / "train" / "n01" / name, b"")
+    done = convert_here(raw, tmp_path / "records")
+    assert "ignored files (not images): 3 (2 .tif, 1 .txt)\n" in done.stdout
+
+
 def test_warnings_of_the_source_are_said(raw, tmp_path):
     done = convert_here(raw, tmp_path / "records")
     warnings = [
