@@ -3,11 +3,13 @@
 import contextlib
 import os
 import pathlib
+import re
 import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
 _PARTIAL_SUFFIX = ".partial"
+_LEFTOVER_NAME = re.compile(rf"\..+\.[0-9a-f]{{8}}{re.escape(_PARTIAL_SUFFIX)}")
 
 
 @contextlib.contextmanager
@@ -34,8 +36,11 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, final)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(final)  # A write that fails doesn't name its file.
         raise
     sync_folder(final.parent)
 
@@ -53,8 +58,14 @@ def remove_leftovers(folder: str | os.PathLike[str], name: str = "*") -> None:
         folder: Folder of the files that were being written.
         name: Final name of the file, or a glob pattern of names.
     """
-    for leftover in pathlib.Path(folder).glob(f".{name}.*{_PARTIAL_SUFFIX}"):
-        leftover.unlink(missing_ok=True)
+    for path in pathlib.Path(folder).glob(f".{name}.*{_PARTIAL_SUFFIX}"):
+        if is_leftover(path):
+            path.unlink(missing_ok=True)
+
+
+def is_leftover(path: pathlib.Path) -> bool:
+    """Returns whether a file has the name of a temporary file of `atomic_file`."""
+    return _LEFTOVER_NAME.fullmatch(path.name) is not None
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

@@ -1,7 +1,9 @@
 """The error of a user's mistake, and the exit of a one-process program with it."""
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
@@ -13,6 +15,24 @@ class UserError(ValueError):
 
     The sentence says what was expected, what was found and what to do.
     """
+
+
+@contextlib.contextmanager
+def naming_failures(action: str) -> Iterator[None]:
+    """Raises a UserError for a failure of the system in the block.
+
+    Args:
+        action: What the block does, such as "reading the record set in /data".
+
+    Raises:
+        UserError: If a file can't be read or written, or there isn't enough memory.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{action} failed: {error}") from error
+    except MemoryError as error:
+        raise UserError(f"{action} failed for lack of memory") from error
 
 
 def run(main: Callable[[], None]) -> None:
@@ -27,6 +47,9 @@ def run(main: Callable[[], None]) -> None:
 
 def parse_flags(argv: Sequence[str]) -> None:
     """Parses the absl flags in `argv`; `--help` prints them and exits with code 0.
+
+    A value that begins with "~" is a path in the user's home: shells leave it as it is
+    in `--name=~/path`.
 
     Raises:
         UserError: If a flag is unknown, a value has the wrong type, or an argument is
@@ -43,6 +66,10 @@ def parse_flags(argv: Sequence[str]) -> None:
     except flags.Error as error:
         sentence = str(error).strip().rstrip(".")
         raise UserError(f"{sentence}. --help lists the flags.") from error
+    for name in flags.FLAGS:
+        value = flags.FLAGS[name].value
+        if isinstance(value, str) and value.startswith("~"):
+            flags.FLAGS[name].value = os.path.expanduser(value)  # As a shell does.
     if len(rest) > 1:
         raise UserError(
             f"expected only flags of the form --name=value; got {rest[1]!r}."

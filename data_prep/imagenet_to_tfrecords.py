@@ -82,6 +82,11 @@ flags.DEFINE_bool(
 )
 
 SMALL_SET = 100_000  # Images; the hint for smaller sets names a small-batch recipe.
+_DIGITS = tuple("0123456789")
+_CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"),
+    *("ship", "truck"),
+)
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
 
@@ -117,16 +122,17 @@ def run() -> None:
 def _convert() -> None:
     _check_source_flags()
     root = _records_folder()
-    output_folder.check_not_finished(root)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     try:
+        output_folder.check_not_finished(root)
         if FLAGS.raw_data_dir:
             output_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
         raw = _open_source()
         for warning in raw.warnings:
             _log(f"warning: {warning}")
         plan = make_plan(root, raw, _options())
-        output_folder.check_space(plan)
+        if warning := output_folder.check_space(plan):
+            _log(f"warning: {warning}")
         with output_folder.locked(root):
             output_folder.check_not_finished(root)  # By another process meanwhile.
             output_folder.begin(plan)
@@ -139,6 +145,11 @@ def _convert() -> None:
         raise errors.UserError(
             f"converting {source} to {root} failed: {error}. Fix this and rerun the"
             " same command to resume."
+        ) from error
+    except MemoryError as error:
+        raise errors.UserError(
+            f"the conversion needs more memory than there is with {_num_processes()}"
+            " worker processes; rerun the same command with a smaller --num_processes"
         ) from error
     print(summary)
 
@@ -191,17 +202,28 @@ def _write(plan: Plan) -> str:
     """Writes all unfinished shards and the manifest; returns a summary to print."""
     num_processes = min(_num_processes(), len(plan.paths))
     with Progress(plan.num_images, "images") as progress:
+        num_reported = len(convert.reported_shards(plan))
         finished = convert.find_finished(plan, num_processes, progress.add)
         if finished:
             _log(
                 f"resuming: {len(finished):,} of {len(plan.paths):,} shards are"
                 " already finished"
             )
+        if num_changed := num_reported - len(finished):
+            _log(
+                f"warning: {num_changed:,} shards of the earlier run are written again:"
+                " they, or the images in them, have changed since"
+            )
         num_kept = progress.num_done
         start_time = time.perf_counter()
         convert.write_shards(plan, finished, num_processes, progress.add)
     seconds = time.perf_counter() - start_time
     written = convert.finish(plan)
+    for split_name, class_name in convert.emptied_classes(plan, written):
+        _log(
+            f"warning: all {split_name} images of class {class_name!r} were skipped, so"
+            " the class has no examples there"
+        )
     rate = (plan.num_images - num_kept) / seconds
     return "\n".join(
         (
@@ -228,7 +250,12 @@ def _describe(written: manifest.Manifest) -> list[str]:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
         lines.append(f"re-encoded as RGB JPEG: {sum(kinds.values()):,} ({listed})")
     if num_ignored := written.source["num_ignored_files"]:
-        lines.append(f"ignored files (not images): {num_ignored:,}")
+        kinds = written.source["ignored_files"]
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+        lines.append(
+            f"ignored files (not images): {num_ignored:,}"
+            + (f" ({listed})" if listed else "")
+        )
     if num_skipped := sum(len(split.skipped_images) for split in splits):
         lines.append(
             f"skipped images (can't be decoded): {num_skipped:,}, listed in"
@@ -237,12 +264,21 @@ def _describe(written: manifest.Manifest) -> list[str]:
     return lines
 
 
+def _recipe(written: manifest.Manifest) -> str | None:
+    """Returns the recipe to advise; None for the default, which is for ImageNet."""
+    if written.class_names == _DIGITS:
+        return "digits"
+    if written.class_names == _CIFAR10:
+        return "cifar10"
+    num_images = sum(split.num_examples for split in written.splits.values())
+    return "imagenette" if num_images < SMALL_SET else None
+
+
 def _next_program(written: manifest.Manifest) -> str:
     if schema.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
-    num_images = sum(split.num_examples for split in written.splits.values())
-    recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""
-    return f"resnet/resnet_main.py{recipe}"
+    recipe = _recipe(written)
+    return f"resnet/resnet_main.py{f' --recipe={recipe}' if recipe else ''}"
 
 
 def _verify() -> int:
@@ -253,7 +289,7 @@ def _verify() -> int:
             f" source {FLAGS.raw_data_dir or FLAGS.tfds_name!r}. Remove that flag."
         )
     folder = str(_records_folder())
-    try:
+    with errors.naming_failures(f"verifying {folder}"):
         indexing.make_if_missing(folder, _log)
         record_set = manifest.find(folder)
         if record_set is None:
@@ -263,8 +299,6 @@ def _verify() -> int:
                 " conversion to finish it."
             )
         return _verify_set(record_set)
-    except OSError as error:
-        raise errors.UserError(f"verifying {folder} failed: {error}") from error
 
 
 def _log(sentence: str) -> None:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -11,6 +11,15 @@ from data_prep.conversion import shard_reports, shards
 from data_prep.conversion.plan import Plan, SplitPlan, encoder, shard_jobs
 from data_prep.errors import UserError
 from data_prep.records import class_mixing, manifest, schema
+
+
+def reported_shards(plan: Plan) -> set[str]:
+    """Returns the paths of the shards that earlier runs reported as finished."""
+    return {
+        path
+        for path in plan.paths
+        if shard_reports.report_path(plan.root, path).exists()
+    }
 
 
 def find_finished(
@@ -24,14 +33,7 @@ def find_finished(
         report_images: Function that is called with the number of images of each
             finished shard.
     """
-    checks = [
-        shards.ShardCheck(
-            str(plan.root), path, len(records), plan.options.skip_bad_images
-        )
-        for split in plan.splits
-        for path, records in zip(split.paths, split.record_ranges, strict=True)
-        if shard_reports.report_path(plan.root, path).exists()
-    ]
+    reported = reported_shards(plan)
     finished: set[str] = set()
 
     def keep(report: shard_reports.ShardReport | None) -> None:
@@ -39,9 +41,13 @@ def find_finished(
             finished.add(report.path)
             report_images(report.num_images)
 
-    if checks:
-        num_processes = min(num_processes, len(checks))
-        worker_processes.run(shards.check_shard, checks, num_processes, keep)
+    if reported:
+        worker_processes.run(
+            shards.check_shard,
+            shard_jobs(plan, left_out=set(plan.paths) - reported),
+            min(num_processes, len(reported)),
+            keep,
+        )
     return finished
 
 
@@ -100,12 +106,24 @@ def finish(plan: Plan) -> manifest.Manifest:
             "on_bad_image": "skip" if plan.options.skip_bad_images else "fail",
             "converted_images": dict(sorted(converted_counts.items())),
             "num_ignored_files": plan.raw.num_ignored_files,
+            "ignored_files": plan.raw.ignored_kinds,
             **encoder(),
         },
     )
     manifest.write(complete, plan.root)
     shutil.rmtree(plan.root / schema.CONVERSION_FOLDER, ignore_errors=True)
     return complete
+
+
+def emptied_classes(
+    plan: Plan, written: manifest.Manifest
+) -> Iterator[tuple[str, str]]:
+    """Yields split and name of each class of which all images were skipped."""
+    for split in plan.splits:
+        label_counts = written.splits[split.name].label_counts
+        for index in np.unique(split.images.class_indices).tolist():
+            if label_counts[index] == 0:
+                yield split.name, plan.raw.class_names[index]
 
 
 def _finish_split(

@@ -17,6 +17,7 @@ JPEG_QUALITY = 95
 JPEG_SUBSAMPLING = 0  # 4:4:4, as drawings in PNG and GIF have sharp color edges.
 # TensorFlow decodes fewer than 2^29 bytes (jpeg_mem.cc); Pillow's limit is the same.
 MAX_PIXELS = (2**29 - 1) // 3
+MAX_SIDE = 65_500  # Of libjpeg (JPEG_MAX_DIMENSION).
 # 4,125 photographs of ImageNet have at least 0.029: less is truncated or a drawing.
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
@@ -86,7 +87,7 @@ def to_jpeg(
         UserError: If the image can't be decoded, has too many pixels, or is truncated.
     """
     if not data:
-        raise UserError(f"{name} is an empty file; replace or remove it")
+        raise UserError(f"{name} is an empty file. Replace or remove it.")
     try:
         header = None
         is_good = False
@@ -105,7 +106,15 @@ def to_jpeg(
                 )
                 if is_good and transpose is None:
                     return EncodedImage(data, image.height, image.width, None)
+                if max(image.size) > MAX_SIDE:
+                    raise UserError(
+                        f"{name} must have at most {MAX_SIDE:,} pixels per side to be"
+                        f" stored as JPEG; it has {image.width:,} x {image.height:,}."
+                        " Shrink or remove it."
+                    )
                 return _encode(image, header, data, transpose)
+    except UserError:
+        raise
     except Exception as error:  # Pillow's decoders raise errors of any type.
         raise UserError(
             f"{name} can't be decoded as an image ({', '.join(_FORMATS)}):"
@@ -122,6 +131,7 @@ def _looks_good(header: JpegHeader, data: bytes) -> bool:
         and header.sampling in _USUAL_SAMPLING
         and header.is_sound
         and 0 < num_pixels <= MAX_PIXELS
+        and max(header.height, header.width) <= MAX_SIDE
         and data.endswith(jpeg_header.END)
         and len(data) - header.scan_start >= SUSPICIOUS_BYTES_PER_PIXEL * num_pixels
     )

@@ -1,7 +1,8 @@
 """The output folder of a conversion: its lock, its allowed content, its state.
 
 RECORDS/.conversion contains the metadata of the plan (`plan.json`) and a report of each
-finished shard. A later run with the same metadata resumes the conversion.
+finished shard. A later run with the same metadata resumes the conversion. Without a
+plan, no record file in the folder belongs to a conversion, whatever its name.
 """
 
 import contextlib
@@ -17,10 +18,17 @@ from data_prep import atomic_files
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan
 from data_prep.errors import UserError
-from data_prep.records import manifest, schema
-from data_prep.sources import folders
+from data_prep.records import layouts, manifest, schema
+from data_prep.sources import archives, folders
 
 _PLAN_FILE = "plan.json"
+# Of source images, and of a set that tensorflow_datasets has prepared. Records beside
+# them would make either set ambiguous.
+_FOREIGN_FILES = (
+    archives.TRAIN_ARCHIVE,
+    archives.VALIDATION_ARCHIVE,
+    layouts.INFO_FILE,
+)
 # Per record: other features, checksums, offset, entry in the shard report.
 _RECORD_OVERHEAD_BYTES = 320
 
@@ -36,16 +44,22 @@ def check_not_finished(root: pathlib.Path) -> None:
         shutil.rmtree(root / schema.CONVERSION_FOLDER, ignore_errors=True)
         raise UserError(
             f"{root} already contains a finished record set ({manifest.FILE_NAME});"
-            " delete it or choose another --local_scratch_dir"
+            " delete that folder or choose another --local_scratch_dir"
         )
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
-    """Checks that the output folder isn't inside the folders of source images.
+    """Checks that the output folder is apart from the source of the images.
 
     Raises:
-        UserError: If it is; the records would be listed as a class.
+        UserError: If it is; the records would be listed as images or classes.
     """
+    if root.resolve() == raw_data_dir.resolve():
+        raise UserError(
+            "the output folder must be another one than the source; both"
+            f" --local_scratch_dir and --raw_data_dir are {root}. Choose another"
+            f" output folder, such as {root / 'records'}."
+        )
     for folder in folders.find(raw_data_dir):
         if root.resolve().is_relative_to(folder.resolve()):
             raise UserError(
@@ -54,16 +68,22 @@ def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
             )
 
 
-def check_space(plan: Plan) -> None:
+def check_space(plan: Plan) -> str | None:
     """Checks that the disk has enough free space for the record set.
 
+    Returns:
+        A warning if the set may not fit: images that aren't JPEG files are re-encoded,
+        and can become much smaller. None if it fits.
+
     Raises:
-        UserError: If it hasn't.
+        UserError: If the JPEG files alone don't fit, whose size stays the same.
     """
-    needed = sum(
-        split.images.num_bytes_estimate() + len(split.images) * _RECORD_OVERHEAD_BYTES
-        for split in plan.splits
+    others = sum(
+        len(split.images) * _RECORD_OVERHEAD_BYTES for split in plan.splits
     ) - shards.num_bytes_kept(plan.root, plan.paths)
+    lists = [split.images for split in plan.splits]
+    needed = others + sum(images.num_jpeg_bytes_estimate() for images in lists)
+    perhaps = others + sum(images.num_bytes_estimate() for images in lists)
     folder = plan.root
     while not folder.exists():
         folder = folder.parent
@@ -74,6 +94,14 @@ def check_space(plan: Plan) -> None:
             f" has only {in_units(free)} free ({in_units(needed - free)} too little);"
             " free some space or choose another --local_scratch_dir"
         )
+    if perhaps > free:
+        return (
+            f"the images have about {in_units(perhaps)}, and the disk of {plan.root}"
+            f" has {in_units(free)} free. As records, images that aren't JPEG files"
+            " get another size; if the disk is full, free some space and rerun the same"
+            " command to resume"
+        )
+    return None
 
 
 @contextlib.contextmanager
@@ -114,14 +142,12 @@ def begin(plan: Plan) -> None:
     earlier_metadata = _read_metadata(folder / _PLAN_FILE)
     if earlier_metadata is not None:
         _check_same(metadata, earlier_metadata, plan.root)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)  # The state of an unknown plan.
+    _check_no_other_files(plan, is_resumed=earlier_metadata is not None)
     remove_leftovers(plan)
-    _check_no_other_files(plan)
     for split in plan.splits:
         (plan.root / split.name).mkdir(exist_ok=True)
     if earlier_metadata is None:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         data = json.dumps(metadata, indent=1) + "\n"
         atomic_files.atomic_write_bytes(folder / _PLAN_FILE, data.encode())
 
@@ -139,7 +165,7 @@ def _read_metadata(path: pathlib.Path) -> dict[str, Any] | None:
         metadata = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict):
         raise UserError(
@@ -169,17 +195,42 @@ def _shown(metadata: dict[str, Any], name: str) -> str:
     return f"{metadata[name]!r:.80}" if name in metadata else "missing"
 
 
-def _check_no_other_files(plan: Plan) -> None:
+def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
+    """Checks that the folder contains no records or state of anything else.
+
+    Args:
+        plan: Plan of the conversion.
+        is_resumed: Whether an earlier run of the same plan began to write here. If not,
+            files with the names that the plan gives are those of another program.
+
+    Raises:
+        UserError: If it contains such files.
+    """
     # Programs that read `train-*` would also read shards of another conversion.
-    ours = {plan.root / path for path in plan.paths}
-    for split in plan.splits:
-        folder = plan.root / split.name
-        others = sorted(set(folder.iterdir()) - ours) if folder.exists() else []
-        if others:
-            raise UserError(
-                f"{folder} must contain only files of this conversion; it contains"
-                f" {others[0].name!r}. Empty it or choose another --local_scratch_dir."
-            )
+    ours = {plan.root / path for path in plan.paths} if is_resumed else set()
+    for folder in (plan.root / schema.TRAIN, plan.root / schema.VALIDATION):
+        found = set(folder.iterdir()) if folder.exists() else set()
+        _refuse_other_files(folder, found - ours)
+    state_folder = plan.root / schema.CONVERSION_FOLDER
+    if not is_resumed:
+        found = set(state_folder.iterdir()) if state_folder.exists() else set()
+        _refuse_other_files(state_folder, found)
+    found = {path for path in plan.root.iterdir() if layouts.is_shard_name(path.name)}
+    found |= {path for name in _FOREIGN_FILES if (path := plan.root / name).exists()}
+    if not is_resumed:
+        offsets = {plan.root / manifest.offsets_path(name) for name in layouts.SPLITS}
+        found |= {path for path in offsets if path.exists()}
+    _refuse_other_files(plan.root, found)
+
+
+def _refuse_other_files(folder: pathlib.Path, found: set[pathlib.Path]) -> None:
+    others = sorted(path for path in found if not atomic_files.is_leftover(path))
+    if others:
+        raise UserError(
+            f"{folder} must contain only files of this conversion; it contains"
+            f" {others[0].name!r}, which is not of it. Choose another"
+            " --local_scratch_dir, or move what is not of it away."
+        )
 
 
 def in_units(num_bytes: int) -> str:

@@ -145,16 +145,16 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
     return Plan(root, raw, options, tuple(splits))
 
 
-def shard_jobs(plan: Plan, finished: Collection[str]) -> Iterator[shards.ShardJob]:
-    """Yields a job for each unfinished shard.
+def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJob]:
+    """Yields a job for each shard, except some.
 
     Args:
         plan: Plan of the conversion.
-        finished: Paths of the finished shards.
+        left_out: Paths of the shards without a job, such as those that are finished.
     """
     for split in plan.splits:
         for path, records in zip(split.paths, split.record_ranges, strict=True):
-            if path not in finished:
+            if path not in left_out:
                 indices = split.order[records.start : records.stop]
                 yield shards.ShardJob(
                     root=str(plan.root),

@@ -1,7 +1,8 @@
 """Shard reports: one JSON file per finished shard of an unfinished conversion.
 
 The report is written to RECORDS/.conversion after the shard has its final name. A
-resumed conversion keeps the shards that agree with their reports.
+resumed conversion keeps the shards that agree with their reports, if the images that
+they were made from have not changed.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ class ShardReport:
         converted_counts: Number of re-encoded images by their original kind, such as
             "PNG".
         skipped_images: Images that were skipped.
+        source_digest: `image_list.files_digest` of the images assigned to the shard.
     """
 
     path: str
@@ -39,6 +41,7 @@ class ShardReport:
     class_counts: dict[int, int]
     converted_counts: dict[str, int]
     skipped_images: tuple[manifest.SkippedImage, ...]
+    source_digest: str
 
     @property
     def num_records(self) -> int:
@@ -86,7 +89,7 @@ def read(root: str | os.PathLike[str], shard_path: str) -> ShardReport | None:
                 ),
             }
         )
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -12,14 +12,14 @@ from data_prep import atomic_files
 from data_prep.conversion import image_encoding, shard_reports
 from data_prep.errors import UserError
 from data_prep.records import manifest, schema, tfrecord
-from data_prep.sources.image_list import SourceImage
+from data_prep.sources.image_list import SourceImage, files_digest
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardJob:
-    """One shard to write.
+    """One shard to write, or to check if an earlier run has written it.
 
     Attributes:
         root: Root folder of the record set.
@@ -38,23 +38,6 @@ class ShardJob:
     images: Sequence[SourceImage]
     class_indices: Sequence[int]
     apply_exif_orientation: bool = False
-    skip_bad_images: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardCheck:
-    """One shard to check, which an earlier run may have finished.
-
-    Attributes:
-        root: Root folder of the record set.
-        path: POSIX path of the record file relative to `root`.
-        num_images: Number of images assigned to the shard.
-        skip_bad_images: As in `ShardJob`.
-    """
-
-    root: str
-    path: str
-    num_images: int
     skip_bad_images: bool = False
 
 
@@ -92,6 +75,8 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
     converted_counts: Counter[str] = Counter()
     skipped_images: list[manifest.SkippedImage] = []
     digest = hashlib.sha256()
+    # Taken before reading: an image that is replaced meanwhile has another digest.
+    source_digest = files_digest(job.images)
     with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
         for source, class_index in zip(job.images, job.class_indices, strict=True):
             data = source.read()
@@ -135,23 +120,30 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
         class_counts=dict(class_counts),
         converted_counts=dict(converted_counts),
         skipped_images=tuple(skipped_images),
+        source_digest=source_digest,
     )
     shard_reports.write(job.root, report)
     return report
 
 
-def check_shard(check: ShardCheck) -> shard_reports.ShardReport | None:
+def check_shard(job: ShardJob) -> shard_reports.ShardReport | None:
     """Returns the report of a finished shard; None if the shard must be written again.
 
-    A shard is finished if its report exists and matches the file's size and SHA-256,
-    and if it contains all images or `skip_bad_images` is set.
+    A shard is finished if its report exists and matches the file's size and SHA-256, if
+    the files of its images have not changed since, and if it contains all images or
+    `skip_bad_images` is set.
     """
-    report = shard_reports.read(check.root, check.path)
-    if report is None or report.num_images != check.num_images:
+    report = shard_reports.read(job.root, job.path)
+    if report is None or report.num_images != len(job.images):
         return None
-    if report.skipped_images and not check.skip_bad_images:
+    if report.skipped_images and not job.skip_bad_images:
         return None  # Writing the shard again reports the bad image.
-    if not shard_reports.matches_shard(check.root, report):
+    try:
+        if report.source_digest != files_digest(job.images):
+            return None
+    except OSError:
+        return None  # Writing the shard again reports the missing image.
+    if not shard_reports.matches_shard(job.root, report):
         return None
     return report
 

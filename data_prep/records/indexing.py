@@ -3,18 +3,22 @@
 import errno
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from data_prep.errors import UserError
+from data_prep.errors import UserError, naming_failures
 from data_prep.records import class_mixing, layouts, manifest, scan, schema
 from data_prep.records.index_location import cache_folder as cache_folder
 from data_prep.records.layouts import Layout
 from data_prep.records.scan import ScannedFile
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MOST_CLASSES = 1_000_000  # A larger label can't be a class index.
+# Sets with a few classes of a larger one have fewer empty classes than that.
+_MOST_EMPTY_CLASSES = 100_000
+_MOST_CLASSES_PER_EXAMPLE = 10
 
 
 def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) -> None:
@@ -33,6 +37,11 @@ def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) 
         UserError: If the folder doesn't exist, the set is incomplete, or its records
             can't be used.
     """
+    with naming_failures(f"reading the records in {data_dir}"):
+        _make_if_missing(data_dir, report or _ignore)
+
+
+def _make_if_missing(data_dir: str, report: Callable[[str], None]) -> None:
     if manifest.find(data_dir) is not None:
         return
     layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
@@ -43,11 +52,15 @@ def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) 
             f"the conversion to {layout.root} is incomplete; rerun"
             " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
         )
-    if report is None:
-        report = _ignore
     num_files = sum(map(len, layout.paths.values()))
     report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
-    index_dir = _save_where_allowed(layout, _scan(layout))
+    scanned = _scan(layout)
+    if manifest.find(data_dir) is not None:
+        report("another process has indexed them meanwhile")
+        return
+    for warning in _doubts(layout, scanned):
+        report(f"warning: {warning}")
+    index_dir = _save_where_allowed(layout, scanned)
     report(f"wrote the index to {index_dir}")
 
 
@@ -59,7 +72,12 @@ def _find_layout(folder: pathlib.Path) -> Layout | None:
     own = layouts.find(folder)
     if folder.name in layouts.SPLITS and (own is None or len(own.paths) == 1):
         whole = layouts.find(folder.parent)
-        if whole is not None and folder.name in whole.paths:
+        # A finished set above that lacks this split stays as it is.
+        if (
+            whole is not None
+            and folder.name in whole.paths
+            and manifest.find(str(whole.root)) is None
+        ):
             return whole
     if own is not None:
         return own
@@ -78,21 +96,86 @@ def _scan(layout: Layout) -> dict[str, list[ScannedFile]]:
         for split, paths in layout.paths.items()
     }
     for split, files in scanned.items():
-        expected = layout.num_records.get(split, [len(file.offsets) for file in files])
-        for path, file, num_records in zip(
-            layout.paths[split], files, expected, strict=True
-        ):
-            if len(file.offsets) != num_records:
-                raise UserError(
-                    f"{layout.root / path} must contain {num_records:,} records"
-                    f" according to dataset_info.json; it contains"
-                    f" {len(file.offsets):,}. Prepare the data set again."
-                )
-        if not any(len(file.offsets) for file in files):
+        counts = [len(file.offsets) for file in files]
+        expected = layout.num_records.get(split)
+        if not any(counts):
             raise UserError(
                 f"split {split} of the record set in {layout.root} has no records"
             )
+        for path, count, stated in zip(
+            layout.paths[split], counts, expected or counts, strict=True
+        ):
+            if count != stated:
+                raise UserError(
+                    f"{layout.root / path} must contain {stated:,} records"
+                    f" according to dataset_info.json; it contains"
+                    f" {count:,}. Prepare the data set again."
+                )
+            if count == 0 and not expected and not _are_equal_chunks(counts):
+                raise UserError(
+                    f"{layout.root / path} must contain records like the other files of"
+                    f" split {split}; it is empty. Copy the record set again."
+                )
     return scanned
+
+
+def _are_equal_chunks(counts: Sequence[int]) -> bool:
+    """Returns whether files have the numbers of records that the TPU scripts give them.
+
+    All have the same number, except that the last ones have the rest or nothing.
+    """
+    total = sum(counts)
+    chunk = -(-total // len(counts))
+    begins = range(0, chunk * len(counts), chunk)
+    return all(
+        count == min(chunk, max(0, total - begin))
+        for count, begin in zip(counts, begins, strict=True)
+    )
+
+
+def _doubts(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator[str]:
+    """Yields what looks wrong in a set whose records can all be read."""
+    for split, files in scanned.items():
+        if split in layout.num_records:
+            continue  # dataset_info.json states what is there.
+        counts = [len(file.offsets) for file in files]
+        if num_empty := counts.count(0):
+            yield (
+                f"{num_empty:,} of the {len(files):,} files of split {split} are empty,"
+                " as the last ones are if there are fewer records than files; they are"
+                " left out"
+            )
+        median = statistics.median(counts)
+        small = [index for index, count in enumerate(counts) if 2 * count < median]
+        if small and not _are_equal_chunks(counts):
+            yield (
+                f"{len(small):,} of the {len(files):,} files of split {split} have less"
+                f" than half as many records as most; the first one,"
+                f" {layout.root / layout.paths[split][small[0]]}, has"
+                f" {counts[small[0]]:,}, the median is {median:,.0f}. If they were cut,"
+                " copy them again and delete the index."
+            )
+    if layout.class_names is None:
+        labels = np.unique(
+            np.concatenate([file.labels for _, file in _all_files(layout, scanned)])
+        )
+        num_classes = int(labels[-1]) + (labels[0] == 0)
+        if 2 * len(labels) < num_classes:
+            yield (
+                f"{num_classes - len(labels):,} of the {num_classes:,} classes have no"
+                f" example; {_place_of(int(labels[-1]), layout, scanned)} has the"
+                f" largest label, {labels[-1]:,}. If it is wrong, the network gets"
+                " classes that don't exist: create the records again."
+            )
+
+
+def _place_of(label: int, layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
+    """Returns the place of the first record with a label that occurs."""
+    for path, file in _all_files(layout, scanned):
+        found = np.flatnonzero(file.labels == label)
+        if len(found):
+            return f"the record at byte {file.offsets[found[0]]:,} of {path}"
+    raise ValueError(f"no record has the label {label}")
 
 
 def _save_where_allowed(
@@ -154,11 +237,13 @@ def _save_split(
     num_classes: int,
     index_dir: pathlib.Path,
 ) -> manifest.Split:
-    counts = [
-        np.bincount(file.labels - first_label, minlength=num_classes)
-        for _, file in files
-    ]
-    split_counts = np.sum(counts, axis=0)
+    def count(file: ScannedFile) -> npt.NDArray[np.int64]:
+        return np.bincount(file.labels - first_label, minlength=num_classes)
+
+    # Counted twice: the counts of all files at once would need too much memory.
+    split_counts = np.zeros(num_classes, np.int64)
+    for _, file in files:
+        split_counts += count(file)
     offsets_path, offsets_sha256 = manifest.write_offsets(
         index_dir, name, np.concatenate([file.offsets for _, file in files])
     )
@@ -170,9 +255,9 @@ def _save_split(
                 num_records=len(file.offsets),
                 num_bytes=file.num_bytes,
                 sha256=None,
-                class_mixing=class_mixing.class_mixing(shard_counts, split_counts),
+                class_mixing=class_mixing.class_mixing(count(file), split_counts),
             )
-            for (path, file), shard_counts in zip(files, counts, strict=True)
+            for path, file in files
         ),
         label_counts=tuple(split_counts.tolist()),
         offsets_path=offsets_path,
@@ -189,7 +274,7 @@ def _classes(
         first_label, num_classes = 0, len(layout.class_names)
     else:
         first_label = 0 if labels.min() == 0 else schema.FIRST_LABEL
-        num_classes = _MOST_CLASSES
+        num_classes = layouts.MAX_CLASSES
     for path, file in _all_files(layout, scanned):
         classes = file.labels - first_label
         wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
@@ -201,6 +286,14 @@ def _classes(
             )
     if layout.class_names:
         return first_label, layout.class_names
+    num_classes = int(labels.max()) + 1 - first_label
+    if num_classes > max(_MOST_EMPTY_CLASSES, _MOST_CLASSES_PER_EXAMPLE * len(labels)):
+        raise UserError(
+            f"the labels in {layout.root} must be those of its classes; there are"
+            f" {len(labels):,} examples, and"
+            f" {_place_of(int(labels.max()), layout, scanned)} has the label"
+            f" {labels.max():,}. Create the records again."
+        )
     return first_label, _names_of(
         range(first_label, int(labels.max()) + 1), layout, scanned
     )

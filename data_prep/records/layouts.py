@@ -6,6 +6,7 @@ one folder or in `train/` and `validation/`. tensorflow_datasets isn't imported.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -13,13 +14,15 @@ import re
 from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.records import schema
+from data_prep.records import manifest_json, regular_file, schema
 
 SPLITS = (schema.TRAIN, schema.VALIDATION)
 
-_INFO_FILE = "dataset_info.json"
+INFO_FILE = "dataset_info.json"  # Of a set prepared by tensorflow_datasets.
 _FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_MAX_INFO_BYTES = 2**28  # Those of the largest data sets have a few millions.
+MAX_CLASSES = 1_000_000  # A larger label can't be a class index.
 _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
 
 
@@ -58,9 +61,14 @@ def find(root: pathlib.Path) -> Layout | None:
     Raises:
         UserError: If the set has a known layout but is incomplete or unsupported.
     """
-    if (root / _INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
+    if (root / INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
         return _tfds_layout(root)
     return _tpu_layout(root)
+
+
+def is_shard_name(name: str) -> bool:
+    """Returns whether a file name is that of a record file of the TPU scripts."""
+    return _SHARD_NAME.fullmatch(name) is not None
 
 
 def _tpu_layout(root: pathlib.Path) -> Layout | None:
@@ -115,15 +123,15 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
 
 
 def _tfds_layout(root: pathlib.Path) -> Layout:
-    info = _read_json(root / _INFO_FILE)
+    info = _read_json(root / INFO_FILE)
     features = _read_json(root / _FEATURES_FILE)
     try:
         return _parse_tfds(root, info, features)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"{root / _INFO_FILE} and {root / _FEATURES_FILE} must be files of"
+            f"{root / INFO_FILE} and {root / _FEATURES_FILE} must be files of"
             " tensorflow_datasets 4.4 or newer; reading them failed"
             f" ({type(error).__name__}: {error}). Prepare the data set again."
         ) from error
@@ -140,6 +148,11 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
     image_key = _only_feature(root, by_name, "Image", "image")
     label_key = _only_feature(root, by_name, "ClassLabel", "classLabel")
     num_classes = int(by_name[label_key]["classLabel"]["numClasses"])
+    if not 1 <= num_classes <= MAX_CLASSES:
+        raise UserError(
+            f"the data set in {root} must have from 1 to {MAX_CLASSES:,} classes; it"
+            f" states {num_classes:,}. Prepare it again."
+        )
 
     parts = {part["name"]: part for part in info["splits"] if part.get("shardLengths")}
     test_part = parts.get("test")
@@ -153,6 +166,9 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
         if part is not None:
             num_records[split] = [int(length) for length in part["shardLengths"]]
             paths[split] = _tfds_paths(info["name"], part, len(num_records[split]))
+    names = list(itertools.chain.from_iterable(paths.values()))
+    if len(set(names)) < len(names) or not all(map(manifest_json.is_inside, names)):
+        raise ValueError(f"its shards can't have the paths {names[:3]}")
     if not paths:
         raise UserError(
             f"the data set in {root} must have a split train, validation or test; its"
@@ -189,10 +205,10 @@ def _tfds_paths(dataset: str, part: dict[str, Any], num_shards: int) -> list[str
 
 def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = regular_file.read_lines(path, _MAX_INFO_BYTES)
     except FileNotFoundError:
         return tuple(map(str, range(num_classes)))
-    names = tuple(line.strip() for line in lines if line.strip())
+    names = tuple(filter(None, lines))
     if len(names) != num_classes:
         raise UserError(
             f"{path} must contain {num_classes:,} class names, one per line; it"
@@ -221,6 +237,6 @@ def _only_feature(
 
 def _read_json(path: pathlib.Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        return json.loads(regular_file.read_bytes(path, _MAX_INFO_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} can't be read: {error}") from error

@@ -8,6 +8,7 @@ written by other programs, `indexing` creates the manifest, possibly in a cache 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import io
 import os
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep import atomic_files
-from data_prep.errors import UserError
-from data_prep.records import class_mixing, index_location, schema
+from data_prep.errors import UserError, naming_failures
+from data_prep.records import class_mixing, index_location, regular_file, schema
 from data_prep.records.manifest_json import FORMAT_VERSION as FORMAT_VERSION
 from data_prep.records.manifest_json import Manifest as Manifest
 from data_prep.records.manifest_json import Shard as Shard
@@ -28,6 +29,9 @@ from data_prep.records.manifest_json import SkippedImage as SkippedImage
 from data_prep.records.manifest_json import Split as Split
 
 FILE_NAME = "manifest.json"
+
+_MAX_MANIFEST_BYTES = 2**31  # That of ImageNet has less than a million.
+_MAX_NUMPY_HEADER = 4096  # Bytes before the values of an offsets file.
 
 _VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_datasets.
 
@@ -49,9 +53,18 @@ class RecordSet:
 
 
 def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
-    """Writes the manifest file to the index folder of a set; must be called last."""
-    data = manifest.to_json().encode("utf-8")
-    atomic_files.atomic_write_bytes(pathlib.Path(index_dir, FILE_NAME), data)
+    """Writes the manifest file to the index folder of a set; must be called last.
+
+    Raises:
+        UserError: If the folder contains a manifest, which is never replaced.
+    """
+    path = pathlib.Path(index_dir, FILE_NAME)
+    if os.path.lexists(path):
+        raise UserError(
+            f"a manifest must be written to {path}, but another one is there and isn't"
+            " replaced. If it isn't needed, move it away and rerun the command."
+        )
+    atomic_files.atomic_write_bytes(path, manifest.to_json().encode("utf-8"))
 
 
 def load(data_dir: str, split: str) -> RecordSet:
@@ -86,9 +99,13 @@ def find(data_dir: str) -> RecordSet | None:
     """Returns the record set in `data_dir` (see `load`), or None without a manifest.
 
     Raises:
-        UserError: If the folder doesn't exist or its manifest can't be read.
+        UserError: If the folder doesn't exist or can't be read, nor its manifest.
     """
-    folder = pathlib.Path(os.path.abspath(data_dir))
+    with naming_failures(f"reading the record set in {data_dir}"):
+        return _find(pathlib.Path(os.path.abspath(data_dir)))
+
+
+def _find(folder: pathlib.Path) -> RecordSet | None:
     if not folder.is_dir():
         raise UserError(
             f"data_dir must be a folder of record files; {folder} is not a folder"
@@ -180,6 +197,11 @@ def check_mixing(split: Split) -> None:
     )
 
 
+def offsets_path(split_name: str) -> str:
+    """Returns the name of a split's offsets file in the index folder."""
+    return f"{split_name}-offsets.npy"
+
+
 def write_offsets(
     index_dir: str | os.PathLike[str],
     split_name: str,
@@ -194,10 +216,14 @@ def write_offsets(
 
     Returns:
         Path of the file relative to `index_dir`, and its SHA-256 in hexadecimal.
+
+    Raises:
+        UserError: If there is a file of this name that doesn't contain offsets.
     """
     file = io.BytesIO()
     np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
-    path = f"{split_name}-offsets.npy"
+    path = offsets_path(split_name)
+    _check_replaceable(pathlib.Path(index_dir, path))
     atomic_files.atomic_write_bytes(pathlib.Path(index_dir, path), file.getvalue())
     return path, hashlib.sha256(file.getvalue()).hexdigest()
 
@@ -208,13 +234,13 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     The records are in the order of the shards and, within a shard, in file order.
 
     Raises:
-        UserError: If the offsets file can't be read or its SHA-256 differs from the
-            manifest's.
+        UserError: If the offsets file can't be read, its SHA-256 differs from the
+            manifest's, or a shard can't have records at these offsets.
     """
     path = record_set.index_dir / split.offsets_path
     remedy = _remedy(record_set, split)
     try:
-        data = path.read_bytes()
+        data = regular_file.read_bytes(path, 8 * split.num_examples + _MAX_NUMPY_HEADER)
     except OSError as error:
         raise UserError(
             f"the offsets file {path} can't be read ({error.strerror}). {remedy}"
@@ -229,6 +255,11 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
             f"the offsets file {path} must contain {split.num_examples} values of type"
             f" int64; it contains {offsets.dtype} of shape {offsets.shape}. {remedy}"
         )
+    if path_of_wrong := _shard_with_other_offsets(split, offsets):
+        raise UserError(
+            f"the offsets file {path} contradicts {FILE_NAME}: the offsets of"
+            f" {path_of_wrong} must rise from 0 and be less than its size. {remedy}"
+        )
     return offsets
 
 
@@ -236,6 +267,21 @@ def shard_of_example(split: Split) -> npt.NDArray[np.int32]:
     """Returns the index of each example's shard, `[num_examples]`, int32."""
     indices = np.arange(len(split.shards), dtype=np.int32)
     return np.repeat(indices, [shard.num_records for shard in split.shards])
+
+
+def _shard_with_other_offsets(
+    split: Split, offsets: npt.NDArray[np.int64]
+) -> str | None:
+    """Returns the path of the first shard that can't have its offsets, or None."""
+    ends = np.cumsum([shard.num_records for shard in split.shards])
+    begins = np.concatenate([[0], ends[:-1]])
+    rises = np.ones(len(offsets), bool)
+    rises[1:] = offsets[1:] > offsets[:-1]
+    rises[begins] = offsets[begins] == 0
+    sizes = np.array([shard.num_bytes for shard in split.shards], np.int64)
+    is_good = np.logical_and.reduceat(rises, begins) & (offsets[ends - 1] < sizes)
+    wrong = np.flatnonzero(~is_good)
+    return split.shards[wrong[0]].path if len(wrong) else None
 
 
 def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
@@ -249,7 +295,7 @@ def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
 def _load_from(folder: pathlib.Path) -> Manifest | None:
     path = folder / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_file.read_bytes(path, _MAX_MANIFEST_BYTES).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -258,18 +304,40 @@ def _load_from(folder: pathlib.Path) -> Manifest | None:
 
 
 def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
+    path = records_dir / shard.path
     try:
-        num_bytes = os.stat(records_dir / shard.path).st_size
+        num_bytes = os.stat(path).st_size
     except OSError as error:
         return f"{shard.path} can't be read ({error.strerror})"
+    if not os.access(path, os.R_OK):
+        return f"{shard.path} can't be read ({os.strerror(errno.EACCES)})"
     if num_bytes != shard.num_bytes:
         return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
     return None
 
 
-def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
+def _check_replaceable(path: pathlib.Path) -> None:
+    """Checks that a file is missing or contains offsets, as an earlier index does."""
+    if not os.path.lexists(path):
+        return
     try:
-        offsets = np.load(index_dir / split.offsets_path, mmap_mode="r")
+        regular_file.open_regular(path).close()
+        found = np.load(path, mmap_mode="r")
+        is_replaceable = found.ndim == 1 and found.dtype == np.int64
+    except (OSError, ValueError, EOFError, AttributeError):  # Of an archive: no ndim.
+        is_replaceable = False
+    if not is_replaceable:
+        raise UserError(
+            f"the offsets of the records must be written to {path}, but that file"
+            " contains something else. Move it away and rerun the command."
+        )
+
+
+def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
+    path = index_dir / split.offsets_path
+    try:
+        regular_file.open_regular(path).close()
+        offsets = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         return f"{split.offsets_path} can't be read ({error})"
     if offsets.shape != (split.num_examples,):

@@ -14,6 +14,7 @@ from data_prep.errors import UserError
 from data_prep.records import schema
 
 FORMAT_VERSION = 2
+_MAX_COUNT = 2**62  # Bytes, records and labels are numbers of 64 bits elsewhere.
 IMAGE_FORMATS = ("jpeg", "png")
 
 _T = TypeVar("_T")
@@ -126,7 +127,7 @@ class Manifest:
         """
         try:
             return _parse(json.loads(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{path} is not a readable manifest: {error}. The records may still be"
                 " good: delete this file, and the next program that reads the set"
@@ -171,8 +172,8 @@ def _parse(fields: Any) -> Manifest:
         splits=parsed,
         source=_get(fields, "source", dict, whole),
         class_descriptions=tuple(descriptions),
-        image_key=_get(fields, "image_key", str, whole),
-        label_key=_get(fields, "label_key", str, whole),
+        image_key=_get_name(fields, "image_key", whole),
+        label_key=_get_name(fields, "label_key", whole),
         image_format=image_format,
         format_version=version,
     )
@@ -220,10 +221,11 @@ def _parse_shard(fields: Any, where: str) -> Shard:
     if not (math.isfinite(mixing) and mixing >= 0):
         raise ValueError(f"class_mixing of {where} must be at least 0; it is {mixing}")
     sha256 = fields.get("sha256")
+    num_bytes = _get_count(fields, "num_bytes", where, least=1)
     return Shard(
         path=_get_path(fields, "path", where),
-        num_records=_get_count(fields, "num_records", where, least=1),
-        num_bytes=_get_count(fields, "num_bytes", where, least=1),
+        num_records=_get_count(fields, "num_records", where, least=1, most=num_bytes),
+        num_bytes=num_bytes,
         sha256=None
         if sha256 is None and "sha256" in fields
         else _get(fields, "sha256", str, where),
@@ -255,20 +257,42 @@ def _get_list(fields: Any, key: str, kind: type[_T], where: str) -> list[_T]:
     return values
 
 
-def _get_count(fields: Any, key: str, where: str, least: int) -> int:
+def _get_count(
+    fields: Any, key: str, where: str, least: int, most: int = _MAX_COUNT
+) -> int:
     value = _get(fields, key, int, where)
-    if value < least:
-        raise ValueError(f"{key} of {where} must be at least {least}; it is {value}")
+    if not least <= value <= most:
+        raise ValueError(
+            f"{key} of {where} must be from {least} to {most:,}; it is {value:,}"
+        )
     return value
 
 
 def _get_path(fields: Any, key: str, where: str) -> str:
     value = _get(fields, key, str, where)
-    path = pathlib.PurePosixPath(value)
-    if not path.name or path.is_absolute() or ".." in path.parts:
+    if not is_inside(value):
         raise ValueError(
-            f"{key} of {where} must be a path inside the set; it is {value!r}"
+            f"{key} of {where} must be a path inside the set; it is {value!r:.200}"
         )
+    return value
+
+
+def is_inside(value: str) -> bool:
+    """Returns whether a text is the relative path of a file inside of a folder."""
+    path = pathlib.PurePosixPath(value)
+    if not path.name or path.is_absolute() or ".." in path.parts or "\0" in value:
+        return False
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:  # Half of a surrogate pair.
+        return False
+    return True
+
+
+def _get_name(fields: Any, key: str, where: str) -> str:
+    """Returns the name of a feature, which protobuf stores as UTF-8."""
+    value = _get(fields, key, str, where)
+    value.encode()  # Raises a ValueError for half of a surrogate pair.
     return value
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.errors import UserError
-from data_prep.records import tf_example, tfrecord
+from data_prep.records import regular_file, tf_example, tfrecord
 from data_prep.records.tf_example import Feature
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
+_GZIP_START = b"\x1f\x8b\x08"
 _IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
 
@@ -73,13 +74,18 @@ def scan_file(
                 name = the_bytes(features, name_key)
                 if name and names.setdefault(label, name) != name:
                     raise ValueError(
-                        f"its class name for label {label} is {_text(name)!r}; an"
-                        f" earlier record has {_text(names[label])!r}"
+                        f"its class name for label {label} is {text(name)!r}; an"
+                        f" earlier record has {text(names[label])!r}"
                     )
             offsets.append(offset)
             labels.append(label)
             offset += HEADER_BYTES + len(data) + FOOTER_BYTES
     except ValueError as error:
+        if not offsets and bytes(content[: len(_GZIP_START)]) == _GZIP_START:
+            raise UserError(
+                f"{path} must contain plain records; it is compressed with gzip."
+                " Decompress all record files of the set (gunzip) under their names."
+            ) from error
         raise UserError(
             f"the record at byte {offset:,} of {path} can't be used: {error}. Copy or"
             " create the record set again."
@@ -88,7 +94,7 @@ def scan_file(
         num_bytes=len(content),
         offsets=np.array(offsets, np.int64),
         labels=np.array(labels, np.int64),
-        class_names={label: _text(name) for label, name in names.items()},
+        class_names={label: text(name) for label, name in names.items()},
         image_formats=image_formats,
     )
 
@@ -158,7 +164,7 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
     read single pages of each of its records.
     """
     try:
-        with open(path, "rb") as file:
+        with regular_file.open_regular(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -166,6 +172,6 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
         raise UserError(f"{path} can't be read ({error.strerror})") from error
 
 
-def _text(name: memoryview) -> str:
+def text(name: memoryview) -> str:
     """Returns a class name, decoded as `schema` encodes it."""
     return str(name, "utf-8", "surrogateescape")

@@ -15,11 +15,20 @@ from PIL import Image
 
 from data_prep import worker_processes
 from data_prep.errors import UserError
-from data_prep.records import manifest, scan, tf_example, tfrecord
+from data_prep.records import (
+    manifest,
+    regular_file,
+    scan,
+    schema,
+    tf_example,
+    tfrecord,
+)
 from data_prep.records.manifest import RecordSet, Shard, Split
+from data_prep.records.tf_example import Feature
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
 
 _IMAGE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
+_MAX_RECORD_BYTES = 2**31  # The limit of protobuf's messages.
 _MAX_PROBLEMS_PER_FILE = 100  # In a file of another set, every record is wrong.
 
 
@@ -56,7 +65,7 @@ class _Job:
         label_key: Name of the feature with the label.
         image_format: Expected format of all images, "jpeg" or "png".
         first_label: Smallest valid label.
-        num_classes: Number of valid labels.
+        class_names: Class name of each valid label.
     """
 
     split_name: str
@@ -67,7 +76,12 @@ class _Job:
     label_key: str
     image_format: str
     first_label: int
-    num_classes: int
+    class_names: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of valid labels."""
+        return len(self.class_names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +101,9 @@ def verify(
 
     The records are found by their offsets, so that one corrupt record doesn't hide the
     next. The checks are: file sizes; both checksums of each record; no gap and no
-    overlap between records; each record is an example with a label in range and an
-    image with the start and end bytes of its format; the number of examples of each
+    overlap between records; each record is an example with a label in range, the class
+    name of that label if any, and an image with the start and end bytes of its format;
+    the number of examples of each
     class; and, for a file without any other problem, the SHA-256 from the manifest.
 
     Args:
@@ -165,7 +180,7 @@ def _jobs(
             label_key=contents.label_key,
             image_format=contents.image_format,
             first_label=contents.first_label,
-            num_classes=len(contents.class_names),
+            class_names=contents.class_names,
         )
         begin = end
 
@@ -175,7 +190,7 @@ def _check_shard(job: _Job) -> _ShardResult:
     counts = np.zeros(job.num_classes, np.int64)
     problems: list[Problem] = []
     try:
-        with open(job.path, "rb") as file:
+        with regular_file.open_regular(job.path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if num_bytes != job.shard.num_bytes:
                 what = f"it has {num_bytes:,} bytes; expected {job.shard.num_bytes:,}"
@@ -202,15 +217,23 @@ def _check_records(
     """Appends to `problems`, adds to `counts`; returns the SHA-256 of what was read."""
     digest = hashlib.sha256()
     offsets = job.offsets
+    num_bytes = os.fstat(file.fileno()).st_size
+    end_of_last = job.shard.num_bytes
     if offsets is None:
         offsets = _follow_lengths(file)
+        end_of_last = num_bytes
         if len(offsets) != job.shard.num_records:
             what = f"it has {len(offsets):,} records; expected"
             what += f" {job.shard.num_records:,}"
             problems.append(Problem(job.path, None, what))
-    for offset, end in itertools.pairwise([*offsets.tolist(), job.shard.num_bytes]):
+    for offset, end in itertools.pairwise([*offsets.tolist(), end_of_last]):
+        length = max(0, min(end, num_bytes) - offset)
+        if length > _MAX_RECORD_BYTES:
+            what = f"it is {length:,} bytes long; at most {_MAX_RECORD_BYTES:,}"
+            problems.append(Problem(job.path, offset, f"{what} can be read"))
+            continue
         file.seek(offset)
-        record = file.read(end - offset)
+        record = file.read(length)
         digest.update(record)
         try:
             label = _check_record(job, record)
@@ -240,13 +263,16 @@ def _check_record(job: _Job, record: bytes) -> int:
             f"it is {num_bytes:,} bytes long, but the next record begins after"
             f" {len(record):,} bytes"
         )
-    features = tf_example.parse_example(data, (job.image_key, job.label_key))
+    features = tf_example.parse_example(
+        data, (job.image_key, job.label_key, schema.SYNSET)
+    )
     label = scan.the_integer(features, job.label_key)
     if not 0 <= label - job.first_label < job.num_classes:
         raise ValueError(
             f"its label is {label:,}; expected {job.first_label} to"
             f" {job.first_label + job.num_classes - 1:,}"
         )
+    _check_class_name(job, features, label)
     encoded = scan.the_bytes(features, job.image_key)
     image_format = scan.image_format_of(encoded)
     if image_format != job.image_format:
@@ -258,6 +284,22 @@ def _check_record(job: _Job, record: bytes) -> int:
     if encoded[-len(end) :] != end:
         _decode(encoded)
     return label
+
+
+def _check_class_name(job: _Job, features: dict[str, Feature], label: int) -> None:
+    """Checks the class name of a record, which sets of other programs may lack.
+
+    Raises:
+        ValueError: If it isn't that of the label.
+    """
+    if features.get(schema.SYNSET):
+        found = scan.the_bytes(features, schema.SYNSET)
+        expected = job.class_names[label - job.first_label]
+        if found and scan.text(found) != expected:
+            raise ValueError(
+                f"its class is {scan.text(found)!r}, but its label {label:,} is that of"
+                f" {expected!r}"
+            )
 
 
 def _decode(encoded: memoryview) -> None:

@@ -9,15 +9,23 @@ Validation images with ImageNet's own file names need no synset_labels.txt.
 import dataclasses
 import os
 import pathlib
+from collections import Counter
 from collections.abc import Iterable
 
 from data_prep.errors import UserError
-from data_prep.records import schema
+from data_prep.records import regular_file, schema
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 
-EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif")  # In any case.
+EXTENSIONS = (  # In any case; the first four are JPEG's.
+    *(".jpeg", ".jpg", ".jpe", ".jfif"),
+    *(".png", ".webp", ".bmp", ".gif"),
+)
+_OUTSIDE = "image outside of the class folders"
+_FOLDER = "folder in a class folder"
+_NO_EXTENSION = "file without an extension"
 LABELS_FILE = "synset_labels.txt"
+_MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
 TRAIN_FOLDER = "train"
 VALIDATION_FOLDERS = ("validation", "val", "test")  # Accepted names; one must exist.
 
@@ -29,14 +37,14 @@ class Listing:
     Attributes:
         class_names: Sorted class names; the label of a class, from 0, is its index.
         splits: Images by split (`train`, `validation`), sorted by class and file name.
-        num_ignored_files: Number of entries that were ignored, such as files without
-            the extension of an image.
+        ignored: Number of entries that were ignored, by their kind: the extension of
+            a file, or what else it is.
         warnings: Warnings to show to the user.
     """
 
     class_names: tuple[str, ...]
     splits: dict[str, ImageList]
-    num_ignored_files: int
+    ignored: Counter[str]
     warnings: tuple[str, ...] = ()
 
 
@@ -46,7 +54,7 @@ class _Content:
 
     folders: list[str]
     images: list[str]
-    num_others: int
+    others: Counter[str]  # By kind, as in `Listing.ignored`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,26 +96,28 @@ def list_images(root: pathlib.Path) -> Listing:
         )
     train = root / TRAIN_FOLDER
     splits = {}
-    num_ignored_files = 0
+    all_ignored: Counter[str] = Counter()
     class_names: tuple[str, ...] | None = None
     if train.is_dir():
-        class_names, splits[schema.TRAIN], num_ignored = _list_train(train)
-        num_ignored_files += num_ignored
+        class_names, splits[schema.TRAIN], ignored = _list_train(train)
+        all_ignored += ignored
     for folder in validation_folders:
-        class_names, images, num_ignored = _list_validation(
+        class_names, images, ignored = _list_validation(
             folder, root / LABELS_FILE, class_names
         )
         splits[schema.VALIDATION] = images
-        num_ignored_files += num_ignored
+        all_ignored += ignored
     warnings = tuple(
         warning
         for folder in validation_folders
         if (warning := _wrong_labels(folder, root / LABELS_FILE))
     )
-    return Listing(class_names or (), splits, num_ignored_files, warnings)
+    return Listing(class_names or (), splits, all_ignored, warnings)
 
 
-def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], ImageList, int]:
+def _list_train(
+    folder: pathlib.Path,
+) -> tuple[tuple[str, ...], ImageList, Counter[str]]:
     content = _scan(folder)
     if not content.folders:
         raise UserError(
@@ -116,8 +126,9 @@ def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], ImageList, int]:
     class_names = tuple(content.folders)
     # Scans one folder at a time: all file names of ImageNet would take 100 MB.
     contents = ((name, _scan(folder / name)) for name in class_names)
-    images, num_ignored = _gather(folder, contents, class_names)
-    num_ignored += content.num_others + len(content.images)
+    images, ignored = _gather(folder, contents, class_names)
+    ignored += content.others
+    ignored[_OUTSIDE] += len(content.images)
     filled = set(images.class_indices.tolist())
     empty = [name for index, name in enumerate(class_names) if index not in filled]
     if empty:
@@ -125,14 +136,14 @@ def _list_train(folder: pathlib.Path) -> tuple[tuple[str, ...], ImageList, int]:
             f"each class folder in {folder} must contain images"
             f" ({' '.join(EXTENSIONS)}); {len(empty)} contain none: {_some(empty)}"
         )
-    return class_names, images, num_ignored
+    return class_names, images, ignored
 
 
 def _list_validation(
     folder: pathlib.Path,
     labels_file: pathlib.Path,
     train_classes: tuple[str, ...] | None,
-) -> tuple[tuple[str, ...], ImageList, int]:
+) -> tuple[tuple[str, ...], ImageList, Counter[str]]:
     content = _scan(folder)
     if content.folders and content.images:
         raise UserError(
@@ -147,7 +158,7 @@ def _list_validation(
         builder = ImageListBuilder(class_names)
         for class_name, filename in flat.images:
             builder.add_file(str(folder), filename, class_index[class_name])
-        return class_names, builder.build(), content.num_others
+        return class_names, builder.build(), content.others
 
     contents = {name: _scan(folder / name) for name in content.folders}
     own_classes = tuple(name for name, found in contents.items() if found.images)
@@ -155,17 +166,17 @@ def _list_validation(
         raise UserError(f"{folder} must contain images; it contains none")
     class_names = train_classes or own_classes
     _check_known(folder, set(own_classes), class_names)
-    images, num_ignored = _gather(folder, contents.items(), class_names)
-    num_ignored += content.num_others + len(content.images)
-    return class_names, images, num_ignored
+    images, ignored = _gather(folder, contents.items(), class_names)
+    ignored += content.others
+    return class_names, images, ignored
 
 
 def _gather(
     folder: pathlib.Path,
     contents: Iterable[tuple[str, _Content]],
     class_names: tuple[str, ...],
-) -> tuple[ImageList, int]:
-    """Returns the images of class folders and the number of other entries.
+) -> tuple[ImageList, Counter[str]]:
+    """Returns the images of class folders and the numbers of other entries by kind.
 
     Args:
         folder: Folder that contains the class folders.
@@ -175,13 +186,14 @@ def _gather(
     """
     builder = ImageListBuilder(class_names)
     class_index = {name: index for index, name in enumerate(class_names)}
-    num_ignored = 0
+    ignored: Counter[str] = Counter()
     for class_name, content in contents:
         class_folder = str(folder / class_name)
         for filename in content.images:
             builder.add_file(class_folder, filename, class_index[class_name])
-        num_ignored += content.num_others + len(content.folders)
-    return builder.build(), num_ignored
+        ignored += content.others
+        ignored[_FOLDER] += len(content.folders)
+    return builder.build(), ignored
 
 
 def _check_known(
@@ -250,13 +262,14 @@ def _read_labels(
     folder: pathlib.Path, num_images: int, labels_file: pathlib.Path
 ) -> list[str]:
     try:
-        text = labels_file.read_text(encoding="utf-8")
+        class_names = regular_file.read_lines(labels_file, _MAX_LABELS_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"{folder} has no class folders, so {labels_file} must contain the class of"
             f" each image, one per line; reading it failed: {error}"
         ) from error
-    class_names = [line.strip() for line in text.rstrip().splitlines()]
+    while class_names and not class_names[-1]:
+        class_names.pop()
     if len(class_names) != num_images:
         raise UserError(
             f"{labels_file} must have one line for each of the {num_images} images"
@@ -273,7 +286,7 @@ def _read_labels(
 def _scan(folder: str | os.PathLike[str]) -> _Content:
     folders = []
     images = []
-    num_others = 0
+    others: Counter[str] = Counter()
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -288,8 +301,9 @@ def _scan(folder: str | os.PathLike[str]) -> _Content:
                     " remove the link"
                 )
             else:
-                num_others += 1
-    return _Content(sorted(folders), sorted(images), num_others)
+                extension = os.path.splitext(entry.name)[1]
+                others[extension.lower() or _NO_EXTENSION] += 1
+    return _Content(sorted(folders), sorted(images), others)
 
 
 def _some(names: list[str]) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
+_MAX_IMAGE_BYTES = 2**31  # More than the largest image has that can be decoded.
+_JPEG_START = b"\xff\xd8\xff"
 _UNKNOWN = -1  # Size of an image that is a whole file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 used as sort key; collisions are unknown.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
@@ -53,14 +55,21 @@ class SourceImage:
         """Returns the encoded image.
 
         Raises:
-            UserError: If the archive is truncated, or the record is corrupt or lacks
-                the feature `image_key`.
+            UserError: If the file is too large for an image, the archive is truncated,
+                or the record is corrupt or lacks the feature `image_key`.
             OSError: If the file can't be read.
         """
         with open(self.path, "rb", buffering=0) as file:
             if self.image_key is not None:
                 return self._read_feature(file.fileno(), self.image_key)
             if self.num_bytes is None:
+                num_bytes = os.fstat(file.fileno()).st_size
+                if num_bytes > _MAX_IMAGE_BYTES:
+                    raise UserError(
+                        f"{self.path} must be an image; it has {num_bytes:,} bytes,"
+                        f" more than the {_MAX_IMAGE_BYTES:,} that an image can have."
+                        " Remove it."
+                    )
                 return file.readall()
             return self._read_span(file.fileno(), self.offset, self.num_bytes)
 
@@ -187,15 +196,34 @@ class ImageList:
         Raises:
             OSError: If one of these files doesn't exist.
         """
-        known = self.sizes != _UNKNOWN
-        files = np.flatnonzero(~known)
-        total = int(self.sizes[known].sum())
-        if not len(files):
-            return total
+        return int(self.sizes[self.sizes != _UNKNOWN].sum()) + self._extrapolate(
+            os.path.getsize
+        )
+
+    def num_jpeg_bytes_estimate(self) -> int:
+        """Returns an estimate of the part of `num_bytes_estimate` that is JPEG files.
+
+        Their size stays the same in a conversion. Images in archives count as JPEG,
+        images in records don't, since theirs isn't known.
+
+        Raises:
+            OSError: If one of the files doesn't exist.
+        """
+        if self.image_key is not None:
+            return 0
+        return int(self.sizes[self.sizes != _UNKNOWN].sum()) + self._extrapolate(
+            _size_of_jpeg
+        )
+
+    def _extrapolate(self, num_bytes_of: Callable[[str], int]) -> int:
+        """Returns the sum of a function of the image files' paths, from a sample."""
+        files = np.flatnonzero(self.sizes == _UNKNOWN)
         num_sampled = min(len(files), _MAX_STATS)
+        if not num_sampled:
+            return 0
         sampled = files[np.arange(num_sampled) * len(files) // num_sampled]
-        num_bytes = sum(os.path.getsize(self[index].path) for index in sampled.tolist())
-        return total + num_bytes * len(files) // num_sampled
+        num_bytes = sum(num_bytes_of(self[index].path) for index in sampled.tolist())
+        return num_bytes * len(files) // num_sampled
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of classes, file names and known offsets and sizes.
@@ -256,6 +284,32 @@ class ImageListBuilder:
             offsets=np.array(self._offsets, np.int64),
             sizes=np.array(self._sizes, np.int64),
         )
+
+
+def files_digest(images: Sequence[SourceImage]) -> str:
+    """Returns the SHA-256 of the sizes and modification times of the images' files.
+
+    Files that were replaced under the same names have another digest.
+
+    Raises:
+        OSError: If a file doesn't exist.
+    """
+    states: dict[str, tuple[int, int]] = {}  # An archive holds many images.
+    digest = hashlib.sha256()
+    for image in images:
+        if image.path not in states:
+            status = os.stat(image.path)
+            states[image.path] = status.st_size, status.st_mtime_ns
+        digest.update(repr(states[image.path]).encode())
+    return digest.hexdigest()
+
+
+def _size_of_jpeg(path: str) -> int:
+    """Returns the size of a file in bytes if it begins as a JPEG does, else 0."""
+    with open(path, "rb", buffering=0) as file:
+        if file.read(len(_JPEG_START)) != _JPEG_START:
+            return 0
+        return os.fstat(file.fileno()).st_size
 
 
 def _encode(name: str) -> bytes:

@@ -22,6 +22,8 @@ class RawData:
         num_ignored_files: Number of files and folders that were ignored.
         description: Origin of the images, as JSON values.
         warnings: Warnings to show to the user.
+        ignored_kinds: Numbers of ignored files and folders by kind, such as ".tif", if
+            they are known.
     """
 
     class_names: tuple[str, ...]
@@ -30,6 +32,7 @@ class RawData:
     num_ignored_files: int
     description: dict[str, Any]
     warnings: tuple[str, ...] = ()
+    ignored_kinds: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> RawData:
@@ -74,7 +77,8 @@ def _open_folders(root: pathlib.Path) -> RawData:
         class_names=listing.class_names,
         class_descriptions=imagenet_labels.describe(listing.class_names),
         splits=listing.splits,
-        num_ignored_files=listing.num_ignored_files,
+        num_ignored_files=listing.ignored.total(),
+        ignored_kinds=dict(sorted(listing.ignored.items())),
         description={"raw_data_dir": str(root)},
         warnings=listing.warnings,
     )

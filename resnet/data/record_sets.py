@@ -1,5 +1,6 @@
 """Opens and checks a data set on all ranks, before TensorFlow is imported."""
 
+import os
 from collections.abc import Sequence
 
 from absl import logging
@@ -60,7 +61,7 @@ def check_split(
     shards = tuple(
         index
         for index, shard in enumerate(split.shards)
-        if shard_by == "example" or (record_set.records_dir / shard.path).exists()
+        if shard_by == "example" or os.path.exists(record_set.records_dir / shard.path)
     )
     with communicator.collective_errors():
         manifest.check_files(record_set, split.name, shards)

@@ -261,6 +261,7 @@ def _write_tiny_set(
         offsets_path=offsets_path,
         offsets_sha256=offsets_sha256,
     )
+    (folder / manifest.FILE_NAME).unlink(missing_ok=True)
     manifest.write(
         manifest.Manifest(
             class_names=tuple(class_names),

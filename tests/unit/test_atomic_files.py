@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -23,10 +24,11 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path):
 
 
 def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path):
-    for name in (".x.01234567.partial", "x.partial", ".hidden"):
+    others = [".hidden", ".x.crdownload.partial", "x.partial"]
+    for name in (".x.01234567.partial", *others):
         (tmp_path / name).touch()
     atomic_files.remove_leftovers(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == [".hidden", "x.partial"]
+    assert sorted(os.listdir(tmp_path)) == others
 
 
 def test_leftovers_of_one_name_are_removed_alone(tmp_path):
@@ -34,3 +36,13 @@ def test_leftovers_of_one_name_are_removed_alone(tmp_path):
         (tmp_path / name).touch()
     atomic_files.remove_leftovers(tmp_path, "x")
     assert os.listdir(tmp_path) == [".y.01234567.partial"]
+
+
+def test_a_write_that_fails_names_its_file(tmp_path):
+    def write_to_full_disk() -> None:
+        with atomic_files.atomic_file(tmp_path / "file"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
+        write_to_full_disk()
+    assert os.listdir(tmp_path) == []

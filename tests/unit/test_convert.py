@@ -65,7 +65,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
         "train/train-00002-of-00003",
         "validation/validation-00000-of-00001",
     ]
-    jobs = list(shard_jobs(plan, finished=()))
+    jobs = list(shard_jobs(plan, left_out=()))
     assert [job.path for job in jobs] == plan.paths
     assert [len(job.images) for job in jobs] == [3, 2, 2, 3]
     names = [image.name for job in jobs for image in job.images]
@@ -76,7 +76,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
         assert classes == [image.class_name for image in job.images]
     assert not (tmp_path / "set").exists()
 
-    some = shard_jobs(plan, finished={plan.paths[0], plan.paths[3]})
+    some = shard_jobs(plan, left_out={plan.paths[0], plan.paths[3]})
     assert list(some) == jobs[1:3]
 
 
@@ -152,11 +152,9 @@ def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
     assert content(root) == before
 
 
-def test_a_damaged_plan_is_named_and_without_one_all_is_written_again(raw, tmp_path):
+def test_a_damaged_plan_is_named_and_without_one_nothing_is_touched(raw, tmp_path):
     plan = make_plan(raw, tmp_path / "set")
-    convert_all(plan)
-    whole = content(plan.root)
-    (plan.root / "manifest.json").unlink()
+    plan.root.mkdir()
     output_folder.begin(plan)
     plan_file = plan.root / ".conversion" / "plan.json"
     for text in ("{", "[]"):
@@ -167,35 +165,98 @@ def test_a_damaged_plan_is_named_and_without_one_all_is_written_again(raw, tmp_p
     plan_file.unlink()
     report = shard_reports.report_path(plan.root, plan.paths[0])
     report.write_text("of which plan, nobody knows")
-    output_folder.begin(plan)
-    assert not report.exists()
+    before = content(plan.root)
+    with pytest.raises(errors.UserError, match="which is not of it"):
+        output_folder.begin(plan)
+    assert content(plan.root) == before
+
+
+def test_a_run_that_was_killed_before_it_had_a_plan_is_begun_again(raw, tmp_path):
+    plan = make_plan(raw, tmp_path / "set")
+    (plan.root / "train").mkdir(parents=True)
+    (plan.root / ".conversion").mkdir()
+    (plan.root / ".conversion" / ".plan.json.01234567.partial").touch()
     convert_all(plan)
-    assert content(plan.root) == whole
+    convert_all(make_plan(raw, tmp_path / "other"))
+    assert content(plan.root) == content(tmp_path / "other")
 
 
 def test_strangers_are_refused_and_leftovers_removed(raw, tmp_path):
     plan = make_plan(raw, tmp_path / "set")
+    plan.root.mkdir()
+    output_folder.begin(plan)
     split = plan.root / "train"
-    split.mkdir(parents=True)
-    (split / ".train-00000-of-00003.01234567.partial").touch()
+    partial = split / ".train-00000-of-00003.01234567.partial"
+    partial.touch()
+    output_folder.begin(plan)
+    assert not partial.exists()
     (split / "train-00000-of-00007").touch()
     with pytest.raises(errors.UserError, match="'train-00000-of-00007'"):
         output_folder.begin(plan)
     assert os.listdir(split) == ["train-00000-of-00007"]
-    assert os.listdir(plan.root) == ["train"]
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "train/train-00000-of-00003",
+        "validation/validation-00000-of-00001",
+        "train-offsets.npy",
+        "validation-offsets.npy",
+        "train-00000-of-00003",
+        "validation-00000-of-00004",
+        ".conversion/notes",
+        "dataset_info.json",
+        "ILSVRC2012_img_val.tar",
+    ],
+)
+def test_what_was_there_before_the_first_start_is_never_ours(raw, tmp_path, stranger):
+    plan = make_plan(raw, tmp_path / "set")
+    path = plan.root / stranger
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"of another program")
+    with pytest.raises(errors.UserError, match=f"it contains '{path.name}'"):
+        convert_all(plan)
+    assert content(plan.root) == {stranger: b"of another program"}
+
+
+def test_records_of_a_split_that_the_source_lacks_are_strangers_too(raw, tmp_path):
+    shutil.rmtree(raw / "val")
+    plan = make_plan(raw, tmp_path / "set")
+    path = plan.root / "validation" / "validation-00000-of-00001"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"of another program")
+    with pytest.raises(errors.UserError, match="validation-00000-of-00001"):
+        convert_all(plan)
 
 
 def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path):
     plan = make_plan(raw, tmp_path / "deep" / "set")
     output_folder.check_space(plan)
     free = shutil.disk_usage(tmp_path).free
-    with open(raw / "train" / "n0" / "0.JPEG", "wb") as file:
+    with open(raw / "train" / "n0" / "0.JPEG", "r+b") as file:
         file.truncate(2 * free)  # Of holes: it takes no room itself.
     with pytest.raises(
         errors.UserError, match=r"need about [\d.]+ .B in .* has only [\d.]"
     ):
         output_folder.check_space(make_plan(raw, tmp_path / "deep" / "set"))
     assert not (tmp_path / "deep").exists()
+
+
+def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch):
+    for path in raw.rglob("*.JPEG"):
+        pixels = np.zeros((200, 200, 3), np.uint8)
+        Image.fromarray(pixels).save(path, "BMP")
+    Usage = type(shutil.disk_usage(tmp_path))
+    room = Usage(10**6, 0, 10**5)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    plan = make_plan(raw, tmp_path / "set")
+    warning = output_folder.check_space(plan)
+    assert warning is not None
+    assert warning.startswith("the images have about 1.2 MB, and the disk of ")
+    convert_all(plan)
+    written = [path.stat().st_size for path in plan.root.rglob("*") if path.is_file()]
+    assert sum(written) < room.free
 
 
 def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):
@@ -239,10 +300,10 @@ def test_a_folder_belongs_to_one_conversion_at_a_time(tmp_path):
 
 
 def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
+    whole = convert_all(make_plan(raw, tmp_path / "whole"))
+    expected = content(tmp_path / "whole")
     plan = make_plan(raw, tmp_path / "set")
-    whole = convert_all(plan)
-    expected = content(plan.root)
-    (plan.root / "manifest.json").unlink()
+    plan.root.mkdir()
     output_folder.begin(plan)
     convert.write_shards(plan, (), 1, lambda _: None)
 

@@ -65,6 +65,19 @@ def test_records_among_the_images_are_refused(raw):
     assert convert_here(raw, raw / "records").returncode == 0
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_the_source_is_no_place_for_the_records(tmp_path, is_linked):
+    raw = tmp_path / "raw"
+    write(raw / "val" / "n01" / "a.JPEG", encoded_image(0))
+    records = tmp_path / "link" if is_linked else raw
+    if is_linked:
+        records.symlink_to(raw)
+    before = content(raw)
+    done = convert_here(raw, records)
+    assert_refused(done, "the output folder must be another one than the source")
+    assert content(raw) == before
+
+
 def test_a_folder_with_other_shards_is_refused(raw, tmp_path):
     write(tmp_path / "records" / "train" / "train-00000-of-00007", b"")
     assert_refused(convert_here(raw, tmp_path / "records"), "'train-00000-of-00007'")
@@ -95,6 +108,15 @@ def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_pat
     assert convert_here(raw, two, *more).returncode == 2
     assert convert_here(raw, two, *more, skip).returncode == 0
     assert content(one) == content(two)
+
+
+def test_a_class_of_which_all_images_are_left_out_is_said(raw, tmp_path):
+    for path in (raw / "train" / "n02").glob("*.JPEG"):
+        path.write_bytes(b"bad")
+    done = convert_here(raw, tmp_path / "records", "--on_bad_image=skip")
+    assert done.returncode == 0
+    assert "warning: all train images of class 'n02' were skipped" in done.stderr
+    assert done.stderr.count("were skipped") == 1
 
 
 def test_a_shard_without_an_image_left_is_refused(raw, bad, tmp_path):
@@ -131,12 +153,19 @@ def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
 
 
 def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_path):
-    with open(raw / "train" / "n01" / "n01_1.JPEG", "wb") as file:
+    with open(raw / "train" / "n01" / "n01_1.JPEG", "r+b") as file:
         file.truncate(2 * shutil.disk_usage(tmp_path).free)  # Takes no room itself.
     assert_refused(
         convert_here(raw, tmp_path / "records"), "too little); free some space"
     )
     assert not (tmp_path / "records").exists()
+
+
+def test_ignored_files_are_told_by_their_extensions(raw, tmp_path):
+    for name in ("a.tif", "b.TIF"):
+        write(raw / "train" / "n01" / name, b"")
+    done = convert_here(raw, tmp_path / "records")
+    assert "ignored files (not images): 3 (2 .tif, 1 .txt)\n" in done.stdout
 
 
 def test_warnings_of_the_source_are_said(raw, tmp_path):
@@ -147,15 +176,42 @@ def test_warnings_of_the_source_are_said(raw, tmp_path):
     assert len(warnings) == len(raw_data.open_raw_data(raw).warnings)
 
 
-def test_a_second_start_finishes_what_a_killed_one_left(raw, tmp_path):
+def test_a_second_start_finishes_what_a_killed_one_left(raw, bad, tmp_path):
     records = tmp_path / "records"
+    assert convert_here(raw, records, "--num_processes=1").returncode == 2
     write(records / ".manifest.json.01234567.partial", b"{")
     write(records / "train" / ".train-00000-of-00001.01234567.partial", b"x")
-    write(records / "train" / "train-00000-of-00001", b"old")
+    write(records / "train" / "train-00000-of-00001", b"cut")  # It has no report.
+    bad.write_bytes(encoded_image(11))
     done = convert_here(raw, records, "--num_processes=1")
     assert done.returncode == 0, done.stderr
     assert len(read_examples(records, "train")) == 18
     assert not any("partial" in name for name in content(records))
+
+
+def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_path):
+    records, more = tmp_path / "records", ("--train_shards=9", "--num_processes=1")
+    assert convert_here(raw, records, *more).returncode == 2
+    num_finished = len(list((records / ".conversion").glob("*.json"))) - 1
+    assert num_finished > 1
+    bad.write_bytes(encoded_image(11))
+    for index, path in enumerate(sorted((raw / "train").rglob("*.JPEG"))):
+        path.write_bytes(encoded_image(40 + index))
+    done = convert_here(raw, records, *more)
+    assert done.returncode == 0, done.stderr
+    assert f"{num_finished} shards of the earlier run are written again" in done.stderr
+    assert convert_here(raw, tmp_path / "other", *more).returncode == 0
+    assert content(records) == content(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "stranger", ["train/train-00000-of-00001", "train-offsets.npy"]
+)
+def test_records_of_another_program_are_not_written_over(raw, tmp_path, stranger):
+    records = tmp_path / "records"
+    write(records / stranger, b"of another program")
+    assert_refused(convert_here(raw, records), "which is not of it")
+    assert content(records) == {stranger: b"of another program"}
 
 
 def test_an_unfinished_set_of_other_settings_is_refused(raw, bad, tmp_path):
@@ -177,6 +233,36 @@ def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):
     write(records / ".conversion" / "plan.json", b"{}")
     assert_refused(convert_here(raw, records), "already contains a finished record set")
     assert content(records) == before
+
+
+@pytest.mark.parametrize(
+    ("names", "recipe"),
+    [
+        ("0 1 2 3 4 5 6 7 8 9", " --recipe=digits"),
+        ("airplane automobile bird cat deer", " --recipe=imagenette"),
+        (
+            "airplane automobile bird cat deer dog frog horse ship truck",
+            " --recipe=cifar10",
+        ),
+    ],
+)
+def test_the_recipe_of_the_classes_is_advised(tmp_path, names, recipe):
+    for index, name in enumerate(names.split()):
+        write(tmp_path / "raw" / "train" / name / "a.JPEG", encoded_image(index))
+    done = convert_here(tmp_path / "raw", tmp_path / "records")
+    assert f"next:    python resnet/resnet_main.py{recipe} --data_dir" in done.stdout
+
+
+def test_paths_may_begin_with_a_tilde(raw, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert convert_here(f"~/{raw.name}", "~/records").returncode == 0
+    assert len(read_examples(tmp_path / "records", "train")) == 18
+
+
+def test_a_path_that_the_system_refuses_is_a_users_mistake(raw, tmp_path):
+    long = tmp_path / ("n" * 300)
+    assert_refused(convert_here(raw, long), "File name too long")
+    assert_refused(convert_here(long, tmp_path / "records"), "File name too long")
 
 
 def test_the_manifest_says_what_made_the_set(raw, tmp_path):

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from data_prep.errors import UserError
@@ -27,7 +29,7 @@ def test_class_folders_are_listed_by_class_and_name(tmp_path):
     assert names(validation) == [("b", "7.webp")]
     assert validation.class_indices.tolist() == [1]
     assert validation.class_names == ("a", "b")
-    assert listing.num_ignored_files == 0
+    assert listing.ignored.total() == 0
 
 
 def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
@@ -37,7 +39,22 @@ def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
     listing = folders.list_images(tmp_path)
     assert names(listing.splits["train"]) == [("a", "1.jpg")]
     assert names(listing.splits["validation"]) == [("a", "1.jpg")]
-    assert listing.num_ignored_files == 3 + 2
+    assert listing.ignored.total() == 3 + 2
+
+
+def test_what_is_ignored_is_counted_by_its_kind(tmp_path):
+    touch(tmp_path, "train/a/1.jpe", "train/a/2.JFIF", "train/a/3.tif", "train/a/4.TIF")
+    touch(tmp_path, "train/a/b/5.jpg", "train/6.jpg", "train/README", "val/a/7.heic")
+    touch(tmp_path, "val/a/8.jpg")
+    listing = folders.list_images(tmp_path)
+    assert names(listing.splits["train"]) == [("a", "1.jpe"), ("a", "2.JFIF")]
+    assert listing.ignored == {
+        ".tif": 2,
+        ".heic": 1,
+        "folder in a class folder": 1,
+        "image outside of the class folders": 1,
+        "file without an extension": 1,
+    }
 
 
 def test_links_are_followed(tmp_path):
@@ -47,7 +64,7 @@ def test_links_are_followed(tmp_path):
     (tmp_path / "elsewhere" / "2.jpg").symlink_to(tmp_path / "elsewhere" / "1.jpg")
     listing = folders.list_images(tmp_path)
     assert names(listing.splits["train"]) == [("a", "1.jpg"), ("a", "2.jpg")]
-    assert listing.num_ignored_files == 0
+    assert listing.ignored.total() == 0
 
 
 def test_flat_validation_images_take_their_classes_from_the_labels_file(tmp_path):
@@ -59,6 +76,21 @@ def test_flat_validation_images_take_their_classes_from_the_labels_file(tmp_path
     assert names(validation) == [("a", "v2.JPEG"), ("b", "v1.JPEG"), ("b", "v3.JPEG")]
     assert validation.class_indices.tolist() == [0, 1, 1]
     assert validation[0].path == str(tmp_path / "validation" / "v2.JPEG")
+
+
+def test_the_labels_file_may_be_as_windows_writes_it(tmp_path):
+    touch(tmp_path, "val/1.jpg", "val/2.jpg", "val/3.jpg")
+    labels = "\ufeffcat \r\ndog\x85house\r\ncat\r\n\r\n"
+    (tmp_path / "synset_labels.txt").write_bytes(labels.encode())
+    listing = folders.list_images(tmp_path)
+    assert listing.class_names == ("cat", "dog\x85house")
+
+
+def test_a_pipe_in_place_of_the_labels_file_is_refused(tmp_path):
+    touch(tmp_path, "val/1.jpg")
+    os.mkfifo(tmp_path / "synset_labels.txt")
+    with pytest.raises(UserError, match="not a regular file"):
+        folders.list_images(tmp_path)
 
 
 def test_imagenets_validation_images_are_told_by_their_numbers(tmp_path):

@@ -1,4 +1,5 @@
 import errno
+import gzip
 import io
 import itertools
 import json
@@ -144,6 +145,49 @@ def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):
     assert (tmp_path / "manifest.json").read_bytes() == before
 
 
+def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_tiny_set):
+    images = [encoded_image(0), encoded_image(1)]
+    write_tiny_set(tmp_path, images, [0, 1], ["cat", "dog"], [1, 1])
+    write_shards(tmp_path / "validation", "validation", [[record(0, 1)]])
+    before = (tmp_path / "manifest.json").read_bytes()
+    indexing.make_if_missing(str(tmp_path / "validation"))
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    above = manifest.load(str(tmp_path), "train").manifest
+    own = manifest.load(str(tmp_path / "validation"), "validation")
+    assert (above.class_names, own.manifest.class_names) == (
+        ("cat", "dog"),
+        SYNSETS[:1],
+    )
+    assert own.records_dir == tmp_path / "validation"
+
+
+def test_a_manifest_that_appears_during_the_scan_is_kept(tmp_path, monkeypatch):
+    write_tpu_set(tmp_path, in_folders=True)
+    scan_file = indexing.scan.scan_file
+
+    def index_meanwhile(*arguments):
+        monkeypatch.setattr(indexing.scan, "scan_file", scan_file)
+        indexing.make_if_missing(str(tmp_path))
+        (tmp_path / "manifest.json").chmod(0o640)
+        return scan_file(*arguments)
+
+    monkeypatch.setattr(indexing.scan, "scan_file", index_meanwhile)
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert said[-1] == "another process has indexed them meanwhile"
+    assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("content", [b"", b"not of NumPy", b"\x93NUMPY"])
+def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
+    write_tpu_set(tmp_path, in_folders=True)
+    (tmp_path / "train-offsets.npy").write_bytes(content)
+    with pytest.raises(UserError, match="but that file contains something else"):
+        indexing.make_if_missing(str(tmp_path))
+    assert (tmp_path / "train-offsets.npy").read_bytes() == content
+    assert not (tmp_path / "manifest.json").exists()
+
+
 def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
     tmp_path, write_tiny_set, read_split
 ):
@@ -245,11 +289,91 @@ def test_two_sets_in_one_folder_are_refused(tmp_path):
         indexing.make_if_missing(str(tmp_path))
 
 
-def test_empty_record_files_are_left_out(tmp_path):
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_an_empty_file_among_others_is_refused(tmp_path, empty):
+    shards = [[record(index, 1) for index in range(3)] for _ in range(3)]
+    shards[empty] = []
+    write_shards(tmp_path, "train", shards)
+    path = tmp_path / schema.shard_name("train", empty, 3)
+    with pytest.raises(UserError, match=rf"{path} must contain records like .* empty"):
+        indexing.make_if_missing(str(tmp_path))
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_file_with_far_fewer_records_than_most_is_said(tmp_path):
+    shards = [[record(0, 1), record(1, 2), record(2, 1)] for _ in range(5)]
+    del shards[1][1:]  # As of a file that was cut between two records.
+    write_shards(tmp_path, "train", shards)
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert said[1].startswith("warning: 1 of the 5 files of split train have less than")
+    assert "train-00001-of-00005, has 1, the median is 3." in said[1]
+
+
+def test_the_shorter_last_file_of_the_tpu_scripts_is_as_it_should_be(tmp_path):
+    three = [record(0, 1), record(1, 2), record(2, 1)]
+    write_shards(tmp_path, "train", [three, three, three, three[:1]])
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert len(said) == 2
+
+
+def test_files_of_the_tpu_scripts_for_which_nothing_is_left_are_left_out(tmp_path):
     write_shards(tmp_path, "train", [[record(0, 1)], [record(1, 2)], []])
-    indexing.make_if_missing(str(tmp_path))
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert said[1] == (
+        "warning: 1 of the 3 files of split train are empty, as the last ones are if"
+        " there are fewer records than files; they are left out"
+    )
     split = manifest.load(str(tmp_path), "train").manifest.splits["train"]
     assert [shard.path[:11] for shard in split.shards] == ["train-00000", "train-00001"]
+
+
+def test_one_wrong_label_is_said(tmp_path):
+    write_shards(tmp_path, "train", [[record(index, 1 + index) for index in range(3)]])
+    nameless = {"image/class/synset": None}
+    write_shards(tmp_path, "validation", [[record(0, 1), record(1, 999, **nameless)]])
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert said[1].startswith("warning: 995 of the 999 classes have no example; the")
+    offset = len(record(0, 1))
+    assert f"record at byte {offset} of {tmp_path}/validation-00000-of-00001" in said[1]
+
+
+def test_more_classes_than_any_network_has_are_refused(tmp_path):
+    nameless = {"image/class/synset": None}
+    records = [record(0, 1), record(1, 999_999, **nameless)]
+    write_shards(tmp_path, "train", [records])
+    with pytest.raises(UserError, match=r"there are 2 examples, and .* label 999,999"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_compressed_records_are_recognized(tmp_path):
+    write_shards(tmp_path, "train", [[gzip.compress(record(0, 1))]])
+    with pytest.raises(UserError, match="it is compressed with gzip"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_a_pipe_in_place_of_a_record_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "train-00000-of-00001")
+    with pytest.raises(UserError, match="not a regular file"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "d/" * 3000])
+def test_a_path_that_the_system_refuses_is_a_users_mistake(tmp_path, name):
+    with pytest.raises(UserError, match="File name too long"):
+        indexing.make_if_missing(str(tmp_path / name))
+
+
+def test_a_folder_that_may_not_be_read_is_a_users_mistake(tmp_path, monkeypatch):
+    def refuse(path):  # The tests may run as root, who may read anything.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(UserError, match="Permission denied"):
+        indexing.make_if_missing(str(tmp_path))
 
 
 def test_a_split_without_records_is_refused(tmp_path):

@@ -204,6 +204,48 @@ def test_a_directory_that_is_not_whole_is_refused(
         indexing.make_if_missing(str(root))
 
 
+@pytest.mark.parametrize("template", ["{}", "{9}", "{DATASET}", "/x{SHARD_INDEX}", ""])
+def test_a_template_that_names_no_shards_is_refused(prepared, tmp_path, template):
+    root = tmp_path / "1.0.2"
+    shutil.copytree(prepared[0], root)
+    info = json.loads((root / "dataset_info.json").read_text())
+    for split in info["splits"]:
+        split["filepathTemplate"] = template or "../{SHARD_INDEX}"
+    (root / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(UserError, match="reading them failed"):
+        indexing.make_if_missing(str(root))
+
+
+@pytest.mark.parametrize("num_classes", [0, -1, 10**12])
+def test_a_number_of_classes_that_no_set_has_is_refused(
+    prepared, tmp_path, num_classes
+):
+    root = tmp_path / "1.0.2"
+    shutil.copytree(prepared[0], root)
+    (root / "species.labels.txt").unlink()
+    text = (root / "features.json").read_text()
+    (root / "features.json").write_text(text.replace('"3"', f'"{num_classes}"'))
+    with pytest.raises(UserError, match="must have from 1 to 1,000,000 classes"):
+        indexing.make_if_missing(str(root))
+
+
+def test_deeply_nested_metadata_is_refused(prepared, tmp_path):
+    root = tmp_path / "1.0.2"
+    shutil.copytree(prepared[0], root)
+    (root / "features.json").write_text("[" * 200_000)
+    with pytest.raises(UserError, match=r"features\.json can't be read"):
+        indexing.make_if_missing(str(root))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_class_name(prepared, tmp_path):
+    root = tmp_path / "1.0.2"
+    shutil.copytree(prepared[0], root)
+    path = root / "species.labels.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b" \r\n"))
+    indexing.make_if_missing(str(root))
+    assert manifest.load(str(root), "train").manifest.class_names == CLASSES
+
+
 def test_a_missing_file_of_tensorflow_datasets_is_named(prepared, tmp_path):
     root = tmp_path / "1.0.2"
     shutil.copytree(prepared[0], root)

@@ -106,7 +106,9 @@ def test_the_split_counts_its_examples():
     assert example_manifest().splits["train"].num_examples == 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "1", "null", '"x"', "{}"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "1", "null", '"x"', "{}", "[" * 200_000]
+)
 def test_a_text_that_is_no_manifest_is_refused_with_the_files_name(text):
     with pytest.raises(
         UserError, match=r"^some/manifest\.json is not a readable manifest"
@@ -166,6 +168,30 @@ def test_every_damaged_field_is_refused(place, damage):
 def test_a_contradiction_is_named(changes, message):
     fields = json.loads(example_manifest().to_json()) | changes
     with pytest.raises(UserError, match=message):
+        manifest.Manifest.from_json(json.dumps(fields), "m.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("first_label",), 2**70),
+        (("image_key",), "\ud800"),
+        (("label_key",), "\ud800"),
+        (("splits", "train", "offsets_path"), "a\0b"),
+        (("splits", "train", "shards", 0, "path"), "train/a\0b"),
+        (("splits", "train", "shards", 0, "path"), "train/\ud800"),
+        (("splits", "train", "shards", 0, "num_bytes"), 10**30),
+        (("splits", "train", "shards", 0, "num_bytes"), 1),
+        (("splits", "train", "shards", 0, "num_records"), 10**30),
+    ],
+)
+def test_what_no_set_can_have_is_refused(place, value):
+    fields = json.loads(example_manifest().to_json())
+    parent = fields
+    for key in place[:-1]:
+        parent = parent[key]
+    parent[place[-1]] = value
+    with pytest.raises(UserError, match="is not a readable manifest"):
         manifest.Manifest.from_json(json.dumps(fields), "m.json")
 
 
@@ -266,6 +292,13 @@ def test_a_split_that_the_set_above_lacks_is_no_part_of_it(converted_set):
     assert manifest.find(str(converted_set / "validation")) is None
 
 
+def test_a_manifest_is_never_replaced(converted_set):
+    before = (converted_set / "manifest.json").read_bytes()
+    with pytest.raises(UserError, match="another one is there and isn't replaced"):
+        manifest.write(example_manifest(), converted_set)
+    assert (converted_set / "manifest.json").read_bytes() == before
+
+
 def test_loading_names_what_is_missing(converted_set, tmp_path_factory):
     with pytest.raises(UserError, match="must be a folder of record files"):
         manifest.load(str(converted_set / "absent"), "train")
@@ -283,6 +316,29 @@ def test_a_manifest_that_is_not_text_is_refused(converted_set):
 
 def test_whole_files_pass_the_check(converted_set):
     manifest.check_files(manifest.load(str(converted_set), "train"), "train")
+
+
+def test_the_check_finds_a_shard_that_may_not_be_read(converted_set, monkeypatch):
+    record_set = manifest.load(str(converted_set), "train")
+    closed = converted_set / "train" / "train-00001-of-00002"
+    monkeypatch.setattr(os, "access", lambda path, _: path != closed)
+    with pytest.raises(
+        UserError, match=r"00001-of-00002 can't be read .Permission den"
+    ):
+        manifest.check_files(record_set, "train")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train-offsets.npy"])
+def test_a_pipe_in_place_of_a_file_is_refused(converted_set, name):
+    (converted_set / name).unlink()
+    os.mkfifo(converted_set / name)
+    with pytest.raises(UserError, match="not a regular file"):
+        manifest.check_files(manifest.load(str(converted_set), "train"), "train")
+
+
+def test_a_path_that_the_system_refuses_is_a_users_mistake(tmp_path):
+    with pytest.raises(UserError, match=r"reading the record set in .* failed: "):
+        manifest.find(str(tmp_path / ("n" * 300)))
 
 
 def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
@@ -362,6 +418,28 @@ def test_offsets_and_shards_tell_where_each_record_is(converted_set):
     shard_indices = manifest.shard_of_example(split)
     assert shard_indices.dtype == np.int32
     assert shard_indices.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        [-5, 10, 0],
+        [0, 2**62, 0],
+        [0, -(2**63), 0],
+        [0, 0, 0],
+        [0, 20, 0],
+        [10, 0, 0],
+        [0, 10, 1],
+    ],
+)
+def test_offsets_at_which_no_records_can_be_are_refused(converted_set, offsets):
+    record_set = manifest.load(str(converted_set), "train")
+    path, sha256 = manifest.write_offsets(converted_set, "train", np.array(offsets))
+    split = dataclasses.replace(
+        record_set.manifest.splits["train"], offsets_path=path, offsets_sha256=sha256
+    )
+    with pytest.raises(UserError, match=r"contradicts manifest\.json: the offsets of"):
+        manifest.read_offsets(record_set, split)
 
 
 def test_changed_offsets_are_refused(converted_set):

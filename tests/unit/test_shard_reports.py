@@ -18,6 +18,7 @@ REPORTS = st.builds(
     class_counts=st.dictionaries(st.integers(0, 30_000), COUNTS),
     converted_counts=st.dictionaries(st.text(), COUNTS),
     skipped_images=st.lists(SKIPPED).map(tuple),
+    source_digest=st.text("0123456789abcdef", min_size=64, max_size=64),
 )
 
 
@@ -57,7 +58,9 @@ def test_a_damaged_report_counts_as_none(root, data):
 def test_no_report_a_foreign_one_and_other_json_count_as_none(root):
     name = "train/train-00000-of-00001"
     assert shard_reports.read(root, name) is None
-    other = shard_reports.ShardReport("other/file", 1, "0" * 64, (0,), {0: 1}, {}, ())
+    other = shard_reports.ShardReport(
+        "other/file", 1, "0" * 64, (0,), {0: 1}, {}, (), "0" * 64
+    )
     shard_reports.write(root, other)
     path = shard_reports.report_path(root, name)
     for text in (

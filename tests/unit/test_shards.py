@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -147,10 +148,11 @@ def test_an_image_that_is_gone_is_never_left_out(root, tmp_path):
 
 
 def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, images):
-    report = shards.write_shard(shards.ShardJob(str(root), "x", images, [0, 1, 2]))
-    check = shards.ShardCheck(str(root), "x", num_images=3)
+    check = shards.ShardJob(str(root), "x", images, [0, 1, 2])
+    report = shards.write_shard(check)
     assert shards.check_shard(check) == report
-    assert shards.check_shard(shards.ShardCheck(str(root), "x", num_images=4)) is None
+    fewer = shards.ShardJob(str(root), "x", images[:2], [0, 1])
+    assert shards.check_shard(fewer) is None
 
     whole = (root / "x").read_bytes()
     for damaged in (whole[:-1], whole + b"x", whole[:99] + b"?" + whole[100:], b""):
@@ -162,16 +164,33 @@ def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, images):
     assert shards.check_shard(check) == report
 
 
+def test_a_shard_of_images_that_changed_is_not_finished(root, images):
+    check = shards.ShardJob(str(root), "x", images, [0, 1, 2])
+    report = shards.write_shard(check)
+    path = pathlib.Path(images[1].path)
+    data, status = path.read_bytes(), path.stat()
+    times = status.st_atime_ns, status.st_mtime_ns
+    path.write_bytes(data + b"x")
+    os.utime(path, ns=times)  # Only the size differs.
+    assert shards.check_shard(check) is None
+    path.write_bytes(data)
+    os.utime(path, ns=(times[0], times[1] + 1))  # Only the time.
+    assert shards.check_shard(check) is None
+    path.unlink()
+    assert shards.check_shard(check) is None
+    path.write_bytes(data)
+    os.utime(path, ns=times)
+    assert shards.check_shard(check) == report
+
+
 def test_a_shard_that_leaves_images_out_is_kept_only_where_that_is_asked_for(
     root, images, bad
 ):
     sources = [*images, bad]
-    shards.write_shard(
-        shards.ShardJob(str(root), "x", sources, [0] * 4, skip_bad_images=True)
-    )
-    check = shards.ShardCheck(str(root), "x", num_images=4)
-    assert shards.check_shard(check) is None
-    check = shards.ShardCheck(str(root), "x", num_images=4, skip_bad_images=True)
+    check = shards.ShardJob(str(root), "x", sources, [0] * 4, skip_bad_images=True)
+    shards.write_shard(check)
+    without = dataclasses.replace(check, skip_bad_images=False)
+    assert shards.check_shard(without) is None
     report = shards.check_shard(check)
     assert report is not None
     assert isinstance(report.skipped_images[0], manifest.SkippedImage)
@@ -184,3 +203,11 @@ def test_only_shards_with_a_report_count_as_kept_bytes(root, images):
     shard_reports.report_path(root, "z").unlink()
     num_bytes = (root / "x").stat().st_size
     assert shards.num_bytes_kept(root, ["x", "y", "z", "other"]) == num_bytes
+
+
+def test_a_file_that_no_image_can_be_is_named_unread(root, tmp_path):
+    huge = source_image(tmp_path / "huge.JPEG")
+    with open(huge.path, "wb") as file:
+        file.truncate(2**31 + 1)  # Of holes: it takes no room.
+    with pytest.raises(UserError, match=r"huge\.JPEG must be an image; it has 2,147,"):
+        shards.write_shard(shards.ShardJob(str(root), "x", [huge], [0]))

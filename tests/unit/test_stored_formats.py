@@ -46,12 +46,20 @@ MANIFEST = """{
 }
 """
 SHARD_PATH = "train/train-00000-of-00002"
-SHARD_REPORT = (
+OLD_SHARD_REPORT = (
     '{"report": {"path": "train/train-00000-of-00002", "num_bytes": 20, "sha256": "'
     + 64 * "a"
     + '", "offsets": [0, 8], "class_counts": [[1, 2]], "converted_counts": {"PNG": 1},'
     ' "skipped_images": [{"name": "/raw/x/1.jpg", "reason": "it is empty"}]}, "sha256":'
     ' "1bdc42f517b4ee683e1fd6dd3fbcf1c98aec87343965a665ac3b2592b266702d"}'
+)
+SHARD_REPORT = (
+    '{"report": {"path": "train/train-00000-of-00002", "num_bytes": 20, "sha256": "'
+    + 64 * "a"
+    + '", "offsets": [0, 8], "class_counts": [[1, 2]], "converted_counts": {"PNG": 1},'
+    ' "skipped_images": [{"name": "/raw/x/1.jpg", "reason": "it is empty"}],'
+    ' "source_digest": "' + 64 * "b" + '"}, "sha256":'
+    ' "1dd5bbea22452b42f55ede5dcd4c8c8adf12689b10fc5ca220d05b7ef5c5070a"}'
 )
 
 
@@ -89,10 +97,18 @@ def test_a_shard_report_of_an_earlier_version_is_read_and_written_alike(tmp_path
         class_counts={1: 2},
         converted_counts={"PNG": 1},
         skipped_images=(manifest.SkippedImage("/raw/x/1.jpg", "it is empty"),),
+        source_digest=64 * "b",
     )
     path.unlink()
     shard_reports.write(tmp_path, report)
     assert path.read_text() == SHARD_REPORT
+
+
+def test_a_shard_report_without_the_state_of_the_images_counts_as_none(tmp_path):
+    path = tmp_path / ".conversion" / "train-00000-of-00002.json"
+    path.parent.mkdir()
+    path.write_text(OLD_SHARD_REPORT)
+    assert shard_reports.read(tmp_path, SHARD_PATH) is None
 
 
 def image_list(*filenames: str) -> ImageList:

@@ -1,6 +1,7 @@
 import dataclasses
 import hashlib
 import io
+import os
 import shutil
 
 import numpy as np
@@ -88,6 +89,7 @@ def rewrite(root, shard, records):
         split, shards=tuple(shards), offsets_path=path, offsets_sha256=sha256
     )
     splits = record_set.manifest.splits | {"train": split}
+    (root / manifest.FILE_NAME).unlink()
     manifest.write(dataclasses.replace(record_set.manifest, splits=splits), root)
 
 
@@ -295,6 +297,55 @@ def test_records_are_checked_without_their_offsets(root):
     found = check(root)
     assert (shard_path(1), None, "it has 2 records; expected 3") in found
     assert (shard_path(1), second, "the checksum of its length does not match") in found
+
+
+def test_a_manifest_that_moves_a_record_to_the_next_shard_is_found(root):
+    record_set = manifest.load(str(root), "train")
+    split = record_set.manifest.splits["train"]
+    first, second, *rest = split.shards
+    shards = (
+        dataclasses.replace(first, num_records=first.num_records - 1),
+        dataclasses.replace(second, num_records=second.num_records + 1),
+        *rest,
+    )
+    splits = {"train": dataclasses.replace(split, shards=shards)}
+    (root / manifest.FILE_NAME).unlink()
+    manifest.write(dataclasses.replace(record_set.manifest, splits=splits), root)
+    found = check(root)
+    assert [(path, what.partition(";")[0]) for path, _, what in found[1:]] == [
+        (shard_path(0), f"it has {first.num_records} records"),
+        (shard_path(1), f"it has {second.num_records} records"),
+    ]
+    assert found[0][0] == "train-offsets.npy"
+    assert "contradicts manifest.json" in found[0][2]
+
+
+@pytest.mark.parametrize("num_bytes", [3, 10**15])
+def test_a_size_in_the_manifest_that_no_shard_has_is_found(root, num_bytes):
+    record_set = manifest.load(str(root), "train")
+    split = record_set.manifest.splits["train"]
+    shards = (dataclasses.replace(split.shards[0], num_bytes=num_bytes),)
+    splits = {"train": dataclasses.replace(split, shards=(*shards, *split.shards[1:]))}
+    (root / manifest.FILE_NAME).unlink()
+    manifest.write(dataclasses.replace(record_set.manifest, splits=splits), root)
+    size = (root / shard_path(0)).stat().st_size
+    what = f"it has {size:,} bytes; expected {num_bytes:,}"
+    assert (shard_path(0), None, what) in check(root)
+
+
+def test_a_pipe_in_place_of_a_shard_is_found(root):
+    (root / shard_path(0)).unlink()
+    os.mkfifo(root / shard_path(0))
+    what = "it can't be read (not a regular file)"
+    assert check(root) == [(shard_path(0), None, what)]
+
+
+def test_a_record_of_another_class_than_its_label_is_found(root):
+    other = example(0, 1, **{"image/class/synset": b"another"})
+    rewrite(root, 0, [other, example(1, 2), example(2, 3)])
+    ((path, offset, what),) = check(root)
+    assert (path, offset) == (shard_path(0), 0)
+    assert what == "its class is 'another', but its label 1 is that of 'ant'"
 
 
 def offsets_in(content):

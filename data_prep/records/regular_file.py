@@ -1,0 +1,65 @@
+"""Opens files to read that a user names, without waiting for a pipe's writer."""
+
+import errno
+import os
+import re
+import stat
+from typing import BinaryIO
+
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a regular file to read its bytes.
+
+    Raises:
+        OSError: If the file can't be opened, or is a folder, a pipe, or a device.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a program that writes to it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Returns the content of a regular file.
+
+    Args:
+        path: Path of the file.
+        max_bytes: Largest size that the content can have.
+
+    Raises:
+        OSError: If the file can't be read, or is larger.
+    """
+    with open_regular(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        if num_bytes > max_bytes:
+            what = f"{num_bytes:,} bytes are too many, at most {max_bytes:,}"
+            raise OSError(errno.EFBIG, what, str(path))
+        return file.read()
+
+
+def read_lines(path: str | os.PathLike[str], max_bytes: int) -> list[str]:
+    """Returns the lines of a text file in UTF-8, without spaces at their ends.
+
+    A byte-order mark, which some editors write, is no part of the first line. Lines end
+    as on any system; the last one is empty if the file ends with the end of a line.
+
+    Args:
+        path: Path of the file.
+        max_bytes: Largest size that the file can have.
+
+    Raises:
+        OSError: If the file can't be read.
+        UnicodeDecodeError: If it isn't in UTF-8.
+    """
+    text = read_bytes(path, max_bytes).decode("utf-8-sig")
+    return [line.strip() for line in _LINE_END.split(text)]
