@@ -149,21 +149,25 @@ def learning_rate(phases: Sequence[Phase], step: int) -> float:
     return schedules.learning_rate(schedule, step - first)
 
 
-def momentum(phases: Sequence[Phase], step: int, corrected: bool) -> float:
-    """Returns the factor that a step multiplies the momentum buffers with.
+def momentum(
+    phases: Sequence[Phase], step: int, learning_rate_in_velocity: bool
+) -> float:
+    """Returns the factor that a step multiplies the velocity of the step before with.
 
     Args:
         phases: The phases of the run.
         step: The step of the run, from 0.
-        corrected: Whether to apply momentum correction, so that the update is that of
-            Caffe's momentum, whose buffer contains the learning rates: buffer =
-            momentum * buffer + rate * gradient. Our buffer contains no rate; scaling
-            it by the ratio of the rate before to the rate now gives the same update.
-            After a rate of 0 the buffer is emptied. Source: Goyal et al. 2017,
-            arXiv:1706.02677, remark 3.
+        learning_rate_in_velocity: Whether the update is that of Caffe-style momentum,
+            velocity = momentum * velocity + rate * gradient. The velocity here contains
+            no rate; multiplying it by the rate before and dividing it by the rate now
+            gives the same update. After a rate of 0 the velocity is emptied.
+
+    The momentum correction of Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiplies
+    a velocity that contains the rate by the inverse of this ratio. Corrected, it leads
+    to the updates of a velocity that contains none, as the one here.
     """
     phase = at(phases, step)
-    if not corrected or step == 0 or resets_momentum_at(phases, step):
+    if not learning_rate_in_velocity or step == 0 or resets_momentum_at(phases, step):
         return phase.momentum
     now, before = (learning_rate(phases, one) for one in (step, step - 1))
     return phase.momentum * before / now if now else phase.momentum

@@ -119,8 +119,8 @@ def _optimizer(config: Config) -> str:
     text = parts[config.optimizer]
     if config.nesterov:
         text += " with Nesterov"
-    if config.momentum_correction:
-        text += ", momentum correction (learning rate inside the momentum buffer)"
+    if config.learning_rate_in_velocity:
+        text += ", Caffe-style (the velocity contains the learning rate)"
     if config.clip_norm:
         text += f", gradients clipped to a global norm of {config.clip_norm:g}"
     if config.ema_decay:

@@ -148,7 +148,7 @@ COLLAPSE_72EP_4K = Recipe(
     ),
     eval_crop="resize_then_crop",
     nesterov=False,
-    momentum_correction=True,
+    learning_rate_in_velocity=True,
     zero_last_gamma=False,
     published="top-1 76.278 %, top-5 93.186 %",
     deviations=_CAFFE_DEVIATIONS,
@@ -173,7 +173,7 @@ COLLAPSE_94EP_14K = Recipe(
     ),
     eval_crop="resize_then_crop",
     nesterov=False,
-    momentum_correction=True,
+    learning_rate_in_velocity=True,
     zero_last_gamma=False,
     published="top-1 76.152 %, top-5 93.176 % (75.6 %, 92.7 % without the collapse)",
     deviations=(
@@ -227,7 +227,7 @@ def _lars(
         batch_norm_momentum=0.9,
         optimizer="lars",
         nesterov=False,
-        momentum_correction=True,
+        learning_rate_in_velocity=True,
         scaling="none",
         published=published,
         deviations=(
@@ -279,7 +279,8 @@ GOYAL_90EP_8K = Recipe(
     ),
     batch_norm_momentum=0.9,
     eval_crop="resize_then_crop",
-    momentum_correction=True,
+    # The source's velocity contains the rate, but is corrected when that changes.
+    learning_rate_in_velocity=False,
     published="no loss of accuracy against a batch of 256",
     deviations=(
         "convolutions are initialized with a variance of 1/fan-in, as in the TPU"

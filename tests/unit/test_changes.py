@@ -168,7 +168,7 @@ def test_a_recipe_of_momentum_keeps_the_form_of_its_momentum_with_lars():
     (change,) = changes(TPU, 24_576, NUM_IMAGENET, optimizer="lars")
     assert change.endswith(
         "; neither is the form of the momentum (LARS's source has momentum without"
-        " Nesterov and with the learning rate inside the buffer)"
+        " Nesterov and with the learning rate in the velocity)"
     )
 
 

@@ -56,7 +56,7 @@ def test_the_whole_run_is_told():
     assert "22,610 steps = 72.29 epochs = 92.61 million images" in text
     assert "global batch 4,096 = 128 rank(s) x 32" in text
     assert "top-1 76.278 %" in text
-    assert "momentum correction (learning rate inside the momentum buffer)" in text
+    assert "momentum, Caffe-style (the velocity contains the learning rate)" in text
     # An epoch is 312.8 steps.
     assert "every epoch (after 313, 626, ..., 22,610 steps)" in text
     assert "7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)" in text

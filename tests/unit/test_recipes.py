@@ -4,6 +4,7 @@ import pytest
 
 from data_prep.errors import UserError
 from resnet.augmentation import names as augmentation_names
+from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
@@ -165,7 +166,7 @@ def test_the_24k_recipe_has_the_published_numbers():
     assert config.eval_crop == "crop_then_resize"
     assert config.optimizer == "momentum"
     assert config.nesterov
-    assert not config.momentum_correction
+    assert not config.learning_rate_in_velocity
     assert config.zero_last_gamma
     assert config.clip_norm == config.ema_decay == 0
     (phase,) = config.phases
@@ -185,7 +186,7 @@ def test_the_runs_of_caffe_are_those_of_caffe(name):
     assert config.eval_crop == "resize_then_crop"
     assert config.optimizer == "momentum"
     assert not config.nesterov
-    assert config.momentum_correction
+    assert config.learning_rate_in_velocity
     assert not config.zero_last_gamma
     for phase in config.phases:
         assert phase.reset_momentum  # A solver is begun with the weights only.
@@ -219,7 +220,7 @@ def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
     assert config.optimizer == "lars"
     assert config.trust_coefficient == 0.001
     assert not config.nesterov
-    assert config.momentum_correction
+    assert config.learning_rate_in_velocity
     assert config.batch_norm_momentum == 0.9
     (phase,) = config.phases
     assert phase.momentum == momentum
@@ -236,7 +237,10 @@ def test_goyals_run_has_their_numbers():
     assert phase.schedule.decay_factor == 0.1
     assert config.batch_norm_momentum == 0.9
     assert config.nesterov
-    assert config.momentum_correction
+    # Momentum correction at each change of the rate leaves the factor what it is.
+    assert not config.learning_rate_in_velocity
+    for step in (100, 4692, 9384, 12_511):
+        assert step_settings.at(config, step).momentum == 0.9
 
 
 def test_the_small_recipes_are_for_small_images():
