@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet.augmentation.names import AUGMENTATIONS
+from resnet.augmentation.names import AUGMENTATIONS, MIN_OBJECT_COVERED
 from resnet.config import schedules
 from resnet.config.schedules import Schedule
 from resnet.config.settings import AT_LEAST_ZERO, FRACTION, setting
@@ -59,7 +59,9 @@ class PhaseSettings:
     )
     min_crop_area: float = setting(
         0.08,
-        "The smallest fraction of an image's area that a random resized crop takes.",
+        "The smallest fraction of an image's area that a random resized crop takes;"
+        f" below {MIN_OBJECT_COVERED:g} it acts as {MIN_OBJECT_COVERED:g}, since"
+        " min_object_covered of the TPU code overrules it.",
         bounds=(1e-9, 1),
         flag=None,
     )
@@ -79,6 +81,11 @@ class PhaseSettings:
         "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
         bounds=AT_LEAST_ZERO,
     )
+
+    @property
+    def smallest_crop_area(self) -> float:
+        """The smallest fraction of the area that random resized crops really take."""
+        return max(self.min_crop_area, MIN_OBJECT_COVERED)
 
 
 @dataclass(frozen=True, kw_only=True)

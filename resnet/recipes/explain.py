@@ -23,6 +23,7 @@ _IN_COLUMNS = (
     "weight_decay",
     "image_size",
     "augmentation",
+    "min_crop_area",
 )
 
 
@@ -236,6 +237,8 @@ def _corners(config: Config, first: int, phase: Phase) -> list[int]:
 
 def _training_images(phase: Phase) -> str:
     text = f"{phase.image_size} px, {phase.augmentation}"
+    if phase.augmentation.startswith("random_resized_crop"):
+        text += f" of {100 * phase.smallest_crop_area:g} to 100 %"
     for field in dataclasses.fields(PhaseSettings):
         value = getattr(phase, field.name)
         if field.name not in _IN_COLUMNS and value != field.default:

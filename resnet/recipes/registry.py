@@ -4,12 +4,13 @@ from collections.abc import Mapping
 
 from data_prep.errors import UserError
 from resnet.config.recipe import Recipe
-from resnet.recipes import cifar10, digits, imagenet, imagenette
+from resnet.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         *imagenet.RECIPES,
+        *imagenet_lars.RECIPES,
         *imagenette.RECIPES,
         *cifar10.RECIPES,
         *digits.RECIPES,
