@@ -30,6 +30,7 @@ from resnet.config.config import (
     CONFIG_FILE,
     Config,
     check_ranks,
+    differences,
     load_config,
     refuse_other,
     save_config,
@@ -39,7 +40,7 @@ from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.recipes import changes as recipe_changes
-from resnet.recipes import explain, json_file, registry
+from resnet.recipes import earlier, explain, json_file, registry
 from resnet.runtime import program, startup
 from resnet.runtime.run_lock import Locked, RunLock
 from resnet.watchdog import failure_file
@@ -133,7 +134,8 @@ def resolve_settings(
     """Returns the settings of the run and the names of the splits that it reads.
 
     Rank 0 creates and locks the model directory. If it holds a run, this run must have
-    the same settings. All ranks get the precision of rank 0.
+    the same settings; those that an earlier version gave the same command count too.
+    All ranks get the precision of rank 0.
 
     Args:
         contents: The manifest of the data set.
@@ -144,9 +146,13 @@ def resolve_settings(
             can't be used.
     """
     with communicator.collective_errors():
-        recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
         split = contents.splits["train"]
-        config = resolve(recipe, overrides, split.num_examples, contents.class_names)
+        meanings = earlier.meanings(
+            *(FLAGS.recipe, train_flags.overrides()),
+            *(split.num_examples, contents.class_names),
+        )
+        config = meanings[0]
+        number, precision = 0, config.precision
         splits = splits_to_read(config, contents)
         check_ranks(config, communicator.num_ranks)
         if FLAGS.require_mixed:
@@ -155,9 +161,9 @@ def resolve_settings(
             make_model_dir(config.model_dir)
             take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
-            config = match_saved_run(config)
-    precision = communicator.broadcast(config.precision)
-    return dataclasses.replace(config, precision=precision), splits
+            number, precision = match_saved_run(meanings)
+    number, precision = communicator.broadcast((number, precision))
+    return dataclasses.replace(meanings[number], precision=precision), splits
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
@@ -204,27 +210,40 @@ def take_lock(model_dir: pathlib.Path) -> None:
         raise
 
 
-def match_saved_run(config: Config) -> Config:
-    """Returns the settings; precision "auto" is replaced by that of a saved run.
+def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
+    """Returns which settings are those of the saved run, and the precision.
 
-    A run without a checkpoint doesn't count: its files are overwritten.
+    A precision of "auto" becomes that of the saved run. A run without a checkpoint
+    doesn't count: its files are overwritten.
+
+    Args:
+        meanings: The settings that the command means, as `earlier.meanings` returns
+            them; without a saved run the first counts.
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the
             differences; or if a new run has initial weights that don't exist.
     """
+    config = meanings[0]
     model_dir = pathlib.Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
             step_dirs.require_any(pathlib.Path(config.initial_weights))
-        return config
+        return 0, config.precision
     if not (model_dir / CONFIG_FILE).exists():
-        return config
+        return 0, config.precision
     old = load_config(config.model_dir)
-    if config.precision == "auto":
-        config = dataclasses.replace(config, precision=old.precision)
-    refuse_other(old, config)
-    return config
+    precision = old.precision if config.precision == "auto" else config.precision
+    candidates = [dataclasses.replace(one, precision=precision) for one in meanings]
+    nearest = min(candidates, key=lambda one: len(differences(old, one)))
+    refuse_other(old, nearest)
+    if changed := differences(old, candidates[0]):
+        logging.info(
+            "%s has changed since this run was begun (%s); the run keeps the settings"
+            " that it was begun with.",
+            *(config.recipe, "; ".join(changed)),
+        )
+    return candidates.index(nearest), precision
 
 
 def write_settings(config: Config, communicator: Communicator) -> None:

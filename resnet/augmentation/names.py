@@ -8,4 +8,9 @@ AUGMENTATIONS = (
     "pad_crop_flip_cutout",
     "none",
 )
+# What "random_resized_crop_2018_02" meant in earlier versions, for runs begun with it.
+PARTLY_DECODED_2018_02 = "random_resized_crop_2018_02_partly_decoded"
+# The smallest part of an image's area that a random resized crop takes, whatever
+# smaller bound is asked for: `min_object_covered` of the TPU code.
+MIN_OBJECT_COVERED = 0.1
 EVAL_CROPS = ("crop_then_resize", "resize_then_crop")

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.augmentation import random_augment
+from resnet.augmentation.names import MIN_OBJECT_COVERED, PARTLY_DECODED_2018_02
 from resnet.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
 
 # The mean and standard deviation of ImageNet's channels, on a scale of 0 to 1.
@@ -41,8 +42,9 @@ def train_image(
     - "random_resized_crop": a crop of `min_crop_area` to 100 % of the area with an
       aspect ratio from 3/4 to 4/3, resized, flipped horizontally with probability 1/2.
       If ten attempts find no such crop, the central square is taken.
-    - "random_resized_crop_2018_02": the same with one attempt, as in February 2018. If
-      it fails, the shorter side is resized to `image_size` and the center is cropped.
+    - "random_resized_crop_2018_02": the same with one attempt and from the decoded
+      whole image, as in February 2018. If the attempt fails, the shorter side is
+      resized to `image_size` and the center is cropped.
     - "random_crop": the shorter side is resized to `image_size / 0.875`, then a square
       is cropped at a random position and flipped horizontally with probability 1/2.
     - "random_shift": the image is shifted by up to an eighth of the side and padded
@@ -61,7 +63,8 @@ def train_image(
         seed: The seed of the example, int64 `[2]`, the first number not negative. The
             result depends only on the seed and the original image.
         min_crop_area: The smallest area of a random resized crop, as a fraction of the
-            area of the original image, greater than 0 and at most 1.
+            area of the original image, greater than 0 and at most 1. Values below
+            `MIN_OBJECT_COVERED` act as that.
         magnitude: The magnitude of RandAugment, up to 10; 0 for no RandAugment.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
@@ -184,6 +187,9 @@ def _augmented(
     if augmentation == "random_resized_crop":
         return _resize(_random_crop(original, window, min_crop_area), size, flip)
     if augmentation == "random_resized_crop_2018_02":
+        whole = _decoded(original)
+        return _random_crop_2018_02(whole, image_size, window, flip, min_crop_area)
+    if augmentation == PARTLY_DECODED_2018_02:
         return _random_crop_2018_02(original, image_size, window, flip, min_crop_area)
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
@@ -265,7 +271,7 @@ def _random_window(
         shape,
         tf.zeros([1, 0, 4]),  # No box: the whole image.
         seed,
-        min_object_covered=0.1,
+        min_object_covered=MIN_OBJECT_COVERED,
         aspect_ratio_range=(3 / 4, 4 / 3),
         area_range=(min_crop_area, 1.0),
         max_attempts=max_attempts,

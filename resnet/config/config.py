@@ -8,6 +8,7 @@ from typing import Any
 
 from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
+from resnet.augmentation.names import PARTLY_DECODED_2018_02
 from resnet.config import intervals, phases, settings
 from resnet.config.dataclass_json import from_json
 from resnet.config.phases import Phase
@@ -209,7 +210,23 @@ def config_from_json(values: Any) -> Config:
     Raises:
         UserError: If the object doesn't hold the settings of a run.
     """
-    return from_json(Config, values, "the settings")
+    config = from_json(Config, values, "the settings")
+    # Earlier versions, which had another name for that setting, decoded only the crops.
+    is_earlier = "learning_rate_in_velocity" not in values
+    return with_partly_decoded_crops(config) if is_earlier else config
+
+
+def with_partly_decoded_crops(config: Config) -> Config:
+    """Returns the settings with what "random_resized_crop_2018_02" meant earlier."""
+    return dataclasses.replace(
+        config,
+        phases=tuple(
+            dataclasses.replace(phase, augmentation=PARTLY_DECODED_2018_02)
+            if phase.augmentation == "random_resized_crop_2018_02"
+            else phase
+            for phase in config.phases
+        ),
+    )
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:

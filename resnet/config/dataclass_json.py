@@ -18,6 +18,7 @@ OLD_NAMES = {
     "rates": "schedule",
     "fresh_momentum": "reset_momentum",
     "smallest_crop": "min_crop_area",
+    "momentum_correction": "learning_rate_in_velocity",
     "start": "init_value",
     "start_scales": "init_value_scales",
     "peak": "peak_value",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet.augmentation.names import AUGMENTATIONS
+from resnet.augmentation.names import AUGMENTATIONS, MIN_OBJECT_COVERED
 from resnet.config import schedules
 from resnet.config.schedules import Schedule
 from resnet.config.settings import AT_LEAST_ZERO, FRACTION, setting
@@ -59,7 +59,9 @@ class PhaseSettings:
     )
     min_crop_area: float = setting(
         0.08,
-        "The smallest fraction of an image's area that a random resized crop takes.",
+        "The smallest fraction of an image's area that a random resized crop takes;"
+        f" below {MIN_OBJECT_COVERED:g} it acts as {MIN_OBJECT_COVERED:g}, since"
+        " min_object_covered of the TPU code overrules it.",
         bounds=(1e-9, 1),
         flag=None,
     )
@@ -79,6 +81,11 @@ class PhaseSettings:
         "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
         bounds=AT_LEAST_ZERO,
     )
+
+    @property
+    def smallest_crop_area(self) -> float:
+        """The smallest fraction of the area that random resized crops really take."""
+        return max(self.min_crop_area, MIN_OBJECT_COVERED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,21 +156,25 @@ def learning_rate(phases: Sequence[Phase], step: int) -> float:
     return schedules.learning_rate(schedule, step - first)
 
 
-def momentum(phases: Sequence[Phase], step: int, corrected: bool) -> float:
-    """Returns the factor that a step multiplies the momentum buffers with.
+def momentum(
+    phases: Sequence[Phase], step: int, learning_rate_in_velocity: bool
+) -> float:
+    """Returns the factor that a step multiplies the velocity of the step before with.
 
     Args:
         phases: The phases of the run.
         step: The step of the run, from 0.
-        corrected: Whether to apply momentum correction, so that the update is that of
-            Caffe's momentum, whose buffer contains the learning rates: buffer =
-            momentum * buffer + rate * gradient. Our buffer contains no rate; scaling
-            it by the ratio of the rate before to the rate now gives the same update.
-            After a rate of 0 the buffer is emptied. Source: Goyal et al. 2017,
-            arXiv:1706.02677, remark 3.
+        learning_rate_in_velocity: Whether the update is that of Caffe-style momentum,
+            velocity = momentum * velocity + rate * gradient. The velocity here contains
+            no rate; multiplying it by the rate before and dividing it by the rate now
+            gives the same update. After a rate of 0 the velocity is emptied.
+
+    The momentum correction of Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiplies
+    a velocity that contains the rate by the inverse of this ratio. Corrected, it leads
+    to the updates of a velocity that contains none, as the one here.
     """
     phase = at(phases, step)
-    if not corrected or step == 0 or resets_momentum_at(phases, step):
+    if not learning_rate_in_velocity or step == 0 or resets_momentum_at(phases, step):
         return phase.momentum
     now, before = (learning_rate(phases, one) for one in (step, step - 1))
     return phase.momentum * before / now if now else phase.momentum

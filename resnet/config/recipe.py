@@ -52,10 +52,10 @@ class TrainingSettings:
     nesterov: bool = setting(
         True, "Whether the momentum is Nesterov's momentum.", flag=None
     )
-    momentum_correction: bool = setting(
+    learning_rate_in_velocity: bool = setting(
         False,
-        "Whether the update is that of momentum buffers that contain the learning rate"
-        " (phases.momentum).",
+        "Whether the update is that of Caffe-style momentum, whose velocity contains"
+        " the learning rate (phases.momentum).",
         flag=None,
     )
     trust_coefficient: float = setting(

@@ -35,7 +35,7 @@ def at(config: Config, step: int) -> StepSettings:
     phase = phases.at(config.phases, step)
     return StepSettings(
         learning_rate=phases.learning_rate(config.phases, step),
-        momentum=phases.momentum(config.phases, step, config.momentum_correction),
+        momentum=phases.momentum(config.phases, step, config.learning_rate_in_velocity),
         lookahead=phase.momentum,
         weight_decay=phase.weight_decay,
         ema_decay=ema_decay(config, step),

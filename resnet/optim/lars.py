@@ -17,8 +17,8 @@ class Lars(Momentum):
 
     with the 2-norm of each variable; where a norm is 0, trust is 1. Variables that
     don't decay (those of batch normalization, and biases) are updated as `Momentum`
-    does. The paper's velocity holds the learning rate; `phases.momentum` gives the
-    factor by which this one, which doesn't, is equivalent.
+    does. The paper's velocity contains the learning rate; with the setting
+    `learning_rate_in_velocity`, this one, which doesn't, leads to the same update.
 
     Source: You et al. 2017, arXiv:1708.03888, algorithm 1. MLPerf's reference has the
     same epsilon of 0, and leaves out the same variables.

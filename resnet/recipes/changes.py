@@ -152,11 +152,11 @@ def _consequence(
         text = (
             ": the learning rates are not adjusted, so retune them for this optimizer"
         )
-        is_of_lars = recipe.momentum_correction and not recipe.nesterov
+        is_of_lars = recipe.learning_rate_in_velocity and not recipe.nesterov
         if overrides[name] == "lars" and not is_of_lars:
             text += (
                 "; neither is the form of the momentum (LARS's source has momentum"
-                " without Nesterov and with the learning rate inside the buffer)"
+                " without Nesterov and with the learning rate in the velocity)"
             )
         return text
     return ""

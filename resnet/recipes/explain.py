@@ -24,6 +24,7 @@ _IN_COLUMNS = (
     "weight_decay",
     "image_size",
     "augmentation",
+    "min_crop_area",
 )
 
 
@@ -137,8 +138,8 @@ def _optimizer(config: Config) -> str:
     text = parts[config.optimizer]
     if config.nesterov:
         text += " with Nesterov"
-    if config.momentum_correction:
-        text += ", momentum correction (learning rate inside the momentum buffer)"
+    if config.learning_rate_in_velocity:
+        text += ", Caffe-style (the velocity contains the learning rate)"
     if config.clip_norm:
         text += f", gradients clipped to a global norm of {config.clip_norm:g}"
     if config.ema_decay:
@@ -254,6 +255,8 @@ def _corners(config: Config, first: int, phase: Phase) -> list[int]:
 
 def _training_images(phase: Phase) -> str:
     text = f"{phase.image_size} px, {phase.augmentation}"
+    if phase.augmentation.startswith("random_resized_crop"):
+        text += f" of {100 * phase.smallest_crop_area:g} to 100 %"
     for field in dataclasses.fields(PhaseSettings):
         value = getattr(phase, field.name)
         if field.name not in _IN_COLUMNS and value != field.default:

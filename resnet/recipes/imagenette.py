@@ -4,7 +4,8 @@ import dataclasses
 
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.schedules import Schedule
-from resnet.recipes.imagenet import COLLAPSE_72EP_4K, LARS_40EP_4K
+from resnet.recipes.imagenet import COLLAPSE_72EP_4K
+from resnet.recipes.imagenet_lars import LARS_40EP_4K
 
 IMAGENETTE = Recipe(
     name="imagenette",
@@ -94,6 +95,8 @@ IMAGENETTE_LARS = dataclasses.replace(
         global_batch_size=64,
         factor=0.01,
     ),
+    eval_crop="crop_then_resize",
+    zero_last_gamma=True,
     # LARS doesn't scale the updates of normalizations and biases, so the learning rate
     # itself must be far below that of 4,096 in a small batch with its noise.
     trust_coefficient=0.02,

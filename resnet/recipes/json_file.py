@@ -12,6 +12,7 @@ file is based on or, without one, its default. The phases are replaced as a whol
 import dataclasses
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,27 @@ _FIELDS_OF_FILES = ("based_on", "train_epochs")
 _TOLERANCE = 1e-3
 
 
-def get(name: str) -> Recipe:
+def get(name: str, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe:
     """Returns the recipe of that name or, if it ends in .json, the one in that file.
+
+    Args:
+        name: The name of a recipe, or the path of a file.
+        recipes: The named recipes, which a file can be based on.
 
     Raises:
         UserError: If there is no such recipe, or the file isn't one.
     """
-    return read(Path(name)) if name.endswith(".json") else registry.get(name)
+    if name.endswith(".json"):
+        return read(Path(name), recipes)
+    return registry.get(name, recipes)
 
 
-def read(path: Path) -> Recipe:
+def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe:
     """Returns the recipe in a file.
+
+    Args:
+        path: The file.
+        recipes: The named recipes, which the file can be based on.
 
     Raises:
         UserError: If it isn't one, naming the field that is wrong.
@@ -48,7 +59,7 @@ def read(path: Path) -> Recipe:
         values = json.loads(path.read_text())
         if not isinstance(values, dict):
             raise UserError("it must be one object, {...}")
-        recipe = _recipe(values)
+        recipe = _recipe(values, recipes)
         _check(recipe, values)
     except OSError as error:
         raise UserError(f"expected a recipe file: {error}") from error
@@ -59,18 +70,18 @@ def read(path: Path) -> Recipe:
     return recipe
 
 
-def _recipe(values: dict[str, Any]) -> Recipe:
+def _recipe(values: dict[str, Any], recipes: Mapping[str, Recipe]) -> Recipe:
     values = {name: one for name, one in values.items() if name != "train_epochs"}
     base = values.pop("based_on", None)
     if base is not None:
         if "name" not in values:
             raise UserError('it needs a "name" of its own')
         base = converted(str, base, "'based_on' of the recipe")
-        if base not in registry.RECIPES:
-            known = ", ".join(sorted(registry.RECIPES))
+        if base not in recipes:
+            known = ", ".join(sorted(recipes))
             raise UserError(f"it can be based_on {known}; got {base!r}")
         old = {
-            field.name: getattr(registry.RECIPES[base], field.name)
+            field.name: getattr(recipes[base], field.name)
             for field in dataclasses.fields(Recipe)
         }
         # These describe the source's own numbers.

@@ -1,13 +1,16 @@
 """The named recipes."""
 
+from collections.abc import Mapping
+
 from data_prep.errors import UserError
 from resnet.config.recipe import Recipe
-from resnet.recipes import cifar10, digits, imagenet, imagenette
+from resnet.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         *imagenet.RECIPES,
+        *imagenet_lars.RECIPES,
         *imagenette.RECIPES,
         *cifar10.RECIPES,
         *digits.RECIPES,
@@ -15,15 +18,15 @@ RECIPES = {
 }
 
 
-def get(name: str) -> Recipe:
+def get(name: str, recipes: Mapping[str, Recipe] = RECIPES) -> Recipe:
     """Returns the recipe of that name.
 
     Raises:
         UserError: If there is no such recipe, naming those that there are.
     """
-    if name not in RECIPES:
+    if name not in recipes:
         raise UserError(
-            f"expected a recipe among {', '.join(sorted(RECIPES))}, or a recipe file,"
+            f"expected a recipe among {', '.join(sorted(recipes))}, or a recipe file,"
             f" *.json; got {name!r}"
         )
-    return RECIPES[name]
+    return recipes[name]

@@ -260,7 +260,7 @@ def test_the_timed_phase_is_that_of_a_recipe_for_the_network_and_the_size():
     phase = Settings(model="resnet34", image_size=64).phase
     assert (phase.weight_decay, phase.augmentation, phase.image_size) == (
         5e-5,
-        "random_resized_crop",
+        "random_resized_crop_2018_02",
         64,
     )
 

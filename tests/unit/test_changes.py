@@ -5,7 +5,14 @@ from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.recipes import changes as recipe_changes
-from resnet.recipes import cifar10, digits, imagenet, imagenette, registry
+from resnet.recipes import (
+    cifar10,
+    digits,
+    imagenet,
+    imagenet_lars,
+    imagenette,
+    registry,
+)
 
 TPU = imagenet.TPU_90EP_24K
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
@@ -66,7 +73,7 @@ def test_a_peak_that_is_given_is_not_scaled():
 
 
 def test_rates_without_a_rule():
-    assert changes(imagenet.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
+    assert changes(imagenet_lars.LARS_42EP_8K, 4096, NUM_IMAGENET) == [
         "global batch size 4,096 instead of 8,192: the number of steps is divided by"
         " 0.5,"
         " the learning rates are not scaled, since the source has no rule for that"
@@ -110,7 +117,7 @@ def test_what_is_given():
         "mixup = 0.2 as given instead of 0.0",
     ]
     given = {"ema_decay": 0.9, "optimizer": "momentum", "model": "resnet50"}
-    lars = imagenet.LARS_40EP_4K
+    lars = imagenet_lars.LARS_40EP_4K
     assert changes(lars, 4096, NUM_IMAGENET, **given) == [
         "optimizer = momentum as given instead of lars: the learning rates are not"
         " adjusted, so retune them for this optimizer",
@@ -168,7 +175,7 @@ def test_a_recipe_of_momentum_keeps_the_form_of_its_momentum_with_lars():
     (change,) = changes(TPU, 24_576, NUM_IMAGENET, optimizer="lars")
     assert change.endswith(
         "; neither is the form of the momentum (LARS's source has momentum without"
-        " Nesterov and with the learning rate inside the buffer)"
+        " Nesterov and with the learning rate in the velocity)"
     )
 
 

@@ -36,7 +36,7 @@ def test_the_24k_recipe_on_imagenet_is_the_published_run():
     assert config.train_steps == 4680
     assert config.batch_norm_momentum == 0.95
     assert config.eval_crop_fraction == 0.875
-    assert config.eval_crop == "crop_then_resize"
+    assert config.eval_crop == "resize_then_crop"
     assert config.num_classes == 3
     assert config.class_names == CLASSES
     assert config.num_train_examples == NUM_IMAGENET
@@ -45,7 +45,7 @@ def test_the_24k_recipe_on_imagenet_is_the_published_run():
     assert phase.momentum == 0.9
     assert phase.weight_decay == 5e-5
     assert phase.label_smoothing == 0.0
-    assert phase.augmentation == "random_resized_crop"
+    assert phase.augmentation == "random_resized_crop_2018_02"
     assert phase.schedule.warmup_length == 260
     assert phase.schedule.init_value == 0.1
     assert phase.schedule.peak_value == 4.8
@@ -279,7 +279,7 @@ def test_what_does_not_decide_the_result_may_change():
 def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
     changed = resolved(
         augmentation="pad_crop_flip_cutout",
-        eval_crop="resize_then_crop",
+        eval_crop="crop_then_resize",
         shard_by="file",
         accumulation_steps=2,
         ema_decay=0.5,
@@ -288,13 +288,13 @@ def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
         model_dir="model",
     )
     assert differences(resolved(), changed) == [
-        "eval_crop=crop_then_resize, now resize_then_crop",
+        "eval_crop=resize_then_crop, now crop_then_resize",
         "ema_decay=0.0, now 0.5",
         "accumulation_steps=1, now 2",
         "shard_by=example, now file",
         "first_phase=, now train",
         "initial_weights=, now other",
-        "augmentation=random_resized_crop, now pad_crop_flip_cutout",
+        "augmentation=random_resized_crop_2018_02, now pad_crop_flip_cutout",
     ]
 
 

@@ -45,7 +45,7 @@ def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
     assert "  19.46 million  " in when
     assert when.endswith("0.255 > 0.7635 > 0.5738 > 0.1028")
     assert "0.9, reset" in what
-    assert what.endswith("224 px, random_resized_crop")
+    assert what.endswith("224 px, random_resized_crop of 10 to 100 %")
     collapse = row(text, "collapse")[1]
     assert "0.0002" in collapse
     assert collapse.endswith("224 px, random_crop")
@@ -56,13 +56,29 @@ def test_the_whole_run_is_told():
     assert "22,610 steps = 72.29 epochs = 92.61 million images" in text
     assert "global batch 4,096 = 128 rank(s) x 32" in text
     assert "top-1 76.278 %" in text
-    assert "momentum correction (learning rate inside the momentum buffer)" in text
+    assert "momentum, Caffe-style (the velocity contains the learning rate)" in text
     # An epoch is 312.8 steps.
     assert "every epoch (after 313, 626, ..., 22,610 steps)" in text
     assert "7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)" in text
     assert "Changed from the recipe" not in text
     for deviation in COLLAPSE.deviations:
         assert " ".join(deviation.split()) in text
+
+
+def test_the_crops_of_the_published_run_are_told_and_how_to_have_the_others():
+    recipe = imagenet.TPU_90EP_24K
+    text = " ".join(told(recipe, 512).split())
+    assert "224 px, random_resized_crop_2018_02 of 10 to 100 %" in text
+    assert "evaluation after the last step, resize_then_crop" in text
+    assert "February 2018, so images are cropped as there" in text
+    april = {"augmentation": "random_resized_crop", "eval_crop": "crop_then_resize"}
+    text = " ".join(told(recipe, 512, **april).split())
+    assert "224 px, random_resized_crop of 10 to 100 %" in text
+    assert (
+        "augmentation = random_resized_crop as given instead of"
+        " random_resized_crop_2018_02"
+    ) in text
+    assert "eval_crop = crop_then_resize as given instead of resize_then_crop" in text
 
 
 def test_what_is_changed_is_told():

@@ -83,26 +83,34 @@ def test_the_phases_split_the_steps_without_gaps(lengths, data):
     assert ends == [sum(lengths[:end]) for end in range(1, len(lengths) + 1)]
 
 
-def test_without_correction_the_momentum_is_that_of_the_phase():
-    found = [phases.momentum(THREE, step, corrected=False) for step in range(8)]
+def test_the_factor_of_a_velocity_without_the_rate_is_the_momentum_of_the_phase():
+    found = [
+        phases.momentum(THREE, step, learning_rate_in_velocity=False)
+        for step in range(8)
+    ]
     assert found == [0.9] * 4 + [0.5] * 4
 
 
-def test_corrected_momentum_makes_up_for_the_change_of_the_rate():
-    found = [phases.momentum(THREE, step, corrected=True) for step in range(8)]
+def test_the_factor_of_caffe_style_momentum_makes_up_for_the_change_of_the_rate():
+    found = [
+        phases.momentum(THREE, step, learning_rate_in_velocity=True)
+        for step in range(8)
+    ]
     # The phase's, times the rate before by the rate now; but where nothing came before.
     expected = [0.9, 0.9 * 8 / 6, 0.9 * 6 / 4, 0.9 * 4 / 2]
     expected += [0.5, 0.5 * 1 / 0.75, 0.5 * 0.75 / 0.5, 0.5 * 0.5 / 0.25]
     assert found == pytest.approx(expected, rel=1e-14)
 
 
-def test_corrected_momentum_spans_the_beginning_of_a_phase_without_a_reset():
+def test_the_factor_spans_the_beginning_of_a_phase_without_a_reset():
     parts = (FIRST, SECOND, dataclasses.replace(THIRD, reset_momentum=False))
     # From a rate of 2 to one of 1, with the new phase's momentum.
-    assert phases.momentum(parts, 4, corrected=True) == pytest.approx(0.5 * 2 / 1)
+    assert phases.momentum(parts, 4, learning_rate_in_velocity=True) == pytest.approx(
+        0.5 * 2 / 1
+    )
 
 
-def test_behind_a_rate_of_zero_nothing_is_left_to_correct():
+def test_behind_a_rate_of_zero_the_velocity_is_emptied():
     warming = (
         Phase(
             name="train",
@@ -112,7 +120,10 @@ def test_behind_a_rate_of_zero_nothing_is_left_to_correct():
             ),
         ),
     )
-    found = [phases.momentum(warming, step, corrected=True) for step in range(3)]
+    found = [
+        phases.momentum(warming, step, learning_rate_in_velocity=True)
+        for step in range(3)
+    ]
     # Rates 0, 1 and 2: the first step's gradient moves nothing, in Caffe neither.
     assert found == [0.9, 0.0, 0.45]
 
@@ -144,7 +155,7 @@ def our_weights(
     parts: tuple[Phase, ...],
     gradients: np.ndarray,
     start: np.ndarray,
-    corrected: bool = True,
+    learning_rate_in_velocity: bool = True,
 ) -> list[np.ndarray]:
     """Those of `optimizers.Momentum`, whose velocity has no learning rate in it."""
     weights, found = start, []
@@ -152,7 +163,7 @@ def our_weights(
     for step, gradient in enumerate(gradients):
         if phases.resets_momentum_at(parts, step):
             velocity = np.zeros_like(start)
-        momentum = phases.momentum(parts, step, corrected)
+        momentum = phases.momentum(parts, step, learning_rate_in_velocity)
         velocity = momentum * velocity + gradient + WEIGHT_DECAY * weights
         weights = weights - phases.learning_rate(parts, step) * velocity
         found.append(weights)
@@ -185,7 +196,7 @@ def gradients() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(12, 5))
 
 
-def test_corrected_momentum_is_that_of_caffe(gradients):
+def test_a_velocity_with_the_rate_in_it_is_that_of_caffe(gradients):
     start = np.arange(5.0)
     ours = our_weights(CAFFE_RUNS, gradients, start)
     expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
@@ -193,8 +204,46 @@ def test_corrected_momentum_is_that_of_caffe(gradients):
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
 
 
-def test_the_comparison_would_see_momentum_that_is_not_corrected(gradients):
+def test_the_comparison_would_see_a_velocity_without_the_rate(gradients):
     start = np.arange(5.0)
-    plain = our_weights(CAFFE_RUNS, gradients, start, corrected=False)
+    plain = our_weights(CAFFE_RUNS, gradients, start, learning_rate_in_velocity=False)
     expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
     assert np.abs(plain[-1] - expected[-1]).max() > 0.01
+
+
+def weights_of_goyal(
+    parts: tuple[Phase, ...], gradients: np.ndarray, start: np.ndarray
+) -> list[np.ndarray]:
+    """Those of momentum with the rate in it, corrected when the rate changes.
+
+    velocity = momentum * (rate / rate before) * velocity + rate * gradient
+    weights = weights - velocity
+    """
+    weights, found = start, []
+    velocity, before = np.zeros_like(start), 1.0
+    for step, gradient in enumerate(gradients):
+        rate = phases.learning_rate(parts, step)
+        momentum = phases.at(parts, step).momentum * rate / before
+        total = gradient + WEIGHT_DECAY * weights
+        velocity = momentum * velocity + rate * total
+        weights, before = weights - velocity, rate
+        found.append(weights)
+    return found
+
+
+def test_momentum_correction_leads_to_a_velocity_without_the_rate(gradients):
+    start = np.arange(5.0)
+    schedule = Schedule(
+        init_value=0.1,
+        peak_value=0.4,
+        warmup_length=3,
+        decay="steps",
+        boundaries=(6, 9),
+    )
+    parts = (Phase(name="train", num_steps=12, schedule=schedule),)
+    expected = weights_of_goyal(parts, gradients, start)
+    ours = our_weights(parts, gradients, start, learning_rate_in_velocity=False)
+    # The same sums in another order, of float64.
+    np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+    caffes = our_weights(parts, gradients, start, learning_rate_in_velocity=True)
+    assert np.abs(caffes[-1] - expected[-1]).max() > 0.01

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.augmentation import preprocessing
+from resnet.config.phases import Phase
 from tests.unit.seen_images import (
     decoded,
     jpeg,
@@ -86,7 +87,7 @@ def windows(monkeypatch) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("min_crop_area", [0.08, 0.35, 0.9])
+@pytest.mark.parametrize("min_crop_area", [0.02, 0.35, 0.9])
 @pytest.mark.parametrize(
     "augmentation", ["random_resized_crop", "random_resized_crop_2018_02"]
 )
@@ -102,9 +103,11 @@ def test_no_crop_is_smaller_than_the_smallest(windows, augmentation, min_crop_ar
         if (rows, columns) != (87, 87)
     ]
     assert len(areas) > 50
-    assert min(areas) >= min_crop_area * height * width
+    smallest = Phase(num_steps=1, min_crop_area=min_crop_area).smallest_crop_area
+    assert smallest == max(min_crop_area, 0.1)
+    assert min(areas) >= smallest * height * width
     # They are spread evenly: of 50 one is in the lowest tenth but with 0.9**50 = 0.5 %.
-    assert min(areas) < (min_crop_area + 0.2 * (1 - min_crop_area)) * height * width
+    assert min(areas) < (smallest + 0.2 * (1 - smallest)) * height * width
 
 
 def test_the_smallest_crop_can_be_the_whole(windows):

@@ -4,8 +4,9 @@ import pytest
 
 from data_prep.errors import UserError
 from resnet.augmentation import names as augmentation_names
+from resnet.config import step_settings
 from resnet.config.config import Config
-from resnet.config.recipe import Recipe
+from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.resolve import resolve
 from resnet.config.settings import declarations
 from resnet.models import names
@@ -26,11 +27,13 @@ def test_the_names_are_those_of_the_documents():
         "tpu_90ep_8k",
         "collapse_72ep_4k",
         "collapse_94ep_14k",
+        "goyal_90ep_8k",
+        "lars_35ep_1632",
+        "lars_35ep_3264",
         "lars_40ep_4k",
         "lars_42ep_8k",
         "lars_45ep_13k",
         "lars_56ep_32k",
-        "goyal_90ep_8k",
         "imagenette",
         "imagenette_best",
         "imagenette_collapse",
@@ -53,8 +56,9 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
     assert str(caught.value) == (
         "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
         " goyal_90ep_8k, imagenette, imagenette_best, imagenette_collapse,"
-        " imagenette_lars, lars_40ep_4k, lars_42ep_8k, lars_45ep_13k, lars_56ep_32k,"
-        " tpu_90ep_24k, tpu_90ep_8k, or a recipe file, *.json; got 'x'"
+        " imagenette_lars, lars_35ep_1632, lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
+        " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file,"
+        " *.json; got 'x'"
     )
 
 
@@ -96,6 +100,8 @@ PUBLISHED = {
     "collapse_94ep_14k": (14_336, [(7638, 446, 5e-5), (402, 0, 1e-4)]),
     # The table's steps of decay; warm-ups are epochs times 1,281,167 images, divided by
     # the batch.
+    "lars_35ep_1632": (1632, [(1570 + 27_476, 1570, 5e-5)]),  # 2: 1570.06.
+    "lars_35ep_3264": (3264, [(14_523, 785, 5e-5)]),  # 2: 785.03.
     "lars_40ep_4k": (4096, [(13_137, 1564, 2e-4)]),  # 5: 1563.92.
     "lars_42ep_8k": (8192, [(782 + 6095, 782, 2e-4)]),  # 5: 781.96.
     "lars_45ep_13k": (13_056, [(4710, 883, 2.5e-5)]),  # 9: 883.16.
@@ -162,17 +168,17 @@ def test_the_24k_recipe_has_the_published_numbers():
     assert config.image_size == 224
     assert config.batch_norm_momentum == 0.95
     assert config.eval_crop_fraction == 0.875
-    assert config.eval_crop == "crop_then_resize"
+    assert config.eval_crop == "resize_then_crop"
     assert config.optimizer == "momentum"
     assert config.nesterov
-    assert not config.momentum_correction
+    assert not config.learning_rate_in_velocity
     assert config.zero_last_gamma
     assert config.clip_norm == config.ema_decay == 0
     (phase,) = config.phases
     assert phase.momentum == 0.9
     assert phase.label_smoothing == 0
     assert phase.image_size == 224
-    assert phase.augmentation == "random_resized_crop"
+    assert phase.augmentation == "random_resized_crop_2018_02"
     assert phase.min_crop_area == 0.08
     assert phase.random_augment == phase.mixup == phase.cutmix == 0
 
@@ -185,7 +191,7 @@ def test_the_runs_of_caffe_are_those_of_caffe(name):
     assert config.eval_crop == "resize_then_crop"
     assert config.optimizer == "momentum"
     assert not config.nesterov
-    assert config.momentum_correction
+    assert config.learning_rate_in_velocity
     assert not config.zero_last_gamma
     for phase in config.phases:
         assert phase.reset_momentum  # A solver is begun with the weights only.
@@ -207,6 +213,8 @@ def test_the_phases_have_the_names_of_their_solvers():
 @pytest.mark.parametrize(
     ("name", "momentum"),
     [
+        ("lars_35ep_1632", 0.9),
+        ("lars_35ep_3264", 0.9),
         ("lars_40ep_4k", 0.9),
         ("lars_42ep_8k", 0.9),
         ("lars_45ep_13k", 0.9),
@@ -219,13 +227,77 @@ def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
     assert config.optimizer == "lars"
     assert config.trust_coefficient == 0.001
     assert not config.nesterov
-    assert config.momentum_correction
+    assert config.learning_rate_in_velocity
     assert config.batch_norm_momentum == 0.9
+    assert config.eval_crop == "resize_then_crop"  # 256, then the center.
+    assert not config.zero_last_gamma
     (phase,) = config.phases
     assert phase.momentum == momentum
     assert phase.label_smoothing == 0.1
     assert phase.schedule.power == 2
     assert phase.schedule.end_value == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "epochs"),
+    [
+        ("lars_35ep_1632", "27,476 are counted from the end of the warmup", "37.0"),
+        ("lars_35ep_3264", "14,523 are counted from the start of the run", "37.0"),
+        ("lars_40ep_4k", "13,137 are counted from the start of the run", "42.0"),
+        ("lars_42ep_8k", "6,095 are counted from the end of the warmup", "44.0"),
+        ("lars_45ep_13k", "4,710 are counted from the start of the run", "48.0"),
+        ("lars_56ep_32k", "2,267 are counted from the start of the run", "58.0"),
+    ],
+)
+def test_each_run_of_lars_says_how_the_decay_was_read_and_why(name, begin, epochs):
+    text = registry.get(name).deviations[0]
+    assert f"here its {begin}, so that the run has {epochs} epochs: " in text
+    assert registry.get(name).epochs == pytest.approx(float(epochs), abs=0.05)
+
+
+def test_the_runs_of_lars_name_what_differs_from_the_reference():
+    for name in ("lars_35ep_1632", "lars_56ep_32k"):
+        text = " ".join(registry.get(name).deviations)
+        for words in (
+            "he_normal",
+            "padding 'same'",
+            "bilinear",
+            "100 times, from 5 %",
+            "only subtracts the mean",
+            "the printed loss contains the weight penalty",
+        ):
+            assert words in text
+
+
+def test_the_tpu_runs_say_whose_crops_they_have_and_what_is_inferred():
+    for name in ("tpu_90ep_24k", "tpu_90ep_8k"):
+        recipe = registry.get(name)
+        text = " ".join(recipe.deviations)
+        assert recipe.eval_crop == "resize_then_crop"
+        assert recipe.phases[0].augmentation == "random_resized_crop_2018_02"
+        assert "those of February 2018, so images are cropped as there" in text
+        assert "--augmentation=random_resized_crop --eval_crop=crop_then_resize" in text
+    assert "inferred from the step in its log, 14,075" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tpu_90ep_24k", "tpu_90ep_8k", "collapse_72ep_4k", "collapse_94ep_14k"),
+        *("goyal_90ep_8k", "lars_35ep_1632", "lars_40ep_4k"),
+    ],
+)
+def test_recipes_say_which_bound_of_a_crop_counts(name):
+    recipe = registry.get(name)
+    assert recipe.phases[0].min_crop_area == 0.08
+    assert recipe.phases[0].smallest_crop_area == 0.1
+    text = " ".join(recipe.deviations)
+    assert "min_object_covered" in text
+    assert "10 %" in text
+    assert (
+        "below 0.1 it acts as 0.1"
+        in declarations(Recipe, RecipePhase)["min_crop_area"].help
+    )
 
 
 def test_goyals_run_has_their_numbers():
@@ -236,7 +308,10 @@ def test_goyals_run_has_their_numbers():
     assert phase.schedule.decay_factor == 0.1
     assert config.batch_norm_momentum == 0.9
     assert config.nesterov
-    assert config.momentum_correction
+    # Momentum correction at each change of the rate leaves the factor what it is.
+    assert not config.learning_rate_in_velocity
+    for step in (100, 4692, 9384, 12_511):
+        assert step_settings.at(config, step).momentum == 0.9
 
 
 def test_the_small_recipes_are_for_small_images():

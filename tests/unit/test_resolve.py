@@ -9,7 +9,7 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.resolve import contradictions, phases_in_steps
 from resnet.config.schedules import Schedule, learning_rate
-from resnet.recipes import cifar10, digits, imagenet, imagenette
+from resnet.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
 
 TPU = imagenet.TPU_90EP_24K
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
@@ -104,7 +104,7 @@ def test_at_a_small_batch_the_warm_up_does_not_fall():
 
 
 def test_without_a_rule_another_batch_leaves_the_rates():
-    (phase,) = fit(imagenet.LARS_42EP_8K, 4096)
+    (phase,) = fit(imagenet_lars.LARS_42EP_8K, 4096)
     assert phase.num_steps == 13_754  # Twice 6877.
     assert phase.schedule.warmup_length == 1564  # 1563.9.
     assert phase.schedule.peak_value == 17.0

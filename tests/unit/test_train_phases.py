@@ -56,7 +56,7 @@ RECIPE = Recipe(
     ),
     batch_norm_momentum=0.9,
     nesterov=False,
-    momentum_correction=True,
+    learning_rate_in_velocity=True,
     ema_decay=0.5,
 )
 
@@ -167,7 +167,7 @@ def test_a_step_has_the_settings_of_its_phase(make_config):
         "base_learning_rate": 0.01,
         "peak_learning_rate": 0.05,
     }
-    corrected = make_config(momentum_correction=True, ema_decay=0.999, **settings)
+    corrected = make_config(learning_rate_in_velocity=True, ema_decay=0.999, **settings)
     # Rates of 0.01 and 0.03, before 0.9 * 0.01 / 0.03; and 2 / 11 of the average.
     assert changing(corrected, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
     assert changing(corrected, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)

@@ -1,0 +1,67 @@
+"""What recipes were in earlier versions: a run that was begun with one resumes so."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from resnet.config.config import Config, with_partly_decoded_crops
+from resnet.config.recipe import Recipe
+from resnet.config.resolve import resolve
+from resnet.recipes import imagenet, imagenet_lars, json_file, registry
+
+
+def _with_crops_of_april_2018(recipe: Recipe) -> Recipe:
+    (phase,) = recipe.phases
+    return dataclasses.replace(
+        recipe,
+        phases=(dataclasses.replace(phase, augmentation="random_resized_crop"),),
+        eval_crop="crop_then_resize",
+    )
+
+
+def _as_the_tpu_recipe(recipe: Recipe) -> Recipe:
+    return dataclasses.replace(
+        recipe, eval_crop="crop_then_resize", zero_last_gamma=True
+    )
+
+
+# The recipes whose values have changed, as they were before, by name.
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        _with_crops_of_april_2018(imagenet.TPU_90EP_24K),
+        _with_crops_of_april_2018(imagenet.TPU_90EP_8K),
+        dataclasses.replace(imagenet.GOYAL_90EP_8K, learning_rate_in_velocity=True),
+        _as_the_tpu_recipe(imagenet_lars.LARS_40EP_4K),
+        _as_the_tpu_recipe(imagenet_lars.LARS_42EP_8K),
+        _as_the_tpu_recipe(imagenet_lars.LARS_45EP_13K),
+        _as_the_tpu_recipe(imagenet_lars.LARS_56EP_32K),
+    )
+}
+
+
+def meanings(
+    recipe: str,
+    overrides: Mapping[str, Any],
+    num_train_examples: int,
+    class_names: tuple[str, ...],
+) -> list[Config]:
+    """Returns the settings that a command means now, and then those that it has meant.
+
+    Args:
+        recipe: The name of a recipe, or the path of a recipe file.
+        overrides: As `resolve` takes them.
+        num_train_examples: The number of training examples of the data set.
+        class_names: The names of the classes, in the order of the labels.
+
+    Raises:
+        UserError: If there is no such recipe, or a setting is wrong.
+    """
+    now = json_file.get(recipe)
+    before = json_file.get(recipe, {**registry.RECIPES, **RECIPES})
+    configs = [
+        resolve(one, overrides, num_train_examples, class_names)
+        for one in (now, before)
+    ]
+    configs += map(with_partly_decoded_crops, list(configs))
+    return [one for index, one in enumerate(configs) if one not in configs[:index]]

@@ -1,0 +1,131 @@
+"""Runs that an earlier version began, with recipes whose values have changed since."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_prep.errors import UserError
+from resnet import resnet_main
+from resnet.augmentation.names import PARTLY_DECODED_2018_02
+from resnet.checkpoint.step_dirs import of_step
+from resnet.config.config import CONFIG_FILE, Config, load_config, save_config
+from resnet.recipes import earlier, registry
+from tests.unit import small_recipe_file
+
+# Settings that earlier versions wrote.
+STORED = Path(__file__).with_name("old_configs")
+# Of each stored run: the settings that its recipe has changed since.
+CHANGED = {
+    "goyal_90ep_8k": {"learning_rate_in_velocity"},
+    "tpu_90ep_24k": {"augmentation", "eval_crop"},
+    "lars_40ep_4k": {"eval_crop", "zero_last_gamma"},
+}
+
+
+def meanings(recipe: str, model_dir: Path, **overrides) -> list[Config]:
+    given = {"model_dir": str(model_dir), **overrides}
+    return earlier.meanings(recipe, given, 1_281_167, ("a", "b"))
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A function that puts a run there, as an earlier version left it."""
+
+    def begun(name: str) -> Path:
+        model_dir = tmp_path / "run"
+        shutil.copytree(STORED / name, model_dir)
+        of_step(model_dir, 100).mkdir(parents=True)
+        return model_dir
+
+    return begun
+
+
+def values(config: Config) -> dict[str, object]:
+    """Returns the settings of a run of one phase, without its folder."""
+    (phase,) = config.phases
+    return {**dataclasses.asdict(config), **dataclasses.asdict(phase), "model_dir": ""}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_same_command_resumes_a_run_as_it_was_begun(begun, name):
+    model_dir = begun(name)
+    now, before, *_ = found = meanings(name, model_dir)
+    number, precision = resnet_main.match_saved_run(found)
+    assert (found[number], precision) == (before, "float32")
+    old = load_config(str(model_dir))
+    assert values(before) == values(old)
+    different = {key for key, one in values(now).items() if one != values(old)[key]}
+    assert different - {"phases"} == CHANGED[name]
+
+
+def test_crops_that_had_the_name_of_others_stay_what_they_were(begun):
+    given = {
+        "augmentation": "random_resized_crop_2018_02",
+        "eval_crop": "resize_then_crop",
+    }
+    found = meanings("tpu_90ep_8k", begun("tpu_90ep_8k"), **given)
+    (number, _) = resnet_main.match_saved_run(found)
+    assert found[0].phases[0].augmentation == "random_resized_crop_2018_02"
+    assert found[number].phases[0].augmentation == PARTLY_DECODED_2018_02
+    assert load_config(found[0].model_dir).phases == found[number].phases
+    save_config(found[number])
+    assert load_config(found[0].model_dir) == found[number]
+    save_config(found[0])
+    assert load_config(found[0].model_dir) == found[0]
+
+
+def test_the_run_says_that_it_keeps_the_settings_that_it_was_begun_with(begun, caplog):
+    caplog.set_level("INFO")
+    resnet_main.match_saved_run(meanings("goyal_90ep_8k", begun("goyal_90ep_8k")))
+    assert (
+        "goyal_90ep_8k has changed since this run was begun"
+        " (learning_rate_in_velocity=True, now False); the run keeps the settings that"
+        " it was begun with."
+    ) in caplog.text
+
+
+def test_another_setting_is_still_refused_and_named_alone(begun):
+    found = meanings("goyal_90ep_8k", begun("goyal_90ep_8k"), momentum=0.8)
+    with pytest.raises(UserError) as caught:
+        resnet_main.match_saved_run(found)
+    assert "(momentum=0.9, now 0.8)" in str(caught.value)
+
+
+def test_a_new_run_has_the_settings_of_today(tmp_path):
+    found = meanings("goyal_90ep_8k", tmp_path)
+    assert resnet_main.match_saved_run(found) == (0, "float32")
+    assert not found[0].learning_rate_in_velocity
+
+
+def test_a_run_of_today_stays_one(tmp_path):
+    found = meanings("goyal_90ep_8k", tmp_path)
+    save_config(found[0])
+    of_step(tmp_path, 100).mkdir(parents=True)
+    assert resnet_main.match_saved_run(found) == (0, "float32")
+
+
+def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
+    model_dir = begun("goyal_90ep_8k")
+    text = (model_dir / CONFIG_FILE).read_text()
+    text = text.replace('"recipe": "goyal_90ep_8k"', '"recipe": "mine"')
+    (model_dir / CONFIG_FILE).write_text(text)
+    contents = {"based_on": "goyal_90ep_8k", "name": "mine"}
+    file = small_recipe_file.write(tmp_path, contents)
+    found = meanings(str(file), model_dir)
+    assert resnet_main.match_saved_run(found) == (1, "float32")
+    assert found[1].learning_rate_in_velocity
+
+
+def test_recipes_that_have_not_changed_have_one_meaning(tmp_path):
+    for name, recipe in registry.RECIPES.items():
+        if recipe.phases[0].augmentation != "random_resized_crop_2018_02":
+            assert len(meanings(name, tmp_path)) == 1 + (name in earlier.RECIPES)
+
+
+def test_the_stored_settings_have_the_old_names():
+    for name in CHANGED:
+        stored = json.loads((STORED / name / CONFIG_FILE).read_text())
+        assert "momentum_correction" in stored
