@@ -25,12 +25,16 @@ from types import FrameType
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 from absl import flags
 
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
-from resnet import shared_flags  # noqa: F401 - defines --model_dir.
+from resnet import shared_flags
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
@@ -132,7 +136,7 @@ def supervise(
         while True:
             failure_file.remove(model_dir)
             code = requests.run(words)
-            if code == 0 and is_done(model_dir):
+            if code == 0 and is_done(model_dir, stop_after_steps_of(words)):
                 return 0
             if code == REQUEUE_EXIT_CODE or requests.seen:
                 return code
@@ -165,8 +169,8 @@ def supervise(
             report(f"restart {len(failed_at)} of {max_restarts}")
 
 
-def is_done(model_dir: pathlib.Path) -> bool:
-    """Returns whether the run has saved its last step.
+def is_done(model_dir: pathlib.Path, stop_after_steps: int | None = None) -> bool:
+    """Returns whether the run has saved its last step, or the one to stop after.
 
     The exit code of the launcher is not enough: a rank that exits with 0 before the end
     takes the other ranks with it.
@@ -175,9 +179,17 @@ def is_done(model_dir: pathlib.Path) -> bool:
     steps = step_dirs.saved_steps(model_dir)
     if config is None or not steps:
         return False
+    if stop_after_steps is not None and steps[-1] >= stop_after_steps:
+        return True
     return retention.ends_run(
         model_dir, steps[-1], config.train_steps, config.stop_at_top1
     )
+
+
+def stop_after_steps_of(words: Sequence[str]) -> int | None:
+    """Returns the --stop_after_steps that a command names; None without one."""
+    match = re.search(r"^--?stop_after_steps(?:=|\n)(\d+)$", "\n".join(words), re.M)
+    return int(match[1]) if match else None
 
 
 def settings_of(model_dir: pathlib.Path) -> Config | None:
@@ -264,6 +276,7 @@ def run() -> None:
     separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     words = sys.argv[separator + 1 :]
     del sys.argv[separator:]
+    shared_flags.keep_only(("model_dir",))
     errors.run(lambda: main(words))
 
 

@@ -31,6 +31,7 @@ def train_and_evaluate(
     communicator: Communicator,
     num_parallel_calls: int,
     signals: StopSignals | None = None,
+    stop_after_steps: int | None = None,
 ) -> None:
     """Trains to `config.train_steps`, from the newest checkpoint if there is one.
 
@@ -42,6 +43,8 @@ def train_and_evaluate(
         communicator: The ranks.
         num_parallel_calls: Images that a rank decodes at the same time.
         signals: The stop requests of this rank.
+        stop_after_steps: A step of the run after which it is saved and left unfinished;
+            None to train to its end.
 
     Raises:
         AgreedFailure: On all ranks, if the loss is no longer finite.
@@ -71,6 +74,9 @@ def train_and_evaluate(
                 _save(manager, log)  # First, since an evaluation takes long.
                 _save(manager, log, evaluations.run(log))
             if state.step >= config.train_steps or evaluations.target_is_reached:
+                break
+            if stop_after_steps and state.step >= stop_after_steps:
+                _save(manager, log)
                 break
             phase = phases.at(config.phases, state.step)
             if phase is not train_step.phase:

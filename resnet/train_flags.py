@@ -37,6 +37,13 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 flags.DEFINE_integer(
+    "stop_after_steps",
+    None,
+    "Stop after this step of the run, which is saved, and exit with 0, such as for a"
+    " first trial. The same command without it resumes.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
     "resnet_depth",
     None,
     "The depth of a ResNet, another form of --model: 50 means --model=resnet50.",

@@ -329,7 +329,8 @@ def schedule_in_steps(
             "the warmup must end before the training; got"
             f" warmup_steps={warmup_steps}, {num_steps} steps in all of phase {name!r}."
             " Shorten it (--warmup_steps, or a recipe file if each phase has a schedule"
-            " of its own), or train longer."
+            " of its own), or train longer. To try the first steps of a run, use"
+            " --stop_after_steps."
         )
     init_value, peak_value = _rates(schedule, scaling, overrides, warmup_steps)
     decay_start = warmup_steps

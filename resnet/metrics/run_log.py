@@ -74,6 +74,11 @@ class RunLog:
             logging.info(
                 "Top-1 has reached --stop_at_top1=%g.", self._config.stop_at_top1
             )
+        left = 0 if target_is_reached else self._config.train_steps - self._state.step
+        if left > 0:
+            logging.info(
+                "Stopped by --stop_after_steps, %d steps before the end.", left
+            )
         logging.info(
             "Finished training up to step %d. Elapsed seconds %d.",
             self._state.step,

@@ -334,7 +334,8 @@ def test_a_warm_up_as_long_as_the_training_is_refused():
     assert str(caught.value) == (
         "the warmup must end before the training; got warmup_steps=260, 260 steps in"
         " all of phase 'train'. Shorten it (--warmup_steps, or a recipe file if each"
-        " phase has a schedule of its own), or train longer."
+        " phase has a schedule of its own), or train longer. To try the first steps of"
+        " a run, use --stop_after_steps."
     )
     assert schedule_of(train_steps=261).warmup_length == 260
 

@@ -82,6 +82,18 @@ def test_a_run_whose_last_step_is_saved_is_done(
     assert len(starts(tmp_path)) == 2
 
 
+@pytest.mark.parametrize(
+    "words", [["--stop_after_steps=4"], ["--stop_after_steps", "4", "--seed=1"]]
+)
+def test_a_run_that_was_to_stop_after_some_steps_is_done_there(
+    stub, run_it, make_config, model_dir, tmp_path, words
+):
+    save_settings(make_config, model_dir, train_steps=7)
+    step_dirs.of_step(model_dir, 4).mkdir(parents=True)
+    assert run_it(stub("exit 0"), *words) == 0
+    assert len(starts(tmp_path)) == 1
+
+
 def test_a_run_that_ended_since_it_is_good_enough_is_done(
     stub, run_it, make_config, model_dir, tmp_path
 ):

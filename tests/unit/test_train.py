@@ -77,6 +77,7 @@ def run(make_config, records) -> Callable[..., None]:
         model_dir: pathlib.Path,
         share: ExampleShard | None = None,
         signals: Any = None,
+        stop_after_steps: int | None = None,
         **changes: Any,
     ) -> None:
         own = make_config(
@@ -86,7 +87,9 @@ def run(make_config, records) -> Callable[..., None]:
         share = share or ExampleShard(records, 0, 1, NUM_EXAMPLES)
         save_config(own)
         eval_share = share if own.mode == "train_and_eval" else None
-        train.train_and_evaluate(own, share, eval_share, ALONE, 2, signals)
+        train.train_and_evaluate(
+            own, share, eval_share, ALONE, 2, signals, stop_after_steps
+        )
 
     return run
 
@@ -145,6 +148,19 @@ def test_lines_are_written_when_they_are_due_and_at_the_end(run, tmp_path):
     each, means = losses
     expected = [sum(each[:4]) / 4, sum(each[4:]) / 2]
     assert means == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_first_steps_of_a_run_are_those_of_the_whole(run, whole, tmp_path):
+    settings = {"eval_every": "4", "mode": "train_and_eval"}
+    run(tmp_path, stop_after_steps=2, checkpoint_every="3", **settings)
+    assert saved_steps(tmp_path) == [2]
+    rates = [line["learning_rate"] for line in lines(tmp_path, "train")]
+    assert rates == [line["learning_rate"] for line in lines(whole, "train")[:2]]
+    assert lines(tmp_path, "eval") == []
+    run(tmp_path, stop_after_steps=2, checkpoint_every="3", **settings)
+    assert saved_steps(tmp_path) == [2]
+    run(tmp_path, checkpoint_every="3", **settings)
+    assert_same_weights(tmp_path, whole, 6)
 
 
 def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
