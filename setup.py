@@ -1,9 +1,22 @@
-"""The installable package; `make venv` installs it in place."""
+"""The installable package; `make venv` installs it in place.
 
+A wheel holds the compiled ops, and so is for one TensorFlow and one kind of machine. It
+is built in the environment that `make venv` makes:
+
+    .venv/bin/python -m pip wheel --no-deps --no-build-isolation .
+"""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
 
+ROOT = Path(__file__).resolve().parent
+LIBRARY = Path("resnet", "native", "libresnet_ops.so")
 # An MPI and the Horovod built against it are the machine's matter: install/install.sh.
 NOT_FROM_AN_INDEX = ("mpich",)
 
@@ -13,6 +26,36 @@ def direct_requirements() -> list[str]:
     text = Path(__file__).with_name("requirements.in").read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith(NOT_FROM_AN_INDEX)]
+
+
+class BuildWithOps(build_py):
+    """Adds the compiled ops to what a wheel is made of."""
+
+    def run(self) -> None:
+        """Builds; without TensorFlow or a compiler it ends with a sentence."""
+        super().run()
+        if self.editable_mode:
+            return
+        try:
+            importlib.metadata.version("tensorflow")
+        except importlib.metadata.PackageNotFoundError:
+            sys.exit(
+                "error: the compiled ops of resnet-cpu are built with TensorFlow, which"
+                " this environment lacks. Run make venv in a clone; for a wheel then"
+                " run .venv/bin/python -m pip wheel --no-deps --no-build-isolation ."
+            )
+        script = ROOT / "install" / "build_native.sh"
+        if subprocess.run(["bash", str(script), sys.prefix]).returncode:
+            sys.exit("error: the compiled ops of resnet-cpu did not build (see above).")
+        shutil.copyfile(ROOT / LIBRARY, Path(self.build_lib, LIBRARY))
+
+
+class WithCompiledOps(Distribution):
+    """What is installed is for one kind of machine."""
+
+    def has_ext_modules(self) -> bool:
+        """Returns whether a wheel is for one kind of machine."""
+        return True
 
 
 setup(
@@ -31,6 +74,8 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10,<3.14",
+    cmdclass={"build_py": BuildWithOps},
+    distclass=WithCompiledOps,
     packages=[
         "data_prep",
         "data_prep.conversion",

@@ -13,12 +13,16 @@ import secrets
 import shutil
 import sys
 
+if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 import numpy as np
 from absl import flags
 from PIL import Image
-
-if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
-    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from data_prep import errors
 from data_prep.records import schema

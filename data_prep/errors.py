@@ -1,13 +1,18 @@
 """The error of a user's mistake, and the exit of a one-process program with it."""
 
 import contextlib
+import importlib.metadata
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
-EXIT_CODE = 2  # Exit code of all programs here for a mistake of the user.
+from data_prep.import_failures import EXIT_CODE as EXIT_CODE
+
+# What a value must be that Python can't turn into one of absl's types.
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 class UserError(ValueError):
@@ -36,17 +41,27 @@ def naming_failures(action: str) -> Iterator[None]:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and runs `main`; prints a UserError and exits with code 2."""
+    """Parses the flags and runs `main`; prints a UserError and exits with code 2.
+
+    Args:
+        main: A function of the program's module, whose docstring `--help` prints.
+    """
     try:
-        parse_flags(sys.argv)
+        parse_flags(sys.argv, sys.modules[main.__module__].__doc__)
         main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_CODE)
 
 
-def parse_flags(argv: Sequence[str]) -> None:
-    """Parses the absl flags in `argv`; `--help` prints them and exits with code 0.
+def parse_flags(argv: Sequence[str], description: str | None) -> None:
+    """Parses the absl flags in `argv`.
+
+    `--help` prints them, `--version` the version, and both exit with code 0.
+
+    Args:
+        argv: The command line.
+        description: What the program does, for `--help`.
 
     A value that begins with "~" is a path in the user's home: shells leave it as it is
     in `--name=~/path`.
@@ -56,13 +71,22 @@ def parse_flags(argv: Sequence[str]) -> None:
             not a flag.
     """
     if any(argument in ("--help", "-help", "-h") for argument in argv[1:]):
-        print(sys.modules["__main__"].__doc__ or argv[0])
-        for module in sorted(flags.FLAGS.flags_by_module_dict()):
-            if not module.startswith("absl."):
-                print(flags.FLAGS.module_help(module))
+        helps = [
+            flags.FLAGS.module_help(module)
+            for module in sorted(flags.FLAGS.flags_by_module_dict())
+            if not module.startswith("absl.")
+        ]
+        print_to_pipe("\n".join([description or argv[0], *filter(None, helps)]))
+        sys.exit(0)
+    if any(argument in ("--version", "-version") for argument in argv[1:]):
+        print_to_pipe(f"resnet-cpu {_version()}")
         sys.exit(0)
     try:
         rest = flags.FLAGS(list(argv))
+    except flags.IllegalFlagValueError as error:
+        raise UserError(f"{_in_plain_words(str(error))} --help lists the flags.") from (
+            error
+        )
     except flags.Error as error:
         sentence = str(error).strip().rstrip(".")
         raise UserError(f"{sentence}. --help lists the flags.") from error
@@ -75,3 +99,33 @@ def parse_flags(argv: Sequence[str]) -> None:
             f"expected only flags of the form --name=value; got {rest[1]!r}."
             " --help lists the flags."
         )
+
+
+def _in_plain_words(problem: str) -> str:
+    """Returns absl's sentence on a bad value, in our words where it has Python's."""
+    match = re.match(
+        r"flag --(\w+)=(.*): (invalid literal|could not|\(?'?Non-b)", problem, re.S
+    )
+    expected = _TYPES.get(flags.FLAGS[match[1]].flag_type()) if match else None
+    if not match or not expected:
+        return f"{problem.strip().rstrip('.')}."
+    return f"--{match[1]} must be {expected}; got {match[2]!r}."
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("resnet-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return "of a folder that is not installed"
+
+
+def print_to_pipe(text: str) -> None:
+    """Prints a text; a reader that closes the pipe early, such as `head`, is no error.
+
+    If the reader has closed the pipe, later output is discarded.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The rest of the buffer is written when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,10 +17,14 @@ import signal
 import sys
 import time
 
-from absl import flags
-
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
+from absl import flags
 
 from data_prep import errors
 from data_prep.conversion import convert, output_folder
@@ -107,7 +111,7 @@ def run() -> None:
     # SIGTERM, which batch systems send at the time limit, cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        errors.parse_flags(sys.argv)
+        errors.parse_flags(sys.argv, __doc__)
         sys.exit(main())
     except errors.UserError as error:
         _log(f"error: {error}")

@@ -23,6 +23,10 @@ from typing import Any
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 from absl import flags
 
 from data_prep.errors import UserError, parse_flags
@@ -100,7 +104,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv)
+        parse_flags(argv, __doc__)
         fields = dataclasses.fields(Settings)
         settings = Settings(**{one.name: FLAGS[one.name].value for one in fields})
         settings.check()

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 import numpy as np
 from absl import flags
 from matplotlib.axes import Axes
@@ -20,7 +24,7 @@ from matplotlib.figure import Figure
 
 from data_prep import errors
 from data_prep.errors import UserError
-from resnet import shared_flags  # noqa: F401 - defines --model_dir.
+from resnet import shared_flags
 from resnet.config import phases
 from resnet.config.config import Config, load_config
 from resnet.metrics import figure_file
@@ -263,6 +267,7 @@ def _title(runs: Sequence[Run]) -> str:
 
 def run() -> None:
     """Runs the program and exits."""
+    shared_flags.keep_only(("model_dir",))
     errors.run(main)
 
 

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 from absl import flags
 
 from data_prep.errors import UserError, parse_flags
@@ -76,7 +80,7 @@ flags.DEFINE_string("json_file", None, "JSON file to write the results to.")
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Evaluates as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv)
+        parse_flags(argv, __doc__)
         shared_flags.check()
         requested = checkpoint_choice.parse(FLAGS.checkpoints)
         check_own_flags()

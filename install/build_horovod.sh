@@ -60,6 +60,11 @@ trap 'rm -rf "$work"' EXIT
 exec 3>&1 1>&2  # From here only the wheel's path goes to standard output.
 echo "Building Horovod $VERSION (about two minutes, once on this machine) ..."
 
+# CMake's test of MPI fails if the folder of its headers has a space in its name.
+ln -s "$VENV" "$work/venv"
+VENV=$work/venv
+PYTHON=$VENV/bin/python
+
 tools=$work/tools
 "$PYTHON" -m pip install -qq --require-hashes --target "$tools" \
   -r "$HERE/../requirements-build.txt"

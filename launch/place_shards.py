@@ -12,13 +12,17 @@ import sys
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest, RecordSet
-from resnet import shared_flags  # noqa: F401 - defines --data_dir.
+from resnet import shared_flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_nodes", None, "Number of nodes of the job.")
@@ -33,9 +37,10 @@ def main() -> None:
     record_set, num_nodes = read_flags()
     placement = place(record_set.manifest, num_nodes)
     if FLAGS.node is not None:
-        print("\n".join(files_of_node(record_set.manifest, placement, FLAGS.node)))
+        text = "\n".join(files_of_node(record_set.manifest, placement, FLAGS.node))
     else:
-        print(table(record_set.manifest, placement, FLAGS.ranks_per_node))
+        text = table(record_set.manifest, placement, FLAGS.ranks_per_node)
+    errors.print_to_pipe(text)
 
 
 def read_flags() -> tuple[RecordSet, int]:
@@ -131,6 +136,7 @@ def table(
 
 def run() -> None:
     """Runs the program."""
+    shared_flags.keep_only(("data_dir",))
     errors.run(main)
 
 

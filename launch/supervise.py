@@ -25,12 +25,16 @@ from types import FrameType
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 from absl import flags
 
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
-from resnet import shared_flags  # noqa: F401 - defines --model_dir.
+from resnet import shared_flags
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
@@ -264,6 +268,7 @@ def run() -> None:
     separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     words = sys.argv[separator + 1 :]
     del sys.argv[separator:]
+    shared_flags.keep_only(("model_dir",))
     errors.run(lambda: main(words))
 
 

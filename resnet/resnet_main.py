@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
 from resnet.runtime.preemption import Preempted, StopSignals
 
 if __name__ == "__main__":  # Before the other imports, which take half a second.
@@ -22,7 +26,7 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 
 from absl import flags, logging
 
-from data_prep.errors import UserError, parse_flags
+from data_prep.errors import UserError, parse_flags, print_to_pipe
 from data_prep.records import manifest
 from resnet import shared_flags, train_flags
 from resnet.checkpoint import step_dirs
@@ -41,7 +45,7 @@ from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, explain, json_file, registry
-from resnet.runtime import program, startup
+from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.run_lock import Locked, RunLock
 from resnet.watchdog import failure_file
 
@@ -59,7 +63,7 @@ def main(
 ) -> None:
     """Trains as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv)
+        parse_flags(argv, __doc__)
         if FLAGS.list_recipes or FLAGS.explain:
             print_plan(communicator)
             return
@@ -75,23 +79,23 @@ def main(
         "data set and settings", record_set, shared, communicator
     )
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
-    threads = startup.settle_placement(
-        process,
-        communicator,
-        FLAGS.num_intra_threads,
-        FLAGS.num_inter_threads,
-        FLAGS.kmp_blocktime,
-    )
-    if any(communicator.allgather(bool(signals.seen))):
-        raise Preempted("stopped before the training began")
+    with host_warnings.gathered(communicator):
+        threads = startup.settle_placement(
+            process,
+            communicator,
+            FLAGS.num_intra_threads,
+            FLAGS.num_inter_threads,
+            FLAGS.kmp_blocktime,
+        )
+        if any(communicator.allgather(bool(signals.seen))):
+            raise Preempted("stopped before the training began")
+        startup.start_tensorflow(communicator)  # Its environment is set now.
+        from resnet.runtime import precision
 
-    startup.start_tensorflow(communicator)  # Its environment is set now.
-    from resnet.runtime import precision
-
-    shares = startup.open_shards(record_set, shards, communicator)
-    config = dataclasses.replace(
-        config, precision=precision.choose(config.precision, communicator)
-    )
+        shares = startup.open_shards(record_set, shards, communicator)
+        config = dataclasses.replace(
+            config, precision=precision.choose(config.precision, communicator)
+        )
     write_settings(config, communicator)
     train(config, shares, threads, communicator, signals)
 
@@ -103,7 +107,7 @@ def print_plan(communicator: Communicator) -> None:
         UserError: If the settings of the run are wrong.
     """
     if FLAGS.list_recipes:
-        program.print_to_pipe(explain.list_recipes(list(registry.RECIPES.values())))
+        print_to_pipe(explain.list_recipes(list(registry.RECIPES.values())))
         return
     shared_flags.check_values()
     recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
@@ -125,7 +129,7 @@ def print_plan(communicator: Communicator) -> None:
 
         picture = pathlib.Path(FLAGS.explain_plot)
         figure_file.write(explain_plot.draw(config), picture, "--explain_plot")
-    program.print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes))
+    print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes))
 
 
 def resolve_settings(
@@ -266,6 +270,10 @@ def write_settings(config: Config, communicator: Communicator) -> None:
 
 
 def _not_writable(error: OSError) -> UserError:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UserError(
+            f"--model_dir must be a folder; {error.filename} is a file, or lies in one."
+        )
     return UserError(f"--model_dir must be a writable folder: {error}")
 
 

@@ -1,5 +1,8 @@
 """Flags that several programs have; read by the programs only."""
 
+import os
+from collections.abc import Collection
+
 from absl import flags
 
 from data_prep.errors import UserError
@@ -40,6 +43,13 @@ flags.DEFINE_float(
 )
 
 
+def keep_only(names: Collection[str]) -> None:
+    """Removes the flags of this module that a program doesn't have."""
+    for name in {flag.name for flag in FLAGS.flags_by_module_dict()[__name__]}:
+        if name not in names:
+            delattr(FLAGS, name)
+
+
 def check() -> None:
     """Refuses flags that no program can work with, or that are missing.
 
@@ -50,6 +60,11 @@ def check() -> None:
     for name in ("data_dir", "model_dir"):
         if not FLAGS[name].value:
             raise UserError(f"--{name} is required and must name a folder.")
+    if os.path.realpath(FLAGS.data_dir) == os.path.realpath(FLAGS.model_dir):
+        raise UserError(
+            "--data_dir and --model_dir must be different folders; got"
+            f" {FLAGS.data_dir} for both. Give the run a folder of its own."
+        )
 
 
 def check_values() -> None:

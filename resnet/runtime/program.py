@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
+from data_prep import import_failures
 from data_prep.errors import EXIT_CODE, UserError
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
@@ -49,9 +50,11 @@ def run(main: Main) -> None:
         _exit_all_ranks(communicator, message, REQUEUE_EXIT_CODE)
     except UserError as error:
         communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {error}")
-    except Exception:
+    except Exception as error:
         if process.num_ranks == 1:
             raise
+        if sentence := import_failures.describe(error):
+            communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {sentence}")
         reason = f"rank {process.rank} failed:\n{traceback.format_exc()}"
         communicator.abort(1, reason)
 
@@ -63,15 +66,3 @@ def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) ->
     communicator.allgather(None)  # No rank exits before the message is printed.
     communicator.deregister()
     sys.exit(exit_code)
-
-
-def print_to_pipe(text: str) -> None:
-    """Prints a text; a reader that closes the pipe early, such as `head`, is no error.
-
-    If the reader has closed the pipe, later output is discarded.
-    """
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The rest of the buffer is written when the process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

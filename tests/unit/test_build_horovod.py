@@ -19,7 +19,7 @@ case "$*" in
   mkdir -p horovod-0.28.1/horovod/tensorflow
   touch horovod-0.28.1/horovod/tensorflow/CMakeLists.txt
   tar -czf horovod-0.28.1.tar.gz horovod-0.28.1 ;;
-"-m pip wheel "*) name=-w; mkdir "$(argument "$@")"
+"-m pip wheel "*) echo "wheel by $0" >>"$LOG"; name=-w; mkdir "$(argument "$@")"
   touch "$(argument "$@")/horovod-0.28.1-cp311.whl" ;;
 "-m wheel unpack "*) mkdir -p unpacked/horovod-0.28.1/horovod/tensorflow
   touch unpacked/horovod-0.28.1/horovod/tensorflow/mpi_lib.so ;;
@@ -76,6 +76,14 @@ def test_without_a_home_the_wheel_is_kept_in_the_environment(clone, home):
     done = clone.run("build_horovod.sh", ".venv", HOME=home)
     assert clone.folder / ".venv" in wheel_of(done).parents
     assert not is_built(clone)
+
+
+def test_the_build_sees_no_space_in_the_folder_of_the_environment(clone):
+    wheel_of(clone.run("build_horovod.sh", ".venv"))
+    (python,) = [call for call in clone.calls() if call.startswith("wheel by ")]
+    assert python.endswith("/venv/bin/python")
+    assert " " in str(clone.folder)
+    assert " " not in python.removeprefix("wheel by ")
 
 
 def test_a_file_system_without_locks_is_no_obstacle(clone):

@@ -61,6 +61,37 @@ def test_console_scripts_are_installed_and_refuse_unknown_flags(tmp_path):
         assert_refused(job, "no_such_flag")
 
 
+def test_programs_that_a_script_imports_describe_themselves():
+    codes = [f"from {module} import run; run()" for module in MODULES.values()]
+    commands = [[sys.executable, "-c", code, "--help"] for code in codes]
+    for module, job in zip(MODULES.values(), run_all(commands, ROOT), strict=True):
+        assert job.stdout.startswith(import_module(module).__doc__)
+
+
+def test_help_may_be_read_in_part(tmp_path):
+    program = ROOT / "resnet/resnet_main.py"
+    command = f"'{sys.executable}' '{program}' --help | true; exit $PIPESTATUS"
+    (job,) = run_all([["bash", "-c", command]], tmp_path)
+    assert (job.returncode, job.stderr) == (0, "")
+
+
+def test_each_program_tells_its_version():
+    for name in MODULES.values():
+        done = in_process.run(import_module(name), "--version")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.fullmatch(r"resnet-cpu \d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_help_lists_only_flags_that_a_program_has():
+    for name, own in (
+        ("launch.supervise", ["max_restarts", "model_dir", "restart_seconds"]),
+        ("launch.place_shards", ["data_dir", "node", "num_nodes", "ranks_per_node"]),
+        ("eval.learning_curve", ["model_dir", "picture"]),
+    ):
+        done = in_process.run(import_module(name), "--help")
+        assert flags_in(done.stdout) == own
+
+
 def test_importing_the_programs_loads_no_tensorflow():
     code = f"import sys, {', '.join(MODULES.values())}"
     code += "; sys.exit('tensorflow' in sys.modules)"

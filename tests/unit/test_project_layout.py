@@ -28,11 +28,13 @@ PROGRAMS = MAINS - {"resnet.watchdog.monitor"}
 DATA_PREP_SHARED = {
     "data_prep.records",
     "data_prep.errors",
+    "data_prep.import_failures",
     "data_prep.atomic_files",
 }
 # What each package of data_prep may import of data_prep, as path prefixes.
 DATA_PREP_DIRECTIONS = {
-    "data_prep.errors": set(),
+    "data_prep.errors": {"data_prep.import_failures"},
+    "data_prep.import_failures": set(),
     "data_prep.atomic_files": set(),
     "data_prep.worker_processes": {"data_prep.errors"},
     "data_prep.records": {
@@ -146,7 +148,11 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.watchdog.failure_file",
             "resnet.runtime.preemption",
         },
-        "data_prep": {"data_prep.errors", "data_prep.records.manifest"},
+        "data_prep": {
+            "data_prep.errors",
+            "data_prep.import_failures",
+            "data_prep.records.manifest",
+        },
     },
 }
 # Read before TensorFlow is imported, or on machines without it.

@@ -107,7 +107,9 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--num_intra_threads=-1"], "--num_intra_threads must be at least 0"),
         (["--eval_batch_size=0"], "--eval_batch_size must be at least 1"),
         (["--log_step_count_steps=0"], "--log_step_count_steps must be at least 1"),
-        (["--train_steps=many"], "train_steps"),
+        (["--train_steps=1e3"], "--train_steps must be a whole number; got '1e3'. --h"),
+        (["--weight_decay=tiny"], "--weight_decay must be a number; got 'tiny'."),
+        (["--explain=perhaps"], "--explain must be true or false; got 'perhaps'."),
         (["--trian_steps=5"], "trian_steps"),
         (["surplus"], "expected only flags"),
         (["--momentum=2", "--seed=-1"], "--seed must be in"),
@@ -132,6 +134,21 @@ def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
 def test_missing_folders_are_asked_for(run):
     assert_refused(run(), "--data_dir is required")
     assert_refused(run("--data_dir=here"), "--model_dir is required")
+
+
+def test_a_run_in_the_folder_of_its_data_is_refused(run, records):
+    for model_dir in (records, f"{records}/train/.."):
+        done = run(f"--data_dir={records}", f"--model_dir={model_dir}")
+        assert_refused(done, "--data_dir and --model_dir must be different folders")
+
+
+def test_a_file_as_the_folder_of_a_run_is_refused(run, records, tmp_path):
+    (tmp_path / "file").touch()
+    for model_dir in (tmp_path / "file", tmp_path / "file/model"):
+        flags = (f"--data_dir={records}", f"--model_dir={model_dir}")
+        done = run(*flags, "--train_batch_size=4")
+        assert_refused(done, "--model_dir must be a folder; ")
+        assert "Errno" not in done.stderr
 
 
 def test_a_data_dir_without_records_is_refused(run_on, tmp_path):

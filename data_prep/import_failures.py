@@ -1,0 +1,47 @@
+"""An import that fails because of PYTHONPATH is reported as one sentence.
+
+What lies in the folders of PYTHONPATH hides the packages of the environment, such as
+those of another Python that a site's modules name there.
+"""
+
+import os
+import sys
+import traceback
+from types import TracebackType
+
+EXIT_CODE = 2  # Exit code of all programs here for a mistake of the user.
+
+
+def report() -> None:
+    """Has this process report such failures. To be called before other imports."""
+    sys.excepthook = _print
+
+
+def describe(error: BaseException) -> str:
+    """Returns the sentence on a failed import; empty if PYTHONPATH isn't its cause."""
+    folders = [
+        os.path.realpath(folder)
+        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if folder
+    ]
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, ImportError) and error.path:
+        files.append(error.path)
+    for file in reversed(files):
+        for folder in folders:
+            if os.path.realpath(file).startswith(os.path.join(folder, "")):
+                return (
+                    f"{file} fails ({error}). It is imported since PYTHONPATH names"
+                    f" {folder}, which hides packages of the environment. Unset"
+                    " PYTHONPATH."
+                )
+    return ""
+
+
+def _print(
+    kind: type[BaseException], error: BaseException, place: TracebackType | None
+) -> None:
+    if isinstance(error, Exception) and (sentence := describe(error)):
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE)
+    sys.__excepthook__(kind, error, place)
