@@ -168,7 +168,7 @@ class CheckpointEvaluation:
         evaluates it, and updates the metadata with the result.
         """
         return retention.ends_run(
-            self._model_dir, self._state.step, self._state.config.train_steps
+            self._model_dir, self._state.step, self._state.config.last_step
         )
 
     def _weights_in_turn(self) -> Iterator[str]:

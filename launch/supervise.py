@@ -180,7 +180,7 @@ def is_done(model_dir: pathlib.Path) -> bool:
     if config is None or not steps:
         return False
     return retention.ends_run(
-        model_dir, steps[-1], config.train_steps, config.stop_at_top1
+        model_dir, steps[-1], config.last_step, config.stop_at_top1
     )
 
 

@@ -32,7 +32,7 @@ def train_and_evaluate(
     num_parallel_calls: int,
     signals: StopSignals | None = None,
 ) -> None:
-    """Trains to `config.train_steps`, from the newest checkpoint if there is one.
+    """Trains to `config.last_step`, from the newest checkpoint if there is one.
 
     Args:
         config: The settings of the run, whose precision is no longer "auto".
@@ -70,7 +70,7 @@ def train_and_evaluate(
             if evaluations.is_due:
                 _save(manager, log)  # First, since an evaluation takes long.
                 _save(manager, log, evaluations.run(log))
-            if state.step >= config.train_steps or evaluations.target_is_reached:
+            if state.step >= config.last_step or evaluations.target_is_reached:
                 break
             phase = phases.at(config.phases, state.step)
             if phase is not train_step.phase:
@@ -94,9 +94,10 @@ def train_and_evaluate(
                 )
             state.losses.append(float(result.loss))
             log.step_done(settings)
-            if result.save_requested or result.stop_requested or manager.is_due:
+            is_last = state.step == config.last_step
+            is_wanted = result.save_requested or result.stop_requested
+            if is_wanted or is_last or manager.is_due:
                 _save(manager, log)
-            is_last = state.step == config.train_steps
             if result.stop_requested and not (is_last and eval_shard is None):
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")

@@ -99,6 +99,14 @@ class Config(TrainingSettings):
         interval_units=intervals.UNITS_OF_STEPS,
         decides_the_result=False,
     )
+    stop_after_steps: int = setting(
+        0,
+        "The number of first steps of the run after which it saves and exits, with"
+        " the schedules of its whole length, as for a trial; 0 trains to the end."
+        " Without the flag, the same command resumes.",
+        bounds=COUNT_OR_ZERO,
+        decides_the_result=False,
+    )
     stop_at_top1: float = setting(
         0.0,
         "The validation top-1 accuracy, from 0 to 1, at which the run stops; 0 turns"
@@ -164,6 +172,14 @@ class Config(TrainingSettings):
     def train_steps(self) -> int:
         """The number of steps of the whole run."""
         return phases.num_steps(self.phases)
+
+    @property
+    def last_step(self) -> int:
+        """The step that training stops after, counted from the start of the recipe."""
+        if not self.stop_after_steps:
+            return self.train_steps
+        first = phases.first_step(self.phases, self.first_phase)
+        return min(first + self.stop_after_steps, self.train_steps)
 
     @property
     def steps_per_epoch(self) -> float:

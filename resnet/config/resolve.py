@@ -57,6 +57,10 @@ class ScheduleOverrides:
     )
 
 
+_TRIAL = (
+    "To run only the first steps of the recipe, unchanged, give --stop_after_steps"
+    " instead of --train_steps."
+)
 # All that can be overridden, in the order of the flags.
 OVERRIDABLE = (ScheduleOverrides, TrainingSettings, PhaseSettings, Config)
 RATE_SETTINGS = (
@@ -273,7 +277,7 @@ def _lengths(
     if total < num_phases:
         raise UserError(
             f"--train_steps must be at least {num_phases}, one for each phase of"
-            f" {recipe.name}; got {total}."
+            f" {recipe.name}; got {total}. {_TRIAL}"
         )
     lengths: list[int] = []
     for number in range(1, num_phases):
@@ -324,12 +328,13 @@ def schedule_in_steps(
         UserError: If warmup, decay and length don't fit into one another.
     """
     warmup_steps = _warmup_steps(schedule, scaling, overrides)
+    trial = f" {_TRIAL}" if "train_steps" in overrides else ""
     if warmup_steps >= num_steps:
         raise UserError(
             "the warmup must end before the training; got"
             f" warmup_steps={warmup_steps}, {num_steps} steps in all of phase {name!r}."
             " Shorten it (--warmup_steps, or a recipe file if each phase has a schedule"
-            " of its own), or train longer."
+            f" of its own), or train longer.{trial}"
         )
     init_value, peak_value = _rates(schedule, scaling, overrides, warmup_steps)
     decay_start = warmup_steps
@@ -341,7 +346,8 @@ def schedule_in_steps(
     if decay_end <= decay_start:
         raise UserError(
             "a decay must end after the warmup that it begins from; got the end"
-            f" {decay_end} and the beginning {decay_start} in steps of phase {name!r}"
+            f" {decay_end} and the beginning {decay_start} in steps of phase {name!r}."
+            f" Change it in a recipe file, or train longer.{trial}"
         )
     return dataclasses.replace(
         schedule,

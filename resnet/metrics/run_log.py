@@ -70,10 +70,12 @@ class RunLog:
         Args:
             target_is_reached: Whether the run has the top-1 at which it may stop early.
         """
-        if target_is_reached and self._state.step < self._config.train_steps:
-            logging.info(
-                "Top-1 has reached --stop_at_top1=%g.", self._config.stop_at_top1
-            )
+        if self._state.step < self._config.train_steps:
+            reason = f"stops after --stop_after_steps={self._config.stop_after_steps}"
+            reason += "; without that flag, the same command resumes it"
+            if target_is_reached:
+                reason = f"has reached --stop_at_top1={self._config.stop_at_top1:g}"
+            logging.info("The training %s.", reason)
         logging.info(
             "Finished training up to step %d. Elapsed seconds %d.",
             self._state.step,
@@ -101,7 +103,7 @@ class RunLog:
         config, state = self._config, self._state
         self.progress.step_done()
         self.input_wait.step_done()
-        is_last = state.step == config.train_steps
+        is_last = state.step == config.last_step
         if not is_last and state.step % config.log_step_count_steps:
             return
         cross_entropy = math.fsum(state.losses) / len(state.losses)

@@ -99,6 +99,10 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
     batch = config.global_batch_size
     first = phases.first_step(config.phases, config.first_phase)
     steps = config.train_steps - first
+    length = f"{steps:,} steps = {config.epoch(steps):.2f} epochs ="
+    length += f" {_count(steps * batch)} images"
+    if config.last_step < config.train_steps:
+        length += f"; training stops after step {config.last_step:,}"
     share = f"{num_ranks:,} rank(s) x {batch // num_ranks // config.accumulation_steps}"
     if config.accumulation_steps > 1:
         share += f" x {config.accumulation_steps} micro-batches"
@@ -112,11 +116,7 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
         ),
         ("examples", f"{config.num_train_examples:,}"),
         ("global batch", f"{batch:,} = {share}"),
-        (
-            "length",
-            f"{steps:,} steps = {config.epoch(steps):.2f} epochs ="
-            f" {_count(steps * batch)} images",
-        ),
+        ("length", length),
         ("optimizer", _optimizer(config)),
         ("evaluation", _evaluations(config)),
         ("checkpoints", _checkpoints(config)),

@@ -60,6 +60,7 @@ NUMBERS = {
     "mixup": ("mixup", [-0.1]),
     "cutmix": ("cutmix", [-0.1]),
     "eval_crop_fraction": ("eval_crop_fraction", [0.0, -1.0, 1.01]),
+    "stop_after_steps": ("stop_after_steps", [-1]),
     "stop_at_top1": ("stop_at_top1", [-0.1, 1.01, 76.0]),
     "recalibration_batches": ("recalibration_batches", [-1]),
     "seed": ("seed", [-1, 2**63]),

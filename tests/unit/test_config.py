@@ -78,6 +78,7 @@ OF_RUN = {
     "eval_batch_size": 1,
     "eval_every": "2",
     "stop_at_top1": 0.75,
+    "stop_after_steps": 3,
     "recalibration_batches": 3,
     "log_step_count_steps": 1,
     "checkpoint_every": "4",
@@ -264,6 +265,7 @@ def test_what_does_not_decide_the_result_may_change():
         eval_batch_size=7,
         eval_every="3",
         stop_at_top1=0.5,
+        stop_after_steps=20,
         recalibration_batches=7,
         log_step_count_steps=1,
         checkpoint_every="2",
@@ -373,3 +375,14 @@ def test_a_damaged_config_is_refused(tmp_path, damage):
     path.write_text(damage(path.read_text()), errors="surrogateescape")
     with pytest.raises(UserError, match="must hold the settings of a training run"):
         load_config(str(tmp_path))
+
+
+def test_a_trial_stops_after_its_first_steps_with_the_schedules_of_the_whole_run():
+    trial = resolved(stop_after_steps=20)
+    assert (trial.last_step, trial.train_steps) == (20, 4680)
+    assert trial.phases == resolved().phases
+    assert resolved().last_step == 4680
+    assert resolved(stop_after_steps=5000).last_step == 4680
+    collapse = imagenet.COLLAPSE_72EP_4K
+    later = resolved(collapse, first_phase="collapse", stop_after_steps=20)
+    assert later.last_step == 21_050 + 20

@@ -81,6 +81,15 @@ def test_the_crops_of_the_published_run_are_told_and_how_to_have_the_others():
     assert "eval_crop = crop_then_resize as given instead of resize_then_crop" in text
 
 
+def test_a_trial_is_told_with_the_plan_of_the_whole_run():
+    text = " ".join(told(stop_after_steps=20).split())
+    assert (
+        "22,610 steps = 72.29 epochs = 92.61 million images; training stops after step"
+        " 20 optimizer"
+    ) in text
+    assert "Changed from the recipe" not in text
+
+
 def test_what_is_changed_is_told():
     text = " ".join(told(num_ranks=2, global_batch_size=2048, momentum=0.8).split())
     assert "Changed from the recipe:" in text

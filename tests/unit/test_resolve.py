@@ -318,13 +318,19 @@ def test_steps_and_epochs_exclude_each_other(what):
     ]
 
 
+TRIAL = (
+    "To run only the first steps of the recipe, unchanged, give --stop_after_steps"
+    " instead of --train_steps."
+)
+
+
 @pytest.mark.parametrize("train_steps", [1, 4])
 def test_fewer_steps_than_phases_are_refused(train_steps):
     with pytest.raises(UserError) as caught:
         fit(COLLAPSE, train_steps=train_steps)
     assert str(caught.value) == (
         "--train_steps must be at least 5, one for each phase of collapse_72ep_4k; got"
-        f" {train_steps}."
+        f" {train_steps}. {TRIAL}"
     )
 
 
@@ -334,7 +340,7 @@ def test_a_warm_up_as_long_as_the_training_is_refused():
     assert str(caught.value) == (
         "the warmup must end before the training; got warmup_steps=260, 260 steps in"
         " all of phase 'train'. Shorten it (--warmup_steps, or a recipe file if each"
-        " phase has a schedule of its own), or train longer."
+        f" phase has a schedule of its own), or train longer. {TRIAL}"
     )
     assert schedule_of(train_steps=261).warmup_length == 260
 
@@ -359,7 +365,8 @@ def test_a_decay_must_end_behind_its_beginning():
         fit(recipe)
     assert str(caught.value) == (
         "a decay must end after the warmup that it begins from; got the end 20 and the"
-        " beginning 20 in steps of phase 'short'"
+        " beginning 20 in steps of phase 'short'. Change it in a recipe file, or train"
+        " longer."
     )
 
 

@@ -82,6 +82,15 @@ def test_a_run_whose_last_step_is_saved_is_done(
     assert len(starts(tmp_path)) == 2
 
 
+def test_a_trial_whose_last_step_is_saved_is_done(
+    stub, run_it, make_config, model_dir, tmp_path
+):
+    save_settings(make_config, model_dir, train_steps=7, stop_after_steps=2)
+    step_dirs.of_step(model_dir, 2).mkdir(parents=True)
+    assert run_it(stub("exit 0")) == 0
+    assert len(starts(tmp_path)) == 1
+
+
 def test_a_run_that_ended_since_it_is_good_enough_is_done(
     stub, run_it, make_config, model_dir, tmp_path
 ):

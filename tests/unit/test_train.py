@@ -264,6 +264,17 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     assert run_with(0.5, 0.25, stop_at_top1=0.9375) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_trial_is_evaluated_only_if_it_is_asked_to(run, tmp_path, monkeypatch):
+    facts = {"model": smallest.NETWORK, "mode": "train_and_eval"}
+    evaluator = Top1s(0.25)
+    monkeypatch.setattr(evaluations, "Evaluator", evaluator)
+    run(tmp_path, **facts, stop_after_steps=2)
+    assert evaluator.left == [0.25]
+    run(tmp_path, **facts, eval_every="2", stop_after_steps=2)
+    assert evaluator.left == []
+    assert saved_steps(tmp_path)[-1] == 2
+
+
 class Fails(Top1s):
     """An evaluator that is interrupted."""
 

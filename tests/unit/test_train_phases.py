@@ -217,6 +217,18 @@ def test_a_run_that_is_preempted_in_any_phase_resumes_bit_for_bit(
     assert lines == expected
 
 
+def test_a_trial_of_the_first_steps_resumes_bit_for_bit(run, whole, tmp_path, caplog):
+    caplog.set_level("INFO")
+    run(tmp_path, stop_after_steps=2, log_step_count_steps=10)
+    assert saved_steps(tmp_path) == [2]
+    assert list(rates_in(tmp_path)) == [2]
+    assert "The training stops after --stop_after_steps=2; without" in caplog.text
+    run(tmp_path, stop_after_steps=2)  # There is nothing left to do.
+    assert saved_steps(tmp_path) == [2]
+    run(tmp_path)
+    assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
     run, whole, tmp_path, fresh
