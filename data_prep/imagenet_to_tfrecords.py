@@ -135,8 +135,8 @@ def _convert() -> None:
         for warning in raw.warnings:
             _log(f"warning: {warning}")
         plan = make_plan(root, raw, _options())
-        if shortage := output_folder.check_space(plan):
-            _log(f"warning: {shortage}")
+        if may_not_fit := output_folder.check_space(plan):
+            _log(f"warning: {may_not_fit}")
         with output_folder.locked(root):
             output_folder.check_not_finished(root)  # By another process meanwhile.
             output_folder.begin(plan)

@@ -14,6 +14,7 @@ from data_prep.sources.raw_data import RawData
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
 _FRAME_BYTES = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
+_MAX_RETRIES = 5  # Of a download, within 6 seconds.
 _MAX_REASON = 500  # Characters; some errors list all existing data sets.
 
 
@@ -55,7 +56,11 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Raw
 def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Any:
     """Returns the builder of a data set after downloading and preparing it."""
     import tensorflow_datasets as tfds  # Slow import, needed only here.
+    from tensorflow_datasets.core.download import downloader
 
+    # The pauses between the library's own 10 retries add up to minutes, and each is
+    # twice as long as the one before: without a network, that is how long it hangs.
+    downloader.MAX_RETRIES = _MAX_RETRIES
     data_dir = None if tfds_data_dir is None else os.path.abspath(tfds_data_dir)
     try:
         builder = tfds.builder(tfds_name, data_dir=data_dir)

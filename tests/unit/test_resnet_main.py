@@ -154,6 +154,7 @@ def test_a_file_as_the_folder_of_a_run_is_refused(run, records, tmp_path):
 def test_a_data_dir_without_records_is_refused(run_on, tmp_path):
     assert_refused(run_on("nowhere"), "nowhere")
     assert_refused(run_on(tmp_path), "imagenet_to_tfrecords.py")
+    assert_refused(run_on(tmp_path / ("n" * 300)), "File name too long")
 
 
 def test_a_set_that_is_not_as_its_manifest_says_is_refused(run_on, records, tmp_path):

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow_datasets
+import urllib3
 from PIL import Image
 
 from data_prep.conversion import image_encoding
@@ -102,6 +103,11 @@ class Unreachable(NamelessImages):
         raise ConnectionError("no way\nto example.com")
 
 
+class Downloaded(NamelessImages):
+    def _split_generators(self, dl_manager):
+        return dl_manager.download("http://127.0.0.1:9/no_server_there")
+
+
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> pathlib.Path:
     return tmp_path_factory.mktemp("tfds")
@@ -175,6 +181,19 @@ def test_what_cannot_be_prepared_is_named(data_dir, name, message):
         tfds.prepare(name, data_dir)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 700
+
+
+def test_a_download_that_fails_is_not_tried_for_minutes(data_dir, monkeypatch):
+    pauses = []
+
+    def note(retry, response=None):
+        pauses.append(retry.get_backoff_time())
+
+    monkeypatch.setattr(urllib3.util.retry.Retry, "sleep", note)
+    with pytest.raises(UserError, match=r"'downloaded': .*127\.0\.0\.1"):
+        tfds.prepare("downloaded", data_dir)
+    assert len(pauses) > 1
+    assert sum(pauses) < 10
 
 
 def test_another_file_format_is_refused(tmp_path):
