@@ -8,7 +8,9 @@ import pytest
 
 from eval import resnet_eval
 from resnet import resnet_main
-from resnet.checkpoint.step_dirs import of_step
+from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.hardware import cpu_features
+from resnet.runtime import host_warnings
 from tests.main_run import FLAGS, assert_same, evaluation_lines, read_metrics
 
 
@@ -165,3 +167,19 @@ def test_the_checkpoint_before_a_damaged_one_is_taken(lockstep, train, tmp_path)
     assert job.returncode == 0
     assert f"{newest} can't be read" in job.stderr
     assert "Current step 3." in job.stderr
+
+
+def test_the_first_steps_of_a_run_and_the_host_of_a_warning(
+    train, communicator, monkeypatch, tmp_path
+):
+    rank = communicator.rank
+    monkeypatch.setattr(host_warnings.socket, "gethostname", lambda: f"node{rank}")
+    monkeypatch.setattr(cpu_features, "model_name", lambda: f"CPU {rank}")
+    model_dir = tmp_path / "model"
+    job = train(model_dir, "--stop_after_steps=1")
+    assert job.returncode == 0, job.stderr
+    assert [line["step"] for line in read_metrics(model_dir)] == []
+    assert saved_steps(model_dir) == [1]
+    warning = "all wait for the slowest: CPU 0 on node0; CPU 1 on node1"
+    assert job.stderr.count(warning) == 1
+    assert "Stopped by --stop_after_steps, 5 steps before the end" in job.stderr
