@@ -143,6 +143,7 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.checkpoint.step_dirs",
             "resnet.checkpoint.retention",
             "resnet.watchdog.failure_file",
+            "resnet.watchdog.parent_death",
             "resnet.runtime.preemption",
         },
         "data_prep": {"data_prep.errors", "data_prep.records.manifest"},
