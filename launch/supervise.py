@@ -11,7 +11,7 @@ can be left out only if the command is mpirun and names them with -hosts or -f, 
 it takes them from a Slurm allocation.
 """
 
-import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
@@ -37,8 +37,9 @@ from launch import mpirun_command
 from resnet import shared_flags
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
+from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file
+from resnet.watchdog import failure_file, parent_death
 
 LOCKED_SECONDS = 30.0  # A file server releases the lock of a dead host after a while.
 _POLL_SECONDS = 0.05  # Interval at which a pause checks for a signal.
@@ -58,22 +59,18 @@ class StopRequests:
     """
 
     def __init__(self) -> None:
-        """Prepares the object; signals are caught inside `caught`."""
+        """Prepares the object; signals are caught after `catch`."""
         self.seen: list[int] = []
         self._child: subprocess.Popen[bytes] | None = None
 
-    @contextlib.contextmanager
-    def caught(self) -> Iterator[None]:
-        """Catches the signals inside the block."""
-        numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-        before = {number: signal.signal(number, self._record) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def catch(self) -> None:
+        """Catches the signals from now on."""
+        preemption.catch_stop_signals(self._record)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:  # The terminal was closed. Hydra dies of SIGHUP.
+            preemption.discard_output_to_closed_terminal()
+            number = signal.SIGTERM
         self.seen.append(number)
         if self._child is not None:
             self._child.send_signal(number)
@@ -89,7 +86,13 @@ class StopRequests:
         """
         try:
             child = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, start_new_session=True
+                words,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                # Nobody would restart it, and a second supervisor would be refused.
+                preexec_fn=functools.partial(
+                    parent_death.send_signal, signal.SIGTERM, os.getpid()
+                ),
             )
         except OSError as error:
             reason = os.strerror(error.errno or 0)
@@ -111,12 +114,21 @@ class StopRequests:
 def main(words: Sequence[str]) -> None:
     """Supervises a command, and exits with its last exit code."""
     model_dir = pathlib.Path(model_dir_of(words, FLAGS.model_dir))
-    sys.exit(supervise(words, model_dir, FLAGS.max_restarts, FLAGS.restart_seconds))
+    requests = StopRequests()
+    requests.catch()
+    try:
+        code = supervise(
+            words, model_dir, requests, FLAGS.max_restarts, FLAGS.restart_seconds
+        )
+    finally:
+        preemption.ignore_stop_signals()
+    sys.exit(code)
 
 
 def supervise(
     words: Sequence[str],
     model_dir: pathlib.Path,
+    requests: StopRequests,
     max_restarts: int,
     restart_seconds: float,
     locked_seconds: float = LOCKED_SECONDS,
@@ -126,47 +138,44 @@ def supervise(
     Args:
         words: The command that starts the training.
         model_dir: Folder of the run.
+        requests: The signals that ask to stop.
         max_restarts: Maximum number of restarts after the first start.
         restart_seconds: Delay before each restart.
         locked_seconds: Additional delay if the folder is still locked.
     """
     failed_at: list[str] = []
-    requests = StopRequests()
-    with requests.caught():
-        while True:
-            failure_file.remove(model_dir)
-            code = requests.run(words)
-            if code == 0 and is_done(model_dir):
-                return 0
-            if code == REQUEUE_EXIT_CODE or requests.seen:
-                return code
-            is_locked = was_locked(model_dir) and bool(failed_at)
-            if code == EXIT_CODE and not is_locked:
-                return code
-            code = code or 1
-            place = place_of_failure(model_dir)
-            if is_locked:  # By the previous start. This is no second failure.
-                place = (
-                    f"startup, attempt {len(failed_at)}, since the run folder is locked"
-                )
-            failed_at.append(place)
-            report(f"the training has failed at {failed_at[-1]} (exit code {code})")
-            if failed_at[-2:-1] == failed_at[-1:]:
-                report("it has failed at the same place twice, and is not restarted")
-                return code
-            if len(failed_at) > max_restarts:
-                report(f"the limit of {max_restarts} restarts is reached")
-                return code
-            requests.pause(restart_seconds + (locked_seconds if is_locked else 0))
-            if not requests.seen:
-                words = on_reachable_hosts(words, model_dir)
-            if requests.seen:
-                report(
-                    "stopped before the next restart. Rerun the same command to resume"
-                    f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})"
-                )
-                return REQUEUE_EXIT_CODE
-            report(f"restart {len(failed_at)} of {max_restarts}")
+    while True:
+        failure_file.remove(model_dir)
+        code = requests.run(words)
+        if code == 0 and is_done(model_dir):
+            return 0
+        if code == REQUEUE_EXIT_CODE or requests.seen:
+            return code
+        is_locked = was_locked(model_dir) and bool(failed_at)
+        if code == EXIT_CODE and not is_locked:
+            return code
+        code = code or 1
+        place = place_of_failure(model_dir)
+        if is_locked:  # By the previous start. This is no second failure.
+            place = f"startup, attempt {len(failed_at)}, since the run folder is locked"
+        failed_at.append(place)
+        report(f"the training has failed at {failed_at[-1]} (exit code {code})")
+        if failed_at[-2:-1] == failed_at[-1:]:
+            report("it has failed at the same place twice, and is not restarted")
+            return code
+        if len(failed_at) > max_restarts:
+            report(f"the limit of {max_restarts} restarts is reached")
+            return code
+        requests.pause(restart_seconds + (locked_seconds if is_locked else 0))
+        if not requests.seen:
+            words = on_reachable_hosts(words, model_dir)
+        if requests.seen:
+            report(
+                "stopped before the next restart. Rerun the same command to resume"
+                f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})"
+            )
+            return REQUEUE_EXIT_CODE
+        report(f"restart {len(failed_at)} of {max_restarts}")
 
 
 def is_done(model_dir: pathlib.Path) -> bool:

@@ -28,7 +28,7 @@ from resnet.runtime import run_lock
 from resnet.watchdog import scratch_dir
 
 PACKAGES = ("data_prep", "eval", "launch", "resnet")
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclasses.dataclass(frozen=True)

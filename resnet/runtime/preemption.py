@@ -1,14 +1,18 @@
 """Stop requests: a run that gets such a signal saves after the next step and exits."""
 
+import contextlib
 import os
 import signal
+import stat
 import time
+from collections.abc import Callable
 from types import FrameType
 
 # EX_TEMPFAIL of sysexits.h: rerunning the same command resumes the run.
 REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
 class Preempted(Exception):
@@ -25,11 +29,40 @@ class Preempted(Exception):
         self.advice = advice
 
 
-class StopSignals:
-    """Records SIGTERM, SIGUSR1 and SIGINT, which the loop looks at between two steps.
+def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Installs a handler of the stop requests; SIGHUP stays ignored, as by nohup."""
+    for number in _SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
-    Repeated signals change nothing, except that a second Ctrl-C (SIGINT) ends the
-    process at once.
+
+def ignore_stop_signals() -> None:
+    """Ignores further stop requests; to be called when the exit code is settled.
+
+    While Python ends, it replaces handlers by the default ones, and a repeated signal
+    would end the process with another exit code.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def discard_output_to_closed_terminal() -> None:
+    """Redirects output to a terminal that was closed, where writing is an error."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+            if is_device and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
+class StopSignals:
+    """Records the stop requests, which the loop looks at between two steps.
+
+    They are SIGTERM, SIGUSR1, SIGINT, and SIGHUP of a terminal that is closed. Repeated
+    signals change nothing, except that a second Ctrl-C (SIGINT) ends the process at
+    once.
 
     Attributes:
         seen: Name of the first signal, such as "SIGTERM"; empty before.
@@ -39,10 +72,11 @@ class StopSignals:
         """Installs the handlers. To be created in the main thread."""
         self.seen = ""
         self._seen_at = 0.0
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-            signal.signal(number, self._record)
+        catch_stop_signals(self._record)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            discard_output_to_closed_terminal()
         if not self.seen:
             self.seen = signal.Signals(number).name
             self._seen_at = time.monotonic()

@@ -13,6 +13,7 @@ from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
+from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
 
 Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
@@ -26,7 +27,8 @@ def run(main: Main) -> None:
     If only one rank knows of it, that rank prints it and aborts the job. Any other
     exception aborts the job too, with its traceback and exit code 1. A failure that all
     ranks know of, such as a non-finite loss, is one sentence and exit code 1.
-    Preemption is one sentence and `REQUEUE_EXIT_CODE`.
+    Preemption is one sentence and `REQUEUE_EXIT_CODE`. Signals that ask the program to
+    stop no longer have an effect when `main` has ended.
     """
     try:
         process = placement.find_process_info(os.environ)
@@ -39,7 +41,10 @@ def run(main: Main) -> None:
     if process.rank != 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
     try:
-        main(sys.argv, process, communicator)
+        try:
+            main(sys.argv, process, communicator)
+        finally:
+            preemption.ignore_stop_signals()
         communicator.deregister()
     except distributed.AgreedError as error:
         _exit_all_ranks(communicator, f"error: {error}", EXIT_CODE)

@@ -57,6 +57,7 @@ class WatchdogClient:
                 f"--num_ranks={process.num_ranks}",
                 f"--host={platform.node()}",
                 f"--pid={os.getpid()}",
+                f"--launcher={os.getppid()}",
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
                 f"--scratch_dir={scratch_dir.path()}",

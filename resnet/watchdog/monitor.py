@@ -15,22 +15,22 @@ import os
 import resource
 import select
 import selectors
-import shutil
 import signal
 import socket
 import sys
 import time
 from pathlib import Path
 
-from resnet.watchdog import failure_file
+from resnet.watchdog import failure_file, parent_death
 from resnet.watchdog.messages import TOKEN_VARIABLE, Channel, Message
-from resnet.watchdog.proc import oom_kills, process_is_stopped
+from resnet.watchdog.output import Output
+from resnet.watchdog.rank_process import RankProcess
 from resnet.watchdog.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
 _ENDING_SECONDS = 5.0  # What a rank has to end the job itself before it is killed.
-_SUSPENDED_SECONDS = 10.0  # A gap between two ticks: the whole job was suspended.
-
+# A gap between two ticks: the job was suspended. At most half of the stall time.
+_MAX_SUSPENDED_SECONDS = 10.0
 _EARLIER_DEATHS_SECONDS = 0.3
 _HELLO = b"hello\n"
 
@@ -55,8 +55,10 @@ class Watchdog:
         self._deregistered_at: float | None = None  # When the rank was done.
         self._kill_at: float | None = None  # Deadline of a job that is ending.
         self._died_at: float | None = None  # Wall-clock time, of the monitor's rank.
-        self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
+        self._rank = RankProcess(args)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
+        self._suspended = min(_MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
+        self._output = Output()
         if args.rank == 0:
             self._listener = socket.create_server(("", 0), backlog=4096)
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -72,11 +74,11 @@ class Watchdog:
                 elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
                     self._receive(key.fileobj)  # type: ignore[arg-type]
             now = time.monotonic()
-            if now - ticked_at > self._interval + _SUSPENDED_SECONDS:
+            if now - ticked_at > self._interval + self._suspended:
                 self._restart_clocks(now)
             if now - ticked_at >= self._interval:
                 self._tick(now)
-                ticked_at = now
+                ticked_at = time.monotonic()  # A tick that had to connect took long.
 
     def _accept(self) -> None:
         assert self._listener is not None  # noqa: S101 - It has just had an event.
@@ -104,9 +106,10 @@ class Watchdog:
                     self._report()
                     return
                 connection.close()
-        if not message.get("has_failed"):
-            message["has_failed"] = True
-            self._print(
+        # The first failure may be the end of the job, of which this rank tells next.
+        message["num_failures"] = message.get("num_failures", 0) + 1
+        if message["num_failures"] == 2:
+            self._output.print(
                 f"warning: the watchdog of {self._me.name} can't connect to that of"
                 f" rank 0 on {message['host']} at {', '.join(message['addresses'])},"
                 f" port {message['port']}. It retries, and monitors only its own rank"
@@ -129,10 +132,12 @@ class Watchdog:
             self._own_rank_has_ended()
         elif channel is self._monitor:
             self._monitor = None
-            self._monitor_is_lost()
+            self._monitor_is_lost("it was killed, or its host has crashed")
         elif channel.rank in self._peers:
             gone = self._peers[channel.rank]
-            self._end_job(f"{gone.name} has died, and its watchdog with it")
+            self._end_job(
+                f"the watchdog of {gone.name} was killed, or its host has crashed"
+            )
 
     def _close(self, channel: Channel) -> None:
         self._selector.unregister(channel)
@@ -159,7 +164,7 @@ class Watchdog:
             self._selector.unregister(key.fileobj)
             if isinstance(key.fileobj, Channel):
                 key.fileobj.send({"deregister": True})
-                key.fileobj.close()
+            key.fileobj.close()  # type: ignore[union-attr]
         self._deregistered_at = time.monotonic()
 
     def _receive_from_monitor(self, message: Message) -> None:
@@ -196,21 +201,25 @@ class Watchdog:
             self._close(channel)
 
     def _tick(self, now: float) -> None:
-        self._oom_kills = [oom_kills(), self._oom_kills[0]]
+        self._rank.tick()
         if self._deregistered_at is not None:
             self._watch_shutdown(now)
             return
         if self._kill_at is not None:
             if now > self._kill_at:
-                self._kill_own_rank()
+                self._rank.kill()
                 self._exit()
             return
-        self._me.set_stopped(process_is_stopped(self._args.pid))
+        self._me.set_stopped(self._rank.is_stopped)
         self._me.heard_at = now
+        if self._rank.is_orphaned:
+            self._own_rank_is_orphaned()
         if self._monitor:
             self._report()
             if now - self._heard_monitor_at > self._args.stall_seconds:
-                self._monitor_is_lost()
+                self._monitor_is_lost(
+                    "it was stopped, or its host or the network is down"
+                )
         elif self._args.rank == 0:
             for watchdog in self._watchdogs:
                 watchdog.send({"alive": True})
@@ -231,12 +240,12 @@ class Watchdog:
         assert self._deregistered_at is not None  # noqa: S101 - The caller checks it.
         waited = now - self._deregistered_at
         if waited > self._args.stall_seconds:
-            self._print(
+            self._output.print(
                 f"error: {self._me.name} was done {waited:.0f} s ago, but its process"
                 " has not ended: another rank hangs during shutdown (MPI_Finalize). The"
                 " job ends."
             )
-            self._kill_own_rank()
+            self._rank.kill()
             self._exit()
 
     def _report(self) -> None:
@@ -264,16 +273,28 @@ class Watchdog:
     def _own_rank_has_ended(self) -> None:
         """Ends the job, unless the rank had deregistered or the job is ending."""
         if self._kill_at is None and self._deregistered_at is None:
-            reason = "it was killed, or crashed"
-            if oom_kills() > self._oom_kills[1]:
-                reason = "the kernel of this host ran out of memory and killed it"
-            sentence = f"{self._me.name} has died while {self._me.status}: {reason}"
-            if self._monitor:
-                self._send_to_monitor({"died": sentence, "at": time.time()})
-            else:
-                self._await_earlier_deaths()
-                self._end_job(sentence)
+            self._report_death(
+                f"{self._me.name} has died while {self._me.status}:"
+                f" {self._rank.reason_of_death}"
+            )
         self._exit()
+
+    def _own_rank_is_orphaned(self) -> None:
+        """Ends the job after the launcher's process on this host has died."""
+        self._rank.kill()
+        self._report_death(
+            f"the launcher's process {self._args.launcher} on {self._args.host}, which"
+            f" started rank {self._args.rank}, has died while this rank was"
+            f" {self._me.status}"
+        )
+        self._exit()
+
+    def _report_death(self, sentence: str) -> None:
+        if self._monitor:
+            self._send_to_monitor({"died": sentence, "at": time.time()})
+        else:
+            self._await_earlier_deaths()
+            self._end_job(sentence)
 
     def _await_earlier_deaths(self) -> None:
         """Lets another watchdog report first if its rank died before this one's.
@@ -318,49 +339,36 @@ class Watchdog:
         """
         if self._kill_at is not None:
             return
-        self._print(text if not kill else f"error: {text}. The job ends.")
+        self._output.print(text if not kill else f"error: {text}. The job ends.")
         for watchdog in self._watchdogs:
             watchdog.send({"kill": kill})
         self._job_is_ending(kill)
         if self._args.model_dir:  # Last, since its disk may hang.
-            failure_file.write(Path(self._args.model_dir), text.splitlines()[-1])
+            # Of a traceback, the exception and the line about the rank.
+            reason = " ".join(text.splitlines()[-2:])
+            failure_file.write(Path(self._args.model_dir), reason)
 
     def _job_is_ending(self, kill: bool) -> None:
         self._kill_at = time.monotonic() + _ENDING_SECONDS
         if kill:
-            self._kill_own_rank()
+            self._rank.kill()
 
-    def _monitor_is_lost(self) -> None:
+    def _monitor_is_lost(self, reason: str) -> None:
         if self._kill_at is not None:
             return
         address = self._monitor_address or {}
-        self._print(
-            f"error: {self._me.name} has lost its connection to rank 0 on"
-            f" {address.get('host')}: a host or the network is down. This rank ends."
+        self._output.print(
+            f"error: {self._me.name} has lost its connection to the watchdog of rank 0"
+            f" on {address.get('host')}: {reason}. This rank ends."
         )
-        self._kill_own_rank()
+        self._rank.kill()
         self._exit()
 
-    def _print(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(sys.stderr.fileno(), f"{text}\n".encode())
-
     def _exit(self) -> None:
-        """Exits after the rank, and removes what a killed rank leaves behind.
-
-        That is the shared memory of the MPI library and the temporary files of Python,
-        which both remove at a regular end only.
-        """
-        for path in self._args.shared_memory:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        if self._args.scratch_dir:
-            shutil.rmtree(self._args.scratch_dir, ignore_errors=True)
+        """Exits after the rank, when all is printed."""
+        self._rank.remove_leftovers()
+        self._output.finish()
         sys.exit(0)
-
-    def _kill_own_rank(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._args.pid, signal.SIGKILL)
 
 
 def main() -> None:
@@ -370,6 +378,7 @@ def main() -> None:
     parser.add_argument("--num_ranks", type=int, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--launcher", type=int, required=True)
     parser.add_argument("--stall_seconds", type=float, required=True)
     parser.add_argument("--model_dir")
     parser.add_argument("--scratch_dir")
@@ -381,6 +390,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     args = parser.parse_args()
     args.token = os.environ.pop(TOKEN_VARIABLE)
+    # Holds mpirun's pipes: if it stayed stopped after its rank, mpirun would never end.
+    parent_death.send_signal(signal.SIGCONT, args.pid)
     Watchdog(args).run()
 
 

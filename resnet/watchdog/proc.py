@@ -10,6 +10,15 @@ def process_is_stopped(pid: int) -> bool:
         return False
 
 
+def parent_of(pid: int) -> int | None:
+    """Returns the process id of a process's parent, or None if there is no process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def shared_memory() -> set[str]:
     """Returns the files of /dev/shm that this process has mapped."""
     try:

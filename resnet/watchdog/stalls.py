@@ -80,7 +80,8 @@ def find_stall(
         if now - peer.heard_at > stall_seconds:
             return (
                 f"{peer.name} has sent no heartbeat for {now - peer.heard_at:.0f} s;"
-                f" its last status was: {peer.status}. Its host or the network is down"
+                f" its last status was: {peer.status}. Its watchdog was stopped, or its"
+                " host or the network is down"
             )
     longest = max(peer.longest for peer in peers)
     allowed = max(stall_seconds, _LONGEST_STEPS * longest)

@@ -182,4 +182,4 @@ def test_the_first_steps_of_a_run_and_the_host_of_a_warning(
     assert saved_steps(model_dir) == [1]
     warning = "all wait for the slowest: CPU 0 on node0; CPU 1 on node1"
     assert job.stderr.count(warning) == 1
-    assert "Stopped by --stop_after_steps, 5 steps before the end" in job.stderr
+    assert "The training stops after --stop_after_steps=1;" in job.stderr

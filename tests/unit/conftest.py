@@ -31,6 +31,7 @@ from tests.converter_program import (  # noqa: F401 - The fixtures bad and raw.
     raw,
     run_jobs_here,
 )
+from tests.unit.watched_ranks import ranks  # noqa: F401 - The fixture.
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 

@@ -1,10 +1,14 @@
+import os
+import pty
 import signal
 import subprocess
 import sys
 import time
-from signal import SIGINT, SIGTERM, SIGUSR1
+from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 
 import pytest
+
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
 PROGRAM = """
 import sys, time
@@ -17,6 +21,39 @@ while not signals.seen:
 print(signals.seen, flush=True)
 sys.stdin.readline()
 print("saved", flush=True)
+"""
+
+
+# A module's variables are deleted when Python has replaced the handlers.
+LATE = """
+import os, sys
+from resnet.runtime import preemption, program
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=int(sys.argv[1])):
+        kill(pid, number)
+late = Late()
+signals = preemption.StopSignals()
+def main(argv, process, communicator):
+    if len(argv) > 2:
+        raise preemption.Preempted("stopped")
+program.run(main)
+"""
+
+# Ends when it is asked to, after printing to a terminal that isn't there any more.
+HUNG_UP = """
+import fcntl, sys, termios, time
+from resnet.runtime import preemption, program
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Its terminal from now on.
+signals = preemption.StopSignals()
+print("ready", flush=True)
+def main(argv, process, communicator):
+    while not signals.seen:
+        time.sleep(0.01)
+    print("saving", file=sys.stderr, flush=True)
+    print("saving")
+    open(argv[1], "w").close()
+    raise preemption.Preempted("stopped")
+program.run(main)
 """
 
 
@@ -42,7 +79,7 @@ def start():
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [SIGTERM, SIGUSR1, SIGINT])
+@pytest.mark.parametrize("number", [SIGTERM, SIGUSR1, SIGINT, SIGHUP])
 def test_a_signal_is_noted_and_more_of_them_do_no_harm(start, number):
     process = start(1000.0)
     process.send_signal(number)
@@ -72,3 +109,40 @@ def test_the_interrupt_is_noted_where_a_shell_has_it_ignored(start):
         signal.signal(SIGINT, previous)
     process.send_signal(SIGINT)
     assert process.stdout.readline() == "SIGINT\n"
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGUSR1, SIGINT, SIGHUP])
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("stop",), REQUEUE_EXIT_CODE)])
+def test_signals_while_python_ends_do_not_change_the_exit_code(number, words, code):
+    words = (sys.executable, "-c", LATE, str(int(number)), *words)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+
+
+def test_a_terminal_that_is_closed_stops_the_program_as_sigterm_does(tmp_path):
+    saved = tmp_path / "saved"
+    keyboard, screen = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", HUNG_UP, str(saved)],
+        stdin=screen,
+        stdout=screen,
+        stderr=screen,
+        start_new_session=True,
+    ) as process:
+        os.close(screen)
+        assert os.read(keyboard, 100).startswith(b"ready")
+        os.close(keyboard)
+        assert process.wait() == REQUEUE_EXIT_CODE
+    assert saved.exists()
+
+
+def test_a_closed_terminal_changes_nothing_under_nohup(start):
+    previous = signal.signal(SIGHUP, signal.SIG_IGN)
+    try:
+        process = start(1000.0)
+    finally:
+        signal.signal(SIGHUP, previous)
+    process.send_signal(SIGHUP)
+    time.sleep(0.1)
+    process.send_signal(SIGTERM)
+    assert process.stdout.readline() == "SIGTERM\n"

@@ -146,6 +146,7 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.checkpoint.step_dirs",
             "resnet.checkpoint.retention",
             "resnet.watchdog.failure_file",
+            "resnet.watchdog.parent_death",
             "resnet.runtime.preemption",
         },
         "data_prep": {

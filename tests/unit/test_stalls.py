@@ -30,7 +30,8 @@ def test_a_rank_without_heartbeat_is_named():
     gone = waiting(1, 130, heard_at=NOW - 121)
     assert find_stall([waiting(0, 130), gone], 120, NOW) == (
         "rank 1 on node1 has sent no heartbeat for 121 s; its last status was:"
-        " computing step 7. Its host or the network is down"
+        " computing step 7. Its watchdog was stopped, or its host or the network is"
+        " down"
     )
 
 

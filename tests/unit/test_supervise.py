@@ -2,6 +2,7 @@ import dataclasses
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -59,7 +60,8 @@ def run_it(model_dir):
     """A function that supervises without pauses and returns the exit code."""
 
     def run_it(*words: str, max_restarts: int = 3) -> int:
-        return supervise.supervise(words, model_dir, max_restarts, 0.0, 0.0)
+        requests = supervise.StopRequests()
+        return supervise.supervise(words, model_dir, requests, max_restarts, 0.0, 0.0)
 
     return run_it
 
@@ -167,15 +169,47 @@ def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(
     assert "stopped before the next restart" in stopped
 
 
-def test_a_signal_while_the_command_runs_is_passed_on(stub, model_dir):
-    trap = "trap 'kill $sleep; exit 75' USR1; sleep 600 & sleep=$!; echo up >&2; wait"
-    words = [sys.executable, supervise.__file__, "--", stub(trap)]
+@pytest.fixture
+def supervisor(stub, model_dir):
+    """A supervisor whose command ends with 75 at a signal, and creates `stopped`."""
+    trap = "trap 'kill $sleep; : > stopped; exit 75' TERM USR1"
+    wait = "sleep 60 & sleep=$!; echo up >&2; wait"
+    words = [sys.executable, supervise.__file__, "--", stub(f"{trap}; {wait}")]
     with subprocess.Popen(
         [*words, f"--model_dir={model_dir}"], stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr.readline() == "up\n"
-        process.send_signal(signal.SIGUSR1)
-        assert process.wait(60) == REQUEUE_EXIT_CODE
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_command_runs_is_passed_on(supervisor, number):
+    supervisor.send_signal(number)
+    assert supervisor.wait(60) == REQUEUE_EXIT_CODE
+
+
+def test_a_killed_supervisor_stops_its_command(supervisor, tmp_path):
+    supervisor.kill()
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "stopped").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_signal_at_the_end_does_not_change_the_exit_code(stub, model_dir):
+    program = (
+        "import os\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid()):\n"
+        f"        kill(pid, {int(signal.SIGUSR1)})\n"
+        "late = Late()\n"
+        "from launch import supervise\n"
+        "supervise.run()\n"
+    )
+    words = ["--", stub("exit 75"), f"--model_dir={model_dir}"]
+    done = subprocess.run([sys.executable, "-c", program, *words], check=False)
+    assert done.returncode == REQUEUE_EXIT_CODE
 
 
 def test_a_host_that_is_gone_is_left_out(stub, run_it, tmp_path, monkeypatch):

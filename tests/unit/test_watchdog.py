@@ -1,130 +1,24 @@
 """The watchdogs of two processes, without MPI and TensorFlow."""
 
-import contextlib
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-import uuid
 from multiprocessing import shared_memory
-from pathlib import Path
 
 import pytest
 
-from resnet.watchdog import client, failure_file, messages, proc
-
-RANK = """
-import mmap, os, sys, tempfile
-from resnet.watchdog import scratch_dir
-from resnet.watchdog.client import WatchdogClient
-from resnet.hardware.placement import ProcessInfo
-rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
-os.chdir(model_dir)
-with open(memory, "wb+") as file:  # As MPI has.
-    file.truncate(4096)
-    mapped = mmap.mmap(file.fileno(), 4096)
-place = ProcessInfo(rank, 2, rank, 2)
-link = WatchdogClient(place, "secret", float(stall_seconds), model_dir)
-scratch_dir.make()
-tempfile.mkstemp()
-listens = "node0", ["127.0.0.1"], int(port)
-print(link.port if rank == 0 else link.connect(*listens), flush=True)
-for line in sys.stdin:
-    eval(line)
-    print("done", flush=True)
-"""
-SOON = 60.0
-
-
-class Rank:
-    """A process with a watchdog, which calls its client as told."""
-
-    def __init__(
-        self, rank: int, stderr: Path, stall_seconds: float, port: str, model_dir: Path
-    ) -> None:
-        self.memory = Path("/dev/shm") / f"resnet-test-{uuid.uuid4().hex}"
-        self.temporary = stderr.with_name(f"temporary files of {rank}")
-        self.temporary.mkdir()
-        with stderr.open("ab") as file:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", RANK, str(rank), str(stall_seconds)),
-                    *(port, str(model_dir), str(self.memory)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-                env={**os.environ, "TMPDIR": str(self.temporary)},
-            )
-        self.stderr = stderr
-        self.said = self.process.stdout.readline().strip()
-
-    def do(self, call: str) -> None:
-        """Makes it call its client."""
-        self.process.stdin.write(f"link.{call}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "done\n"
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.memory.unlink(missing_ok=True)
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
-@pytest.fixture
-def ranks(tmp_path):
-    """Returns a function that starts two ranks."""
-    started = []
-
-    def start(stall_seconds: float = 60.0) -> list[Rank]:
-        port = "0"
-        for rank in (0, 1):
-            started.append(
-                Rank(rank, tmp_path / str(rank), stall_seconds, port, tmp_path)
-            )
-            port = port if rank else started[0].said
-        for one in started:
-            one.do("report_status('computing step 7', True, True)")
-        time.sleep(0.5)  # Until the watchdogs are connected.
-        return started
-
-    yield start
-    for one in started:
-        one.end()
-
-
-def said(tmp_path: Path) -> str:
-    return "".join((tmp_path / str(rank)).read_text() for rank in (0, 1))
-
-
-def watchdogs() -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            is_own = f"{messages.TOKEN_VARIABLE}=secret\0".encode() in environment
-            if is_own and b"resnet.watchdog.monitor" in command:
-                found.append(int(entry.name))
-    return found
-
-
-def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
-    assert [one.process.wait(SOON) for one in ranks] == [code] * len(ranks)
-    deadline = time.monotonic() + SOON
-    while watchdogs() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert watchdogs() == []
+from resnet.watchdog import client, failure_file, proc
+from tests.unit.watched_ranks import (
+    SOON,
+    Rank,
+    assert_all_gone,
+    said,
+    watchdog_of,
+    watchdogs,
+)
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -155,8 +49,10 @@ def test_a_rank_that_is_stopped_is_named(ranks, tmp_path, stopped):
 
 def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(ranks, tmp_path):
     pair, failed = ranks(), 1
-    pair[failed].do(r"failed('Traceback:\n  a bug\n')")
-    assert "Traceback:\n  a bug\n(rank" in said(tmp_path)
+    pair[failed].do(r"failed('Traceback:\n  a line\nTypeError: a bug\n')")
+    assert "Traceback:\n  a line\nTypeError: a bug\n(rank" in said(tmp_path)
+    reason = failure_file.read(tmp_path)["reason"]
+    assert reason.startswith(f"TypeError: a bug (rank {failed} on ")
     assert f"(rank {failed} on " in said(tmp_path)
     assert pair[1 - failed].process.poll() is None  # MPI ends it, or else its watchdog.
     assert pair[1 - failed].process.wait(SOON) == -signal.SIGKILL
@@ -188,22 +84,14 @@ def test_a_rank_killed_in_the_middle_of_a_proper_end_leaves_nothing(ranks, tmp_p
     assert said(tmp_path) == ""
 
 
-def test_a_watchdog_that_died_counts_as_a_lost_host(ranks, tmp_path):
+def test_a_watchdog_that_was_killed_ends_the_job_and_is_named(ranks, tmp_path):
     pair = ranks()
     os.kill(watchdog_of(1), signal.SIGKILL)
     assert pair[0].process.wait(SOON) == -signal.SIGKILL
     assert re.search(
-        r"error: rank 1 on \S+ has died, and its watchdog with it", said(tmp_path)
+        r"error: the watchdog of rank 1 on \S+ was killed, or its host has crashed",
+        said(tmp_path),
     )
-
-
-def watchdog_of(rank: int) -> int:
-    (pid,) = (
-        pid
-        for pid in watchdogs()
-        if f"--rank={rank}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-    return pid
 
 
 def test_foreign_connections_and_signals_are_ignored(ranks, tmp_path):
@@ -285,12 +173,28 @@ def test_a_watchdog_imports_nothing_from_the_working_folder(ranks, tmp_path):
 def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    alone = Rank(1, tmp_path / "1", 60.0, str(port), tmp_path)
+    alone = Rank(1, tmp_path / "1", 5.0, str(port), tmp_path)
+    deadline = time.monotonic() + SOON
+    while not (warning := (tmp_path / "1").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "warning: the watchdog of rank 1" in warning
     alone.do("deregister()")
     alone.process.stdin.close()
     assert_all_gone([alone], 0)
-    assert "warning: the watchdog of rank 1" in (tmp_path / "1").read_text()
+    assert (tmp_path / "1").read_text() == warning
     alone.end()
+
+
+def test_a_monitor_that_cannot_be_reached_since_the_job_ends_is_no_warning(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    late = Rank(1, tmp_path / "1", 60.0, str(port), tmp_path)
+    late.do("deregister()")
+    late.process.stdin.close()
+    assert_all_gone([late], 0)
+    assert (tmp_path / "1").read_text() == ""
+    late.end()
 
 
 def test_a_process_that_is_stopped_is_seen_to_be(ranks):

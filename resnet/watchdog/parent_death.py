@@ -1,0 +1,23 @@
+"""A signal that a process gets when the process that started it has ended.
+
+A stopped process (SIGSTOP) does nothing, not even end with its parent. The kernel sends
+the signal all the same.
+"""
+
+import ctypes
+import os
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None)  # Loaded before a fork, after which little is safe.
+
+
+def send_signal(number: int, parent: int) -> None:
+    """Asks the kernel to send this process a signal when its parent ends.
+
+    Args:
+        number: The signal. Its request outlasts exec.
+        parent: The process id of the parent, which may have ended already.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)

@@ -1,0 +1,111 @@
+"""Faults of the watchdogs, of the launcher, and of who reads their output."""
+
+import fcntl
+import os
+import re
+import signal
+import time
+
+from resnet.watchdog import failure_file
+from tests.unit.watched_ranks import (
+    SOON,
+    Rank,
+    assert_all_gone,
+    said,
+    watchdog_of,
+    watchdogs,
+)
+
+_PIPE_BYTES = 4096
+
+
+def test_a_stopped_watchdog_is_named_and_ends_with_its_rank(ranks, tmp_path):
+    pair = ranks(stall_seconds=1.0)
+    os.kill(watchdog_of(1), signal.SIGSTOP)
+    assert pair[0].process.wait(SOON) == -signal.SIGKILL
+    pair[1].process.kill()  # As the launcher does then.
+    assert_all_gone(pair)
+    assert re.search(
+        r"error: rank 1 on \S+ has sent no heartbeat for \d s; .* Its watchdog was"
+        r" stopped, or its host or the network is down",
+        said(tmp_path),
+    )
+
+
+def test_stopped_watchdogs_end_with_ranks_that_are_done(ranks, tmp_path):
+    pair = ranks()
+    for rank in (0, 1):
+        os.kill(watchdog_of(rank), signal.SIGSTOP)
+    for one in pair:
+        one.do("deregister()")
+        one.process.stdin.close()
+    assert_all_gone(pair, 0)
+    assert said(tmp_path) == ""
+
+
+def test_the_killed_watchdog_of_the_first_rank_is_named(ranks, tmp_path):
+    pair = ranks()
+    os.kill(watchdog_of(0), signal.SIGKILL)
+    assert pair[1].process.wait(SOON) == -signal.SIGKILL
+    assert re.search(
+        r"error: rank 1 on \S+ has lost its connection to the watchdog of rank 0 on"
+        r" node0: it was killed, or its host has crashed",
+        said(tmp_path),
+    )
+
+
+def test_a_job_whose_output_nobody_reads_ends_all_the_same(ranks, tmp_path):
+    path = tmp_path / "0"
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR)
+    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    os.write(pipe, b"x" * _PIPE_BYTES)
+    pair = ranks()
+    pair[1].process.kill()
+    assert pair[0].process.wait(SOON) == -signal.SIGKILL
+    deadline = time.monotonic() + SOON
+    while (failure := failure_file.read(tmp_path)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "rank 1 on" in failure["reason"]
+    assert os.read(pipe, _PIPE_BYTES) == b"x" * _PIPE_BYTES
+    assert b"error: rank 1 on" in os.read(pipe, _PIPE_BYTES)  # Once there is room.
+    os.close(pipe)
+    assert_all_gone(pair)
+
+
+def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path):
+    shell = ("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh")
+    rank = Rank(0, tmp_path / "0", 1.0, "0", tmp_path, shell)
+    try:
+        rank.do("report_status('computing step 7', True, True)")
+        rank.process.kill()
+        deadline = time.monotonic() + SOON
+        while watchdogs():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert rank.process.stdout.read() == ""  # Also the rank has ended.
+        sentence = (
+            rf"the launcher's process {rank.process.pid} on \S+, which started rank 0,"
+        )
+        assert re.search(f"error: {sentence} has died", (tmp_path / "0").read_text())
+        assert re.search(sentence, failure_file.read(tmp_path)["reason"])
+    finally:
+        rank.end()
+
+
+def test_a_job_that_was_suspended_longer_than_the_stall_time_continues(ranks, tmp_path):
+    pair = ranks(stall_seconds=2.0)
+    for one in pair:
+        one.do("report_status('starting', False, True)")
+    processes = [*watchdogs(), *(one.process.pid for one in pair)]
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(3.0)
+    for pid in processes:
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(1.0)
+    assert [one.process.poll() for one in pair] == [None, None]
+    for one in pair:
+        one.do("deregister()")
+    assert said(tmp_path) == ""

@@ -1,0 +1,147 @@
+"""Two small processes with watchdogs, without MPI and TensorFlow."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from resnet.watchdog import messages
+
+RANK = """
+import mmap, os, sys, tempfile
+from resnet.watchdog import scratch_dir
+from resnet.watchdog.client import WatchdogClient
+from resnet.hardware.placement import ProcessInfo
+rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
+os.chdir(model_dir)
+with open(memory, "wb+") as file:  # As MPI has.
+    file.truncate(4096)
+    mapped = mmap.mmap(file.fileno(), 4096)
+place = ProcessInfo(rank, 2, rank, 2)
+link = WatchdogClient(place, "secret", float(stall_seconds), model_dir)
+scratch_dir.make()
+tempfile.mkstemp()
+listens = "node0", ["127.0.0.1"], int(port)
+print(link.port if rank == 0 else link.connect(*listens), flush=True)
+for line in sys.stdin:
+    eval(line)
+    print("done", flush=True)
+"""
+SOON = 60.0
+
+
+class Rank:
+    """A process with a watchdog, which calls its client as told."""
+
+    def __init__(
+        self,
+        rank: int,
+        stderr: Path,
+        stall_seconds: float,
+        port: str,
+        model_dir: Path,
+        launcher: Sequence[str] = (),
+    ) -> None:
+        self.memory = Path("/dev/shm") / f"resnet-test-{uuid.uuid4().hex}"
+        self.temporary = stderr.with_name(f"temporary files of {rank}")
+        self.temporary.mkdir()
+        with stderr.open("ab") as file:
+            self.process = subprocess.Popen(
+                [
+                    *(
+                        *launcher,
+                        sys.executable,
+                        "-c",
+                        RANK,
+                        str(rank),
+                        str(stall_seconds),
+                    ),
+                    *(port, str(model_dir), str(self.memory)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+            )
+        self.stderr = stderr
+        self.said = self.process.stdout.readline().strip()
+
+    def do(self, call: str) -> None:
+        """Makes it call its client."""
+        self.process.stdin.write(f"link.{call}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.memory.unlink(missing_ok=True)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Returns a function that starts two ranks."""
+    started = []
+
+    def start(stall_seconds: float = 60.0) -> list[Rank]:
+        port = "0"
+        for rank in (0, 1):
+            started.append(
+                Rank(rank, tmp_path / str(rank), stall_seconds, port, tmp_path)
+            )
+            port = port if rank else started[0].said
+        for one in started:
+            one.do("report_status('computing step 7', True, True)")
+        time.sleep(0.5)  # Until the watchdogs are connected.
+        return started
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def said(tmp_path: Path) -> str:
+    return "".join((tmp_path / str(rank)).read_text() for rank in (0, 1))
+
+
+def watchdogs() -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            is_own = f"{messages.TOKEN_VARIABLE}=secret\0".encode() in environment
+            if is_own and b"resnet.watchdog.monitor" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
+    assert [one.process.wait(SOON) for one in ranks] == [code] * len(ranks)
+    deadline = time.monotonic() + SOON
+    while watchdogs() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert watchdogs() == []
+
+
+def watchdog_of(rank: int) -> int:
+    (pid,) = (
+        pid
+        for pid in watchdogs()
+        if f"--rank={rank}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return pid
