@@ -12,6 +12,7 @@ it takes them from a Slurm allocation.
 """
 
 import functools
+import math
 import os
 import pathlib
 import re
@@ -114,6 +115,10 @@ class StopRequests:
 def main(words: Sequence[str]) -> None:
     """Supervises a command, and exits with its last exit code."""
     model_dir = pathlib.Path(model_dir_of(words, FLAGS.model_dir))
+    for name in ("max_restarts", "restart_seconds"):
+        value = FLAGS[name].value
+        if not 0 <= value < math.inf:
+            raise UserError(f"--{name} must be at least 0 and finite; got {value}.")
     requests = StopRequests()
     requests.catch()
     try:

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import pathlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from absl import flags, logging
 from data_prep.errors import UserError, parse_flags, print_to_pipe
 from data_prep.records import manifest
 from resnet import shared_flags, train_flags
-from resnet.checkpoint import step_dirs
+from resnet.checkpoint import retention, run_folder, step_dirs
 from resnet.config.config import (
     CONFIG_FILE,
     Config,
@@ -73,7 +72,7 @@ def main(
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "train", process, communicator
     )
-    config, splits = resolve_settings(record_set.manifest, communicator)
+    config, splits, lock = resolve_settings(record_set.manifest, communicator)
     shared = dataclasses.replace(config, data_dir="")  # It may differ between hosts.
     startup.check_same_settings(
         "data set and settings", record_set, shared, communicator
@@ -97,7 +96,7 @@ def main(
             config, precision=precision.choose(config.precision, communicator)
         )
     write_settings(config, communicator)
-    train(config, shares, threads, communicator, signals)
+    train(config, shares, threads, communicator, signals, lock)
 
 
 def print_plan(communicator: Communicator) -> None:
@@ -134,8 +133,8 @@ def print_plan(communicator: Communicator) -> None:
 
 def resolve_settings(
     contents: manifest.Manifest, communicator: Communicator
-) -> tuple[Config, list[str]]:
-    """Returns the settings of the run and the names of the splits that it reads.
+) -> tuple[Config, list[str], RunLock | None]:
+    """Returns the settings of the run, the splits that it reads, and rank 0's lock.
 
     Rank 0 creates and locks the model directory. If it holds a run, this run must have
     the same settings; those that an earlier version gave the same command count too.
@@ -149,6 +148,7 @@ def resolve_settings(
         AgreedError: On all ranks, if a setting is wrong, or if the model directory
             can't be used.
     """
+    lock = None
     with communicator.collective_errors():
         split = contents.splits["train"]
         meanings = earlier.meanings(
@@ -162,12 +162,13 @@ def resolve_settings(
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
-            make_model_dir(config.model_dir)
-            take_lock(pathlib.Path(config.model_dir))
+            run_folder.make(config.model_dir)
+            lock = take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
             number, precision = match_saved_run(meanings)
     number, precision = communicator.broadcast((number, precision))
-    return dataclasses.replace(meanings[number], precision=precision), splits
+    config = dataclasses.replace(meanings[number], precision=precision)
+    return config, splits, lock
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
@@ -188,30 +189,19 @@ def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
     return ["train"]
 
 
-def make_model_dir(model_dir: str) -> None:
-    """Creates the folder if it doesn't exist.
-
-    Raises:
-        UserError: If it is not writable.
-    """
-    try:
-        pathlib.Path(model_dir).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=model_dir).close()
-    except OSError as error:
-        raise _not_writable(error) from error
-
-
-def take_lock(model_dir: pathlib.Path) -> None:
-    """Locks the folder until the process ends.
+def take_lock(model_dir: pathlib.Path) -> RunLock:
+    """Locks the folder until the process ends; returns the lock.
 
     Raises:
         UserError: If it can't; `failure.json` then says whether another job holds it.
     """
     try:
-        atexit.register(RunLock(model_dir).release)
+        lock = RunLock(model_dir)
     except Locked as error:
         failure_file.write(model_dir, str(error), is_locked=True)
         raise
+    atexit.register(lock.release)
+    return lock
 
 
 def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
@@ -234,9 +224,11 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
         if config.initial_weights:
             step_dirs.require_any(pathlib.Path(config.initial_weights))
         return 0, config.precision
-    if not (model_dir / CONFIG_FILE).exists():
+    old = retention.newest_settings(model_dir)
+    if old is None and (model_dir / CONFIG_FILE).exists():
+        old = load_config(config.model_dir)
+    if old is None:
         return 0, config.precision
-    old = load_config(config.model_dir)
     precision = old.precision if config.precision == "auto" else config.precision
     candidates = [dataclasses.replace(one, precision=precision) for one in meanings]
     nearest = min(candidates, key=lambda one: len(differences(old, one)))
@@ -261,20 +253,12 @@ def write_settings(config: Config, communicator: Communicator) -> None:
             try:
                 save_config(config)
             except OSError as error:
-                raise _not_writable(error) from error
+                raise run_folder.not_writable(error) from error
     recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
     for change in recipe_changes.describe_changes(
         recipe, overrides, config, communicator.num_ranks
     ):
         logging.info("Changed from the recipe: %s.", change)
-
-
-def _not_writable(error: OSError) -> UserError:
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        return UserError(
-            f"--model_dir must be a folder; {error.filename} is a file, or lies in one."
-        )
-    return UserError(f"--model_dir must be a writable folder: {error}")
 
 
 def train(
@@ -283,6 +267,7 @@ def train(
     threads: Threads,
     communicator: Communicator,
     signals: StopSignals,
+    lock: RunLock | None,
 ) -> None:
     """Trains, and writes `failure.json` if the run fails on all ranks.
 
@@ -292,6 +277,7 @@ def train(
         threads: The threads of this rank.
         communicator: The ranks.
         signals: The stop requests of this rank.
+        lock: The lock of the run's folder, which rank 0 holds.
 
     Raises:
         AgreedFailure: On all ranks, if the run fails, such as by a non-finite loss.
@@ -306,6 +292,7 @@ def train(
             communicator,
             config.num_parallel_calls or len(threads.cpus),
             signals,
+            lock,
         )
     except AgreedFailure as error:
         if communicator.rank == 0:

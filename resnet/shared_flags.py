@@ -85,7 +85,7 @@ def check_values() -> None:
         ("stall_seconds", 1),
     ):
         value = FLAGS[name].value
-        if value < lowest:
+        if not value >= lowest:  # NaN isn't either.
             raise UserError(f"--{name} must be at least {lowest}; got {value}.")
         if name.startswith("num_") and value > MOST_THREADS:
             raise UserError(f"--{name} must be at most {MOST_THREADS}; got {value}.")

@@ -20,6 +20,7 @@ from resnet.evaluation.evaluations import Evaluations
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.divergence import stop_diverged
 from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 
@@ -31,6 +32,7 @@ def train_and_evaluate(
     communicator: Communicator,
     num_parallel_calls: int,
     signals: StopSignals | None = None,
+    lock: RunLock | None = None,
 ) -> None:
     """Trains to `config.last_step`, from the newest checkpoint if there is one.
 
@@ -42,8 +44,10 @@ def train_and_evaluate(
         communicator: The ranks.
         num_parallel_calls: Images that a rank decodes at the same time.
         signals: The stop requests of this rank.
+        lock: The lock of the run's folder, which rank 0 holds.
 
     Raises:
+        AgreedError: On all ranks, if the run's folder is removed or replaced.
         AgreedFailure: On all ranks, if the loss is no longer finite.
         Preempted: On all ranks, if one of them was asked to stop; the state is saved.
         UserError: If a record is corrupt and none may be skipped.
@@ -59,7 +63,7 @@ def train_and_evaluate(
         *(communicator, num_parallel_calls, signals),
     )
     log = RunLog(config, state, communicator)
-    manager = CheckpointManager(config, state, communicator)
+    manager = CheckpointManager(config, state, communicator, lock=lock)
     log.training_starts()
     with closing(log), closing(manager):
         if any(communicator.allgather(_stop_requested(signals))):

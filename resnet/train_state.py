@@ -33,6 +33,8 @@ class TrainState:
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was
             not evaluated.
+        num_log_lines: Lines that the run has logged in `metrics.jsonl`; None if that
+            isn't known. Only rank 0 knows it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -41,6 +43,7 @@ class TrainState:
         self.rank_variables: dict[str, tf.Variable] = {}
         self.losses: list[float] = []
         self.top1: float | None = None
+        self.num_log_lines: int | None = None
         self.model = build_model(config)
         self.optimizer = self._make_optimizer()
         self.ema: list[tf.Variable] = []

@@ -1,5 +1,6 @@
 """Writes checkpoints in the background, so that the training continues meanwhile."""
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from absl import logging
 
 from data_prep.errors import UserError
-from resnet.checkpoint import tensors
+from resnet.checkpoint import step_dirs, tensors
 from resnet.checkpoint.tensors import ALONE, Checkpoint
 from resnet.distributed.background_communicator import BackgroundCommunicator
 
@@ -92,8 +93,9 @@ class CheckpointWriter:
                 time.sleep(min(_BETWEEN_LAST_TRIES_SECONDS, self._retry_seconds))
                 self.submit(failed)
         raise UserError(
-            f"the newest checkpoint can't be written: {self._error}. The older ones are"
-            " intact. Free disk space and rerun the same command to resume from them."
+            f"the newest checkpoint can't be written: {self._error}."
+            f" {self._describe_older()}. Free disk space, check the folder, and rerun"
+            " the same command to resume."
         )
 
     def close(self) -> None:
@@ -112,11 +114,11 @@ class CheckpointWriter:
             except Exception as error:  # Any error would otherwise end only the thread.
                 if self._ranks.rank == 0:
                     logging.error(
-                        "The checkpoint of step %d can't be written: %s. The older ones"
-                        " are intact, the training continues, and the save will be"
-                        " retried.",
+                        "The checkpoint of step %d can't be written: %s. %s. The"
+                        " training continues, and the save will be retried.",
                         snapshot.step,
                         error,
+                        self._describe_older(),
                     )
                 with self._changed:
                     self._error = str(error)
@@ -124,6 +126,12 @@ class CheckpointWriter:
             else:
                 with self._changed:
                     self._failed = None
+
+    def _describe_older(self) -> str:
+        with contextlib.suppress(UserError):  # The folder can't be read either.
+            if steps := step_dirs.saved_steps(self._model_dir):
+                return f"The newest one that was written is that of step {steps[-1]}"
+        return "No older one was found"
 
     def _next(self) -> Checkpoint | None:
         """Returns the snapshot to write next; None, and no thread, if there is none.

@@ -13,6 +13,7 @@ from typing import Any
 
 from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
+from resnet.checkpoint import step_dirs
 from resnet.checkpoint.step_dirs import CONTENTS_FILE, NO_FILE
 
 # Format of a checkpoint's folder. Only what older code would misread raises it: files
@@ -20,6 +21,7 @@ from resnet.checkpoint.step_dirs import CONTENTS_FILE, NO_FILE
 FORMAT = 1
 FORMAT_WITH_RANK_FILES = 2
 METADATA = "facts"  # The key of the metadata in `checkpoint.json`.
+STEP = "step"  # The key of the step in the metadata.
 _BLOCK_BYTES = 1 << 20
 
 Fingerprint = dict[str, Any]  # "bytes": size; "sha256": hexadecimal digest.
@@ -32,6 +34,24 @@ class DamagedCheckpoint(UserError):
         super().__init__(f"the checkpoint {folder} can't be read: {reason}")
         self.folder = folder
         self.reason = reason
+
+
+class OtherStep(DamagedCheckpoint):
+    """A checkpoint whose folder was renamed or copied to the name of another step."""
+
+
+def check_step(folder: Path, step: int) -> None:
+    """Refuses a folder whose name says another step than the checkpoint in it.
+
+    Raises:
+        OtherStep: If it does. A folder may have a name that says no step.
+    """
+    if step_dirs.step_of(folder) not in (step, None):
+        raise OtherStep(
+            folder,
+            f"it holds step {step}: the folder was renamed or copied. Rename it to"
+            f" {step_dirs.of_step(Path(), step).name}, or remove it",
+        )
 
 
 def fingerprints(files: Iterable[Path]) -> dict[str, Fingerprint]:
@@ -69,7 +89,8 @@ def read_contents(folder: Path) -> dict[str, Any]:
     not a later format.
 
     Raises:
-        DamagedCheckpoint: If the file is missing or not as it was written.
+        DamagedCheckpoint: If the file is missing or not as it was written, or the
+            folder's name says another step.
         UserError: If it has a later format, or can't be read now.
     """
     try:
@@ -89,6 +110,8 @@ def read_contents(folder: Path) -> dict[str, Any]:
             f" up to {FORMAT_WITH_RANK_FILES}. Use the program that wrote it, or a"
             " later one."
         )
+    if STEP in contents[METADATA]:
+        check_step(folder, contents[METADATA][STEP])
     return contents
 
 

@@ -17,6 +17,7 @@ from resnet.config import intervals, phases
 from resnet.config.config import Config
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.runtime import versions
+from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState, averaged_batch_norm, flatten
 
 
@@ -29,6 +30,7 @@ class CheckpointManager:
         state: TrainState,
         communicator: Communicator,
         weights_are_equal: bool = True,
+        lock: RunLock | None = None,
     ) -> None:
         """Counts the intervals from the state as it is now.
 
@@ -39,8 +41,10 @@ class CheckpointManager:
                 state, if it has some.
             weights_are_equal: Whether all ranks must have the same weights at each
                 save, as they have unless each trains by itself for some steps.
+            lock: The lock of the run's folder, if this rank holds it.
         """
         self._config = config
+        self._lock = lock
         self._weights_are_equal = weights_are_equal
         self._state = state
         self._communicator = communicator
@@ -80,6 +84,8 @@ class CheckpointManager:
                 the metadata; empty if it was not evaluated.
 
         Raises:
+            AgreedError: On all ranks, if the run's folder is no longer there, or
+                another job's.
             AgreedFailure: On all ranks, if weights are not finite, or not equal on all
                 ranks although they should be.
         """
@@ -88,6 +94,8 @@ class CheckpointManager:
         self._communicator.report_status(
             f"saving step {self._state.step}", waits_for_others=True
         )
+        with self._communicator.collective_errors():
+            self._require_folder()
         check_weights(self._state, self._communicator, self._weights_are_equal)
         metadata: dict[str, Any] = {
             "config": dataclasses.asdict(self._config),
@@ -108,13 +116,19 @@ class CheckpointManager:
         """Waits until the newest snapshot is written.
 
         Raises:
-            AgreedError: On all ranks, if it can't be written.
+            AgreedError: On all ranks, if it can't be written, or the run's folder is no
+                longer there.
         """
         self._communicator.report_status(
             "waiting for the last checkpoint", is_timed=False
         )
         with self._communicator.collective_errors():
             self._writer.finish()
+            self._require_folder()
+
+    def _require_folder(self) -> None:
+        if self._lock is not None:
+            self._lock.require()
 
     def close(self) -> None:
         """Waits for the background writer; also when the run fails."""
@@ -149,6 +163,7 @@ def take_snapshot(
         **metadata,
         "num_ranks": communicator.num_ranks,
         "losses": list(state.losses),
+        "num_log_lines": state.num_log_lines,
     }
     return Checkpoint(state.step, tensors, metadata, own_tensors)
 

@@ -127,6 +127,7 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
     state.step = saved.step
     state.losses = list(saved.metadata.get("losses", []))
     state.top1 = best_top1(saved.metadata)
+    state.num_log_lines = saved.metadata.get("num_log_lines")
 
 
 def restore_weights(state: TrainState, saved: Checkpoint) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from resnet.checkpoint import step_dirs
-from resnet.checkpoint.integrity import DamagedCheckpoint, read_metadata
+from resnet.checkpoint.integrity import DamagedCheckpoint, OtherStep, read_metadata
 from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.config.config import Config, config_from_json
 
 # Keys of the metadata: what evaluating the weights, and their EMA, has found.
 EVALUATIONS = ("eval", "eval_ema")
@@ -57,15 +58,25 @@ def ends_run(
         stop_at_top1: Top-1 at which the run stops, or 0 for none; None takes the
             setting of the run when it saved the step.
     """
-    if step >= train_steps:
-        return True
     try:
         metadata = read_metadata(of_step(model_dir, step))
-    except DamagedCheckpoint:
+    except OtherStep:
         return False
+    except DamagedCheckpoint:
+        return step >= train_steps
+    if step >= train_steps:
+        return True
     if stop_at_top1 is None:
         stop_at_top1 = metadata.get("config", {}).get("stop_at_top1", 0.0)
     return 0 < stop_at_top1 <= (best_top1(metadata) or 0.0)
+
+
+def newest_settings(model_dir: Path) -> Config | None:
+    """Returns the settings with which the newest intact checkpoint was saved."""
+    for _, metadata in reversed(list(_metadata_of_all(model_dir))):
+        if "config" in metadata:
+            return config_from_json(metadata["config"])
+    return None
 
 
 def remove_old(model_dir: Path, keep: int) -> None:
@@ -80,9 +91,21 @@ def remove_old(model_dir: Path, keep: int) -> None:
         UserError: If the checkpoints can't be read now.
     """
     kept = {best_step(model_dir), *phase_ends(model_dir)}
-    for old in saved_steps(model_dir)[:-keep]:
+    steps = [step for step in saved_steps(model_dir) if _has_step(model_dir, step)]
+    for old in steps[:-keep]:
         if old not in kept:
             step_dirs.remove(of_step(model_dir, old))
+
+
+def _has_step(model_dir: Path, step: int) -> bool:
+    """Returns whether a step's folder holds that step, as far as is known."""
+    try:
+        read_metadata(of_step(model_dir, step))
+    except OtherStep:
+        return False
+    except DamagedCheckpoint:
+        pass
+    return True
 
 
 def _metadata_of_all(model_dir: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -23,9 +23,24 @@ def of_step(model_dir: Path, step: int) -> Path:
     return model_dir / FOLDER / f"step-{step:08d}"
 
 
+def step_of(folder: Path) -> int | None:
+    """Returns the step that a folder's name says; None for other names."""
+    match = _STEP_FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
 def unfinished(folder: Path) -> Path:
     """Returns the name that a checkpoint's folder has until it is complete."""
     return folder.with_name(f".{folder.name}.unfinished")
+
+
+def version(folder: Path) -> tuple[int, int] | None:
+    """Returns what changes if a folder is replaced; None if there is none."""
+    try:
+        found = folder.stat()
+    except NO_FILE:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def is_checkpoint(folder: Path) -> bool:

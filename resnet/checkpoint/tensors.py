@@ -7,6 +7,7 @@ averages of the variables as `ema/NAME`, the BatchNorm statistics of each rank, 
 written by each rank, into a file of its own (`rank_files`).
 """
 
+import contextlib
 import os
 import platform
 import shutil
@@ -27,6 +28,7 @@ from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import Communicator
 
 PREFIX = "state"
+_NUM_LISTS = 20  # How often the newest checkpoint is looked for.
 ALONE = BackgroundCommunicator()
 # Each rank normalizes by its own batches, so its moving averages are its own as well.
 RANK_BATCH_NORM = "batch_norm_averages_of_ranks"
@@ -49,6 +51,10 @@ class Checkpoint:
     tensors: Mapping[str, np.ndarray | tf.Tensor]
     metadata: Mapping[str, Any]
     rank_tensors: Mapping[str, np.ndarray | tf.Tensor] = field(default_factory=dict)
+
+
+class _Replaced(Exception):
+    """A checkpoint was removed or replaced while it was being read."""
 
 
 class OtherRankFailed(RuntimeError):
@@ -86,7 +92,8 @@ def save(
     def prepare() -> None:
         if is_first:
             shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
+            folder.parent.mkdir(exist_ok=True)  # Not the run's folder: it was moved.
+            unfinished.mkdir()
 
     def write() -> dict[str, Fingerprint]:
         files = []
@@ -104,9 +111,8 @@ def save(
             for name in files:
                 (unfinished / name).stat()  # Other ranks' files have arrived here.
             has_rank_files = bool(checkpoint.rank_tensors)
-            integrity.write_contents(
-                unfinished, checkpoint.metadata, files, has_rank_files
-            )
+            metadata = {**checkpoint.metadata, integrity.STEP: checkpoint.step}
+            integrity.write_contents(unfinished, metadata, files, has_rank_files)
             step_dirs.put_in_place(unfinished, folder)
 
     try:
@@ -185,7 +191,11 @@ def _read(folder: Path) -> Checkpoint:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         # Its bytes are those that were written: nothing is known to be damaged.
         raise integrity.unreadable_now(folder, str(error)) from error
-    return Checkpoint(int(tensors.pop("step")), tensors, metadata)
+    step = int(tensors.pop("step"))
+    integrity.check_step(
+        folder, step
+    )  # Earlier versions don't have it in the metadata.
+    return Checkpoint(step, tensors, metadata)
 
 
 def load_from(folder: Path) -> Checkpoint:
@@ -215,8 +225,25 @@ def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
         UserError: If there are checkpoints, but all of them are damaged, or one can't
             be read now.
     """
-    steps = saved_steps(model_dir)
-    return _newest_of(model_dir, steps, lambda step: load(model_dir, step), quarantine)
+
+    def load_step(step: int) -> Checkpoint:
+        before = step_dirs.version(of_step(model_dir, step))
+        try:
+            return load(model_dir, step)
+        except UserError as error:
+            now = step_dirs.version(of_step(model_dir, step))
+            if now is None or now != before:
+                raise _Replaced from error
+            raise
+
+    for _ in range(_NUM_LISTS):  # A training may replace them meanwhile.
+        with contextlib.suppress(_Replaced):
+            return _newest_of(model_dir, saved_steps(model_dir), load_step, quarantine)
+    raise UserError(
+        f"the checkpoints in {model_dir / step_dirs.FOLDER} are replaced faster than"
+        " they can be read. Read them when the training has ended, or train with a"
+        " larger --keep_checkpoints or a longer --checkpoint_every."
+    )
 
 
 def load_newest_on_ranks(

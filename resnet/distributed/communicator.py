@@ -6,6 +6,7 @@ carries Python objects and arrays. `collectives` carries tensors inside the grap
 
 import contextlib
 import importlib
+import os
 import platform
 import sys
 import time
@@ -23,6 +24,7 @@ from resnet.watchdog.client import WatchdogClient
 
 # Time for the launcher to forward what was printed, which it may drop at an abort.
 _FORWARDING_SECONDS = 1.0
+_SHARED_MEMORY_BYTES = 5 << 20  # Of one rank: what MPICH 5 takes, rounded down.
 _QUOTED_CHARACTERS = 40  # Longest value that an error quotes.
 
 
@@ -234,14 +236,39 @@ class Communicator:
         sys.exit(exit_code)
 
 
+def _check_shared_memory(process: ProcessInfo) -> None:
+    """Refuses too small a /dev/shm, where the MPI library would end by SIGBUS.
+
+    Its size counts, not what is free of it, so that all ranks of a node agree.
+
+    Raises:
+        UserError: If it is too small for the ranks of this node.
+    """
+    try:
+        memory = os.statvfs("/dev/shm")
+    except OSError:
+        return
+    found = memory.f_blocks * memory.f_frsize
+    needed = process.num_local_ranks * _SHARED_MEMORY_BYTES
+    if found < needed:
+        raise UserError(
+            f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"
+            f" of {process.num_local_ranks} rank(s) per node; {platform.node()} has"
+            f" {found / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"
+            " start fewer ranks per node."
+        )
+
+
 def connect(process: ProcessInfo) -> Communicator:
     """Returns this process's connection to the ranks that were started with it.
 
     Raises:
-        UserError: If the launcher and the MPI library don't belong together.
+        UserError: If the launcher and the MPI library don't belong together, or there
+            is not enough shared memory.
     """
     if process.num_ranks == 1:
         return Communicator(process)
+    _check_shared_memory(process)
     mpi = importlib.import_module("mpi4py.MPI")
     seen = (mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
     if seen != (process.rank, process.num_ranks):

@@ -9,11 +9,15 @@ that older versions wrote have only `loss`.
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 FILE = "metrics.jsonl"
+
+_KIND = re.compile(r"\w{1,100}", re.ASCII)
+_END_OF_STEPS = 2**63  # TensorBoard's steps are int64.
 
 Line = dict[str, Any]
 
@@ -32,8 +36,8 @@ def read_and_count(path: Path) -> tuple[list[Line], int]:
     for text in path.read_bytes().split(b"\n")[:-1]:
         try:
             line = json.loads(text)
-            is_line = isinstance(line["kind"], str) and isinstance(line["step"], int)
-        except (ValueError, TypeError, KeyError):
+            is_line = _is_line(line)
+        except (ValueError, RecursionError):  # Nested too deeply.
             is_line = False
         if is_line:
             found.append(line)
@@ -55,6 +59,28 @@ def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) 
 def encode(line: Line) -> str:
     """Returns a line as JSON, with its line break."""
     return json.dumps(line) + "\n"
+
+
+def _is_line(line: Any) -> bool:
+    """Returns whether a JSON value can be a line that `make_line` has made."""
+    if not isinstance(line, dict):
+        return False
+    kind, step = line.get("kind"), line.get("step")
+    return (
+        isinstance(kind, str)
+        and _KIND.fullmatch(kind) is not None  # It names a folder of TensorBoard.
+        and type(step) is int
+        and 0 <= step < _END_OF_STEPS
+        and all(_is_number(line[name]) for name in line if name != "kind")
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (OverflowError, TypeError, ValueError):  # Too large, or no number.
+        return False
+    return type(value) in (int, float)
 
 
 def _rounded(value: float) -> float:

@@ -23,10 +23,18 @@ class MetricsLog:
 
     A run that resumes from an older step first drops the lines after that step, and
     writes TensorBoard's files again from the rest, since events can't be removed.
+
+    Attributes:
+        num_lines: Number of lines logged, those of earlier starts that are kept too.
     """
 
     def __init__(
-        self, model_dir: Path, start_step: int, rank: int, was_evaluated: bool = True
+        self,
+        model_dir: Path,
+        start_step: int,
+        rank: int,
+        was_evaluated: bool = True,
+        num_expected: int | None = None,
     ) -> None:
         """Continues the files of a run, or creates them.
 
@@ -36,10 +44,13 @@ class MetricsLog:
             rank: Rank of this process.
             was_evaluated: Whether the present state has been evaluated already, so that
                 its evaluation lines are kept.
+            num_expected: Number of lines that the run had logged when it saved that
+                state; None if that isn't known.
 
         Raises:
             UserError: If the file can't be read or written.
         """
+        self.num_lines = 0
         self._is_writer = rank == 0
         if not self._is_writer:
             return
@@ -53,6 +64,16 @@ class MetricsLog:
                 f" {os.strerror(error.errno or 0)}. Free disk space, or check its"
                 " permissions."
             ) from error
+        self.num_lines = len(kept)
+        if num_expected is not None and len(kept) < num_expected:
+            logging.warning(
+                "%d of the %d lines of %s up to step %d are missing: the disk was full,"
+                " or the file was removed or changed. The learning curve has a gap.",
+                num_expected - len(kept),
+                num_expected,
+                path,
+                start_step,
+            )
         shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
         self._folder = model_dir / TENSORBOARD_FOLDER
         self._summaries: dict[str, tf.summary.SummaryWriter] = {}
@@ -73,6 +94,7 @@ class MetricsLog:
         """
         if not self._is_writer:
             return
+        self.num_lines += 1
         line = jsonl.make_line(kind, step, epoch, numbers)
         self._file.write(jsonl.encode(line))
         self._summarize(line)

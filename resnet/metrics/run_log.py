@@ -50,8 +50,13 @@ class RunLog:
         with communicator.collective_errors():
             self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
             self._metrics = MetricsLog(
-                Path(config.model_dir), state.step, rank, state.top1 is not None
+                Path(config.model_dir),
+                state.step,
+                rank,
+                state.top1 is not None,
+                state.num_log_lines,
             )
+            state.num_log_lines = self._metrics.num_lines
         self.input_wait = InputWait()
         self.progress = Progress(config, state.step, rank)
 
@@ -124,7 +129,7 @@ class RunLog:
             (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))
             numbers["skipped_records"] = int(total)
             self._num_skipped = 0
-        self._metrics.write("train", state.step, config.epoch(state.step), numbers)
+        self._write("train", numbers)
 
     def evaluated(self, kind: str, numbers: Mapping[str, float], text: str) -> None:
         """Logs and shows the result of an evaluation.
@@ -134,10 +139,14 @@ class RunLog:
             numbers: The results, by name.
             text: The results in one line.
         """
+        self._write(kind, numbers)
+        weights = ", EMA weights" if kind == _EMA else ""
+        self.progress.say(f"step {self._state.step}{weights}: {text}")
+
+    def _write(self, kind: str, numbers: Mapping[str, float]) -> None:
         step = self._state.step
         self._metrics.write(kind, step, self._config.epoch(step), numbers)
-        weights = ", EMA weights" if kind == _EMA else ""
-        self.progress.say(f"step {step}{weights}: {text}")
+        self._state.num_log_lines = self._metrics.num_lines
 
     def sync(self) -> None:
         """Makes the metrics so far outlast a crash of the machine."""

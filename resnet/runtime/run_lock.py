@@ -44,15 +44,50 @@ class RunLock:
             UserError: If the lock file can't be opened.
         """
         self._path = model_dir / FILE
+        self._folder = model_dir.stat()
         self._descriptor = _lock(self._path)
         if self._descriptor is not None:
             for name in _FILES_OF_A_JOB:
                 atomic_files.remove_leftovers(model_dir, name)
 
-    def release(self) -> None:
-        """Releases the lock, and removes its file."""
+    def require(self) -> None:
+        """Refuses to continue in a folder that is no longer this job's.
+
+        If only the lock's file was removed, it is locked again.
+
+        Raises:
+            UserError: If the folder was removed, moved or replaced.
+            Locked: If another job has locked it meanwhile.
+        """
+        if not _is_at(self._folder, self._path.parent):
+            raise UserError(
+                f"{self._path.parent} must stay where it is while the run trains; it"
+                f" was {self._what_happened()}. The run ends, since nothing more can be"
+                " saved there. To resume from the last checkpoint, put the folder back"
+                " and rerun the same command."
+            )
+        if self._descriptor is None or _is_at(os.fstat(self._descriptor), self._path):
+            return
+        logging.warning("%s was removed or replaced and is locked again.", self._path)
+        descriptor = _lock(self._path)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+
+    def _what_happened(self) -> str:
+        """Returns what became of the folder, as the open file of the lock tells."""
         if self._descriptor is not None:
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                now = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
+                if now.name == FILE and now.parent != self._path.parent.resolve():
+                    return f"moved to {now.parent}"
+        return "removed or replaced"
+
+    def release(self) -> None:
+        """Releases the lock, and removes its file; a file of another job stays."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # A folder that is read-only by now.
+                if _is_at(os.fstat(self._descriptor), self._path):
+                    self._path.unlink()
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -86,7 +121,7 @@ def _lock(path: Path) -> int | None:
                 f" ({holder or 'of unknown origin'}). Wait for it, stop it, or choose"
                 " another --model_dir."
             ) from error
-        if _is_the_file(descriptor, path):
+        if _is_at(os.fstat(descriptor), path):
             break
         os.close(descriptor)  # The previous holder has just removed the file.
     job = os.environ.get("SLURM_JOB_ID")
@@ -101,8 +136,9 @@ def _lock(path: Path) -> int | None:
     return descriptor
 
 
-def _is_the_file(descriptor: int, path: Path) -> bool:
+def _is_at(opened: os.stat_result, path: Path) -> bool:
+    """Returns whether the file or folder that was opened is still at its path."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(opened, path.stat())
     except FileNotFoundError:
         return False

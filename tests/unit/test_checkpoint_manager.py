@@ -1,17 +1,24 @@
+import dataclasses
 import platform
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.checkpoint.manager import check_weights, take_snapshot
+from resnet.checkpoint.manager import (
+    CheckpointManager,
+    check_weights,
+    take_snapshot,
+)
 from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
-from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.hardware.placement import ProcessInfo
+from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
+from tests.unit.small_checkpoint import save
 
 
 class Ranks(Communicator):
@@ -125,3 +132,33 @@ def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     for name, value in snapshot.tensors.items():
         np.testing.assert_array_equal(value.numpy(), before[name], err_msg=name)
         assert not np.array_equal(now[name].numpy(), before[name]), name
+
+
+@pytest.mark.parametrize("when", ["before the save", "after it"])
+def test_a_run_whose_folder_is_moved_ends_and_writes_no_other(
+    make_config, tmp_path, when
+):
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    config = dataclasses.replace(make_config(), model_dir=str(model_dir))
+    lock = RunLock(model_dir)
+    state = TrainState(config)
+    alone = Communicator(ProcessInfo(0, 1, 0, 1))
+    manager = CheckpointManager(config, state, alone, lock=lock)
+    manager.save({})
+    state.step = 1
+    if when == "after it":
+        manager.save({})
+        manager.close()
+    model_dir.rename(tmp_path / "elsewhere")
+    end = manager.finish if when == "after it" else lambda: manager.save({})
+    with pytest.raises(AgreedError, match=rf"was moved to {tmp_path}/elsewhere"):
+        end()
+    assert not model_dir.exists()
+    lock.release()
+
+
+def test_a_checkpoint_is_not_written_where_there_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        save(tmp_path / "gone", 1)
+    assert not (tmp_path / "gone").exists()

@@ -104,8 +104,19 @@ def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
         b'{"kind": "train"}',
         b'{"kind": 1, "step": 1}',
         b'{"kind": "train", "step": "1"}',
+        b'{"kind": "train", "step": true}',
+        b'{"kind": "train", "step": -1}',
+        b'{"kind": "train", "step": 1%s}' % (b"0" * 30),
+        b'{"kind": "train", "step": 1, "loss": null}',
+        b'{"kind": "train", "step": 1, "loss": [1]}',
+        b'{"kind": "train", "step": 1, "loss": {"a": 1}}',
+        b'{"kind": "train", "step": 1, "loss": "1"}',
+        b'{"kind": "train", "step": 1, "loss": 1%s}' % (b"0" * 400),
+        b'{"kind": "../outside", "step": 1}',
+        b'{"kind": "", "step": 1}',
+        b"[" * 100_000,
     ],
-    ids=repr,
+    ids=lambda damage: repr(damage)[:60],
 )
 def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog, damage):
     write_steps(tmp_path, 0, [1, 2])
@@ -116,6 +127,21 @@ def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog, da
     assert steps_in(tmp_path) == [1, 2, 3]
     assert len(path.read_text().splitlines()) == 3
     assert f"2 line(s) of {path} can't be parsed" in caplog.text
+
+
+def test_lines_that_are_missing_are_counted(tmp_path, caplog):
+    write_steps(tmp_path, 0, [1, 2, 3])
+    MetricsLog(tmp_path, 2, rank=0, num_expected=2).close()
+    MetricsLog(tmp_path, 2, rank=0, num_expected=None).close()
+    assert caplog.text == ""
+    path = tmp_path / jsonl.FILE
+    path.unlink()
+    log = MetricsLog(tmp_path, 2, rank=0, num_expected=2)
+    assert f"2 of the 2 lines of {path} up to step 2 are missing" in caplog.text
+    assert log.num_lines == 0  # From now on, nothing more is missing.
+    log.write("train", 3, 0.1, {"loss": 1.0})
+    assert log.num_lines == 1
+    log.close()
 
 
 def test_without_damage_nothing_is_warned_of(tmp_path, caplog):

@@ -1,5 +1,6 @@
 """What training refuses, each time in one sentence and with exit code 2."""
 
+import dataclasses
 import io
 import shutil
 from pathlib import Path
@@ -8,10 +9,12 @@ import pytest
 from PIL import Image
 
 from resnet import resnet_main
+from resnet.config.config import CONFIG_FILE, save_config
 from resnet.runtime.run_lock import RunLock
 from resnet.watchdog import failure_file
 from tests import converter_program, in_process
 from tests.in_process import Done, assert_refused
+from tests.unit.small_checkpoint import save
 
 
 @pytest.fixture
@@ -104,6 +107,7 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--on_bad_record=stop"], "--on_bad_record must be one of fail, skip"),
         (["--decoded_cache_mb=-1"], "--decoded_cache_mb must be at least 0; got -1"),
         (["--seed=-1"], "--seed must be"),
+        (["--stall_seconds=nan"], "--stall_seconds must be at least 1; got nan"),
         (["--num_intra_threads=-1"], "--num_intra_threads must be at least 0"),
         (["--eval_batch_size=0"], "--eval_batch_size must be at least 1"),
         (["--log_step_count_steps=0"], "--log_step_count_steps must be at least 1"),
@@ -207,3 +211,27 @@ def test_a_folder_that_another_job_holds_is_refused_and_the_supervisor_told(
     found = failure_file.read(tmp_path / "model")
     assert found["locked"] is True
     assert found["reason"] in done.stderr
+
+
+def test_a_file_in_the_place_of_the_checkpoints_is_refused(run_on, records, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "checkpoints").touch()
+    done = run_on(records, "--train_batch_size=8")
+    assert_refused(done, "model/checkpoints, in which the checkpoints are saved, must")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_settings_of_the_checkpoints_count_and_others_are_not_written(
+    run_on, records, tmp_path, make_config, is_there
+):
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    config = make_config(num_train_examples=8, seed=1)
+    save(model_dir, 1, config=dataclasses.asdict(config))
+    wrong = dataclasses.replace(config, model_dir=str(model_dir), seed=2)
+    if is_there:
+        save_config(wrong)
+    done = run_on(records, "--train_batch_size=8", "--seed=2")
+    assert_refused(done, "holds a run with other settings")
+    assert "seed=1, now 2" in done.stderr
+    assert (model_dir / CONFIG_FILE).exists() == is_there

@@ -1,6 +1,8 @@
 import errno
 import fcntl
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,3 +119,63 @@ def test_a_file_system_without_locks_is_worked_on_with_a_warning(
     monkeypatch.setattr(fcntl, "flock", no_lock)
     RunLock(tmp_path).release()
     assert "supports no locks" in caplog.text
+
+
+def test_a_folder_that_stays_is_still_ones_own(tmp_path):
+    lock = RunLock(tmp_path)
+    lock.require()
+    lock.release()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_folder_that_was_moved_is_refused_and_its_new_place_named(
+    tmp_path, is_replaced
+):
+    (tmp_path / "model").mkdir()
+    lock = RunLock(tmp_path / "model")
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    if is_replaced:
+        (tmp_path / "model").mkdir()
+        other = RunLock(tmp_path / "model")
+    with pytest.raises(UserError, match=rf"it was moved to {tmp_path}/elsewhere\."):
+        lock.require()
+    lock.release()
+    if is_replaced:  # The other job's lock stays.
+        assert (tmp_path / "model" / FILE).exists()
+        other.require()
+        other.release()
+
+
+def test_a_folder_that_was_removed_is_refused(tmp_path):
+    (tmp_path / "model").mkdir()
+    lock = RunLock(tmp_path / "model")
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(UserError, match=r"it was removed or replaced\."):
+        lock.require()
+    lock.release()
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path, caplog):
+    lock = RunLock(tmp_path)
+    (tmp_path / FILE).unlink()
+    lock.require()
+    assert "is locked again" in caplog.text
+    with pytest.raises(Locked):
+        RunLock(tmp_path)
+    (tmp_path / FILE).unlink()
+    second = RunLock(tmp_path)
+    with pytest.raises(Locked):
+        lock.require()
+    lock.release()
+    second.release()
+
+
+def test_a_lock_in_a_folder_that_became_read_only_is_released(tmp_path, monkeypatch):
+    def refuse(path, missing_ok=False):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    lock = RunLock(tmp_path)
+    monkeypatch.setattr(pathlib.Path, "unlink", refuse)
+    lock.release()
+    monkeypatch.undo()
+    RunLock(tmp_path).release()

@@ -273,3 +273,12 @@ def test_without_one_folder_there_is_nothing_to_supervise(words, given, sentence
 def test_a_command_that_is_not_there_is_a_sentence(run_it, tmp_path):
     with pytest.raises(UserError, match="none can't be run: No such file"):
         run_it(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    "flag", ["--restart_seconds=nan", "--restart_seconds=-1", "--max_restarts=-1"]
+)
+def test_restarts_without_a_meaning_are_refused(flag):
+    done = run(supervise, flag, "--model_dir=M", "--", "true")
+    assert done.returncode == 2
+    assert f"{flag.partition('=')[0]} must be at least 0" in done.stderr

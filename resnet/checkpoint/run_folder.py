@@ -1,0 +1,48 @@
+"""The folder of a run, `model_dir`: whether everything can be written to it."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from data_prep.errors import UserError
+from resnet.checkpoint import step_dirs
+
+
+def make(model_dir: str) -> None:
+    """Creates the folder if it doesn't exist, and tries to write to it.
+
+    Raises:
+        UserError: If it, or its folder of checkpoints, is not writable, or if
+            TensorFlow can't name it.
+    """
+    try:
+        model_dir.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"--model_dir must be a name in UTF-8; got {os.fsencode(model_dir)!r}."
+            " Rename the folder."
+        ) from error
+    try:
+        Path(model_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=model_dir).close()
+    except OSError as error:
+        raise not_writable(error) from error
+    folder = Path(model_dir, step_dirs.FOLDER)
+    try:
+        if os.path.lexists(folder):
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f"{folder}, in which the checkpoints are saved, must be a folder that can"
+            f" be written to: {os.strerror(error.errno or 0)}. Move it away, or choose"
+            " another --model_dir."
+        ) from error
+
+
+def not_writable(error: OSError) -> UserError:
+    """Returns the error of a folder that can't be written to."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UserError(
+            f"--model_dir must be a folder; {error.filename} is a file, or lies in one."
+        )
+    return UserError(f"--model_dir must be a writable folder: {error}")
