@@ -11,9 +11,10 @@ from resnet.config.intervals import Interval
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
 
-WIDTH = 96
+WIDTH = 80  # Of most terminals.
+_NARROWEST_COLUMN = 20
 _BARS = " ▁▂▃▄▅▆▇█"
-_BAR_COLUMNS = 64
+_BAR_COLUMNS = 48
 # Settings of phases that have a column, or a fixed place in one.
 _IN_COLUMNS = (
     "name",
@@ -282,13 +283,21 @@ def _bar(share: float) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows as lines of equally wide columns; an empty row becomes dashes."""
+    """Returns rows as lines of equally wide columns; an empty row becomes dashes.
+
+    The texts of the last column are wrapped, so that lines are at most `WIDTH` long.
+    """
     filled = [row for row in rows if row]
     widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
-    dashes = ["-" * width for width in widths]
-    return [
-        "  ".join(
-            cell.ljust(width) for cell, width in zip(row or dashes, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    left = WIDTH - sum(widths[:-1]) - len("  ") * len(widths[:-1])
+    widths[-1] = min(widths[-1], max(left, _NARROWEST_COLUMN))
+    lines = []
+    for row in rows:
+        cells = row or ["-" * width for width in widths]
+        *texts, last = cells
+        for part in textwrap.wrap(last, widths[-1]) or [""]:
+            cells = [*texts, part]
+            padded = map(str.ljust, cells, widths)
+            lines.append("  ".join(padded).rstrip())
+            texts = [""] * len(texts)
+    return lines
