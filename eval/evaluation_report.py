@@ -108,7 +108,8 @@ class EvaluationReport:
                 atomic_files.atomic_write_bytes(self._json_file, text.encode())
             except OSError as error:
                 raise UserError(
-                    f"--json_file must be a writable file: {error}"
+                    "--json_file must be a writable file;"
+                    f" {self._json_file}: {error.strerror}. Name another."
                 ) from error
 
 

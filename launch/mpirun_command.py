@@ -137,6 +137,8 @@ def _read_hosts(path: str) -> list[str]:
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
-        raise UserError(f"the host file of mpirun can't be read: {error}") from error
+        raise UserError(
+            f"the host file of mpirun can't be read; {path}: {error.strerror}."
+        ) from error
     stripped = (line.partition("#")[0].strip() for line in lines)
     return [line.split()[0] for line in stripped if line]

@@ -34,4 +34,7 @@ def write(figure: Figure, path: pathlib.Path, flag: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_files.atomic_write_bytes(path, drawn.getvalue())
     except OSError as error:
-        raise UserError(f"the file of {flag} can't be written: {error}") from error
+        raise UserError(
+            f"the file of {flag} can't be written; {path}: {error.strerror}. Name"
+            " another."
+        ) from error

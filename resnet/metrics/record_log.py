@@ -42,7 +42,8 @@ class RecordLog:
             self._file = AppendFile(Path(folder, name))
         except OSError as error:
             raise UserError(
-                f"--record_log must be a folder that can be written to: {error}"
+                "--record_log must be a folder that can be written to;"
+                f" {folder}: {error.strerror}. Name another."
             ) from error
 
     def write(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:

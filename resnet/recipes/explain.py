@@ -11,10 +11,10 @@ from resnet.config.intervals import Interval
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
 
-WIDTH = 96
-_TABLE_WIDTH = 80  # Of --list_recipes, as wide as most terminals.
+WIDTH = 80  # Of most terminals.
+_NARROWEST_COLUMN = 20
 _BARS = " ▁▂▃▄▅▆▇█"
-_BAR_COLUMNS = 64
+_BAR_COLUMNS = 48
 # Settings of phases that have a column, or a fixed place in one.
 _IN_COLUMNS = (
     "name",
@@ -44,24 +44,7 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
         )
         for recipe in recipes
     ]
-    return "\n".join(_columns(_wrapped(rows)))
-
-
-def _wrapped(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Returns rows whose last cells are wrapped, so that none is wider than a terminal.
-
-    Args:
-        rows: Cells of each row; an empty row stands for a line.
-    """
-    filled = [row for row in rows if row]
-    others = list(zip(*filled, strict=True))[:-1]
-    width = _TABLE_WIDTH - sum(max(map(len, column)) + 2 for column in others)
-    wrapped: list[Sequence[str]] = []
-    for row in rows:
-        first, *more = textwrap.wrap(row[-1], width) if row else ("",)
-        wrapped.append((*row[:-1], first) if row else row)
-        wrapped += [("",) * len(others) + (text,) for text in more]
-    return wrapped
+    return "\n".join(_columns(rows))
 
 
 def describe_run(
@@ -300,13 +283,21 @@ def _bar(share: float) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows as lines of equally wide columns; an empty row becomes dashes."""
+    """Returns rows as lines of equally wide columns; an empty row becomes dashes.
+
+    The texts of the last column are wrapped, so that lines are at most `WIDTH` long.
+    """
     filled = [row for row in rows if row]
     widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
-    dashes = ["-" * width for width in widths]
-    return [
-        "  ".join(
-            cell.ljust(width) for cell, width in zip(row or dashes, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    left = WIDTH - sum(widths[:-1]) - len("  ") * len(widths[:-1])
+    widths[-1] = min(widths[-1], max(left, _NARROWEST_COLUMN))
+    lines = []
+    for row in rows:
+        cells = row or ["-" * width for width in widths]
+        *texts, last = cells
+        for part in textwrap.wrap(last, widths[-1]) or [""]:
+            cells = [*texts, part]
+            padded = map(str.ljust, cells, widths)
+            lines.append("  ".join(padded).rstrip())
+            texts = [""] * len(texts)
+    return lines

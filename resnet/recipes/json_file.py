@@ -62,7 +62,9 @@ def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe
         recipe = _recipe(values, recipes)
         _check(recipe, values)
     except OSError as error:
-        raise UserError(f"expected a recipe file: {error}") from error
+        raise UserError(
+            f"expected a recipe file; {path}: {error.strerror}. Correct --recipe."
+        ) from error
     except UserError as error:  # Itself a ValueError.
         raise UserError(f"{path} is not a recipe: {error}") from error
     except (ValueError, RecursionError) as error:

@@ -32,8 +32,17 @@ def told(recipe=COLLAPSE, num_ranks=128, **given) -> str:
 
 
 def row(text: str, name: str) -> list[str]:
-    """Returns the cells of the lines that begin with a name."""
-    return [line for line in text.splitlines() if line.split()[:1] == [name]]
+    """Returns the rows that begin with a name, each as one line."""
+    rows: list[str] = []
+    is_in_row = False
+    for line in text.splitlines():
+        if is_in_row and line.startswith(" "):  # Its last column goes on.
+            rows[-1] += " " + line.strip()
+            continue
+        is_in_row = line.split()[:1] == [name]
+        if is_in_row:
+            rows.append(line)
+    return rows
 
 
 def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
@@ -150,7 +159,7 @@ def test_parts_evaluations_and_averages_are_told():
 def test_bars_follow_the_curve():
     (bars,) = [line for line in told().splitlines() if line.startswith("weight decay")]
     # 5e-5 is a quarter of 2e-4: two of eight; the collapse is the last 6.9 %.
-    assert bars == f"weight decay   {'▂' * 60}{'█' * 4}  up to 0.0002"
+    assert bars == f"weight decay   {'▂' * 45}{'█' * 3}  up to 0.0002"
 
 
 def test_bars_tell_the_highest_rate_and_show_the_lowest():
@@ -160,12 +169,11 @@ def test_bars_tell_the_highest_rate_and_show_the_lowest():
 
 
 def test_all_recipes_are_listed_with_what_is_published():
-    lines = explain.list_recipes(list(registry.RECIPES.values())).splitlines()
-    named = [line for line in lines[2:] if not line.startswith(" ")]
-    assert [line.split()[0] for line in named] == list(registry.RECIPES)
-    (line,) = [line for line in lines if line.startswith("lars_42ep_8k")]
-    assert "8,192" in line
-    assert "75.9 %" in line
+    text = explain.list_recipes(list(registry.RECIPES.values()))
+    for name, recipe in registry.RECIPES.items():
+        (line,) = row(text, name)
+        assert f"{recipe.global_batch_size:,}" in line
+        assert line.endswith(recipe.published or "  -")
 
 
 def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
@@ -175,6 +183,25 @@ def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
     words = " ".join(lines).split()
     for recipe in recipes:
         assert set(recipe.published.split()) <= set(words)
+
+
+def test_the_page_has_the_list_and_the_plan_that_are_printed():
+    page = (PROGRAM.parents[1] / "docs" / "recipes.md").read_text()
+    listed = explain.list_recipes(list(registry.RECIPES.values()))
+    assert f"```\n{listed}\n```" in page
+    plan = told(num_ranks=64, global_batch_size=2048)
+    table = plan[plan.index("phase  ") :].partition("\n\n")[0]
+    assert f"```\n{table}\n```" in page
+
+
+def test_no_line_is_wider_than_a_terminal():
+    texts = [explain.list_recipes(list(registry.RECIPES.values()))]
+    for name, recipe in registry.RECIPES.items():
+        texts.append(told(recipe, 1, mixup=0.2, cutmix=0.3, random_augment=4.5))
+        (first, *_) = recipe.phases
+        assert first.name in texts[-1], name
+    for text in texts:
+        assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_rates_are_drawn(tmp_path):
@@ -195,8 +222,8 @@ def test_a_run_that_begins_later_is_told_and_drawn_from_there():
         " ".join(text.split())
     )
     (bars,) = [line for line in text.splitlines() if line.startswith("weight decay")]
-    # The collapse is the last 1,560 of 6,310 steps: 15.8 of 64 columns.
-    assert bars == f"weight decay   {'▂' * 49}{'█' * 15}  up to 0.0002"
+    # The collapse is the last 1,560 of 6,310 steps: 11.9 of 48 columns.
+    assert bars == f"weight decay   {'▂' * 37}{'█' * 11}  up to 0.0002"
     config = resolved(**given)
     rate = explain_plot.draw(config).axes[0]
     begins = [line.get_xdata()[0] for line in rate.lines]

@@ -27,5 +27,6 @@ def test_another_suffix_is_refused(tmp_path, name):
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="the file of --picture can't be written"):
+    words = r"the file of --picture can't be written; .*/one.png: "
+    with pytest.raises(UserError, match=words):
         figure_file.write(Figure(), tmp_path / "file" / "one.png", "--picture")

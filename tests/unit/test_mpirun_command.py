@@ -65,7 +65,8 @@ def test_a_number_of_ranks_that_is_none_is_refused(value):
 
 
 def test_a_host_file_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match="host file of mpirun can't be read"):
+    words = "host file of mpirun can't be read; /nowhere: No such file or directory"
+    with pytest.raises(UserError, match=words):
         parse("mpirun -f /nowhere -np 2")
 
 

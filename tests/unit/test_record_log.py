@@ -51,5 +51,6 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_a_users_mistake(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in ("file", "file/logs"):
-        with pytest.raises(UserError, match="--record_log must be a folder that can"):
+        words = rf"--record_log must be a folder that can be written to; .*{folder}: "
+        with pytest.raises(UserError, match=words):
             RecordLog(str(tmp_path / folder), 0, 0, 1)
