@@ -112,6 +112,14 @@ class Job:
         self.wait_until(is_there)
         return min(found)
 
+    def watchdog_pid(self, rank: int) -> int:
+        """Returns the process of a rank's watchdog."""
+        name = f"--rank={rank}\0".encode()
+        (found,) = self._processes(
+            lambda facts: b"resnet.watchdog.monitor" in facts and name in facts
+        )
+        return found
+
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Sends a signal to a rank; the clock to the job's end begins."""
         pid = self.pid(rank)

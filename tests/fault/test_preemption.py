@@ -56,6 +56,24 @@ def test_all_ranks_stop_after_the_same_step_which_is_saved(
     assert f"Current step {step}." in again.output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "seconds"), [(signal.SIGUSR1, 0.02), (signal.SIGTERM, 0.2)]
+)
+def test_signals_up_to_the_end_do_not_change_the_exit_code(
+    start, outcome, number, seconds
+):
+    job = start(EVERY)
+    job.wait_for_step(5)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while job.process.poll() is None and time.monotonic() < deadline:
+        job.signal_mpirun(number)
+        time.sleep(seconds)
+    code = job.end(GRACE_SECONDS)
+    outcome(f"{number.name} to mpirun every {seconds:g} s", job, code)
+    assert code == REQUEUE_EXIT_CODE, job.output
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)]
 )
