@@ -30,17 +30,6 @@ def test_validation_class_folders_are_read_under_every_name(tmp_path, folder):
     assert example["encoded"] == encoded_image(2)
 
 
-@pytest.mark.parametrize(("side", "recipe"), [(32, "digits"), (160, "imagenette")])
-def test_the_recipe_that_is_named_fits_the_images(tmp_path, side, recipe):
-    raw = tmp_path / "raw"
-    for name in ("n01", "n02"):
-        image = Image.effect_noise((side, side), 50).convert("RGB")
-        (raw / "train" / name).mkdir(parents=True)
-        image.save(raw / "train" / name / "a.JPEG")
-    done = convert_here(raw, tmp_path / "records", "--num_processes=1")
-    assert f"resnet_main.py --recipe={recipe} --data_dir" in done.stdout
-
-
 def test_bad_flags_are_refused(raw, tmp_path):
     records = tmp_path / "records"
     assert_refused(convert_here("", records), "exactly one of --raw_data_dir and")

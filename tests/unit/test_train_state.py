@@ -263,6 +263,8 @@ def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
     now = versions.describe()
     (name, *_) = now
     then = {**now, name: "another"}
+    for folder in ("same", "other"):
+        (tmp_path / folder).mkdir()
     save(tmp_path / "same", config, 3, trained.tensors(), installation=now)
     save(tmp_path / "other", config, 3, trained.tensors(), installation=then)
     assert begun(config, tmp_path / "same").step == 3
