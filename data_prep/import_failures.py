@@ -18,13 +18,23 @@ def report() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Returns the sentence on a failed import; empty if PYTHONPATH isn't its cause."""
+    """Returns the sentence on a failed import; empty if PYTHONPATH isn't its cause.
+
+    An error of another kind counts only where the code of a module itself raised it,
+    and not one of its functions, which may be called at any time.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    is_of_import = isinstance(error, ImportError | SyntaxError) or (
+        bool(frames) and frames[-1].name == "<module>"
+    )
+    if not is_of_import:
+        return ""
     folders = [
         os.path.realpath(folder)
         for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if folder
     ]
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    files = [frame.filename for frame in frames if not _is_ours(frame.filename)]
     if isinstance(error, ImportError) and error.path:
         files.append(error.path)
     for file in reversed(files):
@@ -36,6 +46,13 @@ def describe(error: BaseException) -> str:
                     " PYTHONPATH."
                 )
     return ""
+
+
+def _is_ours(file: str) -> bool:
+    """Returns whether a file is one of this project."""
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    in_project = os.path.relpath(os.path.realpath(file), root).split(os.sep)
+    return in_project[0] not in (os.pardir, ".venv")
 
 
 def _print(

@@ -31,7 +31,7 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     assert "re-encoded as RGB JPEG: 2 (1 CMYK JPEG, 1 PNG)\n" in done.stdout
     assert "ignored files (not images): 1 (1 .txt)\n" in done.stdout
     assert (
-        f"python resnet/resnet_main.py --recipe=digits --data_dir={records}"
+        f"python resnet/resnet_main.py --recipe=imagenette --data_dir={records}"
         in done.stdout
     )
     assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 images")

@@ -35,6 +35,17 @@ def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, c
     assert_refused(done, f"PYTHONPATH names {tmp_path}, which hides packages")
 
 
+def fail() -> None:
+    raise IndexError("a bug")
+
+
+def test_a_bug_in_a_folder_of_pythonpath_is_none_of_an_import(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with pytest.raises(IndexError) as caught:
+        fail()
+    assert import_failures.describe(caught.value) == ""
+
+
 def test_other_failures_are_not_blamed_on_pythonpath(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ImportError) as caught:
