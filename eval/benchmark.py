@@ -192,14 +192,13 @@ def measure(
     if record_set:
         shards = startup.check_shards(record_set, ["train"], "example", communicator)
     with host_warnings.gathered(communicator):
-        threads = startup.settle_placement(
+        threads = startup.start_on_own_cores(
             process,
             communicator,
             settings.num_intra_threads,
             settings.num_inter_threads,
             settings.kmp_blocktime,
         )
-        startup.start_tensorflow(communicator)  # Its environment is set now.
         from eval.benchmarking import throughput
 
         shares = {}

@@ -102,14 +102,13 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         splits = splits_to_read(config, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     with host_warnings.gathered(communicator):
-        threads = startup.settle_placement(
+        threads = startup.start_on_own_cores(
             process,
             communicator,
             FLAGS.num_intra_threads,
             FLAGS.num_inter_threads,
             FLAGS.kmp_blocktime,
         )
-        startup.start_tensorflow(communicator)  # Its environment is set now.
         from resnet.runtime import precision
 
         shares = startup.open_shards(record_set, shards, communicator)

@@ -78,17 +78,16 @@ def main(
         "data set and settings", record_set, shared, communicator
     )
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
+    if any(communicator.allgather(bool(signals.seen))):
+        raise Preempted("stopped before the training began")
     with host_warnings.gathered(communicator):
-        threads = startup.settle_placement(
+        threads = startup.start_on_own_cores(
             process,
             communicator,
             FLAGS.num_intra_threads,
             FLAGS.num_inter_threads,
             FLAGS.kmp_blocktime,
         )
-        if any(communicator.allgather(bool(signals.seen))):
-            raise Preempted("stopped before the training began")
-        startup.start_tensorflow(communicator)  # Its environment is set now.
         from resnet.runtime import precision
 
         shares = startup.open_shards(record_set, shards, communicator)

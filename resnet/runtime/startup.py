@@ -2,9 +2,9 @@
 
 The functions stand in the order in which a program calls them: it parses its flags,
 joins the job, opens the record set (`record_sets.open_record_set`), resolves its
-settings, checks them and the shards on all ranks, settles its placement, starts
-TensorFlow, opens the shards, and chooses the precision (`precision.choose`). What a
-user can get wrong is refused before TensorFlow is imported, on all ranks and with exit
+settings, checks them and the shards on all ranks, starts TensorFlow on its own cores,
+opens the shards, and chooses the precision (`precision.choose`). What a user can get
+wrong is refused before TensorFlow is imported, on all ranks and with exit
 code 2.
 """
 
@@ -100,6 +100,24 @@ def check_shards(
         )
         for name in split_names
     }
+
+
+def start_on_own_cores(
+    process: ProcessInfo,
+    communicator: Communicator,
+    num_intra_threads: int,
+    num_inter_threads: int,
+    kmp_blocktime: int,
+) -> Threads:
+    """Settles the placement of this rank, then starts TensorFlow; returns its threads.
+
+    The arguments are those of `settle_placement`.
+    """
+    threads = settle_placement(
+        process, communicator, num_intra_threads, num_inter_threads, kmp_blocktime
+    )
+    start_tensorflow(communicator)  # It reads the environment that is set now.
+    return threads
 
 
 def settle_placement(
