@@ -34,6 +34,7 @@ from eval.benchmarking import peer_pairs, rank_layouts
 from eval.benchmarking import process as benchmark_process
 from eval.benchmarking.report import Report
 from eval.benchmarking.settings import Settings, check_batch_size
+from resnet import shared_flags
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
@@ -44,7 +45,14 @@ from resnet.runtime import host_warnings, program, startup
 FLAGS = flags.FLAGS
 
 PAIRS = 5
-_FLAGS_OF_OTHERS = ("model_dir", "eval_batch_size", "use_tpu")
+_SHARED_FLAGS = (
+    "data_dir",
+    "num_intra_threads",
+    "num_inter_threads",
+    "num_parallel_calls",
+    "on_bad_record",
+    "kmp_blocktime",
+)
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -125,9 +133,6 @@ def check_flags(process: ProcessInfo) -> None:
     Raises:
         UserError: With a sentence for the first contradiction.
     """
-    for name in _FLAGS_OF_OTHERS:
-        if FLAGS[name].present:
-            raise UserError(f"--{name} has no effect here; leave it out.")
     modes = [name for name in ("vs", "sweep_ranks", "profile") if FLAGS[name].value]
     if len(modes) > 1:
         raise UserError(f"--{modes[0]} and --{modes[1]} exclude each other; got both.")
@@ -220,6 +225,7 @@ def measure(
 
 def run() -> None:
     """Runs the program and exits."""
+    shared_flags.keep_only(_SHARED_FLAGS)
     define_flags(FLAGS)
     program.run(main)
 

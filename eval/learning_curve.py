@@ -42,6 +42,11 @@ flags.DEFINE_string(
 
 # The line style of each kind of evaluation, and the suffix of its label.
 EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
+_DRAWN = {  # What is drawn of each kind of line.
+    "train": ("epoch", "loss", "learning_rate"),
+    "eval": ("epoch", "loss", "top1", "count"),
+    "eval_ema": ("epoch", "top1"),
+}
 OUTLIER_DISTANCE = 1.5  # As a multiple of the range of the 5th to 95th percentile.
 GREY = "#666666"
 
@@ -88,7 +93,7 @@ def load(model_dir: pathlib.Path) -> Run:
     """Returns the run in a folder.
 
     Raises:
-        UserError: If there is no run, or it has no metrics yet.
+        UserError: If there is no run, or it has no metrics yet, or a line lacks one.
     """
     metrics = model_dir / METRICS_FILE
     lines = read(metrics) if metrics.exists() else []
@@ -97,6 +102,13 @@ def load(model_dir: pathlib.Path) -> Run:
             f"expected training metrics in {metrics}; there are none yet. Wait for the"
             " first log line, or name another --model_dir."
         )
+    for line in lines:
+        for name in _DRAWN.get(line["kind"], ()):
+            if name not in line:
+                raise UserError(
+                    f"each line of kind {line['kind']} in {metrics} must have {name};"
+                    f" that of step {line['step']} has none. Remove the line."
+                )
     return Run(load_config(str(model_dir)), lines)
 
 

@@ -6,11 +6,14 @@ from collections.abc import Collection
 from absl import flags
 
 from data_prep.errors import UserError
+from data_prep.records import schema
 from resnet import setting_flags
 from resnet.config import bounds
 from resnet.config.config import Config
 
 FLAGS = flags.FLAGS
+
+_SPLITS = (schema.TRAIN, schema.VALIDATION)
 
 MOST_THREADS = 4096
 # Settings of a run that other programs than the training have flags for too.
@@ -60,10 +63,16 @@ def check() -> None:
     for name in ("data_dir", "model_dir"):
         if not FLAGS[name].value:
             raise UserError(f"--{name} is required and must name a folder.")
-    if os.path.realpath(FLAGS.data_dir) == os.path.realpath(FLAGS.model_dir):
+    data_dir, model_dir = map(os.path.realpath, (FLAGS.data_dir, FLAGS.model_dir))
+    if data_dir == model_dir:
         raise UserError(
             "--data_dir and --model_dir must be different folders; got"
             f" {FLAGS.data_dir} for both. Give the run a folder of its own."
+        )
+    if model_dir in [os.path.join(data_dir, name) for name in _SPLITS]:
+        raise UserError(
+            f"--model_dir must not be a folder of records; got {FLAGS.model_dir}, a"
+            " split of --data_dir. Give the run a folder of its own."
         )
 
 

@@ -40,12 +40,24 @@ def check_not_finished(root: pathlib.Path) -> None:
         UserError: If it contains one.
     """
     if (root / manifest.FILE_NAME).exists():
-        # The state of a run that was killed just before it removed this folder.
-        shutil.rmtree(root / schema.CONVERSION_FOLDER, ignore_errors=True)
+        if _is_complete(root):  # Killed just before it removed its state.
+            shutil.rmtree(root / schema.CONVERSION_FOLDER, ignore_errors=True)
         raise UserError(
             f"{root} already contains a finished record set ({manifest.FILE_NAME});"
             " delete that folder or choose another --local_scratch_dir"
         )
+
+
+def _is_complete(root: pathlib.Path) -> bool:
+    """Returns whether the manifest in a folder describes the record files there."""
+    try:
+        if (record_set := manifest.find(str(root))) is None:
+            return False
+        for name in record_set.manifest.splits:
+            manifest.check_files(record_set, name)
+    except UserError:
+        return False
+    return True
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:

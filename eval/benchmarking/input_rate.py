@@ -25,7 +25,7 @@ from absl import flags
 from data_prep import errors
 from data_prep.errors import UserError
 from data_prep.records import manifest
-from resnet import shared_flags  # noqa: F401 - defines --data_dir.
+from resnet import shared_flags
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -257,6 +257,7 @@ def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
 
 def run() -> None:
     """Runs the program."""
+    shared_flags.keep_only(("data_dir",))
     errors.run(main)
 
 

@@ -45,4 +45,7 @@ def not_writable(error: OSError) -> UserError:
         return UserError(
             f"--model_dir must be a folder; {error.filename} is a file, or lies in one."
         )
-    return UserError(f"--model_dir must be a writable folder: {error}")
+    return UserError(
+        f"--model_dir must be a folder that can be written to; {error.filename}:"
+        f" {os.strerror(error.errno or 0)}. Choose another one."
+    )

@@ -14,7 +14,8 @@ _STEP = re.compile(r"\bstep (\d+)")
 def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
     """Writes the reason, the step that it names, and the time.
 
-    An error of the disk is ignored: the failure itself matters more.
+    A run may fail before it has made its folder. An error of the disk is ignored: the
+    failure itself matters more.
 
     Args:
         model_dir: Folder of the run.
@@ -29,6 +30,7 @@ def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
     with contextlib.suppress(OSError):
+        model_dir.mkdir(parents=True, exist_ok=True)
         (model_dir / FILE).write_text(json.dumps(facts) + "\n")
 
 

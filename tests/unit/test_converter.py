@@ -235,6 +235,17 @@ def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):
     assert content(records) == before
 
 
+def test_a_manifest_of_something_else_takes_no_finished_shards_away(raw, bad, tmp_path):
+    records = tmp_path / "records"
+    more = ("--train_shards=9", "--num_processes=1")
+    assert convert_here(raw, records, *more).returncode == 2
+    write(records / "manifest.json", b"{}")
+    before = content(records)
+    assert any(path.startswith(".conversion/train-") for path in before)
+    assert_refused(convert_here(raw, records), "already contains a finished record set")
+    assert content(records) == before
+
+
 @pytest.mark.parametrize(
     ("names", "recipe"),
     [

@@ -26,7 +26,13 @@ def test_half_a_file_is_none(tmp_path):
 
 
 def test_a_folder_that_takes_no_file_changes_nothing(tmp_path):
-    failure_file.write(tmp_path / "none", "a reason")
+    (tmp_path / "file").touch()
+    failure_file.write(tmp_path / "file" / "run", "a reason")
+
+
+def test_a_run_that_fails_before_it_has_a_folder_says_why_too(tmp_path):
+    failure_file.write(tmp_path / "new" / "run", "a reason")
+    assert failure_file.read(tmp_path / "new" / "run")["reason"] == "a reason"
 
 
 @pytest.mark.parametrize("is_locked", [True, False])

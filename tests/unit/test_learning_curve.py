@@ -208,6 +208,13 @@ def test_without_metrics_it_says_so(config):
     assert_refused(done, "expected training metrics")
 
 
+def test_a_line_without_what_is_drawn_is_named(config):
+    incomplete = {name: EVAL[0][name] for name in EVAL[0] if name != "loss"}
+    write_metrics(config, [*TRAIN, incomplete])
+    done = run(learning_curve, f"--model_dir={config.model_dir}")
+    assert_refused(done, "must have loss; that of step 30 has none")
+
+
 def test_without_a_run_it_says_so(tmp_path):
     (tmp_path / jsonl.FILE).write_text(jsonl.encode(TRAIN[0]))
     assert_refused(run(learning_curve, f"--model_dir={tmp_path}"), "config.json")

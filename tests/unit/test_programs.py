@@ -83,6 +83,9 @@ def test_each_program_tells_its_version():
 
 
 def test_help_lists_only_flags_that_a_program_has():
+    path = str(ROOT / "eval/benchmarking/input_rate.py")
+    (job,) = run_all([[sys.executable, path, "--help"]], ROOT)
+    assert flags_in(job.stdout) == ["data_dir", "image_size", "num_images", "rounds"]
     for name, own in (
         ("launch.supervise", ["max_restarts", "model_dir", "restart_seconds"]),
         ("launch.place_shards", ["data_dir", "node", "num_nodes", "ranks_per_node"]),

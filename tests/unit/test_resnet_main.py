@@ -144,6 +144,8 @@ def test_a_run_in_the_folder_of_its_data_is_refused(run, records):
     for model_dir in (records, f"{records}/train/.."):
         done = run(f"--data_dir={records}", f"--model_dir={model_dir}")
         assert_refused(done, "--data_dir and --model_dir must be different folders")
+    done = run(f"--data_dir={records}", f"--model_dir={records}/train/")
+    assert_refused(done, "--model_dir must not be a folder of records")
 
 
 def test_a_file_as_the_folder_of_a_run_is_refused(run, records, tmp_path):
