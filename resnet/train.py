@@ -1,6 +1,5 @@
 """Training: the loop over the steps of a run, and what is due between them."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.evaluation.evaluations import Evaluations
 from resnet.metrics.run_log import RunLog
-from resnet.runtime.divergence import stop_diverged
+from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState
@@ -91,11 +90,10 @@ def train_and_evaluate(
                 last, settings, _stop_requested(signals), manager.wanted
             )
             state.step, state.top1 = state.step + 1, None
-            if not math.isfinite(result.loss):
-                model_dir = Path(config.model_dir)
-                stop_diverged(
-                    state.step, result.local_loss, examples, model_dir, communicator
-                )
+            check_loss(
+                *(result.loss, result.local_loss, state.step, examples),
+                *(Path(config.model_dir), communicator),
+            )
             state.losses.append(float(result.loss))
             log.step_done(settings)
             is_last = state.step == config.last_step

@@ -12,28 +12,32 @@ from data_prep.atomic_files import atomic_write_bytes
 from resnet.distributed.communicator import AgreedFailure, Communicator
 
 
-def stop_diverged(
-    step: int,
+def check_loss(
+    loss: float,
     local_loss: float,
+    step: int,
     examples: np.ndarray,
     model_dir: Path,
     communicator: Communicator,
 ) -> None:
-    """Ends a run whose loss is not finite, and writes down the examples of the step.
+    """Ends a run whose loss is not finite, and records the examples of the step.
 
     `model_dir/diverged-step-00000123.json` then lists the examples of each rank whose
     own loss is not finite, numbered as in the manifest.
 
     Args:
-        step: Steps done, with the one that diverged.
+        loss: Mean loss of the last step over all ranks.
         local_loss: Loss of this rank in that step.
+        step: Number of steps done, the last one included.
         examples: Numbers of this rank's examples in that step, int64.
         model_dir: Folder of the run.
         communicator: The ranks; each must call it.
 
     Raises:
-        AgreedFailure: Always, on all ranks.
+        AgreedFailure: On all ranks, if the loss is not finite.
     """
+    if math.isfinite(loss):
+        return
     own_report = None
     if not math.isfinite(local_loss):
         own_report = {
