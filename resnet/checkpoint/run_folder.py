@@ -1,11 +1,14 @@
 """The folder of a run, `model_dir`: whether everything can be written to it."""
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
 
 from data_prep.errors import UserError
 from resnet.checkpoint import step_dirs
+
+_LONGEST_NAME = 150  # At least that of any file of a run, from its folder.
 
 
 def make(model_dir: str) -> None:
@@ -23,6 +26,8 @@ def make(model_dir: str) -> None:
             " Rename the folder."
         ) from error
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(Path(model_dir, "n" * _LONGEST_NAME))
         Path(model_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=model_dir).close()
     except OSError as error:

@@ -39,3 +39,12 @@ def test_a_name_that_tensorflow_cannot_write_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"must be a name in UTF-8; got .*xff"):
         run_folder.make(name)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_path_too_long_for_the_files_of_a_run_is_refused(tmp_path):
+    parts = ["d" * 250] * 20
+    longest = str(tmp_path.joinpath(*parts))[:4080]
+    with pytest.raises(UserError, match=r"can be written to; .*File name too long"):
+        run_folder.make(longest)
+    assert os.listdir(tmp_path) == []
+    run_folder.make(str(tmp_path / ("m" * 255)))
