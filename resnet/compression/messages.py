@@ -1,0 +1,161 @@
+"""From a vector to its message and from the messages of all ranks to their mean.
+
+Each method has an op of `resnet.native`, and its reference implementation in NumPy,
+which takes the op's place where there is no library of compiled ops.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from resnet import native
+from resnet.compression import qsgd, sparse, ternary, wire
+from resnet.compression.random_bits import Stream
+from resnet.compression.settings import Compression
+
+
+def encode(
+    values: tf.Tensor, compression: Compression, stream: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the message of a vector, and what it lacks.
+
+    Args:
+        values: `[n]` float32; n is known in the graph, and at least 1.
+        compression: The method, any but "randomk", and its parameters.
+        stream: `[4]` int64: the numbers of a `random_bits.Stream`.
+
+    Returns:
+        The message, uint8; and `values` minus the values in the message, float32.
+    """
+    ops = native.ops()
+    (size,) = values.shape
+    if compression.method == "terngrad":
+        if ops:
+            return ops.resnet_encode_ternary(values, stream)
+        return _in_numpy(
+            lambda one, numbers: ternary.encode(one, Stream(*numbers.tolist())),
+            *(values, stream),
+        )
+    if compression.method == "qsgd":
+        parameters = (
+            *(compression.qstates, compression.qsgd_bucket, compression.qsgd_norm),
+        )
+        if ops:
+            states, bucket, norm = parameters
+            return ops.resnet_encode_qsgd(
+                values, stream, states=states, bucket=bucket, norm=norm
+            )
+        return _in_numpy(
+            lambda one, numbers: qsgd.encode(
+                one, Stream(*numbers.tolist()), *parameters
+            ),
+            *(values, stream),
+        )
+    threshold = _threshold(values, size, compression)
+    is_bfloat16 = compression.value_dtype == "bfloat16"
+    if ops:
+        return ops.resnet_encode_sparse(values, threshold, is_bfloat16=is_bfloat16)
+    return _in_numpy(
+        lambda one, smallest: sparse.encode(one, smallest, is_bfloat16),
+        *(values, threshold),
+    )
+
+
+def decode_mean(
+    messages: tf.Tensor, sizes: Sequence[int], num_ranks: int
+) -> list[tf.Tensor]:
+    """Returns the means over ranks of vectors, `[n]` float32 each.
+
+    Args:
+        messages: uint8: those of all vectors of rank 0, then those of rank 1, and so
+            on.
+        sizes: Length of each vector.
+        num_ranks: Number of ranks.
+
+    Raises:
+        tf.errors.DataLossError: In the graph, if they are damaged.
+    """
+    ops = native.ops()
+    if ops:
+        return ops.resnet_decode_mean(
+            messages, num_vectors=len(sizes), sizes=sizes, num_ranks=num_ranks
+        )
+    means = tf.numpy_function(
+        lambda given: decode_mean_in_numpy(given, sizes, num_ranks),
+        [messages],
+        [tf.float32] * len(sizes),
+    )
+    for mean, size in zip(means, sizes, strict=True):
+        mean.set_shape([size])
+    return list(means)
+
+
+def decode_mean_in_numpy(
+    messages: wire.Bytes, sizes: Sequence[int], num_ranks: int
+) -> list[wire.Values]:
+    """Returns the means over ranks of vectors, as `decode_mean` does.
+
+    Raises:
+        ValueError: If the messages are damaged.
+    """
+    factor = np.float32(1) / np.float32(num_ranks)
+    means = [np.zeros(size, np.float32) for size in sizes]
+    for _ in range(num_ranks):
+        for mean in means:
+            kind, bit_width, body, messages = wire.split(messages)
+            with np.errstate(invalid="ignore", over="ignore"):
+                mean += decode(kind, bit_width, body, mean.size) * factor
+    if messages.size:
+        raise ValueError(f"{messages.size} bytes are behind the last message")
+    return means
+
+
+def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> wire.Values:
+    """Returns the vector of a message.
+
+    Args:
+        kind: Kind of the message.
+        bit_width: Bit width in its header.
+        body: The message without its header.
+        num_values: Length of the vector.
+
+    Raises:
+        ValueError: If the message is damaged.
+    """
+    if kind == wire.TERNARY:
+        return ternary.decode(body, num_values)
+    if kind == wire.QSGD:
+        return qsgd.decode(bit_width, body, num_values)
+    if kind in (wire.SPARSE_FLOAT32, wire.SPARSE_BFLOAT16):
+        return sparse.decode(kind, bit_width, body, num_values)
+    if len(body) != 4 * num_values:
+        raise ValueError(f"a message of {num_values} values has {len(body)} bytes")
+    return np.frombuffer(body, "<f4").astype(np.float32)
+
+
+def _threshold(values: tf.Tensor, size: int, compression: Compression) -> tf.Tensor:
+    """Returns the smallest magnitude that a method keeps, a float32 scalar."""
+    if compression.method == "thresholdv":
+        return tf.constant(compression.threshold, tf.float32)
+    if compression.method == "adaptivethreshold":
+        # By the order of bits, in which NaN is the largest.
+        bits = tf.bitcast(values, tf.int32) & 0x7FFFFFFF
+        return tf.bitcast(tf.reduce_max(bits), tf.float32) / 2
+    count = sparse.topk_count(size, compression.ratio)
+    ops = native.ops()
+    if ops:
+        return ops.resnet_topk_threshold(values, count=count)
+    threshold = tf.numpy_function(
+        lambda one: sparse.threshold_of_topk(one, count), [values], tf.float32
+    )
+    threshold.set_shape([])
+    return threshold
+
+
+def _in_numpy(function, values: tf.Tensor, other: tf.Tensor):
+    """Returns a message and what it lacks, which a function of NumPy computes."""
+    message, left = tf.numpy_function(function, [values, other], [tf.uint8, tf.float32])
+    message.set_shape([None])
+    left.set_shape(values.shape)
+    return message, left

@@ -1,0 +1,303 @@
+// A TensorFlow op that decodes the messages of all ranks to the mean of their vectors.
+//
+// The reference implementation is resnet/compression/messages.py. The op never reads
+// outside of the messages: damaged ones are an error.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+#include "resnet/native/compression.h"
+#include "resnet/native/for_each_cpu.h"
+#include "resnet/native/op_context.h"
+
+namespace resnet {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::OpOutputList;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+
+// A message in memory.
+struct Message {
+  uint8_t kind;
+  int bit_width;
+  const uint8_t* body;
+  const uint8_t* end;
+
+  int64_t size() const { return end - body; }
+  bool is_sparse() const { return kind == kSparseFloat32 || kind == kSparseBfloat16; }
+};
+
+// Of a part of a vector that one task adds up.
+struct Part {
+  int vector;
+  int64_t begin, end;
+};
+
+#pragma GCC push_options
+#pragma GCC optimize("-ffp-contract=off")
+
+FOR_EACH_CPU void AddScaled(const float* values, float factor, int64_t size, float* sums) {
+  for (int64_t i = 0; i < size; ++i) sums[i] += values[i] * factor;
+}
+
+#pragma GCC pop_options
+
+absl::Status Damaged(const std::string& what) {
+  return absl::DataLossError(
+      absl::StrCat("a message of compressed gradients is damaged: ", what));
+}
+
+// Checks that a message is one of a vector of so many values, as far as its header and
+// length say it.
+absl::Status Check(const Message& message, int64_t num_values) {
+  const auto wrong_length = [&](int64_t expected) {
+    return Damaged(absl::StrCat(message.size(), " bytes instead of ", expected));
+  };
+  switch (message.kind) {
+    case kDense:
+      return message.size() == 4 * num_values ? absl::OkStatus()
+                                              : wrong_length(4 * num_values);
+    case kSparseFloat32:
+    case kSparseBfloat16: {
+      if (message.size() < 4) return wrong_length(4);
+      const int64_t count = Load<uint32_t>(message.body);
+      if (count > num_values || message.bit_width > 31) {
+        return Damaged(absl::StrCat(count, " of ", num_values, " values are kept"));
+      }
+      const int64_t value_bytes = message.kind == kSparseFloat32 ? 4 : 2;
+      const int64_t least =
+          4 + count * value_bytes + CeilDivide(count * message.bit_width, 8);
+      return message.size() >= least ? absl::OkStatus() : wrong_length(least);
+    }
+    case kTernary: {
+      const int64_t expected = 4 + CeilDivide(num_values, 5);
+      return message.size() == expected ? absl::OkStatus() : wrong_length(expected);
+    }
+    case kQsgd: {
+      if (message.size() < 8) return wrong_length(8);
+      const int64_t states = Load<uint32_t>(message.body);
+      const int64_t bucket = Load<uint32_t>(message.body + 4);
+      if (states < 1 || states > 1 << 23) {
+        return Damaged(absl::StrCat(states, " states"));
+      }
+      int bit_width = 0;
+      while (int64_t{1} << bit_width <= 2 * states) ++bit_width;
+      if (bit_width != message.bit_width) {
+        return Damaged(absl::StrCat(message.bit_width, " bits for ", states, " states"));
+      }
+      const int64_t size = bucket == 0 ? std::max<int64_t>(num_values, 1) : bucket;
+      const int64_t expected =
+          8 + 4 * CeilDivide(num_values, size) + CeilDivide(num_values * bit_width, 8);
+      return message.size() == expected ? absl::OkStatus() : wrong_length(expected);
+    }
+    default:
+      return Damaged(absl::StrCat("kind ", message.kind));
+  }
+}
+
+absl::Status AddSparse(const Message& message, float factor, int64_t num_values,
+                       float* sums) {
+  const int64_t count = Load<uint32_t>(message.body);
+  const bool is_bfloat16 = message.kind == kSparseBfloat16;
+  const uint8_t* values = message.body + 4;
+  const uint8_t* remainders = values + count * (is_bfloat16 ? 2 : 4);
+  const uint8_t* unary = remainders + CeilDivide(count * message.bit_width, 8);
+  BitReader reader(remainders, unary);
+  int64_t place = -1, last_bit = -1, i = 0;
+  for (const uint8_t* from = unary; from < message.end; from += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, from, std::min<int64_t>(8, message.end - from));
+    for (; word != 0; word &= word - 1) {
+      if (i == count) return Damaged("there are more indices than values");
+      const int64_t bit = 8 * (from - unary) + __builtin_ctzll(word);
+      const int64_t quotient = bit - last_bit - 1;
+      if (quotient >= num_values) return Damaged("an index is behind the end");
+      last_bit = bit;
+      place += (quotient << message.bit_width) + reader.Next(message.bit_width) + 1;
+      if (place >= num_values) {
+        return Damaged(absl::StrCat("index ", place, " of ", num_values));
+      }
+      const float value = is_bfloat16
+                              ? FloatOfBits(uint32_t{Load<uint16_t>(values + 2 * i)} << 16)
+                              : Load<float>(values + 4 * i);
+      sums[place] += value * factor;
+      ++i;
+    }
+  }
+  return i == count ? absl::OkStatus() : Damaged("there are fewer indices than values");
+}
+
+absl::Status AddTernary(const Message& message, float factor, const Part& part,
+                        float* sums) {
+  const float scale = Load<float>(message.body);
+  const uint8_t* digits = message.body + 4;
+  for (int64_t i = part.begin; i < part.end; i += 5) {
+    uint8_t byte = digits[i / 5];
+    if (byte >= 243) return Damaged("a byte of five ternary digits is above 242");
+    for (int64_t j = i; j < std::min(i + 5, part.end); ++j, byte /= 3) {
+      sums[j] += static_cast<float>(byte % 3 - 1) * scale * factor;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddQsgd(const Message& message, float factor, const Part& part,
+                     int64_t num_values, float* sums) {
+  const int64_t states = Load<uint32_t>(message.body);
+  const int64_t given = Load<uint32_t>(message.body + 4);
+  const int64_t bucket = given == 0 ? std::max<int64_t>(num_values, 1) : given;
+  const uint8_t* norms = message.body + 8;
+  const uint8_t* levels = norms + 4 * CeilDivide(num_values, bucket);
+  BitReader reader(levels + part.begin / 8 * message.bit_width, message.end);
+  const float num_states = states;
+  for (int64_t from = part.begin; from < part.end;) {
+    const int64_t number = from / bucket;
+    const int64_t to = std::min((number + 1) * bucket, part.end);
+    const float norm = Load<float>(norms + 4 * number);
+    for (; from < to; ++from) {
+      const int64_t code = reader.Next(message.bit_width);
+      if (code > 2 * states) return Damaged(absl::StrCat("level ", code - states));
+      sums[from] += norm * static_cast<float>(code - states) / num_states * factor;
+    }
+  }
+  return absl::OkStatus();
+}
+
+class DecodeMeanOp : public OpKernel {
+ public:
+  explicit DecodeMeanOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
+    OP_REQUIRES_OK(context, context->GetAttr("sizes", &sizes_));
+    int num_vectors;
+    OP_REQUIRES_OK(context, context->GetAttr("num_vectors", &num_vectors));
+    OP_REQUIRES(context, num_vectors == static_cast<int>(sizes_.size()),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "sizes must have one number for each of ", num_vectors, " vectors")));
+    for (int64_t size : sizes_) {
+      OP_REQUIRES(context, 0 <= size && size < int64_t{1} << 30,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "a vector must have fewer than 2^30 values; got ", size)));
+    }
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::vector<std::vector<Message>> of_vectors(sizes_.size());
+    OP_REQUIRES_OK(context, Parse(context->input(0), &of_vectors));
+    OpOutputList means;
+    OP_REQUIRES_OK(context, context->output_list("means", &means));
+    std::vector<float*> sums(sizes_.size());
+    std::vector<Part> pieces, parts;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      Tensor* mean;
+      OP_REQUIRES_OK(context, means.allocate(i, TensorShape({sizes_[i]}), &mean));
+      sums[i] = mean->flat<float>().data();
+      const bool is_sparse =
+          std::any_of(of_vectors[i].begin(), of_vectors[i].end(),
+                      [](const Message& message) { return message.is_sparse(); });
+      for (int64_t begin = 0; begin < sizes_[i]; begin += kPiece) {
+        pieces.push_back(
+            {static_cast<int>(i), begin, std::min(begin + kPiece, sizes_[i])});
+      }
+      // Whatever the size: the messages of an empty vector are checked as well.
+      if (is_sparse) parts.push_back({static_cast<int>(i), 0, sizes_[i]});
+      for (int64_t begin = 0; !is_sparse && begin < sizes_[i]; begin += kPiece) {
+        parts.push_back(
+            {static_cast<int>(i), begin, std::min(begin + kPiece, sizes_[i])});
+      }
+    }
+    OpContext workers(context);
+    workers.Run(pieces.size(), [&](int64_t i) {
+      std::fill(sums[pieces[i].vector] + pieces[i].begin,
+                sums[pieces[i].vector] + pieces[i].end, 0.0f);
+    });
+    std::vector<absl::Status> outcomes(parts.size());
+    workers.Run(parts.size(), [&](int64_t i) {
+      const Part& part = parts[i];
+      for (const Message& message : of_vectors[part.vector]) {  // In the order of ranks.
+        outcomes[i].Update(Add(message, part, sums[part.vector]));
+      }
+    });
+    for (const absl::Status& outcome : outcomes) OP_REQUIRES_OK(context, outcome);
+  }
+
+ private:
+  absl::Status Parse(const Tensor& input,
+                     std::vector<std::vector<Message>>* of_vectors) const {
+    const uint8_t* from = input.flat<uint8_t>().data();
+    const uint8_t* const end = from + input.NumElements();
+    for (int64_t rank = 0; rank < num_ranks_; ++rank) {
+      for (size_t i = 0; i < sizes_.size(); ++i) {
+        if (end - from < kHeaderBytes) return Damaged("it is cut");
+        const int64_t length = Load<uint32_t>(from);
+        if (length < kHeaderBytes || length > end - from || from[6] != 0 || from[7] != 0) {
+          return Damaged(absl::StrCat("a length of ", length, " bytes in its header"));
+        }
+        const Message message{from[4], from[5], from + kHeaderBytes, from + length};
+        TF_RETURN_IF_ERROR(Check(message, sizes_[i]));
+        (*of_vectors)[i].push_back(message);
+        from += length;
+      }
+    }
+    return from == end ? absl::OkStatus() : Damaged("there are bytes behind it");
+  }
+
+  absl::Status Add(const Message& message, const Part& part, float* sums) const {
+    const float factor = 1.0f / num_ranks_;
+    const int64_t num_values = sizes_[part.vector];
+    switch (message.kind) {
+      case kDense: {
+        float values[256];  // A message may begin at any byte.
+        for (int64_t begin = part.begin; begin < part.end; begin += 256) {
+          const int64_t size = std::min<int64_t>(256, part.end - begin);
+          std::memcpy(values, message.body + 4 * begin, 4 * size);
+          AddScaled(values, factor, size, sums + begin);
+        }
+        return absl::OkStatus();
+      }
+      case kTernary:
+        return AddTernary(message, factor, part, sums);
+      case kQsgd:
+        return AddQsgd(message, factor, part, num_values, sums);
+      default:
+        return AddSparse(message, factor, num_values, sums);
+    }
+  }
+
+  int64_t num_ranks_;
+  std::vector<int64_t> sizes_;
+};
+
+REGISTER_OP("ResnetDecodeMean")
+    .Input("messages: uint8")
+    .Output("means: num_vectors * float")
+    .Attr("num_vectors: int >= 1")
+    .Attr("sizes: list(int)")
+    .Attr("num_ranks: int >= 1")
+    .SetShapeFn([](InferenceContext* c) {
+      std::vector<int64_t> sizes;
+      TF_RETURN_IF_ERROR(c->GetAttr("sizes", &sizes));
+      for (int i = 0; i < c->num_outputs(); ++i) {
+        c->set_output(i, i < static_cast<int>(sizes.size()) ? c->Vector(sizes[i])
+                                                             : c->UnknownShape());
+      }
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("ResnetDecodeMean").Device(tensorflow::DEVICE_CPU),
+                        DecodeMeanOp);
+
+}  // namespace
+}  // namespace resnet
