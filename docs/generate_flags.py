@@ -148,8 +148,7 @@ PROGRAMS = (
     ),
     Program(
         "launch/supervise.py",
-        "Restarts a failed training"
-        " ([faults.md](faults.md#restarting-automatically)).",
+        "Restarts a failed training ([faults.md](faults.md#restarting-automatically)).",
         {"model_dir": "that of the command"},
         shared=("model_dir",),
     ),
