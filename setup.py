@@ -1,7 +1,7 @@
 """The installable package; `make venv` installs it in place (editable).
 
-A wheel contains the compiled ops, so it fits one TensorFlow version and one platform. It
-is built in the environment that `make venv` makes:
+A wheel contains the compiled ops, so it fits one TensorFlow version and one platform.
+It is built in the environment that `make venv` makes:
 
     .venv/bin/python -m pip wheel --no-deps --no-build-isolation .
 """
