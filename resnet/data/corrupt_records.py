@@ -166,8 +166,8 @@ def _fault(record: memoryview, records: RecordFiles) -> str | None:
     """Returns the fault in the data of a record, or None if there is none."""
     try:
         features = tf_example.parse_example(record)
-        encoded = bytes(scan.the_bytes(features, records.image_key))
-        label = scan.the_integer(features, records.label_key)
+        encoded = bytes(scan.bytes_of(features, records.image_key))
+        label = scan.integer_of(features, records.label_key)
         image_format = scan.image_format_of(memoryview(encoded))
     except ValueError as error:
         return str(error)
