@@ -272,5 +272,6 @@ def move_ema(
         variables: The variables.
         decay: The EMA decay of this step, a float32 scalar.
     """
+    weight_of_new = 1 - decay
     for average, variable in zip(ema, variables, strict=False):
-        average.assign_sub((1 - decay) * (average - variable.value))
+        average.assign_sub(weight_of_new * (average - variable.value))
