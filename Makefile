@@ -1,5 +1,5 @@
-# `make help` lists the targets. Everything that they need is set up by `make venv`, in
-# .venv, from pinned packages; CI and people run the same targets.
+# `make help` lists the targets. `make venv` sets up what they need in .venv, from pinned
+# packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help venv check demo unit parallel jobs test faults root lint types format flags lock ci clean
@@ -28,7 +28,7 @@ help:  ## This list
 venv:  ## Set everything up in .venv (once; the other targets do it too)
 	@install/install.sh
 
-check: venv  ## Check .venv: two ranks add up, the C++ ops are there
+check: venv  ## Check .venv: two ranks all-reduce a number, the C++ ops load
 	@install/check.sh $(BIN)/..
 
 demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in demo-run/)

@@ -1,7 +1,7 @@
-"""The installable package; `make venv` installs it in place.
+"""The installable package; `make venv` installs it in place (editable).
 
-A wheel holds the compiled ops, and so is for one TensorFlow and one kind of machine. It
-is built in the environment that `make venv` makes:
+A wheel contains the compiled ops, so it fits one TensorFlow version and one platform.
+It is built in the environment that `make venv` makes:
 
     .venv/bin/python -m pip wheel --no-deps --no-build-isolation .
 """
@@ -17,22 +17,22 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 LIBRARY = Path("resnet", "native", "libresnet_ops.so")
-# An MPI and the Horovod built against it are the machine's matter: install/install.sh.
+# install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)
 
 
 def direct_requirements() -> list[str]:
-    """Returns the lines of requirements.in, without comments."""
+    """Returns the lines of requirements.in, without comments and the MPI."""
     text = Path(__file__).with_name("requirements.in").read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith(NOT_FROM_AN_INDEX)]
 
 
 class BuildWithOps(build_py):
-    """Adds the compiled ops to what a wheel is made of."""
+    """Builds the package, with the compiled ops if it is for a wheel."""
 
     def run(self) -> None:
-        """Builds; without TensorFlow or a compiler it ends with a sentence."""
+        """Builds; without TensorFlow or a compiler, it prints an error and exits."""
         super().run()
         if self.editable_mode:
             return
@@ -51,10 +51,10 @@ class BuildWithOps(build_py):
 
 
 class WithCompiledOps(Distribution):
-    """What is installed is for one kind of machine."""
+    """A distribution that contains compiled code, which setuptools can't see itself."""
 
     def has_ext_modules(self) -> bool:
-        """Returns whether a wheel is for one kind of machine."""
+        """Returns True, so that a wheel's name has the platform."""
         return True
 
 

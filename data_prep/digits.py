@@ -33,9 +33,7 @@ flags.DEFINE_string(
 )
 
 NUM_VALIDATION = 360  # A fifth of the images.
-IMAGE_SIZE = (
-    32  # Pixels per side; the original 8 are too few for a convolutional network.
-)
+IMAGE_SIZE = 32  # Pixels per side; the original 8 are too few for a ResNet.
 JPEG_QUALITY = 95
 _MAX_PIXEL = 16  # Largest pixel value of the original images; the smallest is 0.
 
@@ -64,7 +62,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     """Writes the digits to `train/<digit>/<index>.jpg` and `validation/<digit>/...`.
 
     The images are gray, 32x32 pixels. The validation images are a fixed, stratified
-    sample. The index is that of scikit-learn's array.
+    sample. The index is the image's index in scikit-learn's array.
 
     Args:
         digits_dir: Folder to write, new or empty; it appears only when it is complete.
@@ -73,7 +71,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
         Number of training images and number of validation images.
 
     Raises:
-        errors.UserError: If the folder isn't empty.
+        errors.UserError: If the path is a file or a folder that isn't empty.
     """
     folder = pathlib.Path(os.path.abspath(digits_dir))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -11,7 +11,7 @@ from absl import flags
 
 from data_prep.import_failures import EXIT_CODE as EXIT_CODE
 
-# What a value must be that Python can't turn into one of absl's types.
+# Description of a valid value, by absl's name of the type of a flag.
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
@@ -24,10 +24,10 @@ class UserError(ValueError):
 
 @contextlib.contextmanager
 def naming_failures(action: str) -> Iterator[None]:
-    """Raises a UserError for a failure of the system in the block.
+    """Turns a failure of the system in the block into a UserError.
 
     Args:
-        action: What the block does, such as "reading the record set in /data".
+        action: Description of the block, such as "reading the record set in /data".
 
     Raises:
         UserError: If a file can't be read or written, or there isn't enough memory.
@@ -57,14 +57,13 @@ def run(main: Callable[[], None]) -> None:
 def parse_flags(argv: Sequence[str], description: str | None) -> None:
     """Parses the absl flags in `argv`.
 
-    `--help` prints them, `--version` the version, and both exit with code 0.
+    `--help` prints them, `--version` the version, and both exit with code 0. A value
+    that begins with "~" is a path in the user's home, which shells do not expand in
+    `--name=~/path`.
 
     Args:
-        argv: The command line.
-        description: What the program does, for `--help`.
-
-    A value that begins with "~" is a path in the user's home: shells leave it as it is
-    in `--name=~/path`.
+        argv: Command line, with the program's name first.
+        description: Description of the program, for `--help`.
 
     Raises:
         UserError: If a flag is unknown, a value has the wrong type, or an argument is
@@ -102,7 +101,7 @@ def parse_flags(argv: Sequence[str], description: str | None) -> None:
 
 
 def _in_plain_words(problem: str) -> str:
-    """Returns absl's sentence on a bad value, in our words where it has Python's."""
+    """Returns absl's message about a bad value, reworded where it quotes Python's."""
     match = re.match(
         r"flag --(\w+)=(.*): (invalid literal|could not|\(?'?Non-b)", problem, re.S
     )

@@ -98,7 +98,7 @@ def main() -> int:
     """Converts or verifies, as the flags say, and returns the exit code.
 
     Raises:
-        errors.UserError: If a flag is wrong, or the source or the record set is.
+        errors.UserError: If a flag, the source or the record set can't be used.
     """
     if FLAGS.verify:
         return _verify()
@@ -138,7 +138,8 @@ def _convert() -> None:
         if may_not_fit := output_folder.check_space(plan):
             _log(f"warning: {may_not_fit}")
         with output_folder.locked(root):
-            output_folder.check_not_finished(root)  # By another process meanwhile.
+            # Again: another process may have finished it before the lock.
+            output_folder.check_not_finished(root)
             output_folder.begin(plan)
             try:
                 summary = _write(plan)
@@ -249,16 +250,16 @@ def _describe(written: manifest.Manifest) -> list[str]:
     ]
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     lines.append(f"{len(written.class_names):,} classes, {num_bytes:,} bytes")
-    kinds: dict[str, int] = written.source["converted_images"]
-    if kinds:
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
-        lines.append(f"re-encoded as RGB JPEG: {sum(kinds.values()):,} ({listed})")
+    converted: dict[str, int] = written.source["converted_images"]
+    if converted:
+        lines.append(
+            f"re-encoded as RGB JPEG: {sum(converted.values()):,}"
+            + _in_parentheses(converted)
+        )
     if num_ignored := written.source["num_ignored_files"]:
-        kinds = written.source["ignored_files"]
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
         lines.append(
             f"ignored files (not images): {num_ignored:,}"
-            + (f" ({listed})" if listed else "")
+            + _in_parentheses(written.source["ignored_files"])
         )
     if num_skipped := sum(len(split.skipped_images) for split in splits):
         lines.append(
@@ -268,8 +269,14 @@ def _describe(written: manifest.Manifest) -> list[str]:
     return lines
 
 
+def _in_parentheses(counts: dict[str, int]) -> str:
+    """Returns the counts by kind, for the end of a line; empty if there are none."""
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return f" ({listed})" if listed else ""
+
+
 def _recipe(written: manifest.Manifest) -> str | None:
-    """Returns the recipe to advise; None for the default, which is for ImageNet."""
+    """Returns the recipe to suggest; None for the default, which is for ImageNet."""
     if written.class_names == _DIGITS:
         return "digits"
     if written.class_names == _CIFAR10:

@@ -1,7 +1,7 @@
-"""An import that fails because of PYTHONPATH is reported as one sentence.
+"""Reports an import that fails because of PYTHONPATH as one sentence.
 
-What lies in the folders of PYTHONPATH hides the packages of the environment, such as
-those of another Python that a site's modules name there.
+Packages in the folders of PYTHONPATH hide those of the environment. Modules of a site
+often put packages of another Python there.
 """
 
 import os
@@ -9,19 +9,19 @@ import sys
 import traceback
 from types import TracebackType
 
-EXIT_CODE = 2  # Exit code of all programs here for a mistake of the user.
+EXIT_CODE = 2  # Exit code of all programs for a mistake of the user.
 
 
 def report() -> None:
-    """Has this process report such failures. To be called before other imports."""
+    """Makes this process report such failures; to be called before other imports."""
     sys.excepthook = _print
 
 
 def describe(error: BaseException) -> str:
-    """Returns the sentence on a failed import; empty if PYTHONPATH isn't its cause.
+    """Returns the sentence about a failed import; empty if PYTHONPATH isn't the cause.
 
-    An error of another kind counts only where the code of a module itself raised it,
-    and not one of its functions, which may be called at any time.
+    An error other than ImportError and SyntaxError counts only if it was raised at the
+    top level of a module, since functions may also be called after the imports.
     """
     frames = traceback.extract_tb(error.__traceback__)
     is_of_import = isinstance(error, ImportError | SyntaxError) or (

@@ -1,8 +1,8 @@
-"""Writes docs/flags.md: every flag of every program, as the programs define them.
+"""Writes docs/flags.md: every flag of the installed programs, as they define them.
 
 python docs/generate_flags.py
 
-tests/unit/test_flag_docs.py compares the committed page with what this prints.
+tests/unit/test_flag_docs.py compares the committed page with what this writes.
 """
 
 import json
@@ -18,9 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = pathlib.Path(__file__).with_name("flags.md")
 FOLDERS = ("data_dir", "model_dir")  # Listed before the other flags.
 
-# Imports a program in a process of its own (two programs may define the same name) and
-# prints its flags as JSON: by name, with the module, the default, the help text and the
-# values of an enumeration, which absl also puts in front of the help text.
+# Run in a process per program, since two programs may define the same flag. Imports the
+# program and prints its flags as JSON: by name, with the module, the default, the help
+# text and the values of an enumeration, which absl also puts before the help text.
 LIST_FLAGS = """
 import importlib, json, sys
 from absl import flags
@@ -44,13 +44,14 @@ print(json.dumps({
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A program and what the page says of it.
+    """A program and its entry on the page.
 
     Attributes:
         path: Path from the root of the project.
-        summary: One sentence on what the program does.
-        unset: What applies where a flag has no default value, by flag name.
-        unset_training: The same for the other flags of `train_flags`.
+        summary: Description of what the program does.
+        unset: Text of the column "Default" for each flag without a default value, by
+            flag name.
+        unset_training: That text for the flags of `train_flags` that `unset` lacks.
         shared: Flags of `shared_flags` that the program uses; None for all of them.
     """
 
@@ -116,6 +117,7 @@ PROGRAMS = (
             "num_intra_threads",
             "num_inter_threads",
             "num_parallel_calls",
+            "on_bad_record",
             "kmp_blocktime",
         ),
     ),
@@ -146,8 +148,7 @@ PROGRAMS = (
     ),
     Program(
         "launch/supervise.py",
-        "Starts a failed training again"
-        " ([faults.md](faults.md#restarting-automatically)).",
+        "Restarts a failed training ([faults.md](faults.md#restarting-automatically)).",
         {"model_dir": "that of the command"},
         shared=("model_dir",),
     ),
@@ -157,9 +158,9 @@ INTRODUCTION = """# Flags
 
 <!-- Written by docs/generate_flags.py (`make flags`). Do not edit by hand. -->
 
-Every flag of every program. `--help` prints the same texts. Flags have the form
-`--name=value` or `--name value`, a flag that is True or False also the forms `--name`
-and `--noname`.
+Every flag of the installed programs. `--help` prints the same texts, also for the
+programs in `eval/benchmarking/`. Flags have the form `--name=value` or `--name value`;
+a flag that is True or False also has the forms `--name` and `--noname`.
 """
 
 
@@ -188,7 +189,10 @@ class Flag:
 
 
 def flags_of(program: Program) -> list[Flag]:
-    """Returns the flags that a program uses: folders first, those of others last."""
+    """Returns the flags that a program uses.
+
+    Shared folders come first, then the program's own flags, then other shared flags.
+    """
     run = subprocess.run(
         [sys.executable, "-c", LIST_FLAGS, program.module],
         cwd=ROOT,
@@ -212,8 +216,8 @@ def default_text(program: Program, flag: Flag) -> str:
     """Returns the table's text for a default value.
 
     Raises:
-        KeyError: If the flag has no default value and `Program.unset` does not say
-            what applies then.
+        KeyError: If the flag has no default value and `Program.unset` has no text
+            for it.
     """
     if flag.default not in (None, ""):
         return f"`{flag.default}`"
@@ -231,7 +235,7 @@ def meaning(flag: Flag) -> str:
 
 
 def section(program: Program, flags: Sequence[Flag]) -> str:
-    """Returns the page's section of a program: what it does and a table of flags."""
+    """Returns the page's section of a program: its summary and a table of its flags."""
     lines = [
         *(f"## {program.path}", "", program.summary, ""),
         *("| Flag | Default | Meaning |", "|---|---|---|"),

@@ -20,7 +20,7 @@ for_any_cpu='read_example|resize_bicubic|momentum|compress_sparse|compress_quant
 CXX=${CXX:-g++}
 if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compiler <<<"$CXX"; fi
 
-# Of all that the library is made from, then of the compiler.
+# Two checksums: of everything that the library is made from, and of the compiler.
 sources_key=$({
   cat install/build_native.sh resnet/native/*.cc resnet/native/*.h
   cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info
@@ -28,7 +28,7 @@ sources_key=$({
 version=$("${compiler[@]}" --version 2>/dev/null) || version=
 key=$sources_key$'\n'$(sha256sum <<<"${compiler[*]} $version" | cut -c1-64)
 
-is_current() {  # Is there a library of these sources, whatever has compiled it?
+is_current() {  # Whether there is a library of these sources, from any compiler.
   [ -f "$target.so" ] && [ "$(sed -n 1p "$target.key" 2>/dev/null)" = "$sources_key" ]
 }
 is_done() { is_current && { [ -z "$version" ] || [ "$(cat "$target.key")" = "$key" ]; }; }
@@ -42,7 +42,7 @@ if is_done; then exit 0; fi
 
 ended() {
   rm -rf "$temporary"
-  is_current || rm -f "$target.so" "$target.key"  # One of other sources may do anything.
+  is_current || rm -f "$target.so" "$target.key"  # A library of other sources may not fit.
 }
 temporary=$(mktemp -d)
 trap ended EXIT
@@ -61,16 +61,17 @@ print("", *tf.sysconfig.get_link_flags(), sep="\n")
   echo "build_native.sh: TensorFlow can't be imported in $venv (its last lines are above)." >&2
   exit 1
 }
-# One a line, since a folder's name may hold spaces; an empty line parts the two kinds.
+# One flag per line, since a folder's name may contain spaces; an empty line separates the
+# compiler's flags from the linker's.
 mapfile -t flags < <(sed '/^$/,$d' "$temporary/flags")
 mapfile -t libraries < <(sed '1,/^$/d' "$temporary/flags")
 
-# For any processor of the kind: what gains from newer instructions is compiled for them
-# apart, and used where they are. System headers: their warnings aren't ours; and GCC 12
-# takes operands of its own AVX-512 headers for uninitialized.
+# No -march: the library runs on any processor of this architecture, and the sources select
+# newer instructions themselves. TensorFlow's headers are included by -isystem, without their
+# warnings. Those about uninitialized values are off: GCC 12 has some in its own headers.
 options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized
   "-I$PWD" "${flags[@]}")
-compile() {  # compile SOURCE ...: one compiler a core, each of up to a gigabyte of memory.
+compile() {  # compile SOURCE ...: one compiler per core, each with up to 1 GB of memory.
   # shellcheck disable=SC2016 # The inner bash expands $1 and $2.
   printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
     object=$1/$(basename "$2" .cc).o
@@ -83,7 +84,7 @@ mapfile -t portable < <(printf '%s\n' "${sources[@]}" | grep -E "/($for_any_cpu)
 mapfile -t avx512 < <(printf '%s\n' "${sources[@]}" | grep -v -E "/($for_any_cpu)\.cc$")
 
 compile "${portable[@]}"
-# clang calls itself GCC 4.2 and passes over `#pragma GCC target`.
+# clang calls itself GCC 4.2 and ignores `#pragma GCC target`.
 without_avx512=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
 #if defined(__clang__)
 it is clang
@@ -104,6 +105,6 @@ elif ! compile "${avx512[@]}"; then
 fi
 "${compiler[@]}" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"
-cp "$temporary/library.so" "$target.so.new"  # Under its name it is always whole.
+cp "$temporary/library.so" "$target.so.new"  # Renamed below: never incomplete under its name.
 mv "$target.so.new" "$target.so"
 echo "$key" >"$target.key"

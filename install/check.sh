@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks an environment: two ranks add their numbers, and the C++ ops are there.
+# Checks an environment: two ranks all-reduce a number (ranks), and the C++ ops load (ops).
 #
 #   install/check.sh ENVIRONMENT [ranks|ops ...]
 #
-# Without a second word, both. `make check` calls it on a node that may run MPI.
+# Without a second argument it checks both. `make check` calls it on a node that allows MPI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 environment=$1
@@ -29,7 +29,7 @@ assert float(total[0]) == 3.0, f"the sum of 1 and 2 over the ranks came out as {
       "Where this node forbids MPI: make venv SELF_CHECK=no, and make check on another." >&2
     exit 1
   }
-  echo "[check] two ranks: they add up ($((SECONDS - started)) s)"
+  echo "[check] two ranks: the all-reduce works ($((SECONDS - started)) s)"
 }
 
 check_ops() {

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 # Makes .venv in this clone: the pinned packages, Horovod, and this project. Called by
-# `make venv`; without root. A call that finds .venv ready ends at once. One that has to
-# make another builds it in .venv.new, and replaces .venv only by one that works.
+# `make venv`; needs no root. If .venv is ready, it ends at once. If .venv has to be made
+# again, the new one is built in .venv.new, and replaces .venv only if it works.
 #
-# Read from the environment, and remembered in .venv/choices for the calls after it:
-#   PYTHON   the Python to use, 3.10 to 3.13 (else python3, else the first that fits)
+# Read from the environment, and stored in .venv/choices for later calls:
+#   PYTHON   the Python to use, 3.10 to 3.13 (else python3, else python3.12, 3.11, ...)
 #   MPICXX   a site's MPI C++ compiler wrapper (else PyPI's MPICH is installed)
 #   MPICC    its C compiler wrapper            (else the one beside MPICXX)
 #   MPIRUN   its launcher                      (else the mpirun beside MPICXX)
-# Read only:
-#   CXX         the C++ compiler, with options if need be (else g++, else c++)
+# Read from the environment, not stored:
+#   CXX         the C++ compiler, perhaps with options (else g++, else c++)
 #   SELF_CHECK  no: doesn't start two ranks at the end, for a node that forbids MPI
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=$(readlink -m "$ROOT/.venv")  # It may be a link to a folder with more room.
-NEW=$VENV.new  # Another one while it is built; then it takes the place of .venv.
-OLD=$VENV.old  # The one before, during that exchange.
-CHOICES=$VENV/choices  # What .venv was made with.
-READY=$VENV/ready      # Holds the key below; written last.
-DISK_GB=6              # .venv has about 3 GB, pip's downloads and unpacking the rest.
-TEMPORARY_GB=2         # The largest package while pip unpacks it, or Horovod's build.
+NEW=$VENV.new  # A new environment while it is built; it then takes the place of .venv.
+OLD=$VENV.old  # The previous environment while it is being replaced.
+CHOICES=$VENV/choices  # The Python and the MPI that .venv was made with.
+READY=$VENV/ready      # Contains the key below; written last.
+DISK_GB=6              # .venv takes about 3 GB, pip's downloads and unpacking the rest.
+TEMPORARY_GB=2         # For the largest package while pip unpacks it, or Horovod's build.
 SELF_CHECK=${SELF_CHECK:-yes}
 
 fail() {
@@ -34,12 +34,12 @@ cd "$ROOT"
 . install/lock.sh
 has_lock=1
 take_lock "$ROOT/.venv.lock" || has_lock=  # A second call at the same time waits here.
-if [ -d "$OLD" ]; then  # A call was ended in the exchange.
+if [ -d "$OLD" ]; then  # An earlier call was interrupted while it replaced .venv.
   if [ -e "$VENV" ]; then rm -rf "$OLD"; else mv "$OLD" "$VENV"; fi
 fi
 [[ $SELF_CHECK == yes || $SELF_CHECK == no ]] || fail "SELF_CHECK must be yes or no; got $SELF_CHECK."
 
-# --- What is asked for: the environment, else what .venv was made with ----------------
+# --- The choices: from the environment, else those that .venv was made with -----------
 choice() { if [ -f "$CHOICES" ]; then sed -n "s/^$1=//p" "$CHOICES"; fi; }
 
 new_mpi=${MPICXX:+yes}
@@ -53,7 +53,7 @@ fi
 if [ -n "$MPICXX" ]; then
   command -v "$MPICXX" >/dev/null || fail "there is no program MPICXX=$MPICXX."
   MPICXX=$(command -v "$MPICXX")
-  # The wrappers of one MPI lie in one folder and differ in the name's end.
+  # The wrappers of one MPI are in one folder, and their names differ at the end.
   folder=$(cd "$(dirname "$MPICXX")" && pwd)
   MPICXX=$folder/$(basename "$MPICXX")
   if [ -z "${MPICC:-}" ]; then
@@ -75,7 +75,7 @@ else
   MPICC='' MPIRUN=''
 fi
 
-python_version() {  # Prints the version of a Python that can be used, else its fault.
+python_version() {  # Prints the version of a Python, or why it can't be used.
   "$1" - 2>/dev/null <<'PY' || echo "cannot be run"
 import platform, sys, sysconfig
 version = platform.python_version()
@@ -92,7 +92,7 @@ print(version)
 PY
 }
 
-key() {  # Of everything that decides what .venv holds.
+key() {  # Prints a checksum of everything that determines the content of .venv.
   {
     echo "$1" "$MPICXX" "$MPICC" "$MPIRUN"
     cat requirements.txt requirements-dev.txt requirements-build.txt setup.py \
@@ -100,11 +100,11 @@ key() {  # Of everything that decides what .venv holds.
   } | sha256sum | cut -c1-64
 }
 
-build_ops() { bash install/build_native.sh "$VENV"; }  # Quick if they are there.
+build_ops() { bash install/build_native.sh "$VENV"; }  # Quick if they are up to date.
 
 # --- Nothing to do? -------------------------------------------------------------------
 made_with_version=$(choice VERSION)
-# The same folder, also by another path: one with links in it, as sites have for /home.
+# FOLDER may be another path of the same folder, with links, as sites have for /home.
 if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$(choice FOLDER)" -ef "$VENV" ] &&
   [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
@@ -131,7 +131,7 @@ for candidate in "${candidates[@]}"; do
   command -v "$candidate" >/dev/null || { faults+=", $candidate is not there" && continue; }
   version=$(python_version "$candidate")
   if [[ $version == 3.* ]]; then
-    # Where it really is, so that a later call with another PATH takes the same one.
+    # The real path, so that a later call with another PATH takes the same Python.
     PYTHON=$("$candidate" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))')
     break
   fi
@@ -181,13 +181,13 @@ fi
 if [ -n "${PYTHONPATH:-}" ]; then
   say "note: PYTHONPATH is set ($PYTHONPATH); what lies there hides packages of .venv from Python."
 fi
-# pip would take what lies there for installed.
+# pip would regard packages in these folders as installed.
 unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
 
 say "Python $version, $($CXX --version | head -n 1), ${MPICXX:-"MPICH of requirements.txt"}"
 
-reason_for_another() {  # Prints why .venv can't be mended where it is, or nothing.
+reason_for_another() {  # Prints why .venv can't be updated in place; else nothing.
   local mpi="$MPICXX $MPICC $MPIRUN" made_with_mpi
   made_with_mpi="$(choice MPICXX) $(choice MPICC) $(choice MPIRUN)"
   if [ ! -e "$VENV" ]; then
@@ -209,7 +209,7 @@ reason_for_another() {  # Prints why .venv can't be mended where it is, or nothi
 processes_in() { grep -lsF "$1/" /proc/[0-9]*/maps | cut -d/ -f3 | xargs || true; }
 
 reason=$(reason_for_another)
-TARGET=$VENV  # What is changed below.
+TARGET=$VENV  # The environment that is changed below.
 if [ -n "$reason" ]; then
   TARGET=$NEW
   say "making $VENV, since $reason"
@@ -220,7 +220,7 @@ fi
 
 free_gb() { df -Pk "$1" | awk 'NR == 2 { print int($4 / 1048576) }'; }
 mkdir -p "$(dirname "$VENV")"
-used_gb=0  # What is there already counts, or a mended set-up would ask for twice the room.
+used_gb=0  # Counted as free: an update in place doesn't need this disk space again.
 if [ -d "$TARGET" ]; then used_gb=$(du -sk "$TARGET" | awk '{ print int($1 / 1048576) }'); fi
 free=$(free_gb "$(dirname "$VENV")")
 [ $((free + used_gb)) -ge "$DISK_GB" ] ||
@@ -240,7 +240,7 @@ ended() {
 trap ended EXIT
 
 # --- Packages, Horovod and this project -----------------------------------------------
-locked() {  # Prints the lock's lines of the named packages, or without them: locked only|except NAMES
+locked() {  # locked only|except NAMES: prints the lock's lines of these packages, or of all others.
   awk -v how="$1" -v names=" ${*:2} " '
     /^[a-zA-Z0-9]/ { split($0, part, "=="); named = index(names, " " part[1] " ") > 0 }
     named == (how == "only")' requirements.txt
@@ -252,8 +252,9 @@ pip=("$TARGET/bin/python" -m pip -qq)
 install_packages() {
   local step=$SECONDS wheel
   say "packages from the locks ..."
-  # The locks are whole, so pip need not look for dependencies (and stumbles on some: it meets
-  # etils[epath] before the pinned etils). What comes as source is built with the first three.
+  # The locks are complete, so pip need not resolve dependencies (and would fail on some: it
+  # meets etils[epath] before the pinned etils). Packages that come as source are built with
+  # the first three.
   locked only setuptools wheel packaging >"$temporary/first.txt"
   "${pip[@]}" install --no-deps --require-hashes -r "$temporary/first.txt"
   if [ -z "$MPICXX" ]; then
@@ -273,7 +274,7 @@ install_packages() {
       tail -n 20 "$temporary/log" >&2
       fail "mpi4py did not build with $MPICC (its last lines are above)."
     }
-    # A script, not a link: some launchers find their own files by the name they are called by.
+    # A script, not a link: some launchers find their own files by the path of their command.
     printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPIRUN" >"$TARGET/bin/mpirun"
     chmod +x "$TARGET/bin/mpirun"
   fi
@@ -285,7 +286,7 @@ install_packages() {
   say "Horovod and this project: $(seconds "$step")"
 }
 
-# What is in .venv.new if a call has ended after it was whole: its self-check failed.
+# Identifies a complete .venv.new, which an earlier call left because its check failed.
 whole="$VENV $PYTHON $(key "$version")"
 if [ "$TARGET" = "$VENV" ]; then
   changed=1
@@ -311,7 +312,7 @@ else
 fi
 if [ "$TARGET" = "$NEW" ]; then
   "$PYTHON" - "$NEW" "$VENV" <<'PY'
-"""Has the scripts of an environment name the place where it is going to be."""
+"""Replaces the path of an environment in its scripts by the path that it is moved to."""
 import os, pathlib, sys
 
 here, there = map(os.fsencode, sys.argv[1:])

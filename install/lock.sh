@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Sourced by the scripts of this folder: keeps two of them from changing the same files.
 
-# take_lock FILE: waits until no other call holds the lock of this file, which is released
-# when this shell ends. Fails where files can't be locked: on some network file systems,
-# or in a folder that can't be written.
+# take_lock FILE: waits for the lock of this file and holds it until this shell ends. Fails
+# where files can't be locked: on some network file systems, or in a folder that can't be
+# written.
 take_lock() {
   local descriptor
   { exec {descriptor}>>"$1"; } 2>/dev/null && flock "$descriptor" 2>/dev/null

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_prep.errors import UserError
 
-PROBE_SECONDS = 20.0  # Timeout of `true` on a host; that of ssh is minutes.
+PROBE_SECONDS = 20.0  # Timeout of `true` on a host; ssh's own timeout is minutes.
 _RANKS = ("-np", "-n")
 _HOSTS = ("-hosts", "-host")
 _HOST_FILES = ("-f", "-hostfile", "-machinefile")
@@ -28,28 +28,28 @@ class MpirunCommand:
         num_ranks: Value of `-np`.
         ranks_per_host: Value of `-ppn`; 0 without it.
         hosts: Hosts as `host` or `host:ranks`; empty if the command names none.
-        places: Index in `words` of the value of each option, by its name.
+        indices: Index in `words` of the value of each option, by the option's name.
     """
 
     words: tuple[str, ...]
     num_ranks: int
     ranks_per_host: int
     hosts: tuple[str, ...]
-    places: dict[str, int]
+    indices: dict[str, int]
 
-    def without(self, gone: Sequence[str]) -> "MpirunCommand | None":
+    def without(self, hosts: Sequence[str]) -> "MpirunCommand | None":
         """Returns the command without some hosts, or None if no host is left."""
-        left = [host for host in self.hosts if host not in gone]
-        if not left:
+        remaining = [host for host in self.hosts if host not in hosts]
+        if not remaining:
             return None
         words = list(self.words)
-        for name, place in self.places.items():
+        for name, index in self.indices.items():
             if name in (*_HOSTS, *_HOST_FILES):
-                words[place] = ",".join(left)
+                words[index] = ",".join(remaining)
             if name in _HOST_FILES:
-                words[place - 1] = "-hosts"
+                words[index - 1] = "-hosts"
             if name in _RANKS:
-                words[place] = str(self._ranks_on(left))
+                words[index] = str(self._ranks_on(remaining))
         return parse(words)
 
     def _ranks_on(self, hosts: Sequence[str]) -> int:
@@ -60,20 +60,20 @@ class MpirunCommand:
         return max(1, self.num_ranks * len(hosts) // len(self.hosts))
 
     def find_unreachable_hosts(self) -> list[str]:
-        """Returns the hosts on which the launcher can't run a program any more.
+        """Returns the hosts on which the launcher can no longer run a program.
 
         All hosts are probed at the same time.
         """
         with ThreadPoolExecutor(max_workers=max(len(self.hosts), 1)) as threads:
-            answers = list(threads.map(self._can_run_on, self.hosts))
-        pairs = zip(self.hosts, answers, strict=True)
-        return [host for host, can_run in pairs if not can_run]
+            are_reachable = list(threads.map(self._can_run_on, self.hosts))
+        pairs = zip(self.hosts, are_reachable, strict=True)
+        return [host for host, is_reachable in pairs if not is_reachable]
 
     def _can_run_on(self, host: str) -> bool:
         words = [self.words[0]]
         for name in _LAUNCHERS:
-            if name in self.places:
-                words += [name, self.words[self.places[name]]]
+            if name in self.indices:
+                words += [name, self.words[self.indices[name]]]
         words += ["-hosts", host.partition(":")[0], "-np", "1", "true"]
         try:
             probe = subprocess.run(
@@ -93,24 +93,25 @@ class MpirunCommand:
 
 
 def parse(words: Sequence[str]) -> MpirunCommand | None:
-    """Returns a parsed command, or None if it isn't one of mpirun.
+    """Returns a parsed command, or None if it isn't a command of mpirun.
 
     Raises:
-        UserError: If its number of ranks or its host file can't be read.
+        UserError: If its number of ranks or of ranks per host isn't a number, or its
+            host file can't be read.
     """
     if not words or not Path(words[0]).name.startswith(("mpirun", "mpiexec")):
         return None
-    places: dict[str, int] = {}
-    place = 1
-    while place < len(words) and words[place].startswith("-"):
-        name = f"-{words[place].lstrip('-')}"
-        places[name] = place + 1
-        place += 3 if name in _TWO_VALUES else 2
-        if place <= len(words) and words[place - 1].startswith("-"):
-            place -= 1  # The option has no value, or one less.
+    indices: dict[str, int] = {}
+    index = 1
+    while index < len(words) and words[index].startswith("-"):
+        name = f"-{words[index].lstrip('-')}"
+        indices[name] = index + 1
+        index += 3 if name in _TWO_VALUES else 2
+        if index <= len(words) and words[index - 1].startswith("-"):
+            index -= 1  # The option has one value less than assumed, or none.
     values = {
-        name: words[place] if place < len(words) else ""
-        for name, place in places.items()
+        name: words[index] if index < len(words) else ""
+        for name, index in indices.items()
     }
     hosts: list[str] = []
     for name, value in values.items():
@@ -119,10 +120,10 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
         elif name in _HOST_FILES:
             hosts = _read_hosts(value)
     num_ranks, ranks_per_host = (
-        next((_number(name, values[name]) for name in names if name in values), none)
-        for names, none in ((_RANKS, 1), (_PER_HOST, 0))
+        next((_number(name, values[name]) for name in names if name in values), default)
+        for names, default in ((_RANKS, 1), (_PER_HOST, 0))
     )
-    return MpirunCommand(tuple(words), num_ranks, ranks_per_host, tuple(hosts), places)
+    return MpirunCommand(tuple(words), num_ranks, ranks_per_host, tuple(hosts), indices)
 
 
 def _number(name: str, value: str) -> int:

@@ -2,7 +2,7 @@
 
 python launch/place_shards.py --data_dir=RECORDS --num_nodes=4 --ranks_per_node=2
 
-prints a table of the nodes. With --node=K it prints only the file names of node K, for
+Prints a table of the nodes. With --node=K it prints only the file names of node K, for
 rsync: ... --node=K | rsync --files-from=- RECORDS /local/RECORDS
 """
 
@@ -47,7 +47,8 @@ def read_flags() -> tuple[RecordSet, int]:
     """Returns the data set and the number of nodes.
 
     Raises:
-        UserError: If a flag is missing or out of its range.
+        UserError: If a flag is missing or out of its range, the data set has no
+            manifest, or a split has fewer record files than there are nodes.
     """
     if not FLAGS.data_dir:
         raise UserError("--data_dir is required and must name a converted data set.")
@@ -80,7 +81,7 @@ def read_flags() -> tuple[RecordSet, int]:
 
 
 def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
-    """Returns the indices of the shards of each node, by split.
+    """Returns the indices of the shards (record files) of each node, by split.
 
     Each node has a contiguous range of shards, each shard is on one node, and the
     numbers of shards differ by at most one.

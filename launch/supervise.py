@@ -3,12 +3,12 @@
 python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b python
 resnet/resnet_main.py --model_dir=MODEL ...
 
-Hosts that can't be reached any more are left out. A run is not restarted after a user's
+Hosts that can no longer be reached are left out. A run is not restarted after a user's
 mistake (exit code 2), a stop request (75), or a second failure at the same step.
 
-Pass --model_dir to this program if the command doesn't name it, such as a script. Hosts
-can be left out only if the command is mpirun and names them with -hosts or -f, not if
-it takes them from a Slurm allocation.
+If the command doesn't contain --model_dir, such as a script, pass --model_dir to this
+program. Hosts can be left out only if the command is mpirun and names them with -hosts
+or -f, not if it takes them from a Slurm allocation.
 """
 
 import functools
@@ -42,8 +42,8 @@ from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import failure_file, parent_death
 
-LOCKED_SECONDS = 30.0  # A file server releases the lock of a dead host after a while.
-_POLL_SECONDS = 0.05  # Interval at which a pause checks for a signal.
+LOCKED_SECONDS = 30.0  # A file server may hold the lock of a dead host for minutes.
+_POLL_SECONDS = 0.05  # Interval at which `StopRequests.pause` checks for a signal.
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer(
@@ -90,7 +90,8 @@ class StopRequests:
                 words,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # Nobody would restart it, and a second supervisor would be refused.
+                # If this program is killed, the command is stopped too: nobody would
+                # restart it, and a second supervisor would find the folder locked.
                 preexec_fn=functools.partial(
                     parent_death.send_signal, signal.SIGTERM, os.getpid()
                 ),
@@ -138,15 +139,18 @@ def supervise(
     restart_seconds: float,
     locked_seconds: float = LOCKED_SECONDS,
 ) -> int:
-    """Returns the exit code of the last start.
+    """Runs a command until it is done or must not be restarted.
 
     Args:
         words: The command that starts the training.
         model_dir: Folder of the run.
         requests: The signals that ask to stop.
         max_restarts: Maximum number of restarts after the first start.
-        restart_seconds: Delay before each restart.
-        locked_seconds: Additional delay if the folder is still locked.
+        restart_seconds: Delay before each restart, in seconds.
+        locked_seconds: Additional delay if the folder is still locked, in seconds.
+
+    Returns:
+        The exit code of the last start.
     """
     failed_at: list[str] = []
     while True:
@@ -161,7 +165,7 @@ def supervise(
             return code
         code = code or 1
         place = place_of_failure(model_dir)
-        if is_locked:  # By the previous start. This is no second failure.
+        if is_locked:  # By the previous start, so its failure is not a second one.
             place = f"startup, attempt {len(failed_at)}, since the run folder is locked"
         failed_at.append(place)
         report(f"the training has failed at {failed_at[-1]} (exit code {code})")
@@ -213,7 +217,7 @@ def was_locked(model_dir: pathlib.Path) -> bool:
 
 
 def place_of_failure(model_dir: pathlib.Path) -> str:
-    """Returns the step at which the run failed, or after which it started."""
+    """Returns the step at which the run failed or, if unknown, the last saved step."""
     failure = failure_file.read(model_dir)
     if failure and failure["step"] is not None:
         return f"step {failure['step']}"
@@ -226,28 +230,28 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
 
     Raises:
         UserError: If no host is left, or the global batch can't be divided by the
-            number of ranks that are left. (A run that has saved no settings yet checks
-            the latter itself.)
+            number of ranks that are left. (If the run has saved no settings yet, the
+            training checks the latter itself.)
     """
     command = mpirun_command.parse(words)
-    gone = command.find_unreachable_hosts() if command else []
-    if not command or not gone:
+    unreachable = command.find_unreachable_hosts() if command else []
+    if not command or not unreachable:
         return words
-    left = command.without(gone)
-    hosts = left.hosts if left else ()
-    report(f"unreachable hosts: {', '.join(gone)}")
+    remaining = command.without(unreachable)
+    hosts = remaining.hosts if remaining else ()
+    report(f"unreachable hosts: {', '.join(unreachable)}")
     report(f"remaining hosts: {', '.join(hosts) or 'none'}")
-    if not left:
+    if not remaining:
         raise UserError("no host is left to train on; the training is not restarted")
     config = settings_of(model_dir)
-    if config is not None and config.global_batch_size % left.num_ranks:
+    if config is not None and config.global_batch_size % remaining.num_ranks:
         raise UserError(
             f"the global batch of {config.global_batch_size} can't be divided by the"
-            f" {left.num_ranks} ranks that are left, so the training is not restarted."
-            " Start it on a number of ranks that divides the batch; it resumes from its"
-            " last checkpoint."
+            f" {remaining.num_ranks} ranks that are left, so the training is not"
+            " restarted. Start it on a number of ranks that divides the batch; it"
+            " resumes from its last checkpoint."
         )
-    return left.words
+    return remaining.words
 
 
 def model_dir_of(words: Sequence[str], given: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Runs a plan: worker processes write the shards, then come offsets and manifest."""
+"""Runs a plan: worker processes write the shards, the main one offsets and manifest."""
 
 import shutil
 from collections import Counter
@@ -25,7 +25,7 @@ def reported_shards(plan: Plan) -> set[str]:
 def find_finished(
     plan: Plan, num_processes: int, report_images: Callable[[int], None]
 ) -> set[str]:
-    """Returns the paths of the shards that earlier runs finished; reads each of them.
+    """Returns the paths of the shards that earlier runs finished, and reads each shard.
 
     Args:
         plan: Plan of the conversion.
@@ -118,7 +118,7 @@ def finish(plan: Plan) -> manifest.Manifest:
 def emptied_classes(
     plan: Plan, written: manifest.Manifest
 ) -> Iterator[tuple[str, str]]:
-    """Yields split and name of each class of which all images were skipped."""
+    """Yields the split and the name of each class whose images were all skipped."""
     for split in plan.splits:
         label_counts = written.splits[split.name].label_counts
         for index in np.unique(split.images.class_indices).tolist():

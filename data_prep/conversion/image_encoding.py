@@ -15,10 +15,11 @@ from data_prep.errors import UserError
 # as large as usual photographs, but few images need to be re-encoded.
 JPEG_QUALITY = 95
 JPEG_SUBSAMPLING = 0  # 4:4:4, as drawings in PNG and GIF have sharp color edges.
-# TensorFlow decodes fewer than 2^29 bytes (jpeg_mem.cc); Pillow's limit is the same.
+# TensorFlow decodes to fewer than 2^29 bytes (jpeg_mem.cc); Pillow's limit is the same.
 MAX_PIXELS = (2**29 - 1) // 3
-MAX_SIDE = 65_500  # Of libjpeg (JPEG_MAX_DIMENSION).
-# 4,125 photographs of ImageNet have at least 0.029: less is truncated or a drawing.
+MAX_SIDE = 65_500  # Limit of libjpeg (JPEG_MAX_DIMENSION).
+# 4,125 photographs of ImageNet have at least 0.029. Images with less are truncated, or
+# drawings.
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
@@ -70,8 +71,8 @@ def to_jpeg(
 
     An RGB or gray JPEG is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP, the
     first frame of a GIF) is re-encoded as an RGB JPEG. Of 16 bits per channel the
-    upper 8 are used. Transparent pixels become white, except for the single transparent
-    color that a 16-bit PNG can define. The format is detected by the content.
+    upper 8 are used. Transparent pixels become white, but a single transparent color,
+    as a 16-bit PNG can define it, is ignored. The format is detected by the content.
 
     The header and the end of a kept JPEG are checked. Its pixels are decoded only if
     something is unusual: no end marker at the end, very few bytes for its size, or a
@@ -143,7 +144,7 @@ def _encode(
     data: bytes,
     transpose: Image.Transpose | None,
 ) -> EncodedImage:
-    """Decodes an open image; returns the original file if possible, else a new one."""
+    """Decodes an image; returns the original file if it can be kept, else a new one."""
     image.load()
     if header is not None:
         _check_complete(image, header, data)
@@ -220,7 +221,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _to_rgb(image: Image.Image, header: JpegHeader | None) -> Image.Image:
     if image.mode == "CMYK" and header is not None and header.adobe_transform is None:
-        # Adobe stores inverted inks, and Pillow assumes Adobe's files.
+        # Adobe's files store inverted inks, and Pillow inverts those of all files.
         return ImageChops.invert(image).convert("RGB")
     if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")

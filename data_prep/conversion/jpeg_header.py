@@ -66,7 +66,7 @@ def parse(data: bytes) -> JpegHeader:
         data: Content of the file, starting with `START`.
 
     Raises:
-        ValueError: If a decoder would find no image, as in a truncated file.
+        ValueError: If the header is truncated or corrupt, so that no image follows.
     """
     frame = b""
     process = 0

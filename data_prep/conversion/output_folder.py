@@ -22,14 +22,15 @@ from data_prep.records import layouts, manifest, schema
 from data_prep.sources import archives, folders
 
 _PLAN_FILE = "plan.json"
-# Of source images, and of a set that tensorflow_datasets has prepared. Records beside
-# them would make either set ambiguous.
+# Files of ImageNet's archives and of a set that tensorflow_datasets has prepared.
+# Records beside them would make it ambiguous which set the folder contains.
 _FOREIGN_FILES = (
     archives.TRAIN_ARCHIVE,
     archives.VALIDATION_ARCHIVE,
     layouts.INFO_FILE,
 )
-# Per record: other features, checksums, offset, entry in the shard report.
+# The bytes of a record beside its image: other features, checksums, offset, entry in
+# the shard report.
 _RECORD_OVERHEAD_BYTES = 320
 
 
@@ -61,10 +62,11 @@ def _is_complete(root: pathlib.Path) -> bool:
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
-    """Checks that the output folder is apart from the source of the images.
+    """Checks that the output folder is separate from the source of the images.
 
     Raises:
-        UserError: If it is; the records would be listed as images or classes.
+        UserError: If it is the source folder or inside one of its split folders, where
+            the records would be listed as images or classes.
     """
     if root.resolve() == raw_data_dir.resolve():
         raise UserError(
@@ -84,11 +86,11 @@ def check_space(plan: Plan) -> str | None:
     """Checks that the disk has enough free space for the record set.
 
     Returns:
-        A warning if the set may not fit: images that aren't JPEG files are re-encoded,
-        and can become much smaller. None if it fits.
+        None if the set fits. A warning if it may not fit: images that aren't JPEG files
+        are re-encoded, and can become much smaller.
 
     Raises:
-        UserError: If the JPEG files alone don't fit, whose size stays the same.
+        UserError: If the JPEG files alone, whose size stays the same, don't fit.
     """
     others = sum(
         len(split.images) * _RECORD_OVERHEAD_BYTES for split in plan.splits
@@ -213,7 +215,7 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     Args:
         plan: Plan of the conversion.
         is_resumed: Whether an earlier run of the same plan began to write here. If not,
-            files with the names that the plan gives are those of another program.
+            files with the names of the plan's shards come from another program.
 
     Raises:
         UserError: If it contains such files.

@@ -17,7 +17,7 @@ from data_prep.records import manifest, schema
 from data_prep.sources.image_list import ImageList
 from data_prep.sources.raw_data import RawData
 
-MOST_SHARDS = {  # ImageNet's, as in the TPU scripts.
+MAX_SHARDS = {  # By default, as in the TPU scripts for ImageNet.
     schema.TRAIN: 1024,
     schema.VALIDATION: 128,
 }
@@ -28,7 +28,8 @@ class Options:
     """Options of a conversion, set by the user.
 
     Attributes:
-        num_shards: Number of shards by split; 0 or missing: by the number of images.
+        num_shards: Number of shards by split; where it is 0 or missing, the number
+            depends on that of the images.
         shuffle_seed: Random seed of the record order.
         apply_exif_orientation: Whether to rotate and flip images by their EXIF
             orientation.
@@ -127,7 +128,7 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
     splits = []
     for name, images in raw.splits.items():
         num_shards = options.num_shards.get(name, 0) or shards.default_num_shards(
-            len(images), MOST_SHARDS[name]
+            len(images), MAX_SHARDS[name]
         )
         if num_shards > len(images):
             raise UserError(
@@ -150,7 +151,7 @@ def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJo
 
     Args:
         plan: Plan of the conversion.
-        left_out: Paths of the shards without a job, such as those that are finished.
+        left_out: Paths of the shards to leave out, such as those that are finished.
     """
     for split in plan.splits:
         for path, records in zip(split.paths, split.record_ranges, strict=True):

@@ -63,9 +63,8 @@ def report_path(root: str | os.PathLike[str], shard_path: str) -> pathlib.Path:
 def write(root: str | os.PathLike[str], report: ShardReport) -> None:
     """Writes the report of a shard; must be called after the shard is written."""
     fields = dataclasses.asdict(report)
-    fields["class_counts"] = sorted(
-        report.class_counts.items()
-    )  # JSON would turn keys into strings.
+    # Pairs, since JSON would turn the keys of an object into strings.
+    fields["class_counts"] = sorted(report.class_counts.items())
     sealed = {"report": fields, "sha256": _digest(fields)}
     atomic_files.atomic_write_bytes(
         report_path(root, report.path), json.dumps(sealed).encode()

@@ -66,7 +66,8 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
     Only one image at a time is in memory.
 
     Raises:
-        UserError: If an image can't be decoded; with `skip_bad_images`, if all can't.
+        UserError: If an image can't be decoded; with `skip_bad_images`, if no image
+            can be decoded.
         OSError: If an image can't be read or the shard can't be written.
     """
     offsets: list[int] = []
@@ -149,7 +150,7 @@ def check_shard(job: ShardJob) -> shard_reports.ShardReport | None:
 
 
 def num_bytes_kept(root: str | os.PathLike[str], paths: Sequence[str]) -> int:
-    """Returns the total bytes of the shards that have a report; reads no content."""
+    """Returns the total size of the shards that have a report, in bytes."""
     total = 0
     for path in paths:
         if shard_reports.report_path(root, path).exists():

@@ -48,7 +48,7 @@ def is_mixed(
 ) -> bool:
     """Returns whether the class counts are consistent with randomly filled shards.
 
-    The statistics of the shards are summed. If the N records of the split are dealt out
+    The statistics of the shards are summed. If the N records of the split are assigned
     at random, the expected statistic of a shard of n records is (1 - n / N) (C - 1),
     and the sum is approximately chi-square distributed with the sum of these
     expectations as its degrees of freedom. The classes count as not mixed if the sum is

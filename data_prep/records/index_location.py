@@ -19,7 +19,7 @@ def cache_folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _cache() -> pathlib.Path:
-    # As in install/install.sh, an empty variable counts as unset.
+    # As in install/build_horovod.sh, an empty variable counts as unset.
     if named := os.environ.get("RESNET_CPU_CACHE"):
         return pathlib.Path(os.path.abspath(named))
     if named := os.environ.get("XDG_CACHE_HOME"):

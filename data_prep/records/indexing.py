@@ -16,9 +16,10 @@ from data_prep.records.layouts import Layout
 from data_prep.records.scan import ScannedFile
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-# Sets with a few classes of a larger one have fewer empty classes than that.
-_MOST_EMPTY_CLASSES = 100_000
-_MOST_CLASSES_PER_EXAMPLE = 10
+# A set with more classes than both limits has a wrong label. A set with a few classes
+# of a larger set, whose labels it keeps, has fewer.
+_MAX_CLASSES = 100_000
+_MAX_CLASSES_PER_EXAMPLE = 10
 
 
 def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) -> None:
@@ -58,7 +59,7 @@ def _make_if_missing(data_dir: str, report: Callable[[str], None]) -> None:
     if manifest.find(data_dir) is not None:
         report("another process has indexed them meanwhile")
         return
-    for warning in _doubts(layout, scanned):
+    for warning in _warnings(layout, scanned):
         report(f"warning: {warning}")
     index_dir = _save_where_allowed(layout, scanned)
     report(f"wrote the index to {index_dir}")
@@ -72,7 +73,7 @@ def _find_layout(folder: pathlib.Path) -> Layout | None:
     own = layouts.find(folder)
     if folder.name in layouts.SPLITS and (own is None or len(own.paths) == 1):
         whole = layouts.find(folder.parent)
-        # A finished set above that lacks this split stays as it is.
+        # A set above that has a manifest without this split is not indexed again.
         if (
             whole is not None
             and folder.name in whole.paths
@@ -122,7 +123,7 @@ def _scan(layout: Layout) -> dict[str, list[ScannedFile]]:
 def _are_equal_chunks(counts: Sequence[int]) -> bool:
     """Returns whether files have the numbers of records that the TPU scripts give them.
 
-    All have the same number, except that the last ones have the rest or nothing.
+    All files have the same number, except the last ones, which have the rest or none.
     """
     total = sum(counts)
     chunk = -(-total // len(counts))
@@ -133,11 +134,11 @@ def _are_equal_chunks(counts: Sequence[int]) -> bool:
     )
 
 
-def _doubts(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator[str]:
-    """Yields what looks wrong in a set whose records can all be read."""
+def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator[str]:
+    """Yields warnings about a set whose records can all be read."""
     for split, files in scanned.items():
         if split in layout.num_records:
-            continue  # dataset_info.json states what is there.
+            continue  # The counts match those of dataset_info.json.
         counts = [len(file.offsets) for file in files]
         if num_empty := counts.count(0):
             yield (
@@ -170,7 +171,11 @@ def _doubts(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator[s
 
 
 def _place_of(label: int, layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
-    """Returns the place of the first record with a label that occurs."""
+    """Returns the place of the first record with a label, for a message.
+
+    Raises:
+        ValueError: If no record has the label.
+    """
     for path, file in _all_files(layout, scanned):
         found = np.flatnonzero(file.labels == label)
         if len(found):
@@ -287,7 +292,7 @@ def _classes(
     if layout.class_names:
         return first_label, layout.class_names
     num_classes = int(labels.max()) + 1 - first_label
-    if num_classes > max(_MOST_EMPTY_CLASSES, _MOST_CLASSES_PER_EXAMPLE * len(labels)):
+    if num_classes > max(_MAX_CLASSES, _MAX_CLASSES_PER_EXAMPLE * len(labels)):
         raise UserError(
             f"the labels in {layout.root} must be those of its classes; there are"
             f" {len(labels):,} examples, and"

@@ -18,10 +18,10 @@ from data_prep.records import manifest_json, regular_file, schema
 
 SPLITS = (schema.TRAIN, schema.VALIDATION)
 
-INFO_FILE = "dataset_info.json"  # Of a set prepared by tensorflow_datasets.
+INFO_FILE = "dataset_info.json"  # In each set that tensorflow_datasets has prepared.
 _FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_MAX_INFO_BYTES = 2**28  # Those of the largest data sets have a few millions.
+_MAX_INFO_BYTES = 2**28  # The largest data sets' files have a few million bytes.
 MAX_CLASSES = 1_000_000  # A larger label can't be a class index.
 _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
 
@@ -39,7 +39,7 @@ class Layout:
         label_key: Name of the feature with the label.
         name_key: Name of the feature with the class name; None if there is none.
         class_names: Class names in label order from 0; None if unknown.
-        description: Program that wrote the set, for people.
+        description: Description of the set and the program that wrote it.
     """
 
     root: pathlib.Path
@@ -96,7 +96,11 @@ def _tpu_layout(root: pathlib.Path) -> Layout | None:
 
 
 def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
-    """Returns the names of a split's record files in order; all must exist."""
+    """Returns the names of a split's record files in order; empty if there are none.
+
+    Raises:
+        UserError: If some files are missing, or there are files of several sets.
+    """
     matches = [match for n in os.listdir(folder) if (match := _SHARD_NAME.fullmatch(n))]
     names = {match[0] for match in matches if match[1] == split}
     totals = {match[3] for match in matches if match[1] == split}

@@ -99,7 +99,7 @@ def find(data_dir: str) -> RecordSet | None:
     """Returns the record set in `data_dir` (see `load`), or None without a manifest.
 
     Raises:
-        UserError: If the folder doesn't exist or can't be read, nor its manifest.
+        UserError: If the folder doesn't exist, or it or its manifest can't be read.
     """
     with naming_failures(f"reading the record set in {data_dir}"):
         return _find(pathlib.Path(os.path.abspath(data_dir)))
@@ -114,7 +114,7 @@ def _find(folder: pathlib.Path) -> RecordSet | None:
         return own
     if folder.name in (schema.TRAIN, schema.VALIDATION):
         above = _set_at(folder.parent)
-        # Not every folder beside the splits of a set is one of its splits.
+        # A folder in the root of a set need not belong to it, whatever its name.
         if above is not None and folder.name in above.manifest.splits:
             return above
     version_folder = only_version_folder(folder)
@@ -143,7 +143,7 @@ def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
 def check_files(
     record_set: RecordSet, split_name: str, shard_indices: Sequence[int] | None = None
 ) -> None:
-    """Checks that a split's files exist and have the right sizes, without reading them.
+    """Checks that a split's files exist and have the right sizes; reads no records.
 
     Args:
         record_set: The record set.
@@ -272,7 +272,7 @@ def shard_of_example(split: Split) -> npt.NDArray[np.int32]:
 def _shard_with_other_offsets(
     split: Split, offsets: npt.NDArray[np.int64]
 ) -> str | None:
-    """Returns the path of the first shard that can't have its offsets, or None."""
+    """Returns the path of the first shard whose offsets are impossible, or None."""
     ends = np.cumsum([shard.num_records for shard in split.shards])
     begins = np.concatenate([[0], ends[:-1]])
     rises = np.ones(len(offsets), bool)
@@ -324,7 +324,7 @@ def _check_replaceable(path: pathlib.Path) -> None:
         regular_file.open_regular(path).close()
         found = np.load(path, mmap_mode="r")
         is_replaceable = found.ndim == 1 and found.dtype == np.int64
-    except (OSError, ValueError, EOFError, AttributeError):  # Of an archive: no ndim.
+    except (OSError, ValueError, EOFError, AttributeError):  # An .npz has no ndim.
         is_replaceable = False
     if not is_replaceable:
         raise UserError(

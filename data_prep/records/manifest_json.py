@@ -14,7 +14,7 @@ from data_prep.errors import UserError
 from data_prep.records import schema
 
 FORMAT_VERSION = 2
-_MAX_COUNT = 2**62  # Bytes, records and labels are numbers of 64 bits elsewhere.
+_MAX_COUNT = 2**62  # Numbers of bytes and records, and labels, are int64 elsewhere.
 IMAGE_FORMATS = ("jpeg", "png")
 
 _T = TypeVar("_T")
@@ -30,8 +30,8 @@ class Shard:
         num_bytes: Size of the file in bytes.
         sha256: SHA-256 of the file in hexadecimal; None if unknown, in sets that other
             programs wrote.
-        class_mixing: Chi-square per degree of freedom of the class counts against the
-            split's, see `class_mixing`.
+        class_mixing: Chi-square per degree of freedom of the class counts, compared
+            with those of the split; see `class_mixing.class_mixing`.
     """
 
     path: str
@@ -88,7 +88,7 @@ class Manifest:
         class_names: Synsets or folder names, in label order.
         first_label: Label of the first class in the records.
         splits: Splits by name; `train` or `validation` can be missing.
-        source: Origin and options of the conversion, for people only.
+        source: Origin and options of the conversion, which only people read.
         class_descriptions: Description of each class ("tench, Tinca tinca"), or empty.
         image_key: Name of the feature with the encoded image.
         label_key: Name of the feature with the label.
@@ -278,7 +278,7 @@ def _get_path(fields: Any, key: str, where: str) -> str:
 
 
 def is_inside(value: str) -> bool:
-    """Returns whether a text is the relative path of a file inside of a folder."""
+    """Returns whether a text is a relative path that can't lead out of its folder."""
     path = pathlib.PurePosixPath(value)
     if not path.name or path.is_absolute() or ".." in path.parts or "\0" in value:
         return False

@@ -1,4 +1,4 @@
-"""Opens files to read that a user names, without waiting for a pipe's writer."""
+"""Opens and reads files that a user names, without hanging on a named pipe."""
 
 import errno
 import os
@@ -48,17 +48,17 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def read_lines(path: str | os.PathLike[str], max_bytes: int) -> list[str]:
-    """Returns the lines of a text file in UTF-8, without spaces at their ends.
+    """Returns the lines of a UTF-8 text file, without white space at either end.
 
-    A byte-order mark, which some editors write, is no part of the first line. Lines end
-    as on any system; the last one is empty if the file ends with the end of a line.
+    A byte-order mark, which some editors write, is removed. Line ends of all systems
+    are accepted. The last line is empty if the file ends with a line end.
 
     Args:
         path: Path of the file.
         max_bytes: Largest size that the file can have.
 
     Raises:
-        OSError: If the file can't be read.
+        OSError: If the file can't be read or is too large.
         UnicodeDecodeError: If it isn't in UTF-8.
     """
     text = read_bytes(path, max_bytes).decode("utf-8-sig")

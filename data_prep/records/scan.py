@@ -44,8 +44,8 @@ def scan_file(
 ) -> ScannedFile:
     """Returns the offsets and labels of a file's records.
 
-    It reads a few hundred bytes of each record and checks the checksum of the length,
-    not that of the data; `verification` reads all bytes.
+    It reads a few hundred bytes of each record, and verifies the checksum of the length
+    but not that of the data; `verification` reads all bytes.
 
     Args:
         path: Path of the record file.
@@ -67,15 +67,15 @@ def scan_file(
         while offset < len(content):
             data = _record_unchecked(content, offset)
             features = tf_example.parse_example(data, wanted)
-            label = the_integer(features, label_key)
-            image_format = image_format_of(the_bytes(features, image_key))
+            label = integer_of(features, label_key)
+            image_format = image_format_of(bytes_of(features, image_key))
             image_formats.setdefault(image_format, offset)
             if name_key is not None and name_key in features:
-                name = the_bytes(features, name_key)
+                name = bytes_of(features, name_key)
                 if name and names.setdefault(label, name) != name:
                     raise ValueError(
-                        f"its class name for label {label} is {text(name)!r}; an"
-                        f" earlier record has {text(names[label])!r}"
+                        f"its class name for label {label} is {decode_name(name)!r};"
+                        f" an earlier record has {decode_name(names[label])!r}"
                     )
             offsets.append(offset)
             labels.append(label)
@@ -94,12 +94,12 @@ def scan_file(
         num_bytes=len(content),
         offsets=np.array(offsets, np.int64),
         labels=np.array(labels, np.int64),
-        class_names={label: text(name) for label, name in names.items()},
+        class_names={label: decode_name(name) for label, name in names.items()},
         image_formats=image_formats,
     )
 
 
-def the_integer(features: dict[str, Feature], name: str) -> int:
+def integer_of(features: dict[str, Feature], name: str) -> int:
     """Returns the value of an integer feature.
 
     Raises:
@@ -111,7 +111,7 @@ def the_integer(features: dict[str, Feature], name: str) -> int:
     return value
 
 
-def the_bytes(features: dict[str, Feature], name: str) -> memoryview:
+def bytes_of(features: dict[str, Feature], name: str) -> memoryview:
     """Returns the value of a bytes feature.
 
     Raises:
@@ -146,7 +146,7 @@ def _only_value(features: dict[str, Feature], name: str) -> memoryview | int | f
 
 
 def _record_unchecked(content: memoryview, offset: int) -> memoryview:
-    """Returns a record's data after a check of its length's checksum only."""
+    """Returns a record's data; only the checksum of its length is verified."""
     begin = offset + HEADER_BYTES
     end = begin + tfrecord.record_length(content[offset:begin], offset)
     if end + FOOTER_BYTES > len(content):
@@ -172,6 +172,6 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
         raise UserError(f"{path} can't be read ({error.strerror})") from error
 
 
-def text(name: memoryview) -> str:
+def decode_name(name: memoryview) -> str:
     """Returns a class name, decoded as `schema` encodes it."""
     return str(name, "utf-8", "surrogateescape")

@@ -29,7 +29,7 @@ from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
 
 _IMAGE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
 _MAX_RECORD_BYTES = 2**31  # The limit of protobuf's messages.
-_MAX_PROBLEMS_PER_FILE = 100  # In a file of another set, every record is wrong.
+_MAX_PROBLEMS_PER_FILE = 100  # Every record of a file from another set is a problem.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +103,8 @@ def verify(
     next. The checks are: file sizes; both checksums of each record; no gap and no
     overlap between records; each record is an example with a label in range, the class
     name of that label if any, and an image with the start and end bytes of its format;
-    the number of examples of each
-    class; and, for a file without any other problem, the SHA-256 from the manifest.
+    the number of examples of each class; and, for a file without any other problem, the
+    SHA-256 from the manifest.
 
     Args:
         record_set: The record set.
@@ -141,7 +141,7 @@ def verify(
     if not problems:  # The counts of a corrupt set would differ anyway.
         problems += _check_label_counts(record_set, counts)
     return sorted(
-        problems, key=lambda d: (d.path, -1 if d.offset is None else d.offset)
+        problems, key=lambda one: (one.path, -1 if one.offset is None else one.offset)
     )
 
 
@@ -214,7 +214,17 @@ def _check_shard(job: _Job) -> _ShardResult:
 def _check_records(
     job: _Job, file: BinaryIO, problems: list[Problem], counts: npt.NDArray[np.int64]
 ) -> str:
-    """Appends to `problems`, adds to `counts`; returns the SHA-256 of what was read."""
+    """Checks all records of a shard.
+
+    Args:
+        job: Job of the shard.
+        file: The shard's file, open for reading.
+        problems: List to which the problems are appended.
+        counts: Number of good examples of each class, to which they are added.
+
+    Returns:
+        The SHA-256 of the bytes of the records, in hexadecimal.
+    """
     digest = hashlib.sha256()
     offsets = job.offsets
     num_bytes = os.fstat(file.fileno()).st_size
@@ -254,7 +264,7 @@ def _check_record(job: _Job, record: bytes) -> int:
         record: Bytes from this record's offset to the next record's.
 
     Raises:
-        ValueError: If the record is corrupt or not as expected; the text says why.
+        ValueError: If the record is corrupt or not as expected.
     """
     data = tfrecord.read_record(record, 0)
     num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES
@@ -266,14 +276,14 @@ def _check_record(job: _Job, record: bytes) -> int:
     features = tf_example.parse_example(
         data, (job.image_key, job.label_key, schema.SYNSET)
     )
-    label = scan.the_integer(features, job.label_key)
+    label = scan.integer_of(features, job.label_key)
     if not 0 <= label - job.first_label < job.num_classes:
         raise ValueError(
             f"its label is {label:,}; expected {job.first_label} to"
             f" {job.first_label + job.num_classes - 1:,}"
         )
     _check_class_name(job, features, label)
-    encoded = scan.the_bytes(features, job.image_key)
+    encoded = scan.bytes_of(features, job.image_key)
     image_format = scan.image_format_of(encoded)
     if image_format != job.image_format:
         raise ValueError(
@@ -293,17 +303,17 @@ def _check_class_name(job: _Job, features: dict[str, Feature], label: int) -> No
         ValueError: If it isn't that of the label.
     """
     if features.get(schema.SYNSET):
-        found = scan.the_bytes(features, schema.SYNSET)
+        name = scan.decode_name(scan.bytes_of(features, schema.SYNSET))
         expected = job.class_names[label - job.first_label]
-        if found and scan.text(found) != expected:
+        if name and name != expected:
             raise ValueError(
-                f"its class is {scan.text(found)!r}, but its label {label:,} is that of"
+                f"its class is {name!r}, but its label {label:,} is that of"
                 f" {expected!r}"
             )
 
 
 def _decode(encoded: memoryview) -> None:
-    """Decodes an image that lacks the end bytes of its format; most are still good.
+    """Decodes an image that lacks the end bytes of its format, as good ones may too.
 
     Raises:
         ValueError: If the image can't be decoded.

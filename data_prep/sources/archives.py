@@ -162,7 +162,7 @@ def _list_validation(archive: pathlib.Path) -> tuple[ImageList, int]:
 
 
 def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Member]:
-    """Yields the files in an archive, without folders, links and hidden files.
+    """Yields the files in a tar archive, without folders, links and hidden files.
 
     Args:
         file: Open file that is or contains the archive.

@@ -37,8 +37,8 @@ class Listing:
     Attributes:
         class_names: Sorted class names; the label of a class, from 0, is its index.
         splits: Images by split (`train`, `validation`), sorted by class and file name.
-        ignored: Number of entries that were ignored, by their kind: the extension of
-            a file, or what else it is.
+        ignored: Number of ignored entries by kind: the extension of a file, or a
+            phrase such as "folder in a class folder".
         warnings: Warnings to show to the user.
     """
 
@@ -228,7 +228,7 @@ def _label_flat_folder(
 def _wrong_labels(folder: pathlib.Path, labels_file: pathlib.Path) -> str | None:
     """Returns a warning if the labels file contradicts ImageNet's published labels.
 
-    That happens if a list of labels is in another order than the sorted file names.
+    It does if its lines are not in the order of the sorted file names.
 
     Raises:
         UserError: If the folder contains all of ImageNet's validation images.

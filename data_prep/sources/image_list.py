@@ -14,10 +14,10 @@ from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
-_MAX_IMAGE_BYTES = 2**31  # More than the largest image has that can be decoded.
+_MAX_IMAGE_BYTES = 2**31  # More than any image that can be decoded has.
 _JPEG_START = b"\xff\xd8\xff"
 _UNKNOWN = -1  # Size of an image that is a whole file.
-_KEY_BYTES = 16  # Prefix of the SHA-256 used as sort key; collisions are unknown.
+_KEY_BYTES = 16  # Prefix of the SHA-256 that is the sort key; no collision is known.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
 _MAX_STATS = 1_000  # Files whose size is read to estimate the total size.
 
@@ -109,7 +109,7 @@ class SourceImage:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class ImageList:
-    """A list of `SourceImage`s in about 50 bytes each plus the file names.
+    """A list of `SourceImage`s in 32 bytes each plus the file name.
 
     `ImageListBuilder` builds it. Each array has the shape `[num_images]`.
 
@@ -139,7 +139,7 @@ class ImageList:
         return len(self.class_indices)
 
     def __getitem__(self, index: int) -> SourceImage:
-        index = range(len(self))[index]  # Negative indices; IndexError.
+        index = range(len(self))[index]  # Negative indices and IndexError as in a list.
         start = int(self.filename_ends[index - 1]) if index else 0
         end = int(self.filename_ends[index])
         filename = self.filenames[start:end].decode(*_ENCODING)
@@ -203,8 +203,8 @@ class ImageList:
     def num_jpeg_bytes_estimate(self) -> int:
         """Returns an estimate of the part of `num_bytes_estimate` that is JPEG files.
 
-        Their size stays the same in a conversion. Images in archives count as JPEG,
-        images in records don't, since theirs isn't known.
+        Their size stays the same in a conversion. Images in archives count as JPEG.
+        Images in records don't, since their format isn't known.
 
         Raises:
             OSError: If one of the files doesn't exist.
@@ -289,7 +289,7 @@ class ImageListBuilder:
 def files_digest(images: Sequence[SourceImage]) -> str:
     """Returns the SHA-256 of the sizes and modification times of the images' files.
 
-    Files that were replaced under the same names have another digest.
+    If a file is replaced under the same name, the digest changes.
 
     Raises:
         OSError: If a file doesn't exist.

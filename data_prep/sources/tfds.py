@@ -14,7 +14,7 @@ from data_prep.sources.raw_data import RawData
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
 _FRAME_BYTES = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
-_MAX_RETRIES = 5  # Of a download, within 6 seconds.
+_MAX_RETRIES = 5  # Per download, within 6 seconds.
 _MAX_REASON = 500  # Characters; some errors list all existing data sets.
 
 
@@ -26,8 +26,8 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Raw
     and position, such as "validation-00000042".
 
     Args:
-        tfds_name: Name in tensorflow_datasets: "mnist", "imagenet2012:5.1.0".
-        tfds_data_dir: Data folder of tensorflow_datasets; None: its own default.
+        tfds_name: Name in tensorflow_datasets, such as "mnist" or "imagenet2012:5.1.0".
+        tfds_data_dir: Data folder of tensorflow_datasets; None for its own default.
 
     Raises:
         UserError: If the data set doesn't exist, can't be downloaded or prepared, or
@@ -58,8 +58,8 @@ def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> An
     import tensorflow_datasets as tfds  # Slow import, needed only here.
     from tensorflow_datasets.core.download import downloader
 
-    # The pauses between the library's own 10 retries add up to minutes, and each is
-    # twice as long as the one before: without a network, that is how long it hangs.
+    # The library retries 10 times, with pauses that double and add up to minutes, for
+    # which a call without a network would hang.
     downloader.MAX_RETRIES = _MAX_RETRIES
     data_dir = None if tfds_data_dir is None else os.path.abspath(tfds_data_dir)
     try:
@@ -134,7 +134,7 @@ def _list_split(layout: Layout, split: str, class_names: tuple[str, ...]) -> Ima
 
 
 def _filenames(path: str, offsets: list[int], sizes: list[int]) -> list[str]:
-    """Returns each record's file name without the folder; empty if it has none.
+    """Returns the image's file name in each record, without the folder, or "".
 
     Args:
         path: Path of a record file that has been scanned.

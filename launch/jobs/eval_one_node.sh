@@ -5,7 +5,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
-# Of 48 cores 46 compute.
+# 46 of the 48 cores compute.
 export OMP_NUM_THREADS=46
 exec python "$REPOSITORY/eval/resnet_eval.py" \
   --eval_batch_size 200 \

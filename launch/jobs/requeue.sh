@@ -22,8 +22,8 @@ run_and_requeue() {
     [ -n "$has_signal" ]
   do :; done
 
-  # 75: stopped and saved before the end. TERM comes from scancel, after which nothing is to
-  # start again, or from a preemption, after which Slurm requeues the job itself.
+  # 75: stopped and saved before the end. TERM comes from scancel, after which the job must
+  # not start again, or from a preemption, after which Slurm requeues the job itself.
   if [ "$code" = 75 ] && [ "$first_signal" != TERM ]; then
     scontrol requeue "$SLURM_JOB_ID" ||
       echo "$0: the job can't be requeued: submit the same file with sbatch." >&2

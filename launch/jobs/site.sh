@@ -13,8 +13,8 @@ DATA_DIR=${DATA_DIR:-/scratch/imagenet/records}
 OUTPUT_DIR=${OUTPUT_DIR:-/project/resnet}
 # A file with one host name per line; empty inside an allocation, whose nodes mpirun finds.
 HOSTFILE=${HOSTFILE-}
-# What starts the ranks: mpirun, that of MPICH or Intel MPI, or in a Slurm job srun, which
-# needs an MPI that knows Slurm (`srun --mpi=list`; SLURM_MPI_TYPE=pmi2 names the kind).
+# The launcher: mpirun of MPICH or Intel MPI or, in a Slurm job, srun. The latter needs an
+# MPI that was built for Slurm (`srun --mpi=list`; SLURM_MPI_TYPE=pmi2 names the plugin).
 LAUNCHER=${LAUNCHER:-mpirun}
 
 [ -x "$VENV/bin/python" ] || {
@@ -32,8 +32,8 @@ if [ -n "$HOSTFILE" ] && [ ! -f "$HOSTFILE" ]; then
 fi
 export PATH=$VENV/bin:$PATH
 
-# set_launcher NUM_RANKS RANKS_PER_NODE: sets the array `launcher`, to stand before a command.
-# A step of Slurm 22.05 or newer has one core a task, unless SRUN_CPUS_PER_TASK says more.
+# set_launcher NUM_RANKS RANKS_PER_NODE: sets the array `launcher`, the start of a command.
+# A step of Slurm 22.05 or newer has one core per task, unless SRUN_CPUS_PER_TASK is set.
 # Hydra's mpirun starts one task on each node, for all of its ranks there.
 set_launcher() {
   local cores=

@@ -8,9 +8,9 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=site.sh
 source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
-# Other node counts need another batch, or another batch per rank.
-# 48 examples per rank x 512 ranks = 24,576. 4,680 steps = 90 epochs of 52 steps. Each rank
-# has a socket of 24 cores: 22 threads compute, Horovod and the input share the other two.
+# 48 examples per rank x 512 ranks = 24,576. 4,680 steps = 90 epochs of 52 steps. On another
+# number of nodes, change the global batch or the batch per rank. Each rank has a socket of
+# 24 cores: 22 threads compute, Horovod and the input pipeline share the other two.
 set_launcher 512 2
 exec "${launcher[@]}" python "$REPOSITORY/resnet/resnet_main.py" \
   --train_batch_size 24576 \

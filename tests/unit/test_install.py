@@ -37,7 +37,7 @@ def is_kept(clone) -> bool:
 def test_a_set_up_ends_with_what_it_has_checked(clone):
     done = clone.run("install.sh")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "two ranks: they add up" in done.stdout
+    assert "two ranks: the all-reduce works" in done.stdout
     assert "compiled ops: as asked" in done.stdout
     assert "[venv] ready" in done.stdout.splitlines()[-1]
     assert (clone.folder / "resnet/native/libresnet_ops.so").exists()
