@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import numpy as np
-from tests.unit import test_convolution, test_normalization
+from tests.unit import test_compression_ops, test_convolution, test_normalization
 
 for dtype in test_normalization.TYPES:
     for layer in test_convolution.RESNET50[::2]:
@@ -25,6 +25,8 @@ for dtype in test_normalization.TYPES:
             np.testing.assert_array_equal(one, other)
     test_normalization.assert_right(inputs, found[0], test_normalization.TOLERANCE)
 test_convolution.test_the_same_call_gives_the_same_bits()
+for compression in test_compression_ops.METHODS:
+    test_compression_ops.test_the_op_gives_the_bytes_of_the_reference(compression)
 """
 
 

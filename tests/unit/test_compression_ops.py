@@ -1,0 +1,142 @@
+"""The compiled ops of compression against their reference implementations."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import native
+from resnet.compression import messages, names, qsgd, sparse, ternary
+from resnet.compression.random_bits import Stream
+from resnet.compression.settings import Compression
+
+STREAM = Stream(seed=2**40 + 3, vector=2, step=2**31, rank=1)
+# Around the ends of a strip of random numbers (240) and of a task (65,520 values).
+SIZES = (1, 4, 5, 63, 64, 65, 239, 240, 241, 1000, 65_519, 65_521, 300_001)
+METHODS = [
+    Compression(method="topk", ratio=0.01),
+    Compression(method="topk", ratio=0.3, value_dtype="bfloat16"),
+    Compression(method="topk", ratio=1.0),
+    Compression(method="thresholdv", threshold=1.5),
+    Compression(method="adaptivethreshold"),
+    Compression(method="terngrad"),
+    Compression(method="qsgd"),
+    Compression(method="qsgd", qstates=7, qsgd_bucket=1024, qsgd_norm="max"),
+    Compression(method="qsgd", qstates=1, qsgd_bucket=1),
+]
+
+
+def vector(size: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def encode(values: np.ndarray, compression: Compression) -> tuple[np.ndarray, ...]:
+    stream = tf.constant(STREAM, tf.int64)
+    message, left = messages.encode(tf.constant(values), compression, stream)
+    return message.numpy(), left.numpy()
+
+
+def encode_in_numpy(values: np.ndarray, compression: Compression):
+    if compression.method == "terngrad":
+        return ternary.encode(values, STREAM)
+    if compression.method == "qsgd":
+        parameters = (compression.qstates, compression.qsgd_bucket)
+        return qsgd.encode(values, STREAM, *parameters, compression.qsgd_norm)
+    threshold = {
+        "topk": lambda: sparse.threshold_of_topk(
+            values, sparse.topk_count(values.size, compression.ratio)
+        ),
+        "thresholdv": lambda: np.float32(compression.threshold),
+        "adaptivethreshold": lambda: sparse.threshold_of_adaptive(values),
+    }[compression.method]()
+    return sparse.encode(values, threshold, compression.value_dtype == "bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def _with_ops():
+    assert native.ops() is not None
+
+
+@pytest.mark.parametrize("compression", METHODS, ids=str)
+def test_the_op_gives_the_bytes_of_the_reference(compression):
+    assert {one.method for one in METHODS} | {"randomk"} == set(names.METHODS)
+    for size in SIZES:
+        values = vector(size) * np.float32(1e-3 if size % 2 else 1)
+        message, left = encode(values, compression)
+        expected, expected_left = encode_in_numpy(values, compression)
+        assert message.tobytes() == expected.tobytes()
+        assert left.tobytes() == expected_left.tobytes()
+        (mean,) = messages.decode_mean(tf.constant(message), [size], 1)
+        (expected_mean,) = messages.decode_mean_in_numpy(message, [size], 1)
+        assert mean.numpy().tobytes() == expected_mean.tobytes()
+
+
+def test_the_values_may_be_all_zero_huge_or_equal():
+    for values in (
+        np.zeros(1000, np.float32),
+        np.full(1000, -2.5, np.float32),
+        np.append(vector(999), np.float32(3e38)),
+        np.append(vector(999) * np.float32(1e-30), np.float32(1)),
+    ):
+        for compression in METHODS:
+            message, _ = encode(values, compression)
+            expected, _ = encode_in_numpy(values, compression)
+            assert message.tobytes() == expected.tobytes()
+
+
+def test_what_is_not_a_number_reaches_the_mean():
+    for bad in (np.nan, np.inf):
+        values = np.append(vector(999), np.float32(bad))
+        for compression in METHODS:
+            message, _ = encode(values, compression)
+            (mean,) = messages.decode_mean(tf.constant(message), [1000], 1)
+            assert not np.isfinite(mean[999])
+
+
+def test_the_mean_is_that_of_the_messages_of_all_ranks_and_vectors():
+    sizes = [70_000, 1, 333]
+    for compression in METHODS:
+        parts = [
+            encode(vector(size, 10 * rank + size % 7), compression)[0]
+            for rank, size in itertools.product(range(3), sizes)
+        ]
+        joined = np.concatenate(parts)
+        means = messages.decode_mean(tf.constant(joined), sizes, 3)
+        expected = messages.decode_mean_in_numpy(joined, sizes, 3)
+        for one, other in zip(means, expected, strict=True):
+            assert one.numpy().tobytes() == other.tobytes()
+
+
+def test_damaged_messages_are_an_error_and_nothing_is_read_behind_them():
+    draw = np.random.default_rng(3)
+    sizes = [300, 40]
+    for compression in METHODS:
+        parts = [encode(vector(size), compression)[0] for size in sizes]
+        whole = np.concatenate(parts)
+        for end in (0, 3, 8, len(parts[0]), len(whole) - 1):
+            with pytest.raises(tf.errors.DataLossError, match="is damaged"):
+                messages.decode_mean(tf.constant(whole[:end]), sizes, 1)
+        for _ in range(100):
+            damaged = whole.copy()
+            place = draw.integers(min(len(whole), 40))
+            damaged[place] ^= np.uint8(1 << draw.integers(8))
+            found, expected = outcome_of_op(damaged, sizes), in_numpy(damaged, sizes)
+            assert (found is None) == (expected is None)
+            if found is not None and expected is not None:
+                # TensorFlow's threads take subnormal numbers for zero.
+                np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-37)
+
+
+def outcome_of_op(given: np.ndarray, sizes: list[int]) -> np.ndarray | None:
+    try:
+        return np.concatenate(messages.decode_mean(tf.constant(given), sizes, 1))
+    except tf.errors.DataLossError:
+        return None
+
+
+def in_numpy(given: np.ndarray, sizes: list[int]) -> np.ndarray | None:
+    try:
+        return np.concatenate(messages.decode_mean_in_numpy(given, sizes, 1))
+    except ValueError:
+        return None
