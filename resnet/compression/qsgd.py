@@ -46,7 +46,7 @@ def encode(
     Returns:
         The message, and `values` minus the values in the message, float32.
     """
-    size = bucket or max(values.size, 1)
+    size = min(bucket or values.size, values.size) or 1
     buckets = [values[i : i + size] for i in range(0, values.size, size)]
     norms = np.array([_norm(one, norm) for one in buckets], np.float32)
     of_each = np.repeat(norms, size)[: values.size]
@@ -84,7 +84,7 @@ def decode(bit_width: int, body: bytes, num_values: int) -> Values:
     states, bucket = np.frombuffer(
         body[:_FIXED_BYTES].ljust(_FIXED_BYTES), "<u4"
     ).tolist()
-    size = bucket or max(num_values, 1)
+    size = min(bucket or num_values, num_values) or 1
     norms_end = _FIXED_BYTES + 4 * -(-num_values // size)
     expected = norms_end + wire.num_packed_bytes(num_values, bit_width)
     is_damaged = not 1 <= states <= LARGEST_STATES or len(body) != expected
