@@ -336,8 +336,7 @@ class Watchdog:
 
         Args:
             text: The reason.
-            kill: Whether each watchdog kills its rank; if False, the rank that failed
-                ends the job.
+            kill: Whether each watchdog kills its rank; if not, a rank ends the job.
         """
         if self._kill_at is not None:
             return
@@ -392,8 +391,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     args = parser.parse_args()
     args.token = os.environ.pop(TOKEN_VARIABLE)
-    # This process holds mpirun's pipes: if it were still stopped when its rank has
-    # ended, mpirun would never end.
+    # Holds mpirun's pipes: if it stayed stopped after its rank, mpirun would never end.
     parent_death.send_signal(signal.SIGCONT, args.pid)
     Watchdog(args).run()
 
