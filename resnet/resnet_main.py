@@ -77,7 +77,9 @@ def main(
     startup.check_same_settings(
         "data set and settings", record_set, shared, communicator
     )
-    shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
+    shards_of_ranks = startup.check_shards(
+        record_set, splits, config.shard_by, communicator
+    )
     if any(communicator.allgather(bool(signals.seen))):
         raise Preempted("stopped before the training began")
     with host_warnings.gathered(communicator):
@@ -90,12 +92,12 @@ def main(
         )
         from resnet.runtime import precision
 
-        shares = startup.open_shards(record_set, shards, communicator)
+        shards = startup.open_shards(record_set, shards_of_ranks, communicator)
         config = dataclasses.replace(
             config, precision=precision.choose(config.precision, communicator)
         )
     write_settings(config, communicator)
-    train(config, shares, threads, communicator, signals, lock)
+    train(config, shards, threads, communicator, signals, lock)
 
 
 def print_plan(communicator: Communicator) -> None:
@@ -125,8 +127,8 @@ def print_plan(communicator: Communicator) -> None:
         from resnet.metrics import figure_file  # Takes a second to import.
         from resnet.recipes import explain_plot
 
-        picture = pathlib.Path(FLAGS.explain_plot)
-        figure_file.write(explain_plot.draw(config), picture, "--explain_plot")
+        plot_file = pathlib.Path(FLAGS.explain_plot)
+        figure_file.write(explain_plot.draw(config), plot_file, "--explain_plot")
     print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes))
 
 
@@ -135,9 +137,9 @@ def resolve_settings(
 ) -> tuple[Config, list[str], RunLock | None]:
     """Returns the settings of the run, the splits that it reads, and rank 0's lock.
 
-    Rank 0 creates and locks the model directory. If it holds a run, this run must have
-    the same settings; those that an earlier version gave the same command count too.
-    All ranks get the precision of rank 0.
+    Rank 0 creates and locks the model directory. If the directory holds a run, the
+    settings must be those of that run; settings that an earlier version derived from
+    the same command are accepted too. All ranks get the precision of rank 0.
 
     Args:
         contents: The manifest of the data set.
@@ -192,7 +194,8 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
     """Locks the folder until the process ends; returns the lock.
 
     Raises:
-        UserError: If it can't; `failure.json` then says whether another job holds it.
+        UserError: If the folder can't be locked. If another job holds the lock,
+            `failure.json` says so.
     """
     try:
         lock = RunLock(model_dir)
@@ -204,14 +207,14 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
 
 
 def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
-    """Returns which settings are those of the saved run, and the precision.
+    """Returns the index of the saved run's settings in `meanings`, and the precision.
 
     A precision of "auto" becomes that of the saved run. A run without a checkpoint
-    doesn't count: its files are overwritten.
+    doesn't count: its files are overwritten. Without a saved run the index is 0.
 
     Args:
-        meanings: The settings that the command means, as `earlier.meanings` returns
-            them; without a saved run the first counts.
+        meanings: The possible settings of the command: those of the present recipes,
+            then those of earlier versions (`earlier.meanings`).
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the
@@ -229,8 +232,10 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
     if old is None:
         return 0, config.precision
     precision = old.precision if config.precision == "auto" else config.precision
-    candidates = [dataclasses.replace(one, precision=precision) for one in meanings]
-    nearest = min(candidates, key=lambda one: len(differences(old, one)))
+    candidates = [
+        dataclasses.replace(meaning, precision=precision) for meaning in meanings
+    ]
+    nearest = min(candidates, key=lambda new: len(differences(old, new)))
     refuse_other(old, nearest)
     if changed := differences(old, candidates[0]):
         logging.info(
@@ -262,7 +267,7 @@ def write_settings(config: Config, communicator: Communicator) -> None:
 
 def train(
     config: Config,
-    shares: Mapping[str, "ExampleShard"],
+    shards: Mapping[str, "ExampleShard"],
     threads: Threads,
     communicator: Communicator,
     signals: StopSignals,
@@ -272,11 +277,11 @@ def train(
 
     Args:
         config: The settings of the run.
-        shares: What this rank reads of each split.
+        shards: The part of each split that this rank reads, by the split's name.
         threads: The threads of this rank.
         communicator: The ranks.
         signals: The stop requests of this rank.
-        lock: The lock of the run's folder, which rank 0 holds.
+        lock: The lock of the run's folder on rank 0; None on other ranks.
 
     Raises:
         AgreedFailure: On all ranks, if the run fails, such as by a non-finite loss.
@@ -286,8 +291,8 @@ def train(
     try:
         training.train_and_evaluate(
             config,
-            shares["train"],
-            shares.get("validation"),
+            shards["train"],
+            shards.get("validation"),
             communicator,
             config.num_parallel_calls or len(threads.cpus),
             signals,
@@ -303,7 +308,8 @@ def run(signals: StopSignals | None = None) -> None:
     """Runs the program and exits.
 
     Args:
-        signals: The stop requests since an earlier time; None for those from now on.
+        signals: The handlers of stop requests, if they are installed already; None
+            installs them.
     """
     program.run(functools.partial(main, signals=signals or StopSignals()))
 

@@ -1,4 +1,4 @@
-"""Command-line flags made of declared settings; read by the programs only."""
+"""Defines the command-line flags of declared settings (`config.settings`)."""
 
 import dataclasses
 from collections.abc import Collection
@@ -26,11 +26,12 @@ def define(
     """Defines the flags of the settings that a dataclass declares itself.
 
     Args:
-        kind: The dataclass; flags of its bases are not defined.
-        names: The names of its settings to define; None for all that have a flag.
-        without: The names of settings that are left out.
-        has_defaults: Whether a flag that isn't given has the default of the setting,
-            which is then shown by --help, rather than None.
+        kind: The dataclass; the settings of its bases are left out.
+        names: The names of the settings to define flags for; None for all settings that
+            have a flag.
+        without: The names of settings to leave out.
+        has_defaults: Whether the default of a flag is that of the setting, which --help
+            then shows, rather than None.
     """
     declared = settings.declarations(kind)
     for field in dataclasses.fields(kind):

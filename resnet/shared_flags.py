@@ -1,4 +1,4 @@
-"""Flags that several programs have; read by the programs only."""
+"""Flags that several programs have."""
 
 import os
 from collections.abc import Collection
@@ -16,7 +16,7 @@ FLAGS = flags.FLAGS
 _SPLITS = (schema.TRAIN, schema.VALIDATION)
 
 MOST_THREADS = 4096
-# Settings of a run that other programs than the training have flags for too.
+# Settings of a run that programs other than the training program have flags for too.
 _WITHOUT_DEFAULTS = ("data_dir", "model_dir", "recalibration_batches")
 _WITH_DEFAULTS = ("eval_batch_size", "num_parallel_calls", "on_bad_record")
 SETTINGS = (*_WITHOUT_DEFAULTS, *_WITH_DEFAULTS)
@@ -47,14 +47,18 @@ flags.DEFINE_float(
 
 
 def keep_only(names: Collection[str]) -> None:
-    """Removes the flags of this module that a program doesn't have."""
+    """Removes the flags of this module that a program doesn't use.
+
+    Args:
+        names: The names of the flags that stay.
+    """
     for name in {flag.name for flag in FLAGS.flags_by_module_dict()[__name__]}:
         if name not in names:
             delattr(FLAGS, name)
 
 
 def check() -> None:
-    """Refuses flags that no program can work with, or that are missing.
+    """Refuses flags that are missing, or whose values no program can work with.
 
     Raises:
         UserError: With a sentence for the first such flag.
@@ -94,7 +98,7 @@ def check_values() -> None:
         ("stall_seconds", 1),
     ):
         value = FLAGS[name].value
-        if not value >= lowest:  # NaN isn't either.
+        if not value >= lowest:  # Unlike `value < lowest`, this refuses NaN.
             raise UserError(f"--{name} must be at least {lowest}; got {value}.")
         if name.startswith("num_") and value > MOST_THREADS:
             raise UserError(f"--{name} must be at most {MOST_THREADS}; got {value}.")

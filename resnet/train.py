@@ -36,14 +36,14 @@ def train_and_evaluate(
     """Trains to `config.last_step`, from the newest checkpoint if there is one.
 
     Args:
-        config: The settings of the run, whose precision is no longer "auto".
+        config: The settings of the run; the precision must not be "auto".
         train_shard: The examples that this rank trains on.
-        eval_shard: The examples to evaluate on, at the end and as the settings say; or
-            None.
+        eval_shard: The examples to evaluate on, after the last step and as often as the
+            settings say; None for a run without evaluation.
         communicator: The ranks.
-        num_parallel_calls: Images that a rank decodes at the same time.
-        signals: The stop requests of this rank.
-        lock: The lock of the run's folder, which rank 0 holds.
+        num_parallel_calls: The number of images that a rank decodes in parallel.
+        signals: The stop requests of this rank; None ignores them.
+        lock: The lock of the run's folder on rank 0; None on other ranks.
 
     Raises:
         AgreedError: On all ranks, if the run's folder is removed or replaced.
@@ -115,11 +115,14 @@ def _read_and_accumulate(
     log: RunLog,
     communicator: Communicator,
 ) -> tuple[Batch, np.ndarray, np.ndarray]:
-    """Reads this rank's part of a global batch, and accumulates all but its end.
+    """Reads this rank's part of a global batch, micro-batch by micro-batch.
+
+    The gradients of all micro-batches except the last one are accumulated.
 
     Returns:
-        The last micro-batch; and of all micro-batches, the examples (int64) and whether
-        each is the one that the order asks for (bool).
+        The last micro-batch; then for all micro-batches together the examples, int64
+        `[local_batch]`, and their mask, bool `[local_batch]`, which is False where an
+        example replaces a corrupt one.
     """
     micro_batches: list[Batch] = []
     for number in range(1, config.accumulation_steps + 1):
@@ -137,8 +140,8 @@ def _read_and_accumulate(
             train_step.accumulate(micro_batch)
     return (
         micro_batches[-1],
-        np.concatenate([one.examples.numpy() for one in micro_batches]),
-        np.concatenate([one.mask.numpy() for one in micro_batches]),
+        np.concatenate([batch.examples.numpy() for batch in micro_batches]),
+        np.concatenate([batch.mask.numpy() for batch in micro_batches]),
     )
 
 
@@ -147,12 +150,13 @@ def _save(
     log: RunLog,
     results: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Saves the state, after making the metrics before it outlast a crash.
+    """Flushes the metrics so far to disk, then saves the state.
 
     Args:
         manager: The checkpoints of the run.
         log: The log of the run.
-        results: Results of evaluating this very state, by kind.
+        results: The results of evaluating this very state, by the kind of their metrics
+            line; None if it was not evaluated.
     """
     log.sync()
     manager.save(results or {})

@@ -1,4 +1,4 @@
-"""Flags of training, and the settings that they name; read by the program only."""
+"""The flags of the training program, and the settings that they override."""
 
 from typing import Any
 
@@ -46,17 +46,17 @@ flags.DEFINE_bool(
     True,
     "Whether to refuse a data set whose classes are not shuffled over its files.",
 )
-# A setting of the recipe that isn't given is the recipe's.
+# Without defaults: the recipe supplies the values of flags that are not given.
 for kind in (ScheduleOverrides, TrainingSettings, PhaseSettings):
     setting_flags.define(kind)
 setting_flags.define(Config, without=shared_flags.SETTINGS, has_defaults=True)
 
 
 def check() -> None:
-    """Refuses flags of --explain without it.
+    """Refuses the flags that only --explain uses; to be called without --explain.
 
     Raises:
-        UserError: With a sentence for the first of them.
+        UserError: If one of them is given.
     """
     if FLAGS["num_ranks"].present:
         raise UserError(
@@ -84,7 +84,7 @@ def model_name() -> str | None:
     """Returns the network that --model or --resnet_depth names; None without them.
 
     Raises:
-        UserError: If they name two different ones.
+        UserError: If the two flags name different networks.
     """
     if FLAGS.resnet_depth is None:
         return FLAGS.model

@@ -33,8 +33,8 @@ class TrainState:
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was
             not evaluated.
-        num_log_lines: Lines that the run has logged in `metrics.jsonl`; None if that
-            isn't known. Only rank 0 knows it.
+        num_log_lines: Number of lines that the run has logged in `metrics.jsonl`; None
+            if that isn't known, as on all ranks except rank 0.
     """
 
     def __init__(self, config: Config) -> None:
@@ -48,7 +48,9 @@ class TrainState:
         self.optimizer = self._make_optimizer()
         self.ema: list[tf.Variable] = []
         if config.ema_decay:
-            self.ema = [tf.Variable(one.value) for one in self.model.variables]
+            self.ema = [
+                tf.Variable(variable.value) for variable in self.model.variables
+            ]
 
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
@@ -76,7 +78,7 @@ class TrainState:
         """
         own = [variable.value for variable in self.model.non_trainable_variables]
         pairs = zip(self.model.variables, self.ema, strict=False)
-        return own + [average for one, average in pairs if not one.trainable]
+        return own + [average for variable, average in pairs if not variable.trainable]
 
     @property
     def decayed_variables(self) -> list[tf.Variable]:
@@ -87,7 +89,7 @@ class TrainState:
     def weight_penalty(self) -> float:
         """Returns the weight-decay term of the loss, as of the last step done.
 
-        That step may have ended a phase: its phase's weight decay is taken.
+        If that step ended a phase, the weight decay is still that of this phase.
         """
         last_step = max(self.step - 1, 0)
         weight_decay = phases.at(self.config.phases, last_step).weight_decay
@@ -100,17 +102,22 @@ class TrainState:
         """
         velocities = zip(self.names, self.optimizer.velocities, strict=True)
         return {
-            **{f"model/{one.path}": one.value for one in self.model.variables},
+            **{
+                f"model/{variable.path}": variable.value
+                for variable in self.model.variables
+            },
             **{f"velocity/{name}": velocity for name, velocity in velocities},
             **{
-                f"ema/{one.path}": average
-                for one, average in zip(self.model.variables, self.ema, strict=False)
+                f"ema/{variable.path}": average
+                for variable, average in zip(
+                    self.model.variables, self.ema, strict=False
+                )
             },
         }
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Gives the network the EMA of its variables inside the block."""
+        """Replaces the network's variables by their EMA inside the block."""
         own = [variable.value.numpy() for variable in self.model.variables]
         for variable, average in zip(self.model.variables, self.ema, strict=True):
             variable.value.assign(average)
@@ -137,7 +144,7 @@ def build_model(config: Config) -> keras.Model:
 def decays(name: str) -> bool:
     """Returns whether weight decay applies to the variable of that name.
 
-    It applies to all variables but BatchNorm's, also to the classifier's bias.
+    It applies to all variables except BatchNorm's, so also to the classifier's bias.
 
     Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
     """
@@ -148,10 +155,11 @@ def decays(name: str) -> bool:
 def averaged_batch_norm(
     state: TrainState, communicator: Communicator
 ) -> Iterator[None]:
-    """Gives all ranks the mean of their BatchNorm averages inside the block.
+    """Replaces BatchNorm's averages by their mean over all ranks inside the block.
 
-    Evaluation and checkpoints need one network. Afterwards each rank has its own
-    averages again: training doesn't depend on when it was evaluated or saved.
+    Evaluation and checkpoints need the same network on all ranks. Afterwards each rank
+    has its own averages again, so that the training doesn't depend on when it was
+    evaluated or saved.
     """
     variables = state.batch_norm_averages
     own = [variable.numpy() for variable in variables]
@@ -164,12 +172,17 @@ def averaged_batch_norm(
 
 
 def flatten(variables: Sequence[tf.Variable]) -> np.ndarray:
-    """Returns the values of variables, one after the other, as one long array."""
+    """Returns the values of variables as one array, `[num_values]`."""
     return np.concatenate([variable.numpy().ravel() for variable in variables])
 
 
 def assign_flat(variables: Sequence[tf.Variable], values: np.ndarray) -> None:
-    """Assigns to variables, one after the other, the parts of one long array."""
+    """Assigns the values that `flatten` returns, cast to the variables' dtypes.
+
+    Args:
+        variables: The variables.
+        values: The values of all variables, `[num_values]`.
+    """
     ends = np.cumsum([variable.shape.num_elements() for variable in variables])
     parts = np.split(values, ends[:-1])
     for variable, part in zip(variables, parts, strict=True):

@@ -16,13 +16,13 @@ from resnet.train_state import TrainState
 
 
 class StepResult(NamedTuple):
-    """What a rank knows after a step.
+    """The result of a step on one rank.
 
     Attributes:
         local_loss: Mean cross-entropy of this rank's examples; NaN if its gradients are
             not finite.
         loss: Mean cross-entropy of the global batch; NaN if the mean gradients are not
-            finite. It is the same on all ranks, as are the two requests.
+            finite. Like the two requests, it is the same on all ranks.
         stop_requested: Whether any rank has been asked to stop.
         save_requested: Whether any rank asks for a checkpoint.
     """
@@ -38,7 +38,7 @@ class TrainStep:
 
     Attributes:
         phase: The phase.
-        is_traced: Whether a step is done, so that the graph is there.
+        is_traced: Whether the graph exists, since at least one step is done.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class TrainStep:
         Args:
             model: The network, whose variables the steps change.
             optimizer: The optimizer of the network's trainable variables.
-            phase: The phase whose label smoothing and mixing the loss has.
+            phase: The phase, whose label smoothing and mixing the loss uses.
             exchange: The exchange of gradients with the other ranks.
-            ema: The EMA of all variables of the network, in their order; empty for
-                none.
+            ema: The EMA of all variables of the network, in their order; empty for a
+                run without EMA.
             num_micro_batches: The number of micro-batches of a rank in each step.
             clip_norm: The largest global norm of the gradients; 0 for no clipping.
             freeze_batch_norm: Whether batch normalization uses its moving averages, as
@@ -76,11 +76,11 @@ class TrainStep:
         self._num_micro_batches = num_micro_batches
         self._clip_norm = clip_norm
         self._training = not freeze_batch_norm
-        self._sums: list[tf.Variable] = []  # Of the loss, and of each gradient.
+        self._sums: list[tf.Variable] = []  # Of the loss and of each gradient.
         if num_micro_batches > 1:
             self._sums = [tf.Variable(0.0)]
             self._sums += [
-                tf.Variable(tf.zeros_like(one)) for one in optimizer.variables
+                tf.Variable(tf.zeros_like(variable)) for variable in optimizer.variables
             ]
         self._accumulate = tf.function(self._accumulate_gradients, autograph=False)
         self._step = tf.function(self._whole_step, autograph=False)
@@ -99,7 +99,8 @@ class TrainStep:
             state: The state of the run, which the steps change.
             phase: The phase of the run.
             exchange: The exchange of gradients with the other ranks.
-            freeze_batch_norm: As the constructor takes it.
+            freeze_batch_norm: Whether batch normalization uses its moving averages, as
+                in inference, and leaves them as they are.
         """
         return cls(
             state.model,
@@ -149,8 +150,8 @@ class TrainStep:
         self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
     ) -> None:
         loss, gradients = self._gradients(images, labels, mix_weight)
-        for total, one in zip(self._sums, [loss, *gradients], strict=True):
-            total.assign_add(one)
+        for total, value in zip(self._sums, [loss, *gradients], strict=True):
+            total.assign_add(value)
 
     def _whole_step(
         self,
@@ -171,8 +172,8 @@ class TrainStep:
         loss, gradients = self._gradients(images, labels, mix_weight)
         if self._sums:
             loss, *gradients = (
-                (total + one) / self._num_micro_batches
-                for total, one in zip(self._sums, [loss, *gradients], strict=True)
+                (total + value) / self._num_micro_batches
+                for total, value in zip(self._sums, [loss, *gradients], strict=True)
             )
         exchanged = self._exchange(gradients, loss, flags)
         settings = StepSettings(
@@ -218,7 +219,7 @@ def compute_gradients(
         labels: `[batch]` int32, from 0.
         mix_weight: `[batch]` float32: weight of each example's own label where
             examples are mixed.
-        phase: The phase whose label smoothing and mixing the loss has.
+        phase: The phase, whose label smoothing and mixing the loss uses.
         training: Whether batch normalization uses the statistics of the batch.
 
     Returns:
@@ -267,9 +268,10 @@ def move_ema(
     average = decay * average + (1 - decay) * variable
 
     Args:
-        ema: The EMA of each variable; empty for none.
+        ema: The EMA of each variable; empty for a run without EMA.
         variables: The variables.
         decay: The EMA decay of this step, a float32 scalar.
     """
+    weight_of_new = 1 - decay
     for average, variable in zip(ema, variables, strict=False):
-        average.assign_sub((1 - decay) * (average - variable.value))
+        average.assign_sub(weight_of_new * (average - variable.value))

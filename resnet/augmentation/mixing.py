@@ -65,7 +65,7 @@ def mix_pairs(
 def _draw(
     seed: tf.Tensor, side: int, mixup: float, cutmix: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the box in which a pair is mixed, and each image's own weight in it.
+    """Returns the box in which a pair is mixed, and the own image's weight inside it.
 
     Args:
         seed: The seed of the pair's first example, int64 `[2]`.
@@ -106,7 +106,7 @@ def _beta(seed: tf.Tensor, uniform: tf.Tensor, alpha: float) -> tf.Tensor:
     Args:
         seed: The seed of the example, int64 `[2]`.
         uniform: Uniform random numbers, `[2]` float32, from 0 to below 1; independent
-            of those that `seed_for` leads to.
+            of those drawn here, with the seed for `MIXING_GAMMAS`.
         alpha: The parameter of the distribution, greater than 0.
 
     Source: Marsaglia and Tsang 2000, "A Simple Method for Generating Gamma Variables",

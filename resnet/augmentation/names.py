@@ -1,4 +1,4 @@
-"""The names of the croppings of `preprocessing`. Needs no TensorFlow."""
+"""The names of the augmentations and crops in `preprocessing`. Needs no TensorFlow."""
 
 AUGMENTATIONS = (
     "random_resized_crop",
@@ -10,7 +10,7 @@ AUGMENTATIONS = (
 )
 # What "random_resized_crop_2018_02" meant in earlier versions, for runs begun with it.
 PARTLY_DECODED_2018_02 = "random_resized_crop_2018_02_partly_decoded"
-# The smallest part of an image's area that a random resized crop takes, whatever
-# smaller bound is asked for: `min_object_covered` of the TPU code.
+# The smallest fraction of an image's area that a random resized crop takes, even if
+# `min_crop_area` is smaller: `min_object_covered` of the TPU code.
 MIN_OBJECT_COVERED = 0.1
 EVAL_CROPS = ("crop_then_resize", "resize_then_crop")

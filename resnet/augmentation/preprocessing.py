@@ -64,7 +64,7 @@ def train_image(
             result depends only on the seed and the original image.
         min_crop_area: The smallest area of a random resized crop, as a fraction of the
             area of the original image, greater than 0 and at most 1. Values below
-            `MIN_OBJECT_COVERED` act as that.
+            `MIN_OBJECT_COVERED` act like `MIN_OBJECT_COVERED`.
         magnitude: The magnitude of RandAugment, up to 10; 0 for no RandAugment.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,

@@ -59,14 +59,17 @@ def augment(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
 
 @functools.lru_cache(maxsize=4)
 def _one_of(operations: tuple[Operation, ...]) -> Callable[..., tf.Tensor]:
-    """Returns a function that applies the operation of an index.
+    """Returns a function that applies the operation with a given index.
 
-    It is traced once for each shape of images, because all branches take a second.
+    It is traced only once for each shape of images, because tracing the branches of all
+    operations takes a second.
     """
 
     @tf.function(autograph=False)
     def one_of(index: tf.Tensor, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-        branches = [functools.partial(one, image, strength) for one in operations]
+        branches = [
+            functools.partial(operation, image, strength) for operation in operations
+        ]
         return tf.switch_case(index, branches)
 
     return one_of

@@ -7,7 +7,7 @@ random numbers.
 
 import tensorflow as tf
 
-WINDOW = 0  # The position and size of the crop; takes the example's seed itself.
+WINDOW = 0  # The position and size of the crop; its seed is the example's seed.
 FLIP = 1
 CUTOUT = 2
 RANDOM_AUGMENT = 3

@@ -12,13 +12,13 @@ from resnet.checkpoint import step_dirs, tensors
 from resnet.checkpoint.tensors import ALONE, Checkpoint
 from resnet.distributed.background_communicator import BackgroundCommunicator
 
-RETRY_SECONDS = 60.0  # After a failed save that no interval will repeat soon.
-LAST_TRIES = 3
+RETRY_SECONDS = 60.0  # From a failed save to the request for another snapshot.
+LAST_TRIES = 3  # Of `finish`, at the end of the run.
 _BETWEEN_LAST_TRIES_SECONDS = 5.0
 
 
 class CheckpointWriter:
-    """Writes one snapshot after the other; a newer one replaces one that waits.
+    """Writes snapshots one after the other; a newer one replaces one that waits.
 
     A save that fails, as on a full disk, is logged as an error and has no other effect:
     the older checkpoints are kept, and `wants_another` asks for a new snapshot.
@@ -39,15 +39,16 @@ class CheckpointWriter:
 
         Args:
             model_dir: Folder of the run.
-            keep: Number of checkpoints kept, as `checkpoints.save` takes it.
-            retry_seconds: Time from a failure until another snapshot is wanted.
-            ranks: The ranks that write together, each with a writer; alone, this one.
+            keep: Number of the newest checkpoints that are kept, at least 1.
+            retry_seconds: Seconds from a failed save until `wants_another` is true.
+            ranks: The ranks that write together, each with its own writer; `ALONE` for
+                a single writer.
         """
         self._model_dir = model_dir
         self._keep = keep
         self._retry_seconds = retry_seconds
         self._ranks = ranks
-        self._changed = threading.Condition()  # Guards all that follows.
+        self._changed = threading.Condition()  # Guards the attributes below.
         self._thread: threading.Thread | None = None
         self._num_submitted = 0
         self._waiting: Checkpoint | None = None
@@ -57,7 +58,7 @@ class CheckpointWriter:
         self._error = ""
 
     def submit(self, snapshot: Checkpoint) -> None:
-        """Has a snapshot written; returns at once."""
+        """Queues a snapshot to be written; returns at once."""
         with self._changed:
             self._num_submitted += 1
             self._waiting = snapshot
@@ -71,7 +72,7 @@ class CheckpointWriter:
 
     @property
     def wants_another(self) -> bool:
-        """Whether the last save failed at least `retry_seconds` ago."""
+        """Whether the last save failed, and did so at least `retry_seconds` ago."""
         with self._changed:
             return (
                 self._failed is not None
@@ -134,28 +135,29 @@ class CheckpointWriter:
         return "No older one was found"
 
     def _next(self) -> Checkpoint | None:
-        """Returns the snapshot to write next; None, and no thread, if there is none.
+        """Returns the snapshot to write next; None, and the thread ends, without one.
 
-        A rank may have replaced a snapshot that another rank has taken. All ranks then
-        move on to newer ones until they have the same: those whose snapshot is older
-        than another rank's drop it and take the next that they are given.
+        One rank may have taken a snapshot that a newer one has replaced on another
+        rank. Then each rank whose snapshot is older than another rank's drops it and
+        takes its next one, until all ranks have the same.
         """
         with self._changed:
             snapshot, number = self._take()
         while snapshot is not None:
-            of_ranks = self._ranks.allgather(number)
-            if min(of_ranks) == max(of_ranks):
+            numbers = self._ranks.allgather(number)
+            if min(numbers) == max(numbers):
                 return snapshot
-            if number < max(of_ranks):
+            if number < max(numbers):
                 with self._changed:
                     self._changed.wait_for(lambda: self._waiting or self._is_closing)
                     snapshot, number = self._take()
         return None
 
     def _take(self) -> tuple[Checkpoint | None, int]:
-        """Takes the waiting snapshot and its number; if there is none, the thread ends.
+        """Takes the waiting snapshot; returns it and its number.
 
-        To be called with the lock held.
+        If no snapshot waits it is None, and the thread counts as ended. To be called
+        with the lock held.
         """
         snapshot, self._waiting = self._waiting, None
         if snapshot is None:

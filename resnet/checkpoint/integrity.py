@@ -1,4 +1,4 @@
-"""`checkpoint.json`: what a checkpoint consists of, and whether it is intact.
+"""`checkpoint.json`: lists the files of a checkpoint, and shows if they are intact.
 
 The file holds the size and SHA-256 of each of the checkpoint's files, the metadata of
 the run at that step, and a SHA-256 of itself. Needs no TensorFlow.
@@ -16,8 +16,8 @@ from data_prep.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.checkpoint.step_dirs import CONTENTS_FILE, NO_FILE
 
-# Format of a checkpoint's folder. Only what older code would misread raises it: files
-# of ranks, which it would leave out.
+# Format of a checkpoint's folder. It is raised only for what older code would misread:
+# older code would ignore the files of ranks.
 FORMAT = 1
 FORMAT_WITH_RANK_FILES = 2
 METADATA = "facts"  # The key of the metadata in `checkpoint.json`.
@@ -41,10 +41,10 @@ class OtherStep(DamagedCheckpoint):
 
 
 def check_step(folder: Path, step: int) -> None:
-    """Refuses a folder whose name says another step than the checkpoint in it.
+    """Refuses a folder with the name of another step than that of its checkpoint.
 
     Raises:
-        OtherStep: If it does. A folder may have a name that says no step.
+        OtherStep: If the steps differ. A folder may have a name without a step.
     """
     if step_dirs.step_of(folder) not in (step, None):
         raise OtherStep(
@@ -70,9 +70,9 @@ def write_contents(
     Args:
         folder: Folder of the checkpoint.
         metadata: JSON values that describe the run at this step.
-        files: Fingerprints of the checkpoint's files by name; None takes those of all
-            files that are in the folder.
-        has_rank_files: Whether some of the files are those of ranks.
+        files: Fingerprints of the checkpoint's files by name; None computes those of
+            all files in the folder.
+        has_rank_files: Whether some of the files hold the ranks' own state.
     """
     if files is None:
         files = fingerprints(folder.iterdir())
@@ -90,7 +90,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
 
     Raises:
         DamagedCheckpoint: If the file is missing or not as it was written, or the
-            folder's name says another step.
+            folder has the name of another step.
         UserError: If it has a later format, or can't be read now.
     """
     try:
@@ -132,8 +132,8 @@ def verify(
 
     Args:
         folder: Folder of the checkpoint.
-        is_wanted: Whether the file of a name is read; of the others only the size is
-            checked.
+        is_wanted: A function that returns whether to read the file of a name; of the
+            other files only the size is checked.
 
     Raises:
         DamagedCheckpoint: If a file is not as it was written.
@@ -143,24 +143,24 @@ def verify(
     for name, expected in contents["files"].items():
         try:
             if is_wanted(name):
-                found = _fingerprint(folder / name)
+                actual = _fingerprint(folder / name)
             else:
                 num_bytes = (folder / name).stat().st_size
-                found = {"bytes": num_bytes, "sha256": expected["sha256"]}
+                actual = {"bytes": num_bytes, "sha256": expected["sha256"]}
         except OSError as error:
             raise _unread(folder, name, error) from error
-        if found != expected:
+        if actual != expected:
             raise DamagedCheckpoint(
                 folder,
-                f"{name} has {found['bytes']} bytes and SHA-256"
-                f" {found['sha256'][:8]}...; it was written with {expected['bytes']}"
+                f"{name} has {actual['bytes']} bytes and SHA-256"
+                f" {actual['sha256'][:8]}...; it was written with {expected['bytes']}"
                 f" bytes and {expected['sha256'][:8]}...",
             )
     return dict(contents[METADATA])
 
 
 def unreadable_now(folder: Path, reason: str) -> UserError:
-    """Returns the error of a checkpoint that may be intact, but can't be read."""
+    """Returns the error for a checkpoint that may be intact, but can't be read."""
     return UserError(
         f"the checkpoint {folder} can't be read now: {reason}. Check its disk or file"
         " server and try again; to resume from the checkpoint before it, rename it."
@@ -168,7 +168,7 @@ def unreadable_now(folder: Path, reason: str) -> UserError:
 
 
 def _unread(folder: Path, name: str, error: OSError) -> UserError:
-    """Returns the error of an unreadable file: damage only if it doesn't exist."""
+    """Returns the error for an unreadable file, a damage only if it doesn't exist."""
     reason = f"{name}: {os.strerror(error.errno or 0)}"
     if isinstance(error, NO_FILE):
         return DamagedCheckpoint(folder, reason)

@@ -1,4 +1,4 @@
-"""When a run saves a checkpoint, what goes into it, and what all ranks check before."""
+"""Decides when a run saves a checkpoint, checks the weights, and takes the snapshot."""
 
 import dataclasses
 import platform
@@ -32,16 +32,16 @@ class CheckpointManager:
         weights_are_equal: bool = True,
         lock: RunLock | None = None,
     ) -> None:
-        """Counts the intervals from the state as it is now.
+        """Starts the intervals between checkpoints at the present state.
 
         Args:
             config: The run's settings.
             state: The state of the run, which is saved.
-            communicator: The ranks of the job; rank 0 writes, and each rank its own
-                state, if it has some.
+            communicator: The ranks of the job. Rank 0 writes the checkpoint; each rank
+                with `rank_variables` writes those itself.
             weights_are_equal: Whether all ranks must have the same weights at each
-                save, as they have unless each trains by itself for some steps.
-            lock: The lock of the run's folder, if this rank holds it.
+                save; False if ranks train independently for some steps.
+            lock: The lock of the run's folder, if this rank holds it; else None.
         """
         self._config = config
         self._lock = lock
@@ -52,7 +52,7 @@ class CheckpointManager:
         self._saved_step = state.step
         self._saved_at = time.monotonic()
         self._installation = versions.describe()
-        # Without state of their own, only rank 0 writes, and nothing is to be agreed.
+        # If ranks have no state of their own, rank 0 writes alone and needs no others.
         ranks = communicator.duplicate() if state.rank_variables else ALONE
         self._writer = CheckpointWriter(
             Path(config.model_dir), config.keep_checkpoints, ranks=ranks
@@ -69,7 +69,7 @@ class CheckpointManager:
 
     @property
     def is_due(self) -> bool:
-        """Whether the settings want a checkpoint after the step just done."""
+        """Whether the settings ask for a checkpoint after the step just done."""
         config, step = self._config, self._state.step
         is_end = phases.ended_by(config.phases, step) is not None
         return is_end or self._interval.ends_at(
@@ -138,11 +138,16 @@ class CheckpointManager:
 def take_snapshot(
     state: TrainState, metadata: Mapping[str, Any], communicator: Communicator
 ) -> Checkpoint | None:
-    """Returns what this rank has to write of a checkpoint; None if that is nothing.
+    """Returns the part of a checkpoint that this rank writes; None if it writes none.
 
-    Rank 0 writes all but the state that each rank has for itself. The tensors are those
-    of the variables themselves, not copies: the next update of a variable allocates a
-    new tensor and leaves this one unchanged.
+    Rank 0 writes everything except the other ranks' own state. The tensors are those of
+    the variables themselves, not copies: the next update of a variable allocates a new
+    tensor and leaves this one unchanged.
+
+    Args:
+        state: The state of this rank.
+        metadata: JSON values that describe the run at this step.
+        communicator: The ranks of the job; all of them must call this.
     """
     own = flatten(state.batch_norm_averages)
     rank_averages = None
@@ -151,7 +156,10 @@ def take_snapshot(
     with averaged_batch_norm(state, communicator):
         tensors = {}
         if communicator.rank == 0:
-            tensors = {name: one.read_value() for name, one in state.tensors().items()}
+            tensors = {
+                name: variable.read_value()
+                for name, variable in state.tensors().items()
+            }
     own_tensors = {
         name: variable.read_value() for name, variable in state.rank_variables.items()
     }
@@ -173,8 +181,8 @@ def check_weights(
 ) -> None:
     """Checks that all ranks' weights are finite, and equal if they should be.
 
-    The ranks exchange a digest of their trainable variables: the CRC-32C of all bits,
-    which is as fast as memory is read.
+    The ranks exchange a digest of their trainable variables: the CRC-32C of all bytes,
+    which is computed as fast as memory is read.
 
     Args:
         state: The state of this rank.
@@ -182,7 +190,8 @@ def check_weights(
         are_equal: Whether the weights must be the same on all ranks.
 
     Raises:
-        AgreedFailure: On all ranks, naming those that differ from most.
+        AgreedFailure: On all ranks, if weights are not finite, or if they differ; it
+            names the ranks whose weights differ from those of most ranks.
     """
     digest, is_finite = 0, True
     for variable in state.trainable_variables:
@@ -191,19 +200,19 @@ def check_weights(
         if are_equal:
             digest = google_crc32c.extend(digest, values)
         is_finite = is_finite and bool(np.isfinite(np.sum(values)))
-    of_ranks = communicator.allgather((digest, is_finite, platform.node()))
-    if not all(finite for _, finite, _ in of_ranks):
+    reports = communicator.allgather((digest, is_finite, platform.node()))
+    if not all(finite for _, finite, _ in reports):
         raise AgreedFailure(
             f"the weights after step {state.step} are not finite: the training has"
             " diverged. Lower --peak_learning_rate or lengthen the warmup."
         )
-    digests = [digest for digest, _, _ in of_ranks]
+    digests = [digest for digest, _, _ in reports]
     # If two digests are equally frequent, rank 0's is taken as the right one.
     counts = Counter(digests)
-    usual = max(counts, key=lambda one: (counts[one], one == digests[0]))
+    usual = max(counts, key=lambda value: (counts[value], value == digests[0]))
     drifted = [
         f"rank {rank} on {host}"
-        for rank, (digest, _, host) in enumerate(of_ranks)
+        for rank, (digest, _, host) in enumerate(reports)
         if digest != usual
     ]
     if drifted:

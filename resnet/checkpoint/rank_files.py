@@ -1,8 +1,8 @@
 """The files of a checkpoint that hold each rank's own state.
 
 Rank 3 of 8 writes `rank-00003-of-00008.index` and `.data-00000-of-00001`, in
-TensorFlow's format. A rank reads one other rank's file at a time: together they are
-`num_ranks` times as large as the model.
+TensorFlow's format. A rank holds the state of one rank in memory at a time: together
+the files are `num_ranks` times as large as the model.
 """
 
 import re
@@ -41,12 +41,12 @@ class RankFiles:
         """Reads `checkpoint.json`, and no tensors.
 
         Raises:
-            UserError: If it can't be read.
+            UserError: If the file can't be read.
         """
         self.folder = folder
         names = integrity.read_contents(folder)["files"]
-        found = [int(match[2]) for name in names if (match := _NAME.fullmatch(name))]
-        self.num_ranks = max(found, default=0)
+        numbers = [int(match[2]) for name in names if (match := _NAME.fullmatch(name))]
+        self.num_ranks = max(numbers, default=0)
 
     def read(self, rank: int) -> dict[str, np.ndarray]:
         """Returns the tensors that one rank saved, by name.
@@ -63,7 +63,7 @@ class RankFiles:
             raise integrity.unreadable_now(self.folder, str(error)) from error
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the tensors of all ranks in their order, one rank in memory."""
+        """Yields the tensors of each rank, in the order of the ranks."""
         for rank in range(self.num_ranks):
             yield self.read(rank)
 
@@ -76,14 +76,14 @@ def assign(
     Raises:
         UserError: If names or shapes differ.
     """
-    expected = {name: tuple(one.shape) for name, one in variables.items()}
-    found = {name: tuple(array.shape) for name, array in saved.items()}
-    if different := sorted(set(expected.items()) ^ set(found.items())):
+    expected = {name: tuple(variable.shape) for name, variable in variables.items()}
+    shapes = {name: tuple(array.shape) for name, array in saved.items()}
+    if different := sorted(set(expected.items()) ^ set(shapes.items())):
         name = different[0][0]
         raise UserError(
             f"the ranks' own state in the checkpoint must be that of this run: {name!r}"
             f" must have the shape {expected.get(name)}; the checkpoint's is"
-            f" {found.get(name)}"
+            f" {shapes.get(name)}"
         )
     for name, variable in variables.items():
         variable.assign(saved[name])

@@ -23,7 +23,7 @@ RestoreOtherRanks = Callable[[TrainState, RankFiles, Communicator], None]
 def keep_initial_rank_variables(
     state: TrainState, files: RankFiles, communicator: Communicator
 ) -> None:
-    """Leaves each rank's own state as a new run has it, and warns."""
+    """Keeps the initial values of each rank's own state, and logs a warning."""
     logging.warning(
         "the checkpoint of step %d has the own state of %d rank(s), and this run has %d"
         " rank(s): each rank's own state is reset",
@@ -41,22 +41,23 @@ def restore_newest(
 ) -> None:
     """Restores the newest intact checkpoint, or starts a new run; on all ranks.
 
-    Rank 0 reads, and broadcasts the variables; those of a new run as well. On as many
-    ranks as it was saved by, each rank gets its own BatchNorm averages back, on another
-    number their mean. Likewise each rank reads its own `rank_variables`.
+    Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
+    If the number of ranks is still that of the checkpoint, each rank gets its own
+    BatchNorm averages back and reads its own `rank_variables`. Otherwise all ranks get
+    the mean of the averages, and `restore_other_ranks` sets the `rank_variables`.
 
     Args:
         state: The state of a new run, which is replaced.
         model_dir: Folder of the run; all ranks must see it if they have
             `rank_variables`.
         communicator: The ranks of the job.
-        restore_other_ranks: Called on each rank if it has `rank_variables` and the
-            checkpoint was saved by another number of ranks, 0 included, to set them.
-            The files must be read one after the other.
+        restore_other_ranks: A function that sets the `rank_variables` of each rank from
+            the files of another number of ranks, which may be 0. It must read the files
+            one after the other.
 
     Raises:
         AgreedError: On all ranks, if there are checkpoints but none can be restored, or
-            not all ranks see a folder that they have to.
+            if ranks with `rank_variables` don't all see the folder.
     """
     if state.rank_variables:
         check_is_shared(model_dir, communicator)
@@ -110,17 +111,17 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
         UserError: If the checkpoint is that of another network.
     """
     variables = state.tensors()
-    expected = {name: tuple(one.shape) for name, one in variables.items()}
-    found = {
+    expected = {name: tuple(variable.shape) for name, variable in variables.items()}
+    shapes = {
         name: tuple(array.shape)
         for name, array in saved.tensors.items()
         if name != RANK_BATCH_NORM
     }
-    if different := sorted(set(expected.items()) ^ set(found.items())):
+    if different := sorted(set(expected.items()) ^ set(shapes.items())):
         name = different[0][0]
         raise UserError(
             f"the checkpoint is not one of this {state.model.name}: {name!r} must have"
-            f" the shape {expected.get(name)}; the checkpoint's is {found.get(name)}"
+            f" the shape {expected.get(name)}; the checkpoint's is {shapes.get(name)}"
         )
     for name, variable in variables.items():
         variable.assign(saved.tensors[name])
@@ -131,29 +132,29 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
 
 
 def restore_weights(state: TrainState, saved: Checkpoint) -> None:
-    """Assigns only the network's variables, as for fine-tuning; the EMA starts there.
+    """Assigns only the network's variables, as for fine-tuning, also to their EMA.
 
     Raises:
-        UserError: If they are those of another network.
+        UserError: If the checkpoint is that of another network.
     """
     for variable in state.model.variables:
-        found = saved.tensors.get(f"model/{variable.path}")
-        if found is None or found.shape != tuple(variable.shape):
+        value = saved.tensors.get(f"model/{variable.path}")
+        if value is None or value.shape != tuple(variable.shape):
             raise UserError(
                 f"--initial_weights must be those of this {state.model.name}:"
                 f" {variable.path!r} must have the shape {tuple(variable.shape)}; the"
-                f" checkpoint's is {None if found is None else found.shape}"
+                f" checkpoint's is {None if value is None else value.shape}"
             )
-        variable.value.assign(found)
+        variable.value.assign(value)
     for variable, average in zip(state.model.variables, state.ema, strict=False):
         average.assign(variable.value)
 
 
 def check_is_same_run(saved: Checkpoint, config: Config) -> None:
-    """Refuses a checkpoint of other settings; warns of other versions of programs.
+    """Refuses a checkpoint with other settings; warns if the installation differs.
 
     Raises:
-        UserError: If a setting differs, naming those that do.
+        UserError: If settings that decide the result differ, naming these settings.
     """
     refuse_other(config_from_json(saved.metadata["config"]), config)
     now, then = versions.describe(), saved.metadata.get("installation", {})
@@ -168,7 +169,7 @@ def check_is_same_run(saved: Checkpoint, config: Config) -> None:
 
 
 def _start(state: TrainState) -> None:
-    """Sets the first step of a new run, and the initial weights that it names."""
+    """Sets the first step and the initial weights of a new run, as its settings say."""
     config = state.config
     state.step = phases.first_step(config.phases, config.first_phase)
     if config.initial_weights:

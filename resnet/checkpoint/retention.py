@@ -1,7 +1,7 @@
-"""Which checkpoints of a run are special, and which are kept. Needs no TensorFlow.
+"""Finds the checkpoints of a run to keep, and removes the others. Needs no TensorFlow.
 
-The best one, those that end a phase of the recipe and the one that ends the run are
-found by the metadata of the checkpoints.
+The metadata of the checkpoints say which one is the best, which ones end a phase of the
+recipe, and which one ends the run.
 """
 
 import contextlib
@@ -14,27 +14,27 @@ from resnet.checkpoint.integrity import DamagedCheckpoint, OtherStep, read_metad
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config.config import Config, config_from_json
 
-# Keys of the metadata: what evaluating the weights, and their EMA, has found.
+# The keys in the metadata of the results of evaluating the weights and their EMA.
 EVALUATIONS = ("eval", "eval_ema")
 
 
 def best_top1(metadata: Mapping[str, Any]) -> float | None:
     """Returns the highest top-1 of a checkpoint; None if it was not evaluated."""
-    found = [metadata[name]["top1"] for name in EVALUATIONS if name in metadata]
-    return max(found, default=None)
+    accuracies = [metadata[name]["top1"] for name in EVALUATIONS if name in metadata]
+    return max(accuracies, default=None)
 
 
 def best_step(model_dir: Path) -> int | None:
-    """Returns the saved step with the highest top-1, of equal ones the newest.
+    """Returns the saved step with the highest top-1, the newest among equal ones.
 
-    None if none of the checkpoints was evaluated.
+    It is None if no checkpoint was evaluated.
     """
-    found = [
+    evaluated = [
         (top1, step)
         for step, metadata in _metadata_of_all(model_dir)
         if (top1 := best_top1(metadata)) is not None
     ]
-    return max(found)[1] if found else None
+    return max(evaluated)[1] if evaluated else None
 
 
 def phase_ends(model_dir: Path) -> dict[int, str]:
@@ -55,8 +55,8 @@ def ends_run(
         model_dir: Folder of the run.
         step: A step that has a checkpoint.
         train_steps: The run's last step.
-        stop_at_top1: Top-1 at which the run stops, or 0 for none; None takes the
-            setting of the run when it saved the step.
+        stop_at_top1: Top-1 at which the run stops, from 0 to 1, or 0 for none; None
+            takes the setting with which the checkpoint was saved.
     """
     try:
         metadata = read_metadata(of_step(model_dir, step))
@@ -72,7 +72,10 @@ def ends_run(
 
 
 def newest_settings(model_dir: Path) -> Config | None:
-    """Returns the settings with which the newest intact checkpoint was saved."""
+    """Returns the settings with which the newest intact checkpoint was saved.
+
+    They are None if no checkpoint is intact.
+    """
     for _, metadata in reversed(list(_metadata_of_all(model_dir))):
         if "config" in metadata:
             return config_from_json(metadata["config"])
@@ -98,7 +101,7 @@ def remove_old(model_dir: Path, keep: int) -> None:
 
 
 def _has_step(model_dir: Path, step: int) -> bool:
-    """Returns whether a step's folder holds that step, as far as is known."""
+    """Returns whether a step's folder holds that step; True if it is damaged."""
     try:
         read_metadata(of_step(model_dir, step))
     except OtherStep:

@@ -1,4 +1,4 @@
-"""The folder of a run, `model_dir`: whether everything can be written to it."""
+"""Creates the folder of a run, `model_dir`, and checks that it is writable."""
 
 import contextlib
 import os
@@ -15,8 +15,8 @@ def make(model_dir: str) -> None:
     """Creates the folder if it doesn't exist, and tries to write to it.
 
     Raises:
-        UserError: If it, or its folder of checkpoints, is not writable, or if
-            TensorFlow can't name it.
+        UserError: If the folder, or its folder of checkpoints, is not writable, or if
+            its name is not valid UTF-8, which TensorFlow requires.
     """
     try:
         model_dir.encode()
@@ -45,7 +45,7 @@ def make(model_dir: str) -> None:
 
 
 def not_writable(error: OSError) -> UserError:
-    """Returns the error of a folder that can't be written to."""
+    """Returns the error for a folder that can't be written to."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         return UserError(
             f"--model_dir must be a folder; {error.filename} is a file, or lies in one."

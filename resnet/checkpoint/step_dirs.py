@@ -24,7 +24,7 @@ def of_step(model_dir: Path, step: int) -> Path:
 
 
 def step_of(folder: Path) -> int | None:
-    """Returns the step that a folder's name says; None for other names."""
+    """Returns the step in a folder's name; None for other names."""
     match = _STEP_FOLDER.fullmatch(folder.name)
     return int(match[1]) if match else None
 
@@ -35,12 +35,15 @@ def unfinished(folder: Path) -> Path:
 
 
 def version(folder: Path) -> tuple[int, int] | None:
-    """Returns what changes if a folder is replaced; None if there is none."""
+    """Returns a folder's inode and modification time in ns; None without a folder.
+
+    They change if the folder is replaced.
+    """
     try:
-        found = folder.stat()
+        status = folder.stat()
     except NO_FILE:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -90,7 +93,7 @@ def put_in_place(unfinished: Path, folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint: first its name, so that no reader sees half of it."""
+    """Removes a checkpoint; renames it first, so that no reader sees half of it."""
     removed = _removed(folder)
     shutil.rmtree(removed, ignore_errors=True)
     folder.rename(removed)

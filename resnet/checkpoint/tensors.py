@@ -1,10 +1,10 @@
-"""Checkpoints: a folder for each saved step, which appears whole or not at all.
+"""Saves and loads checkpoints: a folder for each saved step, written atomically.
 
 Rank 0 writes tensors in TensorFlow's own format, which any TensorFlow tool reads:
 variables of the network as `model/NAME`, momentum buffers as `velocity/NAME`, moving
 averages of the variables as `ema/NAME`, the BatchNorm statistics of each rank, and
-`step`. Only state that each rank has for itself and that is as large as the model is
-written by each rank, into a file of its own (`rank_files`).
+`step`. Larger state that differs from rank to rank (`TrainState.rank_variables`) is
+written by each rank into files of its own (`rank_files`).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import Communicator
 
 PREFIX = "state"
-_NUM_LISTS = 20  # How often the newest checkpoint is looked for.
+_NUM_LISTS = 20  # Attempts to load the newest checkpoint before it is replaced.
 ALONE = BackgroundCommunicator()
 # Each rank normalizes by its own batches, so its moving averages are its own as well.
 RANK_BATCH_NORM = "batch_norm_averages_of_ranks"
@@ -38,12 +38,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is saved after a step.
+    """The contents of a checkpoint, or the part of them that one rank saves.
 
     Attributes:
         step: Number of steps done.
-        tensors: Tensors by name, without `step`; rank 0 alone has them to save.
-        metadata: JSON values that describe the run at this step; likewise.
+        tensors: Tensors by name, without `step`; only rank 0 saves them.
+        metadata: JSON values that describe the run at this step; only rank 0 saves
+            them.
         rank_tensors: Tensors of this rank's own state to save, by name.
     """
 
@@ -58,7 +59,7 @@ class _Replaced(Exception):
 
 
 class OtherRankFailed(RuntimeError):
-    """Another rank can't write its part of a checkpoint."""
+    """A save failed because another rank can't write its part of the checkpoint."""
 
 
 def save(
@@ -69,20 +70,22 @@ def save(
 ) -> Path:
     """Writes a checkpoint and removes the oldest; returns its folder.
 
-    The best one so far and the ends of phases are kept beside the newest. A save that
-    fails leaves nothing behind. If ranks have state of their own, all of them call this
-    with the same step, and a save that fails on one rank fails on all.
+    The best checkpoint so far and those that end a phase are kept in addition to the
+    newest. A save that fails leaves nothing behind. If ranks have state of their own,
+    all of them call this with the same step, and a save that fails on one rank fails on
+    all.
 
     Args:
         model_dir: Folder of the run.
-        checkpoint: What to save. Those of `retention.EVALUATIONS` that its
-            metadata has, have `top1`; `ends_phase` names the phase that it ends.
+        checkpoint: The contents. Each entry of its metadata that
+            `retention.EVALUATIONS` names has a `top1`; the entry `ends_phase`, if there
+            is one, names the phase that ends with the step.
         keep: Number of the newest checkpoints that are kept, at least 1.
         ranks: The ranks that save it.
 
     Raises:
-        OSError: If the checkpoint can't be written.
-        tf.errors.OpError: The same.
+        OSError: If the folder can't be written.
+        tf.errors.OpError: If TensorFlow can't write the tensors.
         OtherRankFailed: If another rank can't write its part.
     """
     folder = of_step(model_dir, checkpoint.step)
@@ -92,7 +95,8 @@ def save(
     def prepare() -> None:
         if is_first:
             shutil.rmtree(unfinished, ignore_errors=True)
-            folder.parent.mkdir(exist_ok=True)  # Not the run's folder: it was moved.
+            # Without parents: it fails if the folder of the run was moved away.
+            folder.parent.mkdir(exist_ok=True)
             unfinished.mkdir()
 
     def write() -> dict[str, Fingerprint]:
@@ -107,9 +111,13 @@ def save(
 
     def commit() -> None:
         if is_first:
-            files = {name: one for part in written for name, one in part.items()}
+            files = {
+                name: fingerprint
+                for part in written
+                for name, fingerprint in part.items()
+            }
             for name in files:
-                (unfinished / name).stat()  # Other ranks' files have arrived here.
+                (unfinished / name).stat()  # Fails if another rank's file isn't here.
             has_rank_files = bool(checkpoint.rank_tensors)
             metadata = {**checkpoint.metadata, integrity.STEP: checkpoint.step}
             integrity.write_contents(unfinished, metadata, files, has_rank_files)
@@ -120,7 +128,7 @@ def save(
         written = _on_all_ranks(ranks, write)
         _on_all_ranks(ranks, commit)
     except BaseException:
-        if is_first:  # All ranks have ended what they do in this folder.
+        if is_first:  # No rank writes to this folder any more.
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
     if is_first:
@@ -166,8 +174,8 @@ def _write_tensors(prefix: Path, tensors: Mapping[str, Any]) -> list[Path]:
 def load(model_dir: Path, step: int) -> Checkpoint:
     """Returns the checkpoint of a step, without the ranks' own state.
 
-    Each byte that it returns is checked, and of rank files that they exist and have
-    their size.
+    All bytes that are returned are checked; of the rank files, only the existence and
+    the sizes are checked.
 
     Raises:
         DamagedCheckpoint: If it is not as it was written.
@@ -189,20 +197,19 @@ def _read(folder: Path) -> Checkpoint:
         names = reader.get_variable_to_shape_map()
         tensors = {name: reader.get_tensor(name) for name in sorted(names)}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        # Its bytes are those that were written: nothing is known to be damaged.
+        # The files are as they were written, so nothing is known to be damaged.
         raise integrity.unreadable_now(folder, str(error)) from error
     step = int(tensors.pop("step"))
-    integrity.check_step(
-        folder, step
-    )  # Earlier versions don't have it in the metadata.
+    # The metadata that earlier versions wrote have no step to check.
+    integrity.check_step(folder, step)
     return Checkpoint(step, tensors, metadata)
 
 
 def load_from(folder: Path) -> Checkpoint:
-    """Returns the checkpoint that a folder is, or the newest one of a run's folder.
+    """Returns the checkpoint in a folder, or the newest one in the folder of a run.
 
     Raises:
-        UserError: If there is none, or none that is intact.
+        UserError: If there is no intact checkpoint.
     """
     if step_dirs.is_checkpoint(folder):
         return _read(folder)
@@ -236,7 +243,7 @@ def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
                 raise _Replaced from error
             raise
 
-    for _ in range(_NUM_LISTS):  # A training may replace them meanwhile.
+    for _ in range(_NUM_LISTS):  # A training run may replace checkpoints meanwhile.
         with contextlib.suppress(_Replaced):
             return _newest_of(model_dir, saved_steps(model_dir), load_step, quarantine)
     raise UserError(
@@ -249,7 +256,9 @@ def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
 def load_newest_on_ranks(
     model_dir: Path, communicator: Communicator
 ) -> Checkpoint | None:
-    """Like `load_newest` with quarantine, on all ranks: they share checking rank files.
+    """Does what `load_newest` does with quarantine, on all ranks.
+
+    The ranks divide the checking of the rank files among themselves.
 
     Returns:
         The checkpoint, without the ranks' own state, to rank 0; None to the others.
@@ -266,7 +275,7 @@ def load_newest_on_ranks(
     def is_mine(name: str) -> bool:
         writer = rank_files.owner(name)
         if writer is None:
-            return False  # Of rank 0, which checks it when it loads it.
+            return False  # Rank 0 checks this file when it loads it.
         return writer % communicator.num_ranks == communicator.rank
 
     def load_on_ranks(step: int) -> Checkpoint | None:
@@ -279,9 +288,11 @@ def load_newest_on_ranks(
                 integrity.verify(folder, is_mine)
             except DamagedCheckpoint as error:
                 damage = error.reason
-        damages = [one for one in communicator.allgather(damage) if one is not None]
-        if damages:
-            raise DamagedCheckpoint(folder, damages[0])
+        reasons = [
+            reason for reason in communicator.allgather(damage) if reason is not None
+        ]
+        if reasons:
+            raise DamagedCheckpoint(folder, reasons[0])
         return loaded
 
     return _newest_of(model_dir, steps, load_on_ranks, communicator.rank == 0)
@@ -293,7 +304,10 @@ def _newest_of(
     load_step: Callable[[int], _T],
     quarantine: bool,
 ) -> _T | None:
-    """Returns what loading the newest step returns that is not damaged."""
+    """Returns the result of `load_step` for the newest step that isn't damaged.
+
+    It is None if there are no steps.
+    """
     damaged: list[DamagedCheckpoint] = []
     for step in reversed(steps):
         try:
@@ -303,8 +317,8 @@ def _newest_of(
             logging.warning("%s. Falling back to the checkpoint before it.", error)
             continue
         if quarantine:
-            for one in damaged:
-                _quarantine(one.folder)
+            for damage in damaged:
+                _quarantine(damage.folder)
         return intact
     if damaged:
         raise UserError(

@@ -104,7 +104,8 @@ class CheckpointWatch:
     def skip(self, step: int, reason: str) -> None:
         """Skips a checkpoint that can't be read; to be called on rank 0.
 
-        If the run writes it again, or just has, that is a new checkpoint.
+        If the run writes the step again, or has done so meanwhile, this counts as a new
+        checkpoint.
 
         Args:
             step: Step of the checkpoint that `next_step` has returned.

@@ -13,9 +13,10 @@ from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
 def mean_of_weights(saved: Iterable[Checkpoint]) -> Checkpoint:
     """Returns the last checkpoint with the mean of all checkpoints' network variables.
 
-    The mean is over the weights, BatchNorm's moving averages and the EMA of both, if
-    there is one. The mean of moving averages is not what the mean network would have:
-    recompute them (PreciseBN). One checkpoint is in memory at a time; sums are float64.
+    The mean is taken of the weights, BatchNorm's moving averages and, if there is one,
+    the EMA of both. The moving averages of the mean network would be others than the
+    mean of moving averages: recompute them (PreciseBN). One checkpoint is in memory at
+    a time; sums are float64.
 
     Args:
         saved: Checkpoints of the same network, at least one.

@@ -10,7 +10,7 @@ from resnet.config.settings import BELOW_ONE, LARGEST_COUNT, Declaration
 
 
 def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
-    """Returns a sentence for each override whose value isn't allowed, by its flag.
+    """Returns a sentence, naming the flag, for each override that isn't allowed.
 
     Args:
         overrides: The values by the names of their settings.
@@ -22,8 +22,8 @@ def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
         if name not in declared:
             continue
         flag = f"--{settings.flag_name(name, declared[name])}"
-        if allowed := allowed_instead(declared[name], value):
-            problems.append(f"{flag} must be {allowed}; got {value}.")
+        if requirement := violated_requirement(declared[name], value):
+            problems.append(f"{flag} must be {requirement}; got {value}.")
         units = declared[name].interval_units
         if units and value:
             try:
@@ -34,23 +34,27 @@ def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
 
 
 def problems_of(values: Any, described: str) -> list[str]:
-    """Returns a sentence for each field of a dataclass whose value isn't allowed.
+    """Returns a sentence about each field of a dataclass whose value isn't allowed.
 
     Args:
         values: The instance of the dataclass.
-        described: What the instance is, for the sentence.
+        described: The description of the instance for the sentence, such as
+            "phase 'train'".
     """
     kind: Any = type(values)
     declared = settings.declarations(kind)
     return [
-        f"{name} of {described} must be {allowed}; got {getattr(values, name)}."
+        f"{name} of {described} must be {requirement}; got {getattr(values, name)}."
         for name, declaration in declared.items()
-        if (allowed := allowed_instead(declaration, getattr(values, name)))
+        if (requirement := violated_requirement(declaration, getattr(values, name)))
     ]
 
 
-def allowed_instead(declaration: Declaration, value: Any) -> str:
-    """Returns in words what a value must be and isn't; an empty text if it is."""
+def violated_requirement(declaration: Declaration, value: Any) -> str:
+    """Returns the requirement that a value violates, in words; empty if it is allowed.
+
+    A value of None is always allowed.
+    """
     if value is None:
         return ""
     if declaration.bounds:

@@ -20,17 +20,19 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TrainingSettings):
-    """Everything that a run follows; `model_dir/config.json` holds it.
+    """All settings of a run; `model_dir/config.json` holds them.
 
     A later start in the same `model_dir` may change only the settings that don't decide
-    the result; the size of a decoded cache, but not whether there is one.
+    the result. It may change the size of the cache of decoded images, but not turn the
+    cache on or off.
 
     Attributes:
         recipe: The name of the recipe.
         num_classes: The number of classes of the data set.
         class_names: The names of the classes, in the order of the labels.
         num_train_examples: The number of training examples of the data set.
-        phases: The phases of the run in their order, in steps and for its global batch.
+        phases: The phases of the run in their order. Their lengths are in steps, and
+            their learning rates are those for the run's global batch.
 
     The help texts of the other fields say what these are.
     """
@@ -101,9 +103,9 @@ class Config(TrainingSettings):
     )
     stop_after_steps: int = setting(
         0,
-        "The number of first steps of the run after which it saves and exits, with"
-        " the schedules of its whole length, as for a trial; 0 trains to the end."
-        " Without the flag, the same command resumes.",
+        "The number of steps, counted from the first one of the run, after which it"
+        " saves and exits, as for a trial; the schedules stay those of the whole run. 0"
+        " trains to the end. Without the flag, the same command resumes.",
         bounds=COUNT_OR_ZERO,
         decides_the_result=False,
     )
@@ -187,12 +189,16 @@ class Config(TrainingSettings):
         return self.num_train_examples / self.global_batch_size
 
     def epoch(self, step: int) -> float:
-        """Returns the passes over the training examples that `step` steps are."""
+        """Returns the number of passes over the training examples in `step` steps."""
         return step / self.steps_per_epoch
 
 
 def save_config(config: Config) -> None:
-    """Writes the settings to `config.json` in their `model_dir`, which is made."""
+    """Writes `config.json` to the settings' `model_dir`, which is created if missing.
+
+    Raises:
+        OSError: If the file can't be written.
+    """
     folder = Path(config.model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
@@ -203,7 +209,7 @@ def load_config(model_dir: str) -> Config:
     """Returns the settings of the run in a folder.
 
     Raises:
-        UserError: If there are none, or the file is not one that `save_config` wrote.
+        UserError: If there is no `config.json`, or `save_config` didn't write it.
     """
     path = Path(model_dir) / CONFIG_FILE
     if not path.is_file():
@@ -227,13 +233,16 @@ def config_from_json(values: Any) -> Config:
         UserError: If the object doesn't hold the settings of a run.
     """
     config = from_json(Config, values, "the settings")
-    # Earlier versions, which had another name for that setting, decoded only the crops.
+    # Files without this name are from earlier versions, which decoded only the crops.
     is_earlier = "learning_rate_in_velocity" not in values
     return with_partly_decoded_crops(config) if is_earlier else config
 
 
 def with_partly_decoded_crops(config: Config) -> Config:
-    """Returns the settings with what "random_resized_crop_2018_02" meant earlier."""
+    """Returns the settings with the earlier meaning of "random_resized_crop_2018_02".
+
+    Earlier versions decoded only the crop, and not the whole image.
+    """
     return dataclasses.replace(
         config,
         phases=tuple(
@@ -249,8 +258,9 @@ def check_ranks(config: Config, num_ranks: int) -> None:
     """Refuses a global batch that can't be split evenly over the ranks.
 
     Raises:
-        UserError: If it can't, with the nearest sizes that can; if the batch is larger
-            than the data set; or if mixup or CutMix would get an odd batch.
+        UserError: If it can't be split evenly, naming the nearest sizes that can; if
+            the batch is larger than the data set; or if mixup or CutMix would get an
+            odd number of examples.
     """
     batch = config.global_batch_size
     if batch > config.num_train_examples:
@@ -311,21 +321,21 @@ def refuse_other(old: Config, new: Config) -> None:
 def _deciding(config: Config) -> dict[str, Any]:
     """Returns the settings that decide the result, those of phases by "phase: name"."""
     declared = settings.declarations(Config)
-    found = {
+    deciding = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(Config)
         if field.name not in declared or declared[field.name].decides_the_result
     }
-    found["train_steps"] = config.train_steps
-    found["phases"] = ", ".join(phase.name for phase in config.phases)
+    deciding["train_steps"] = config.train_steps
+    deciding["phases"] = ", ".join(phase.name for phase in config.phases)
     for phase in config.phases:
         values = dataclasses.asdict(phase)
         del values["name"]
         values.update(values.pop("schedule") or {})
         for name, value in values.items():
-            is_clear = len(config.phases) == 1 and name not in found
-            found[name if is_clear else f"{phase.name}: {name}"] = value
-    return found
+            is_clear = len(config.phases) == 1 and name not in deciding
+            deciding[name if is_clear else f"{phase.name}: {name}"] = value
+    return deciding
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Dataclasses from JSON: each field is checked, and old names are read as new ones."""
+"""Makes dataclasses from JSON: checks each field, and accepts old names of fields."""
 
 import dataclasses
 import math
@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from data_prep.errors import UserError
 
 _T = TypeVar("_T")
-# What the fields of `Config`, `Recipe` and their parts were called in files that were
-# written by earlier versions.
+# The old names of the fields of `Config`, `Recipe` and their parts, in files that
+# earlier versions wrote, and their present names.
 OLD_NAMES = {
     "batch_norm_decay": "batch_norm_momentum",
     "curve": "schedule",
@@ -38,13 +38,13 @@ def with_new_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     Args:
         values: The values by their names.
-        where: What the object is, for the sentence of an error.
+        where: The description of the object for the sentence of an error.
 
     Raises:
-        UserError: If a field is there by two of its names.
+        UserError: If a field is given twice, by two of its names.
     """
     values = dict(values)
-    if "decays_from_start" in values:  # The decay_start was told by a bool.
+    if "decays_from_start" in values:  # The old form of decay_start, a bool.
         from_start = converted(
             bool, values.pop("decays_from_start"), f"'decays_from_start' of {where}"
         )
@@ -61,18 +61,19 @@ def with_new_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def from_json(
     kind: type[_T], values: Any, where: str, also_known: tuple[str, ...] = ()
 ) -> _T:
-    """Returns an instance of a dataclass.
+    """Returns the instance of a dataclass that a JSON object describes.
 
     Args:
         kind: The dataclass; its fields are numbers, text, bools, None, tuples of these,
             and other dataclasses.
-        values: The JSON object; values that already are instances stay.
-        where: What the object is, for the sentence of an error.
-        also_known: Other names that the file may have, for the sentence of an error.
+        values: The JSON object; an instance of the dataclass is returned as it is.
+        where: The description of the object for the sentence of an error.
+        also_known: The names of further fields that the file may have, for the sentence
+            of an error.
 
     Raises:
-        UserError: Naming an unknown or missing field, or one whose value is of
-            another type; text is never made a number.
+        UserError: If a field is unknown or missing, or its value has another type; text
+            is never converted to a number.
     """
     if isinstance(values, kind):
         return values
@@ -96,15 +97,15 @@ def from_json(
 
 
 def converted(kind: Any, value: Any, where: str) -> Any:
-    """Returns a JSON value as one of a type.
+    """Returns a JSON value converted to the type of a field.
 
     Args:
-        kind: The type of a field, as `from_json` allows it.
+        kind: The type, one of those that `from_json` allows.
         value: The value.
-        where: What the value is, for the sentence of an error.
+        where: The description of the value for the sentence of an error.
 
     Raises:
-        UserError: If the value is of another type, or a number isn't finite.
+        UserError: If the value has another type, or a number isn't finite.
     """
     is_any_number = False
     if isinstance(kind, types.UnionType):
@@ -119,8 +120,8 @@ def converted(kind: Any, value: Any, where: str) -> Any:
             raise UserError(f"{where} must be a list; got {value!r}")
         item = typing.get_args(kind)[0]
         return tuple(
-            converted(item, one, f"number {number} of {where}")
-            for number, one in enumerate(value, start=1)
+            converted(item, element, f"number {number} of {where}")
+            for number, element in enumerate(value, start=1)
         )
     if dataclasses.is_dataclass(kind):
         return from_json(typing.cast(type, kind), value, where)
@@ -142,6 +143,6 @@ def _is_finite(value: float) -> bool:
 
 
 def shortened(value: Any) -> str:
-    """Returns how a value is written, at most 40 characters of it."""
+    """Returns the `repr` of a value, shortened to at most 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""The phases of a run: what each of its steps does, a pure function of the step."""
+"""The phases of a run, and what each step does as a pure function of its number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ LARGEST_IMAGE = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSettings:
-    """What a phase of a recipe and a phase of a run both say.
+    """The settings that a phase of a recipe and a phase of a run have in common.
 
-    A new setting of phases is declared here; what uses it finds it in its `Phase`.
+    A new setting of phases is declared here; the code that uses it reads it from the
+    `Phase`.
 
     Attributes:
         name: The name of the phase.
@@ -116,18 +117,18 @@ def first_steps(phases: Sequence[Phase]) -> list[int]:
 
 
 def first_step(phases: Sequence[Phase], name: str) -> int:
-    """Returns the step that the phase of that name begins with; 0 of no name."""
+    """Returns the first step of the phase of that name; 0 if the name is empty."""
     names = [phase.name for phase in phases]
     return first_steps(phases)[names.index(name)] if name else 0
 
 
 def index_of(phases: Sequence[Phase], step: int) -> int:
-    """Returns which of the phases a step is of; past the end, the last."""
+    """Returns the index of the phase that a step is in; past the end, the last one."""
     return sum(first <= step for first in first_steps(phases)) - 1
 
 
 def at(phases: Sequence[Phase], step: int) -> Phase:
-    """Returns the phase that a step is of."""
+    """Returns the phase that a step is in; past the end, the last one."""
     return phases[index_of(phases, step)]
 
 
@@ -137,7 +138,7 @@ def resets_momentum_at(phases: Sequence[Phase], step: int) -> bool:
 
 
 def ended_by(phases: Sequence[Phase], step: int) -> Phase | None:
-    """Returns the phase that ends when so many steps are done, or None."""
+    """Returns the phase that ends when `step` steps are done, or None."""
     ends = [*first_steps(phases)[1:], num_steps(phases)]
     return phases[ends.index(step)] if step in ends else None
 
@@ -159,22 +160,23 @@ def learning_rate(phases: Sequence[Phase], step: int) -> float:
 def momentum(
     phases: Sequence[Phase], step: int, learning_rate_in_velocity: bool
 ) -> float:
-    """Returns the factor that a step multiplies the velocity of the step before with.
+    """Returns the factor by which a step multiplies the velocity of the step before.
 
     Args:
         phases: The phases of the run.
         step: The step of the run, from 0.
         learning_rate_in_velocity: Whether the update is that of Caffe-style momentum,
             velocity = momentum * velocity + rate * gradient. The velocity here contains
-            no rate; multiplying it by the rate before and dividing it by the rate now
-            gives the same update. After a rate of 0 the velocity is emptied.
+            no rate; multiplying it by the previous rate and dividing it by the present
+            one gives the same update. After a rate of 0 the factor is 0.
 
     The momentum correction of Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiplies
-    a velocity that contains the rate by the inverse of this ratio. Corrected, it leads
-    to the updates of a velocity that contains none, as the one here.
+    a velocity that contains the rate by the inverse of this ratio. With this correction
+    the updates equal those of a velocity without the rate, so a recipe with momentum
+    correction has `learning_rate_in_velocity` False.
     """
     phase = at(phases, step)
     if not learning_rate_in_velocity or step == 0 or resets_momentum_at(phases, step):
         return phase.momentum
-    now, before = (learning_rate(phases, one) for one in (step, step - 1))
+    now, before = learning_rate(phases, step), learning_rate(phases, step - 1)
     return phase.momentum * before / now if now else phase.momentum

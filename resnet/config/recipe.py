@@ -1,4 +1,4 @@
-"""What a recipe consists of: lengths in epochs, rates for the recipe's own batch."""
+"""The settings of a recipe: lengths in epochs, rates for the recipe's own batch."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ SCALINGS = ("linear", "root", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What a recipe and a run both say of all phases together.
+    """The settings that a recipe and a run have in common, apart from those of phases.
 
-    A new setting of recipes is declared here; what uses it finds it in its `Config`.
+    A new setting of recipes is declared here; the code that uses it reads it from the
+    `Config`.
     """
 
     model: str = setting(help="The network to train, one of {names}.", names=MODELS)

@@ -1,6 +1,6 @@
-"""From a recipe and overrides to the settings of a run.
+"""Makes the settings of a run from a recipe and overrides.
 
-A recipe is adapted to another batch size, another data set and another length here.
+This adapts the recipe to another batch size, another data set and another length.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from resnet.config.settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOverrides:
-    """Overrides of lengths and learning rates, which are no fields of a `Config`."""
+    """Overrides of lengths and learning rates, for which a `Config` has no fields."""
 
     train_steps: int | None = setting(
         None, "The length of the training in steps.", bounds=COUNT
@@ -82,13 +82,13 @@ def resolve(
 
     Args:
         recipe: The recipe.
-        overrides: The values of settings of the classes in `OVERRIDABLE` by their
-            names; a value of None counts as none.
+        overrides: The values of settings of the classes in `OVERRIDABLE`, by their
+            names; values of None are ignored.
         num_train_examples: The number of training examples of the data set.
         class_names: The names of the classes, in the order of the labels.
 
     Raises:
-        TypeError: If there is no setting of the name of an override.
+        TypeError: If there is no setting with the name of an override.
         UserError: If a setting is out of its range or contradicts another one.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
@@ -122,7 +122,7 @@ def resolve(
 
 
 def _problems(config: Config) -> list[str]:
-    """Returns a sentence for each setting that isn't allowed, whatever it came from."""
+    """Returns a sentence about each setting that isn't allowed, wherever it is from."""
     problems = bounds.problems_of(config, f"the recipe {config.recipe}")
     for phase in config.phases:
         problems += _problems_of_phase(phase)
@@ -165,7 +165,11 @@ def _problems_of_phase(phase: Phase) -> list[str]:
 
 
 def contradictions(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each override that the whole run can't have."""
+    """Returns a sentence about each override that can't apply to the whole run.
+
+    These are overrides that exclude each other, and those of settings that differ among
+    the phases.
+    """
     problems = []
     for what in ("train", "warmup"):
         steps, epochs = f"{what}_steps", f"{what}_epochs"
@@ -208,18 +212,18 @@ def phases_in_steps(
 ) -> tuple[Phase, ...]:
     """Returns the phases of a run.
 
-    Lengths stay what they are in epochs, rates scale as the recipe says. Another total
-    length scales all lengths of the recipe; but the warmup of a recipe of one phase
-    keeps its length.
+    Lengths keep their numbers of epochs, and rates scale as the recipe says. If the run
+    has another total length, all lengths of the recipe are scaled, except the warmup of
+    a recipe with a single phase.
 
     Args:
         recipe: The recipe.
         overrides: The values that replace the recipe's, without `contradictions`.
         global_batch_size: The number of examples in a step of the run.
-        num_train_examples: The number of training examples of its data set.
+        num_train_examples: The number of training examples of the data set.
 
     Raises:
-        UserError: If the lengths don't fit into one another.
+        UserError: If the warmup, the decay or the phases don't fit into the length.
     """
     steps_per_epoch = num_train_examples / global_batch_size
     scale = length_scale(recipe, overrides, steps_per_epoch)
@@ -289,7 +293,7 @@ def _lengths(
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the times and rates of a recipe become those of a run.
+    """The factors that turn the times and rates of a recipe into those of a run.
 
     Attributes:
         steps_per_epoch: The steps of the run in one pass over its training examples.
@@ -319,13 +323,14 @@ def schedule_in_steps(
 
     Args:
         schedule: The schedule of a recipe, in epochs and for the recipe's batch.
-        scaling: How it becomes that of the run.
-        overrides: The values that replace the recipe's; those of `RATE_SETTINGS` count.
+        scaling: The factors of its times and rates.
+        overrides: The values that replace the recipe's; only those of `RATE_SETTINGS`
+            are used.
         num_steps: The number of steps that the schedule is for.
         name: The name of the phase, for the sentence of an error.
 
     Raises:
-        UserError: If warmup, decay and length don't fit into one another.
+        UserError: If the warmup or the decay doesn't fit into the length.
     """
     warmup_steps = _warmup_steps(schedule, scaling, overrides)
     trial = f" {_TRIAL}" if "train_steps" in overrides else ""

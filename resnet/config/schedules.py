@@ -12,9 +12,9 @@ DECAYS = ("polynomial", "cosine", "steps", "none")
 class Schedule:
     """A learning rate over the time since its beginning, which is time 0.
 
-    Times are epochs in a recipe, where the rates are those of the recipe's batch, and
-    steps in a run, where they are those of the run's batch; `resolve.schedule_in_steps`
-    makes the second of the first.
+    In a recipe, times are in epochs and rates are those for the recipe's batch; in a
+    run, times are in steps and rates are those for the run's batch.
+    `resolve.schedule_in_steps` converts the first into the second.
 
     The rate first rises in a straight line from `init_value` at time 0 to `peak_value`
     at `warmup_length`. Then it decays as a function of the fraction x of the way from
@@ -40,8 +40,8 @@ class Schedule:
         end_value: The rate at `decay_end` and after it.
         boundaries: The times at which a decay in "steps" drops, ascending.
         decay_factor: The factor of each of these drops.
-        init_value_scales: Whether another batch scales `init_value` as it does
-            `peak_value`; of no meaning in a run, whose rates are scaled.
+        init_value_scales: Whether another batch size scales `init_value` as it scales
+            `peak_value`. It has no effect in a run, whose rates are scaled already.
     """
 
     peak_value: float = setting(bounds=ABOVE_ZERO)

@@ -1,7 +1,7 @@
-"""How a setting is declared: once, as a field of a dataclass with all that is known.
+"""Declarations of settings: each setting is one field of a dataclass, with its bounds.
 
 Bounds checks, command-line flags, recipe files, overrides and `--explain` read the
-declaration, so a new setting is one such field and the code that uses it.
+declaration, so a new setting needs one such field and the code that uses it.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ def _itself(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known of a setting, apart from its name, its type and its default.
+    """The declaration of a setting, apart from its name, its type and its default.
 
     Attributes:
         help: One sentence for the reference of flags; `{names}` in it stands for the
@@ -60,7 +60,7 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **known: Any) ->
 
     Args:
         default: The default; a setting without one must be given.
-        help: As in `Declaration`.
+        help: The sentence of `Declaration.help`.
         known: The other attributes of `Declaration`.
     """
     return dataclasses.field(
@@ -78,17 +78,17 @@ def declarations(*kinds: type) -> dict[str, Declaration]:
     bases = [base for kind in kinds for base in reversed(kind.__mro__)]
     for base in filter(dataclasses.is_dataclass, bases):
         for field in dataclasses.fields(base):
-            found = field.metadata.get(_KEY)
+            declaration = field.metadata.get(_KEY)
             known = declared.get(field.name)
-            if found and (
-                known is None or (known.flag is None and found.flag is not None)
+            if declaration and (
+                known is None or (known.flag is None and declaration.flag is not None)
             ):
-                declared[field.name] = found
+                declared[field.name] = declaration
     return declared
 
 
 def flag_name(name: str, declaration: Declaration) -> str:
-    """Returns the name of the flag of a setting; without one, that of the setting."""
+    """Returns the name of a setting's flag, which is usually the setting's name."""
     return declaration.flag or name
 
 
@@ -96,5 +96,6 @@ def value_type(kind: type, name: str) -> type:
     """Returns the type of the values of a field, apart from None."""
     hint = typing.get_type_hints(kind)[name]
     if isinstance(hint, types.UnionType):
-        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+        members = typing.get_args(hint)
+        (hint,) = (member for member in members if member is not types.NoneType)
     return typing.cast(type, hint)

@@ -9,13 +9,12 @@ from resnet.config.config import Config
 class StepSettings(NamedTuple):
     """The hyperparameters of one step.
 
-    They are Python floats; inside the graph of a step, those that change from step to
-    step within a phase are float32 scalar tensors (`learning_rate`, `momentum` and
-    `ema_decay`).
+    They are Python floats; inside the graph of a step, all except `weight_decay` are
+    float32 scalar tensors.
 
     Attributes:
-        learning_rate: Learning rate of the whole global batch.
-        momentum: Factor that the velocity of the step before is multiplied with
+        learning_rate: Learning rate for the mean gradient of the global batch.
+        momentum: Factor by which the velocity of the step before is multiplied
             (`phases.momentum`).
         lookahead: Momentum coefficient of the phase, the factor of the velocity in
             Nesterov's update.

@@ -26,9 +26,9 @@ MAX_CORRUPT = 10
 class Replacements:
     """The examples that are read in place of corrupt ones.
 
-    A corrupt example is replaced by the next intact example in the order of the files;
-    after the last example follows the first. Hence a replacement depends only on which
-    records are corrupt, and not on which rank detected them or when.
+    A corrupt example is replaced by the next intact example in the order of the files,
+    in which the last example is followed by the first. Hence a replacement depends only
+    on which records are corrupt, and not on which rank detected them or when.
 
     Attributes:
         corrupt: The corrupt examples, int64 `[num_corrupt]`, sorted.
@@ -75,7 +75,7 @@ class CorruptRecords:
     """The corrupt records of one split that this rank has detected so far."""
 
     def __init__(self, records: RecordFiles, policy: str) -> None:
-        """Starts with no known corrupt record.
+        """Creates the object with no known corrupt records.
 
         Args:
             records: The split.
@@ -92,7 +92,7 @@ class CorruptRecords:
         return Replacements.of(self._corrupt, self._records.num_examples)
 
     def count(self, first_example: int, end_example: int) -> int:
-        """Returns how many are known from `first_example` to `end_example - 1`."""
+        """Returns the number of those from `first_example` to `end_example - 1`."""
         return sum(first_example <= example < end_example for example in self._corrupt)
 
     def detect(self, examples: np.ndarray) -> bool:

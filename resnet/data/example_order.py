@@ -48,9 +48,9 @@ def mix_seed(seed: int, stream: int, epoch: Any) -> Any:
 
 def _seed_key(seed: int, stream: int) -> int:
     """Returns the part of `mix_seed` that all epochs share."""
-    key = mix(((seed & _MASK) + stream * _GOLDEN) & _MASK)
-    found: int = mix(key ^ (seed >> 32))
-    return found
+    low_key = mix(((seed & _MASK) + stream * _GOLDEN) & _MASK)
+    key: int = mix(low_key ^ (seed >> 32))
+    return key
 
 
 def round_keys(seed: int, epoch: Any) -> Any:
@@ -61,8 +61,8 @@ def round_keys(seed: int, epoch: Any) -> Any:
         epoch: The epoch, an int64 array or tensor; the result has a new first axis of
             length 8 before its shape.
     """
-    of_seed = np.array([_seed_key(seed, stream) for stream in range(_ROUNDS)])
-    return mix((of_seed.reshape([-1] + [1] * len(epoch.shape)) + epoch) & _MASK)
+    seed_keys = np.array([_seed_key(seed, stream) for stream in range(_ROUNDS)])
+    return mix((seed_keys.reshape([-1] + [1] * len(epoch.shape)) + epoch) & _MASK)
 
 
 def domain(num_examples: int) -> tuple[int, int]:
@@ -130,7 +130,7 @@ def slice_positions(
         step: The number of the global batch, from 0.
         global_batch_size: The number of examples of a global batch, a multiple of
             `num_ranks`.
-        rank: The rank, from 0; a number, an array or a tensor, as `step`.
+        rank: The rank, from 0; like `step`, a number, an array or a tensor.
         num_ranks: The number of ranks that divide the batch.
     """
     local_batch_size = global_batch_size // num_ranks

@@ -14,7 +14,7 @@ class ExampleShard:
         records: The examples of the part.
         rank: The number of this rank among the ranks that read the part, from 0.
         num_ranks: The number of ranks that read the part.
-        num_examples_of_all: The number of examples of the whole split.
+        num_examples_of_all: The number of examples of the whole split, over all parts.
     """
 
     records: RecordFiles

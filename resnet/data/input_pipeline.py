@@ -18,8 +18,8 @@ from resnet.data.record_files import RecordFiles, read_example
 PREFETCHED_BATCHES = 2
 _AUGMENTATION_STREAM = 1000  # For `mix_seed`; the streams of the order are lower.
 
-# AutoGraph would look for `if` and `while` on tensors, of which there are none here. It
-# takes most of the time in which a pipeline is made.
+# There are no `if` and `while` on tensors here for AutoGraph to convert, and its search
+# for them would take most of the time in which a pipeline is built.
 _as_written = tf.autograph.experimental.do_not_convert
 
 
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
         mask: `[batch]` bool; False where an example replaces a corrupt one or pads the
             last batch.
         mix_weight: The weight of each example's own label, `[batch]` float32, from 0 to
-            1; the rest to 1 is the weight of the label of its partner (`mixing`).
+            1; 1 - mix_weight is the weight of its partner's label (`mixing`).
     """
 
     images: tf.Tensor

@@ -20,7 +20,7 @@ _ADVICE = "launch/place_shards.py prints which shards belong on which node."
 def open_record_set(
     data_dir: str, split_name: str, process: ProcessInfo, communicator: Communicator
 ) -> RecordSet:
-    """Returns the data set in a folder, and indexes one that another program wrote.
+    """Returns the data set in a folder; indexes it first if another program wrote it.
 
     The index is written once: by rank 0 and, on a node that doesn't see rank 0's file
     system, by one rank of that node.

@@ -1,4 +1,4 @@
-"""How a background thread of each rank agrees with those of the other ranks."""
+"""Communication between the background threads of all ranks."""
 
 import pickle
 import time
@@ -10,11 +10,11 @@ _POLL_SECONDS = 0.01
 
 
 class BackgroundCommunicator:
-    """All ranks as a background thread of each sees them; alone, calls do nothing.
+    """The connection of a background thread of one rank to those of the other ranks.
 
-    It has an MPI communicator of its own, so that its messages can't be mistaken for
+    It uses an MPI communicator of its own, so that its messages can't be mistaken for
     those of the main thread. A thread that waits for other ranks sleeps: MPI's blocking
-    calls would spin, and take a core from the training.
+    calls would spin and take a core from the training.
 
     Attributes:
         rank: This rank, from 0.

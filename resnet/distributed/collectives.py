@@ -5,8 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-# Gradients that Horovod puts into one message. Its own default of 128 MiB leaves the
-# caches while the message is copied and summed, and takes three times that memory.
+# The size of the messages into which Horovod fuses gradients. A message of Horovod's
+# default size, 128 MiB, doesn't fit into the caches in which it is copied and summed,
+# and takes three times that memory.
 _FUSION_BYTES = 8 << 20
 
 
@@ -17,9 +18,9 @@ class Collectives:
         self._horovod: Any = None
 
     def start(self) -> None:
-        """Starts Horovod on this rank, at the same time as on all others.
+        """Starts Horovod, and imports TensorFlow; to be called on all ranks together.
 
-        It imports TensorFlow. A process that runs alone has no need of it.
+        A process that runs alone doesn't need it.
         """
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(_FUSION_BYTES))
         self._horovod = importlib.import_module("horovod.tensorflow")

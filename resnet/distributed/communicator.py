@@ -76,10 +76,10 @@ class Communicator:
             return
         token = self.broadcast(client.new_token())
         self._watchdog = WatchdogClient(process, token, stall_seconds, model_dir)
-        listens = None
+        endpoint = None
         if self.rank == 0:
-            listens = platform.node(), client.own_addresses(), self._watchdog.port
-        host, addresses, port = self.broadcast(listens)
+            endpoint = platform.node(), client.own_addresses(), self._watchdog.port
+        host, addresses, port = self.broadcast(endpoint)
         if self.rank != 0:
             self._watchdog.connect(host, addresses, port)
 
@@ -89,9 +89,9 @@ class Communicator:
         """Reports to the watchdog what this rank does now.
 
         Args:
-            status: What it does, such as "reading the batch of step 12".
-            is_timed: Whether it must end within the stall time.
-            waits_for_others: Whether it needs all ranks to do the same.
+            status: The activity, such as "reading the batch of step 12".
+            is_timed: Whether the activity must end within the stall time.
+            waits_for_others: Whether the activity only ends when all ranks do the same.
         """
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
@@ -111,16 +111,17 @@ class Communicator:
         """Raises on all ranks, at the end of the block, if any rank has a UserError.
 
         Raises:
-            AgreedError: With the message of the lowest rank that has one.
+            AgreedError: On all ranks, with the message of the lowest rank with an
+                error.
         """
         sentence = None
         try:
             yield
         except UserError as error:
             sentence = str(error)
-        sentences = [one for one in self.allgather(sentence) if one is not None]
-        if sentences:
-            raise AgreedError(sentences[0])
+        for message in self.allgather(sentence):
+            if message is not None:
+                raise AgreedError(message)
 
     def assert_equal_across_ranks(self, what: str, value: str) -> None:
         """Refuses to continue if ranks differ in something that they must share.
@@ -132,15 +133,15 @@ class Communicator:
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
         """
-        seen = self.allgather((value, platform.node()))
-        for rank, (one, host) in enumerate(seen):
-            if one != seen[0][0]:
-                first, first_host = seen[0]
-                is_short = max(len(one), len(first)) <= _QUOTED_CHARACTERS
-                values = f" ({one} and {first})" if is_short else ""
+        values = self.allgather((value, platform.node()))
+        first, first_host = values[0]
+        for rank, (other, host) in enumerate(values):
+            if other != first:
+                is_short = max(len(other), len(first)) <= _QUOTED_CHARACTERS
+                quoted = f" ({other} and {first})" if is_short else ""
                 raise AgreedError(
                     f"all ranks must have the same {what}; rank {rank} on {host}"
-                    f" differs from rank 0 on {first_host}{values}. Give every host the"
+                    f" differs from rank 0 on {first_host}{quoted}. Give every host the"
                     " same records, the same command and the same installation."
                 )
 
@@ -159,7 +160,7 @@ class Communicator:
             node.Free()
 
     def duplicate(self) -> BackgroundCommunicator:
-        """Returns the same ranks with messages of their own, for a background thread.
+        """Returns a connection of the same ranks for a background thread of each.
 
         To be called on all ranks.
         """
@@ -172,7 +173,7 @@ class Communicator:
         return value if self._world is None else self._world.bcast(value, root=0)
 
     def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
-        """Returns the sum over all ranks of equally shaped arrays, to each rank."""
+        """Returns the sum over all ranks of arrays of equal shape and dtype."""
         if self._world is None:
             return values
         total = np.empty_like(values)
@@ -180,7 +181,12 @@ class Communicator:
         return total
 
     def gather(self, row: np.ndarray) -> np.ndarray | None:
-        """Returns equally long arrays of all ranks, `[num_ranks, n]`, to rank 0."""
+        """Returns the arrays of all ranks, `[num_ranks, n]`, to rank 0; None to others.
+
+        Args:
+            row: The array of this rank, `[n]`, of the same length and dtype on all
+                ranks.
+        """
         if self._world is None:
             return row[np.newaxis]
         rows = np.empty((self.num_ranks, *row.shape), row.dtype)
@@ -188,16 +194,22 @@ class Communicator:
         return rows if self.rank == 0 else None
 
     def scatter(self, rows: np.ndarray | None) -> np.ndarray | None:
-        """Returns to each rank its row of rank 0's array; None if rank 0 has None."""
-        form = self.broadcast(None if rows is None else (rows.shape[1:], rows.dtype))
-        if form is None or self._world is None:
+        """Returns to each rank its row of rank 0's array; None if rank 0 has None.
+
+        Args:
+            rows: `[num_ranks, ...]` or None on rank 0; not used on other ranks.
+        """
+        row_type = self.broadcast(
+            None if rows is None else (rows.shape[1:], rows.dtype)
+        )
+        if row_type is None or self._world is None:
             return None if rows is None else rows[0]
-        row = np.empty(*form)
+        row = np.empty(*row_type)
         self._world.Scatter(rows, row, root=0)
         return row
 
     def broadcast_variables(self, variables: Sequence[Any]) -> None:
-        """Gives each rank rank 0's values of these `tf.Variable`s."""
+        """Sets `tf.Variable`s to their values on rank 0, on all ranks."""
         if self._world is None:
             return
         for variable in variables:
@@ -207,7 +219,7 @@ class Communicator:
                 variable.assign(array)
 
     def allreduce_mean(self, variables: Sequence[Any]) -> None:
-        """Gives each rank the mean over ranks of these float32 `tf.Variable`s."""
+        """Sets float32 `tf.Variable`s to their mean over all ranks, on all ranks."""
         if self._world is None or not variables:
             return
         arrays = [variable.numpy() for variable in variables]
@@ -237,24 +249,25 @@ class Communicator:
 
 
 def _check_shared_memory(process: ProcessInfo) -> None:
-    """Refuses too small a /dev/shm, where the MPI library would end by SIGBUS.
+    """Refuses too small a /dev/shm, where the MPI library would die of SIGBUS.
 
-    Its size counts, not what is free of it, so that all ranks of a node agree.
+    The size of /dev/shm is checked, rather than its free space, so that all ranks of a
+    node come to the same result.
 
     Raises:
-        UserError: If it is too small for the ranks of this node.
+        UserError: If /dev/shm is too small for the ranks of this node.
     """
     try:
         memory = os.statvfs("/dev/shm")
     except OSError:
         return
-    found = memory.f_blocks * memory.f_frsize
+    size = memory.f_blocks * memory.f_frsize
     needed = process.num_local_ranks * _SHARED_MEMORY_BYTES
-    if found < needed:
+    if size < needed:
         raise UserError(
             f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"
             f" of {process.num_local_ranks} rank(s) per node; {platform.node()} has"
-            f" {found / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"
+            f" {size / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"
             " start fewer ranks per node."
         )
 
@@ -263,20 +276,21 @@ def connect(process: ProcessInfo) -> Communicator:
     """Returns this process's connection to the ranks that were started with it.
 
     Raises:
-        UserError: If the launcher and the MPI library don't belong together, or there
-            is not enough shared memory.
+        UserError: If the launcher and the MPI library don't belong together, if the
+            library doesn't support MPI_THREAD_MULTIPLE, or if there is not enough
+            shared memory.
     """
     if process.num_ranks == 1:
         return Communicator(process)
     _check_shared_memory(process)
     mpi = importlib.import_module("mpi4py.MPI")
-    seen = (mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
-    if seen != (process.rank, process.num_ranks):
+    rank, num_ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+    if (rank, num_ranks) != (process.rank, process.num_ranks):
         library = mpi.Get_library_version().splitlines()[0].strip()
         raise UserError(
             f"the launcher started this process as rank {process.rank} of"
-            f" {process.num_ranks}, but for the MPI library it is rank {seen[0]} of"
-            f" {seen[1]} ({library}). Use the mpirun of that library."
+            f" {process.num_ranks}, but for the MPI library it is rank {rank} of"
+            f" {num_ranks} ({library}). Use the mpirun of that library."
         )
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise UserError(

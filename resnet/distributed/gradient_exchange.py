@@ -1,4 +1,4 @@
-"""From each rank's gradients to the mean gradients of all ranks."""
+"""Averages the gradients of all ranks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from resnet.distributed.collectives import Collectives
 
 
 class Exchanged(NamedTuple):
-    """What every rank has after an exchange; tensors of the step's graph.
+    """The result of an exchange, as tensors of the step's graph.
 
     Attributes:
         gradients: Mean gradients over ranks, one for each variable.
@@ -30,8 +30,8 @@ class GradientExchange:
     """Averages gradients over all ranks, and with them the loss and status flags.
 
     The loss and the flags are one small tensor that is reduced while the gradients are
-    still being computed: so all ranks agree on a stop request, a save request or a
-    non-finite loss without a round of communication of their own.
+    still being computed. So all ranks agree on a stop request, a save request or a
+    non-finite loss without an extra round of communication.
     """
 
     def __init__(self, collectives: Collectives, names: Sequence[str]) -> None:

@@ -18,12 +18,12 @@ def check_is_shared(
 ) -> None:
     """Refuses a folder that not all ranks see; to be called on all ranks.
 
-    Rank 0 writes a small file, for which the others look.
+    Rank 0 creates an empty file, and the other ranks look for it.
 
     Args:
-        model_dir: Folder of the run, which rank 0 makes if it doesn't exist.
+        model_dir: Folder of the run, which rank 0 creates if it doesn't exist.
         communicator: The ranks of the job.
-        seconds: How long a rank waits for the file to appear.
+        seconds: Time for which a rank waits for the file to appear, in seconds.
 
     Raises:
         AgreedError: On all ranks, naming the first one that doesn't see the file.
@@ -41,15 +41,15 @@ def check_is_shared(
                     " Free disk space, or check its permissions."
                 ) from error
     is_there = _appears(model_dir / name, seconds)
-    of_ranks = communicator.allgather((is_there, platform.node()))
+    answers = communicator.allgather((is_there, platform.node()))
     if communicator.rank == 0:
         (model_dir / name).unlink(missing_ok=True)
-    for rank, (seen, host) in enumerate(of_ranks):
-        if not seen:
+    for rank, (sees_it, host) in enumerate(answers):
+        if not sees_it:
             raise AgreedError(
                 "--model_dir must be a folder that all ranks share, since each rank"
                 f" saves state of its own in it; rank {rank} on {host} doesn't see in"
-                f" {model_dir} what rank 0 on {of_ranks[0][1]} has written there. Name"
+                f" {model_dir} what rank 0 on {answers[0][1]} has written there. Name"
                 " a folder on a file system that all hosts mount."
             )
 

@@ -8,8 +8,8 @@ import numpy as np
 class Ensemble:
     """The summed predictions of several networks for the examples of one rank.
 
-    They are kept as logarithms of sums of probabilities, `[num_examples, num_classes]`,
-    so that no probability underflows in float32.
+    The sums of probabilities are kept as their logarithms, `[num_examples,
+    num_classes]`, so that no probability underflows in float32.
 
     Source of the ensemble of a run's phases: Codreanu et al. 2017, arXiv:1711.04291.
 
@@ -43,32 +43,35 @@ class Ensemble:
     ) -> None:
         """Adds the predictions of one network for consecutive examples.
 
-        What goes beyond the last example fills up a batch, and is left out.
+        Predictions beyond this rank's last example are padding and are left out.
 
         Args:
-            first: Number of the first one, of this rank's examples.
+            first: Index of the first of these examples among those of this rank.
             log_probabilities: `[batch, num_classes]` float32.
             labels: `[batch]` int32.
-            mask: `[batch]` bool; whether the example counts.
+            mask: `[batch]` bool; False for examples that don't count.
         """
-        places = slice(first, min(first + len(labels), len(self._labels)))
-        count = places.stop - first
-        with np.errstate(invalid="ignore"):  # Of a network that says NaN.
-            sums = np.logaddexp(self._log_sums[places], log_probabilities[:count])
-        self._log_sums[places] = sums
-        self._labels[places] = labels[:count]
-        self._mask[places] &= mask[:count]
+        rows = slice(first, min(first + len(labels), len(self._labels)))
+        count = rows.stop - first
+        with np.errstate(invalid="ignore"):  # The network may predict NaN.
+            sums = np.logaddexp(self._log_sums[rows], log_probabilities[:count])
+        self._log_sums[rows] = sums
+        self._labels[rows] = labels[:count]
+        self._mask[rows] &= mask[:count]
 
     def batches(
         self, batch_size: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields logits whose softmax is the mean probabilities, labels and mask.
+        """Yields logits, labels and mask of the examples, in batches.
+
+        The softmax of the logits, `[batch, num_classes]` float32, is the mean of the
+        networks' probabilities.
 
         Args:
-            batch_size: Examples of each, but the last one.
+            batch_size: Number of examples in each batch; the last batch may be smaller.
         """
         num_networks = np.float32(len(self.penalties))
         for first in range(0, len(self._labels), batch_size):
-            places = slice(first, first + batch_size)
-            logits = self._log_sums[places] - np.log(num_networks)
-            yield logits, self._labels[places], self._mask[places]
+            rows = slice(first, first + batch_size)
+            logits = self._log_sums[rows] - np.log(num_networks)
+            yield logits, self._labels[rows], self._mask[rows]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.train_state import TrainState
 
-# The kind of metrics line that their results are written to.
-FACTS = {"raw": "eval", "ema": "eval_ema"}
+# The kind of the metrics line for the results of each.
+METRICS_KINDS = {"raw": "eval", "ema": "eval_ema"}
 
 
 def all_of(state: TrainState) -> list[str]:
@@ -21,15 +21,16 @@ def each(
     precise_bn: PreciseBN | None,
     num_ranks: int,
 ) -> Iterator[str]:
-    """Yields the names of weights; until the next name, the network has these weights.
+    """Yields each name after setting the network to the weights of that name.
 
-    Afterwards it has its raw weights again. If `precise_bn` is given, it keeps the
-    statistics that were computed last.
+    After the last one, the network gets its raw weights back. With `precise_bn`, it
+    keeps the batch normalization statistics that were computed last.
 
     Args:
         state: The state of the run.
         chosen: The names of the weights, among those of `all_of`.
-        precise_bn: Recomputes the statistics of batch normalization first, if any.
+        precise_bn: The PreciseBN that recomputes the statistics of batch normalization
+            for each of the weights; None keeps the moving averages.
         num_ranks: The number of ranks that the run was trained on.
     """
     for name in chosen:

@@ -35,14 +35,14 @@ class Evaluations:
                 statistics are computed if the settings ask for it.
             eval_shard: The examples to evaluate on; None for a run without evaluation.
             communicator: The ranks.
-            num_parallel_calls: Images that a rank decodes at the same time.
+            num_parallel_calls: The number of images that a rank decodes in parallel.
             signals: The stop requests of this rank.
         """
         self._config = config
         self._state = state
         self._communicator = communicator
         self._evaluator: Evaluator | None = None
-        self._recalibration: PreciseBN | None = None
+        self._precise_bn: PreciseBN | None = None
         if eval_shard is None:
             return
         self._evaluator = Evaluator(
@@ -50,7 +50,7 @@ class Evaluations:
             signals=signals,
         )
         if config.recalibration_batches:
-            self._recalibration = PreciseBN(
+            self._precise_bn = PreciseBN(
                 *(state.model, train_shard, config, communicator, num_parallel_calls),
                 signals,
             )
@@ -66,23 +66,26 @@ class Evaluations:
 
     @property
     def target_is_reached(self) -> bool:
-        """Whether the present state has the top-1 accuracy at which the run ends."""
+        """Whether the top-1 of the present state has reached `stop_at_top1`."""
         return 0 < self._config.stop_at_top1 <= (self._state.top1 or 0.0)
 
     def run(self, log: RunLog) -> dict[str, dict[str, float]]:
-        """Returns the results by kind, after logging them; sets `state.top1`.
+        """Evaluates and logs the results; sets `state.top1`.
 
         All ranks evaluate with the mean of their batch normalization averages, and keep
         their own afterwards.
+
+        Returns:
+            The metrics by name, by the kind of their metrics line.
         """
-        assert self._evaluator is not None  # noqa: S101 - As `is_due` says.
+        assert self._evaluator is not None  # noqa: S101 - `is_due` has checked it.
         state, results = self._state, {}
         weights_of_run = evaluated_weights.all_of(state)
         with log.progress.paused(), averaged_batch_norm(state, self._communicator):
             for weights in evaluated_weights.each(
-                state, weights_of_run, self._recalibration, self._communicator.num_ranks
+                state, weights_of_run, self._precise_bn, self._communicator.num_ranks
             ):
-                kind = evaluated_weights.FACTS[weights]
+                kind = evaluated_weights.METRICS_KINDS[weights]
                 result = self._evaluator.evaluate(state.weight_penalty())
                 results[kind] = result.as_dict()
                 log.evaluated(kind, results[kind], str(result))
@@ -91,7 +94,7 @@ class Evaluations:
 
 
 def is_due_after(config: Config, step: int) -> bool:
-    """Returns whether the settings ask for an evaluation after so many steps."""
+    """Returns whether the settings ask for an evaluation after `step` steps."""
     if step == config.train_steps:
         return True
     if not config.eval_every or step == 0:

@@ -62,7 +62,7 @@ class Evaluator:
     def __init__(
         self,
         model: keras.Model,
-        share: ExampleShard,
+        shard: ExampleShard,
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
@@ -73,7 +73,7 @@ class Evaluator:
 
         Args:
             model: The network.
-            share: This rank's share of the split.
+            shard: The part of the split that this rank evaluates.
             config: The settings of the run; `eval_batch_size` is the number of images
                 that the networks of all ranks process at a time.
             communicator: The ranks.
@@ -82,19 +82,19 @@ class Evaluator:
             signals: The stop requests of this rank, checked between two batches.
         """
         self._model = model
-        self._share = share
+        self._shard = shard
         self._config = config
         self._communicator = communicator
         self._num_parallel_calls = num_parallel_calls
         self._views = views
         self._signals = signals
-        self._first, self._end = share.first_example, share.end_example
+        self._first, self._end = shard.first_example, shard.end_example
         images_of_rank = -(-config.eval_batch_size // communicator.num_ranks)
         self._batch_size = min(
             max(images_of_rank // test_time_augmentation.num_views(views), 1),
             max(self._end - self._first, 1),
         )
-        self._damaged = CorruptRecords(share.records, config.on_bad_record)
+        self._corrupt_records = CorruptRecords(shard.records, config.on_bad_record)
         self._count_batch = tf.function(self._counts_of_images, autograph=False)
         self._predict_batch = tf.function(self._log_probabilities, autograph=False)
         self._has_evaluated = False
@@ -164,10 +164,10 @@ class Evaluator:
             return
         eval_batches = batches.evaluation(
             self._config,
-            self._share,
+            self._shard,
             self._batch_size,
             self._num_parallel_calls,
-            self._damaged,
+            self._corrupt_records,
             test_time_augmentation.num_crops(self._views),
         )
         for number in range(1, self.num_batches + 1):
@@ -175,7 +175,7 @@ class Evaluator:
                 return
             self._communicator.report_status(
                 f"evaluating batch {number} of {self.num_batches}",
-                # The first batch of all traces the graph.
+                # The very first batch traces the graph.
                 is_timed=number > 1 or self._has_evaluated,
             )
             yield next(eval_batches)
@@ -187,27 +187,33 @@ class Evaluator:
         return self._signals is not None and bool(self._signals.seen)
 
     def _result_of_all(self, sums: np.ndarray, penalty: float) -> Result:
-        """Returns the result of the sums of all ranks, which `_counts` returns."""
+        """Returns the result on all ranks' examples, to every rank.
+
+        Args:
+            sums: The sums over the batches of this rank, as `_counts` returns them.
+            penalty: The weight penalty, which is added to the loss.
+        """
         self._communicator.report_status(
             "summing the results of the evaluation", waits_for_others=True
         )
-        num_skipped = self._damaged.count(self._first, self._end)
-        right, right_of_five, cross_entropy, count, num_skipped = (
+        num_skipped = self._corrupt_records.count(self._first, self._end)
+        num_in_top1, num_in_top5, cross_entropy, count, num_skipped = (
             self._communicator.allreduce_sum(np.append(sums, num_skipped))
         )
-        if count + num_skipped != self._share.num_examples_of_all or not count:
+        num_examples = self._shard.num_examples_of_all
+        if count + num_skipped != num_examples or not count:
             if any(self._communicator.allgather(self._stop_requested())):
                 raise Preempted(
                     "stopped during an evaluation",
                     "Rerun the same command to start the evaluation over",
                 )
             raise RuntimeError(
-                f"evaluation must count all {self._share.num_examples_of_all} examples"
-                f" once; it counted {count:.0f} and skipped {num_skipped:.0f}"
+                f"evaluation must count all {num_examples} examples once; it counted"
+                f" {count:.0f} and skipped {num_skipped:.0f}"
             )
         return Result(
-            top1=float(right / count),
-            top5=float(right_of_five / count),
+            top1=float(num_in_top1 / count),
+            top5=float(num_in_top5 / count),
             loss=float(cross_entropy / count) + penalty,
             cross_entropy=float(cross_entropy / count),
             count=int(count),
@@ -223,9 +229,10 @@ class Evaluator:
     def _counts(
         self, logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
-        """Returns the right ones, those right among five, the loss and the count.
+        """Returns sums over the examples of a batch whose mask is True, `[4]` float64.
 
-        Summed over the real examples of one batch; `[4]` float64.
+        They are the number of labels in the top 1, the number of labels in the top 5,
+        the sum of the cross-entropies, and the number of examples.
         """
         columns = (
             in_top(logits, labels, 1),
@@ -235,10 +242,10 @@ class Evaluator:
             ),
             tf.ones_like(labels),
         )
-        real_columns = [
-            tf.boolean_mask(tf.cast(one, tf.float64), mask) for one in columns
+        counted = [
+            tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns
         ]
-        return tf.stack([tf.reduce_sum(one) for one in real_columns])
+        return tf.stack([tf.reduce_sum(column) for column in counted])
 
     def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, self._views)
@@ -246,16 +253,16 @@ class Evaluator:
 
 
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns whether each example's label is among the k highest, `[batch]` bool.
+    """Returns whether each label has one of the k highest logits, `[batch]` bool.
 
     A logit equal to the label's counts as lower only if its class comes later, so that
     a network with equal logits is not always right. NaN never counts as lower, and a
-    label with a non-finite logit is never in.
+    label with a non-finite logit never has one of the highest.
 
     Args:
         logits: `[batch, num_classes]` float32.
         labels: `[batch]` int32.
-        k: From 1.
+        k: The number of highest logits, at least 1.
     """
     own = tf.gather(logits, labels, batch_dims=1)[:, tf.newaxis]
     later = tf.range(tf.shape(logits)[1])[tf.newaxis, :] >= labels[:, tf.newaxis]

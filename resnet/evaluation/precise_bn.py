@@ -36,7 +36,7 @@ class PreciseBN:
     def __init__(
         self,
         model: keras.Model,
-        share: ExampleShard,
+        shard: ExampleShard,
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
@@ -45,8 +45,9 @@ class PreciseBN:
         """Prepares the computation; the first `apply` traces its graph.
 
         Args:
-            model: The network, whose normalization layers have the same decay.
-            share: The part of the training split that this rank reads.
+            model: The network, whose normalization layers all have the momentum
+                `config.batch_norm_momentum`.
+            shard: The part of the training split that this rank reads.
             config: The settings of the run.
             communicator: The ranks.
             num_parallel_calls: The number of images that a rank decodes in parallel.
@@ -54,12 +55,14 @@ class PreciseBN:
         """
         self._model = model
         # Each batch is computed by one rank, and not divided among the ranks.
-        self._share = dataclasses.replace(share, rank=0, num_ranks=1)
+        self._shard = dataclasses.replace(shard, rank=0, num_ranks=1)
         self._config = config
         self._communicator = communicator
         self._num_parallel_calls = num_parallel_calls
         self._signals = signals
-        averages = {one.path: one.value for one in model.non_trainable_variables}
+        averages = {
+            variable.path: variable.value for variable in model.non_trainable_variables
+        }
         self._means = [
             average for path, average in averages.items() if path.endswith("_mean")
         ]
@@ -88,7 +91,7 @@ class PreciseBN:
             rank * total // communicator.num_ranks
             for rank in (communicator.rank, communicator.rank + 1)
         )
-        num_channels = sum(one.shape.num_elements() for one in self._means)
+        num_channels = sum(mean.shape.num_elements() for mean in self._means)
         sums = np.zeros((2, num_channels))
         if first < end:
             batches_of_rank = self._batches(step, num_ranks, first)
@@ -97,7 +100,7 @@ class PreciseBN:
                     break
                 communicator.report_status(
                     f"computing PreciseBN of batch {number + 1} of {total}",
-                    is_timed=number > first,  # The first one may trace the graph.
+                    is_timed=number > first,  # The first batch may trace the graph.
                 )
                 images = next(batches_of_rank).images
                 mean, variance = self._statistics(images).numpy()
@@ -116,16 +119,16 @@ class PreciseBN:
         return self._signals is not None and bool(self._signals.seen)
 
     def _batches(self, step: int, num_ranks: int, first: int) -> Iterator[Batch]:
-        """Returns the batches of one rank of the run, from number `first` on.
+        """Returns batches of training images, from number `first` on.
 
-        The phase is that of the last step done, since it trained the network, also when
-        this step was the last of its phase.
+        Each has the size of a rank's micro-batch in the run. The phase is that of the
+        last step done, also if that step was the last one of its phase.
         """
         config = self._config
         phase = phases.at(config.phases, max(step - 1, 0))
         num_parts = num_ranks * config.accumulation_steps
         return batches.train_batches(
-            self._share,
+            self._shard,
             [dataclasses.replace(phase, num_steps=config.recalibration_batches)],
             seed=config.seed,
             local_batch_size=config.global_batch_size // num_parts,
@@ -138,16 +141,16 @@ class PreciseBN:
     def _statistics_of_batch(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the means and variances of one batch, `[2, channels]` float64.
 
-        The layers move their averages towards those of the batch: average = average -
-        (average - new) * (1 - decay). Starting at 0, the average becomes new * (1 -
-        decay).
+        The layers update their moving averages by the statistics of the batch:
+        average = average - (average - new) * (1 - momentum). Starting at 0, the average
+        becomes new * (1 - momentum).
         """
         for average in (*self._means, *self._variances):
             average.assign(tf.zeros_like(average))
         self._model(images, training=True)
         moved = tf.stack(
             [
-                tf.concat([tf.reshape(one, [-1]) for one in averages], axis=0)
+                tf.concat([tf.reshape(average, [-1]) for average in averages], axis=0)
                 for averages in (self._means, self._variances)
             ]
         )

@@ -1,7 +1,7 @@
 """The views of test-time augmentation by name. Needs no TensorFlow."""
 
-# The crops that the input makes of an image, and whether their mirror images are
-# evaluated as well.
+# The number of crops of each image, and whether the network also evaluates their
+# horizontal flips.
 CROPS_AND_FLIPS = {
     "center": (1, False),
     "flip": (1, True),

@@ -1,7 +1,7 @@
-"""A rank's position in its job: its cores, its threads and its environment.
+"""A rank's position in its job, and its cores, threads and environment.
 
-They are settled before TensorFlow is imported, which reads them once. Therefore this
-file uses the standard library only.
+These are set before TensorFlow is imported, because it reads them only once. Therefore
+this file uses the standard library only.
 """
 
 import os
@@ -67,7 +67,7 @@ class Threads:
 
 
 def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
-    """Returns the rank that the launcher's variables give; without one, a single rank.
+    """Returns the position that the launcher's variables give, or that of a lone rank.
 
     Slurm's variables are read last, since ranks that Hydra starts under Slurm inherit
     those of its helper processes; and only inside a job step, since a batch script is

@@ -26,7 +26,7 @@ class AppendFile:
         self._try_all(is_synced=False)
 
     def sync(self) -> None:
-        """Makes all lines so far outlast a crash of the machine."""
+        """Flushes all lines so far to disk, so that they survive a system crash."""
         self._try_all(is_synced=True)
 
     def _try_all(self, is_synced: bool) -> None:

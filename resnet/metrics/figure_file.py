@@ -18,7 +18,7 @@ def write(figure: Figure, path: pathlib.Path, flag: str) -> None:
     Args:
         figure: The figure.
         path: The file. Its folder is created if it doesn't exist.
-        flag: The flag that named the file, for errors.
+        flag: The flag that gives the path, for errors.
 
     Raises:
         UserError: If the file can't be written, or its suffix is none of `SUFFIXES`.

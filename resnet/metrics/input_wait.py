@@ -1,4 +1,4 @@
-"""The fraction of its time that the training waits for its input."""
+"""Measures the fraction of time that the training waits for its input."""
 
 import contextlib
 import time
@@ -8,16 +8,17 @@ from absl import logging
 
 from resnet.distributed.communicator import Communicator
 
-WARNING_SHARE = 0.05  # Handing over a batch that is ready takes up to 1 %.
+WARNING_FRACTION = 0.05  # Handing over a batch that is ready takes up to 1 %.
 
 
 class InputWait:
     """Measures the time in which the steps of a rank wait for their next batch.
 
-    The other ranks wait for the slowest rank inside the step, so the largest share of
-    all ranks is reported. Batches are prefetched, so the first one at the start arrives
-    late and the first one after a pause at once; neither is counted. Core time that
-    decoding takes while a step runs is not counted either.
+    The other ranks wait for the slowest rank inside the step, so the largest fraction
+    of all ranks is reported. Batches are prefetched, so the first batch of a run
+    arrives late and the first one after a pause at once; neither is counted. Core time
+    that decoding takes while a step runs is not counted either. With gradient
+    accumulation only the last micro-batch of each step is measured.
     """
 
     def __init__(self) -> None:
@@ -26,17 +27,17 @@ class InputWait:
         self._arrived_at = 0.0
         self._waited = 0.0
         self._elapsed = 0.0
-        self._warned_share = 0.0
+        self._warned_fraction = 0.0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Starts a step; its batch is read inside the block."""
+        """Measures the time of the block, in which a micro-batch is read."""
         self._requested_at = time.monotonic()
         yield
         self._arrived_at = time.monotonic()
 
     def step_done(self) -> None:
-        """Ends a step."""
+        """Counts the time since the last micro-batch of the step was requested."""
         if not self._is_first:
             self._waited += self._arrived_at - self._requested_at
             self._elapsed += time.monotonic() - self._requested_at
@@ -47,23 +48,23 @@ class InputWait:
         self._is_first = True
 
     def report(self, communicator: Communicator) -> float:
-        """Returns the largest share of all ranks since the last report.
+        """Returns the largest fraction of all ranks since the last report, from 0 to 1.
 
-        Each rank must call it. It warns about more than 5 %, and again when the share
-        has doubled.
+        Each rank must call it. A warning is logged if the fraction exceeds 5 %, and
+        again when it has doubled.
         """
         own = self._waited / self._elapsed if self._elapsed else 0.0
         self._waited = self._elapsed = 0.0
-        shares = communicator.allgather(own)
-        largest = max(shares)
-        if largest > WARNING_SHARE and largest >= 2 * self._warned_share:
-            self._warned_share = largest
+        fractions = communicator.allgather(own)
+        largest = max(fractions)
+        if largest > WARNING_FRACTION and largest >= 2 * self._warned_fraction:
+            self._warned_fraction = largest
             logging.warning(
                 "training waited for its input for %.0f %% of the time since the last"
                 " line (rank %d, the slowest). To speed the input up, use more decoding"
                 " threads (--num_parallel_calls), more cores per rank, a faster disk"
                 " for the records or, for a small data set, --decoded_cache_mb.",
                 100 * largest,
-                shares.index(largest),
+                fractions.index(largest),
             )
         return largest

@@ -30,9 +30,9 @@ def read(path: Path) -> list[Line]:
 def read_and_count(path: Path) -> tuple[list[Line], int]:
     """Returns the lines of a file, and the number of lines that can't be parsed.
 
-    A last line without its end is left out, and not counted.
+    A last line without a line break is left out, and not counted.
     """
-    found, num_unreadable = [], 0
+    lines, num_unreadable = [], 0
     for text in path.read_bytes().split(b"\n")[:-1]:
         try:
             line = json.loads(text)
@@ -40,10 +40,10 @@ def read_and_count(path: Path) -> tuple[list[Line], int]:
         except (ValueError, RecursionError):  # Nested too deeply.
             is_line = False
         if is_line:
-            found.append(line)
+            lines.append(line)
         else:
             num_unreadable += 1
-    return found, num_unreadable
+    return lines, num_unreadable
 
 
 def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) -> Line:
@@ -62,7 +62,7 @@ def encode(line: Line) -> str:
 
 
 def _is_line(line: Any) -> bool:
-    """Returns whether a JSON value can be a line that `make_line` has made."""
+    """Returns whether a JSON value has the form of a line that `make_line` returns."""
     if not isinstance(line, dict):
         return False
     kind, step = line.get("kind"), line.get("step")

@@ -25,7 +25,8 @@ class MetricsLog:
     writes TensorBoard's files again from the rest, since events can't be removed.
 
     Attributes:
-        num_lines: Number of lines logged, those of earlier starts that are kept too.
+        num_lines: Number of lines in the file, including those kept from earlier
+            starts; 0 on other ranks than rank 0.
     """
 
     def __init__(
@@ -101,9 +102,10 @@ class MetricsLog:
         self._flush()
 
     def sync(self) -> None:
-        """Makes the lines so far outlast a crash; to be called before a checkpoint.
+        """Flushes the lines so far to disk; to be called before a checkpoint is saved.
 
-        A run that resumes from the checkpoint expects all lines up to its step.
+        A run that resumes from the checkpoint expects all lines up to its step, also
+        after a crash of the host.
         """
         if self._is_writer:
             self._file.sync()
@@ -139,7 +141,11 @@ class MetricsLog:
 
 
 def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.Line]:
-    """Rewrites the file without the lines that the run will write again."""
+    """Rewrites the file without the lines that the run will write again.
+
+    Returns:
+        The lines that are kept.
+    """
     lines: list[jsonl.Line] = []
     num_unreadable = 0
     if path.exists():
@@ -149,11 +155,11 @@ def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.
             "%d line(s) of %s can't be parsed and are dropped", num_unreadable, path
         )
     kept = [
-        one
-        for one in lines
-        if one["step"] < step
-        or (one["step"] == step and (was_evaluated or one["kind"] == "train"))
+        line
+        for line in lines
+        if line["step"] < step
+        or (line["step"] == step and (was_evaluated or line["kind"] == "train"))
     ]
-    text = "".join(jsonl.encode(one) for one in kept)
+    text = "".join(map(jsonl.encode, kept))
     atomic_write_bytes(path, text.encode())
     return kept

@@ -11,7 +11,7 @@ from resnet.config.config import Config
 
 _BAR_WIDTH = 20
 _SHORTEST_BAR = 4
-_USUAL_COLUMNS = 80  # Where a terminal does not tell its width.
+_USUAL_COLUMNS = 80  # For terminals whose width is unknown.
 
 
 class Progress:
@@ -111,15 +111,15 @@ def format_duration(seconds: float) -> str:
 
 
 def fit(fields: Mapping[str, str], done: float, width: int) -> str:
-    """Returns a line with a bar that is as wide as a terminal allows.
+    """Returns a line with a progress bar, at most `width` characters long.
 
-    The learning rate and the epoch are left out first, then the bar; what is still too
-    wide is cut.
+    If the line is too long, the learning rate is left out, then the epoch, then the
+    bar; after that the line is cut.
 
     Args:
         fields: Parts of the line by their names.
-        done: The fraction of the run that the bar shows.
-        width: Number of characters.
+        done: Fraction of the run that the bar shows, from 0 to 1.
+        width: Largest number of characters.
     """
     shown = dict(fields)
     for name in ("lr", "epoch"):
@@ -148,11 +148,11 @@ def columns(terminal: Path) -> int:
 
 
 def find_terminal(proc: Path = Path("/proc")) -> Path | None:
-    """Returns the terminal at which standard error ends, or None if at none.
+    """Returns the terminal that shows standard error, or None if no terminal does.
 
     Under mpirun the standard error of a rank is a pipe that mpirun copies to its own
-    standard error. So that of the parent processes is examined too, as long as they are
-    launchers.
+    standard error. So the standard error of parent processes is examined too, as long
+    as these are launchers.
     """
     if sys.stderr.isatty():
         return Path("/dev/stderr")

@@ -3,9 +3,9 @@
 `FOLDER/from-step-00000000-rank-00001-of-00002.jsonl` has a line for each step:
 `{"step": 0, "examples": [...], "replaced": [...]}`. `step` is the number of the global
 batch, from 0. `examples` are indices in the order of the manifest, shard by shard.
-`replaced` are those of them that were read in place of a corrupt record. A run that
-resumes from a checkpoint writes new files: the examples of a step are in the files of
-the latest start that isn't after this step.
+`replaced` lists the examples that were read in place of a corrupt record. A run that
+resumes from a checkpoint writes new files, named by the first step. The examples of a
+step are in the files with the latest first step that isn't after it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a run reports of its steps and evaluations, on all ranks."""
+"""Logs the steps and evaluations of a run, on all ranks."""
 
 import math
 import time
@@ -24,8 +24,8 @@ class RunLog:
     """Metrics, progress lines and record log of a run.
 
     Attributes:
-        input_wait: How long the steps wait for their input.
-        progress: The progress that rank 0 shows.
+        input_wait: The measurement of the time that steps wait for their input.
+        progress: The progress that rank 0 prints.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RunLog:
         """Logs the end of the training.
 
         Args:
-            target_is_reached: Whether the run has the top-1 at which it may stop early.
+            target_is_reached: Whether the run has reached `stop_at_top1`.
         """
         if self._state.step < self._config.train_steps:
             reason = f"stops after --stop_after_steps={self._config.stop_after_steps}"
@@ -92,9 +92,8 @@ class RunLog:
 
         Args:
             step: Number of the global batch, from 0.
-            examples: Numbers of the examples in the whole split, `[local_batch]` int64.
-            mask: Whether each example is the one that the order asks for, rather than
-                the replacement of a corrupt one, `[local_batch]` bool.
+            examples: Indices of the examples in the whole split, `[local_batch]` int64.
+            mask: `[local_batch]` bool; False where an example replaces a corrupt one.
         """
         self._records.write(step, examples, mask)
         self._num_skipped += int(np.count_nonzero(~mask))
@@ -149,7 +148,7 @@ class RunLog:
         self._state.num_log_lines = self._metrics.num_lines
 
     def sync(self) -> None:
-        """Makes the metrics so far outlast a crash of the machine."""
+        """Flushes the metrics so far to disk, so that they survive a crash."""
         self._metrics.sync()
 
     def close(self) -> None:

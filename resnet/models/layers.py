@@ -273,9 +273,9 @@ class ZeroPadShortcut(Layer):
         """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`."""
         images = images[:, :: self.stride, :: self.stride]
         num_zeros = self.filters - images.shape[-1]
-        # In inference, TensorFlow 2.21's layout pass for oneDNN takes any Pad before a
-        # fused convolution for that of its images, also one of its residual, and
-        # crashes. It leaves PadV2 as it is.
+        # In inference, TensorFlow 2.21's layout pass for oneDNN mistakes a Pad of a
+        # fused convolution's residual for one of its images, and crashes. It ignores
+        # PadV2.
         return tf.raw_ops.PadV2(
             input=images,
             paddings=[[0, 0], [0, 0], [0, 0], [0, num_zeros]],

@@ -1,8 +1,8 @@
 """ResNet with 18 to 200 layers for ImageNet ("v1.5"), and ResNet-D.
 
-v1.5 means that the 3x3 convolution of a bottleneck block has its stride. Every stage,
-the first one included, begins with a block with a projection shortcut, and gamma of the
-last normalization in a block is initialized to 0.
+In v1.5 the stride of a bottleneck block is in its 3x3 convolution. Every stage, the
+first one included, begins with a block with a projection shortcut, and gamma of the
+last normalization in a block may be initialized to 0.
 Source: He et al. 2015, arXiv:1512.03385, as in tensorflow/tpu,
 models/official/resnet/resnet_model.py.
 

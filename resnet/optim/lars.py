@@ -15,10 +15,10 @@ class Lars(Momentum):
     velocity = momentum * velocity + trust * (gradient + weight_decay * variable)
     variable = variable - learning_rate * velocity
 
-    with the 2-norm of each variable; where a norm is 0, trust is 1. Variables that
-    don't decay (those of batch normalization, and biases) are updated as `Momentum`
-    does. The paper's velocity contains the learning rate; with the setting
-    `learning_rate_in_velocity`, this one, which doesn't, leads to the same update.
+    with the 2-norms of each variable and its gradient; where one of them is 0, trust is
+    1. Variables that don't decay (those of batch normalization, and biases) are updated
+    as `Momentum` does. Unlike here, the paper's velocity contains the learning rate;
+    the setting `learning_rate_in_velocity` leads to the same updates.
 
     Source: You et al. 2017, arXiv:1708.03888, algorithm 1. MLPerf's reference has the
     same epsilon of 0, and leaves out the same variables.
@@ -43,7 +43,12 @@ class Lars(Momentum):
         self.trust_coefficient = trust_coefficient
 
     def apply(self, gradients: Sequence[tf.Tensor], settings: StepSettings) -> None:
-        """Updates the variables by one step; to be called inside the graph."""
+        """Updates the variables by one step; to be called inside the graph.
+
+        Args:
+            gradients: Mean gradients, one for each variable.
+            settings: The hyperparameters of the step.
+        """
         scaled = [
             self._scaled(variable, gradient, settings.weight_decay)
             if decays

@@ -15,8 +15,8 @@ class Momentum:
     variable = variable - learning_rate * velocity                             (plain)
     variable = variable - learning_rate * (gradient + lookahead * velocity) (Nesterov)
 
-    where `weight_decay` times the variable is added to the gradient first, for the
-    variables that decay.
+    where, for variables that decay, `weight_decay` times the variable is added to the
+    gradient first.
 
     Attributes:
         variables: The variables that are trained.
@@ -44,7 +44,9 @@ class Momentum:
         self.variables = list(variables)
         self.decays = list(decays)
         self.nesterov = nesterov
-        self.velocities = [tf.Variable(tf.zeros_like(one)) for one in variables]
+        self.velocities = [
+            tf.Variable(tf.zeros_like(variable)) for variable in variables
+        ]
 
     def reset(self) -> None:
         """Sets the velocities to zero."""

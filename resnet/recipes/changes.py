@@ -1,4 +1,4 @@
-"""The differences of a run from its recipe, in sentences. Needs no TensorFlow."""
+"""Describes how a run differs from its recipe. Needs no TensorFlow."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ _COMPARED = [
 def describe_changes(
     recipe: Recipe, overrides: Mapping[str, Any], config: Config, num_ranks: int
 ) -> list[str]:
-    """Returns the differences of a run from its recipe, a sentence each.
+    """Returns a phrase for each difference between a run and its recipe.
 
     Args:
         recipe: The recipe.
-        overrides: The overrides that `resolve.resolve` made the settings with.
+        overrides: The overrides from which `resolve.resolve` made the settings.
         config: The settings of the run.
         num_ranks: The number of ranks of the run.
     """
@@ -55,7 +55,7 @@ def _of_data_and_batch(
 
 
 def _scaled_rates(recipe: Recipe, overrides: Mapping[str, Any], config: Config) -> str:
-    """Returns what another batch size does to the learning rates."""
+    """Returns a clause about the learning rates for another batch size."""
     if "peak_learning_rate" in overrides:
         return ""
     if recipe.scaling == "none":
@@ -126,7 +126,7 @@ def _of_overrides(
 def _consequence(
     recipe: Recipe, overrides: Mapping[str, Any], config: Config, name: str
 ) -> str:
-    """Returns what else an override changes, or should."""
+    """Returns a clause about what else an override changes, or what to change too."""
     original, schedule = recipe.phases[0].schedule, config.phases[0].schedule
     if name == "base_learning_rate" and schedule:
         text = ""

@@ -1,4 +1,4 @@
-"""What recipes were in earlier versions: a run that was begun with one resumes so."""
+"""Recipes as they were in earlier versions, so that runs begun with them can resume."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -46,11 +46,11 @@ def meanings(
     num_train_examples: int,
     class_names: tuple[str, ...],
 ) -> list[Config]:
-    """Returns the settings that a command means now, and then those that it has meant.
+    """Returns the settings of a command: the present ones, then those it had earlier.
 
     Args:
         recipe: The name of a recipe, or the path of a recipe file.
-        overrides: As `resolve` takes them.
+        overrides: The values of the overridden settings, as `resolve` takes them.
         num_train_examples: The number of training examples of the data set.
         class_names: The names of the classes, in the order of the labels.
 
@@ -60,8 +60,10 @@ def meanings(
     now = json_file.get(recipe)
     before = json_file.get(recipe, {**registry.RECIPES, **RECIPES})
     configs = [
-        resolve(one, overrides, num_train_examples, class_names)
-        for one in (now, before)
+        resolve(version, overrides, num_train_examples, class_names)
+        for version in (now, before)
     ]
     configs += map(with_partly_decoded_crops, list(configs))
-    return [one for index, one in enumerate(configs) if one not in configs[:index]]
+    return [
+        config for index, config in enumerate(configs) if config not in configs[:index]
+    ]

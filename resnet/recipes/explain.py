@@ -1,4 +1,4 @@
-"""The plan of a run, in words and numbers. Needs no TensorFlow."""
+"""Describes the plan of a run, in words and numbers. Needs no TensorFlow."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ WIDTH = 80  # Of most terminals.
 _NARROWEST_COLUMN = 20
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 48
-# Settings of phases that have a column, or a fixed place in one.
+# Settings of phases that have a column of their own, or a fixed place in a column.
 _IN_COLUMNS = (
     "name",
     "schedule",
@@ -78,7 +78,7 @@ def describe_run(
 
 
 def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, str]]:
-    """Returns what is said of the run as a whole, by the words at the margin."""
+    """Returns the label and the text of each line about the run as a whole."""
     batch = config.global_batch_size
     first = phases.first_step(config.phases, config.first_phase)
     steps = config.train_steps - first
@@ -159,7 +159,10 @@ def _checkpoints(config: Config) -> str:
 
 
 def _first_and_last(config: Config, every: Interval) -> str:
-    """Returns the steps after which an interval ends; an empty text for minutes."""
+    """Returns a clause with the first steps at which an interval ends, and the last.
+
+    It is empty for an interval in minutes.
+    """
     if every.unit == "minute":
         return ""
     sizes = config.num_train_examples, config.global_batch_size
@@ -211,12 +214,12 @@ def trained_phases(config: Config) -> list[tuple[int, Phase]]:
 
 
 def _count(images: int) -> str:
-    """Returns a number of images in words, millions with two decimals."""
+    """Returns a number of images as text, in millions from a million on."""
     return f"{images / 1e6:,.2f} million" if images >= 1e6 else f"{images:,}"
 
 
 def _rates(config: Config, first: int, phase: Phase) -> str:
-    """Returns a phase's learning rates at its ends, after a warmup and at drops."""
+    """Returns a phase's learning rates at its ends, after the warmup and at drops."""
     values = [
         f"{phases.learning_rate(config.phases, step):.4g}"
         for step in _corners(config, first, phase)
@@ -225,7 +228,10 @@ def _rates(config: Config, first: int, phase: Phase) -> str:
 
 
 def _corners(config: Config, first: int, phase: Phase) -> list[int]:
-    """Returns the steps of a phase between which its learning rate has no corner."""
+    """Returns the first and last step of a phase, and those where the rate has a kink.
+
+    Between two of these steps the learning rate is a smooth function of the step.
+    """
     begin, schedule = phases.schedule_at(config.phases, first)
     steps = {first, first + phase.num_steps - 1}
     after = begin + int(schedule.warmup_length)
@@ -251,7 +257,7 @@ def _training_images(phase: Phase) -> str:
 
 
 def curves(config: Config) -> dict[str, Callable[[int], float]]:
-    """Returns the values that change over the steps, by name, as functions of them."""
+    """Returns the values that change over the steps, as functions of the step."""
     return {
         "learning rate": lambda step: phases.learning_rate(config.phases, step),
         "weight decay": lambda step: phases.at(config.phases, step).weight_decay,
@@ -277,13 +283,13 @@ def _curves(config: Config) -> list[str]:
     return lines
 
 
-def _bar(share: float) -> str:
-    """Returns a bar of a fraction of the height; only for 0 there is none."""
-    return _BARS[max(round(share * (len(_BARS) - 1)), int(share > 0))]
+def _bar(fraction: float) -> str:
+    """Returns a bar of a fraction of the full height; it is blank only for 0."""
+    return _BARS[max(round(fraction * (len(_BARS) - 1)), int(fraction > 0))]
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows as lines of equally wide columns; an empty row becomes dashes.
+    """Returns rows as lines with aligned columns; an empty row becomes dashes.
 
     The texts of the last column are wrapped, so that lines are at most `WIDTH` long.
     """

@@ -1,4 +1,4 @@
-"""A figure of the learning rate of a run over its epochs."""
+"""A figure of learning rate, weight decay and momentum of a run over its epochs."""
 
 from collections.abc import Callable
 

@@ -11,14 +11,14 @@ CAFFE_SOURCE = (
 
 
 def epochs_of(steps: int, batch: int) -> float:
-    """Returns the epochs of ImageNet that some steps of a batch size are."""
+    """Returns the number of epochs of ImageNet in some steps of a batch size."""
     return steps * batch / IMAGENET
 
 
 def _gradual_warmup_then_dec(
     batch: int, steps: int, warmup_steps: int, peak: float
 ) -> tuple[RecipePhase, ...]:
-    """Returns the one phase of the source's function of this name."""
+    """Returns the phases of the source's function of this name, which is one phase."""
     return (
         RecipePhase(
             epochs=epochs_of(steps, batch),
@@ -95,9 +95,9 @@ def _caffe_phase(
     weight_decay: float = 5e-5,
     augmentation: str = "random_resized_crop",
 ) -> RecipePhase:
-    """Returns the phase of a Caffe solver, a run that starts with the weights before.
+    """Returns the phase of a Caffe solver, which starts from the last phase's weights.
 
-    The decay ends after `decay_steps`; without them, with the phase.
+    The decay ends after `decay_steps` or, if these are None, with the phase.
     """
     decay_epochs = None if decay_steps is None else epochs_of(decay_steps, batch)
     return RecipePhase(
@@ -216,7 +216,7 @@ GOYAL_90EP_8K = Recipe(
     ),
     batch_norm_momentum=0.9,
     eval_crop="resize_then_crop",
-    # The source's velocity contains the rate, but is corrected when that changes.
+    # The source's velocity contains the rate, but with momentum correction.
     learning_rate_in_velocity=False,
     published="no loss of accuracy against a batch of 256",
     deviations=(

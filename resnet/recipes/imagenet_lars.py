@@ -44,13 +44,14 @@ def _lars(
         batch: The global batch size.
         peak: The learning rate after the warmup.
         warmup_epochs: The length of the warmup.
-        decay_steps: The steps of the decay, as the table gives them.
+        decay_steps: The number of decay steps in the table.
         weight_decay: The weight decay.
-        rank_batch_size: The examples that batch normalization's statistics are over.
+        rank_batch_size: The number of examples of each rank, over which the statistics
+            of batch normalization are computed.
         published: The result of the reference runs.
-        reading: Why the steps of the decay are counted from where they are.
-        after_warmup: Whether they are counted from the end of the warmup, rather than
-            from the start of the run.
+        reading: The reason for counting the decay steps as `after_warmup` says.
+        after_warmup: Whether the decay steps are counted from the end of the warmup,
+            rather than from the start of the run.
         momentum: The momentum.
     """
     steps = decay_steps

@@ -32,12 +32,12 @@ IMAGENETTE = Recipe(
 def _for_imagenette(
     base: Recipe, name: str, source: str, global_batch_size: int, factor: float
 ) -> Recipe:
-    """Returns a recipe for ImageNet in 16 epochs of Imagenette.
+    """Returns a recipe for ImageNet, shortened to 16 epochs of Imagenette.
 
     Args:
         base: The recipe for ImageNet.
         name: The name of the new recipe.
-        source: The source of its numbers.
+        source: The source of the new recipe's numbers.
         global_batch_size: The global batch size of the new recipe.
         factor: The factor of the learning rates.
     """
@@ -57,7 +57,7 @@ def _for_imagenette(
 
 
 def _shrunk(phase: RecipePhase, fraction: float, factor: float) -> RecipePhase:
-    """Returns a phase of that fraction of its length, its rates times a factor."""
+    """Returns a phase with its length times `fraction` and its rates times `factor`."""
     schedule = phase.schedule
     if schedule is not None:
         end = schedule.decay_end
@@ -97,8 +97,8 @@ IMAGENETTE_LARS = dataclasses.replace(
     ),
     eval_crop="crop_then_resize",
     zero_last_gamma=True,
-    # LARS doesn't scale the updates of normalizations and biases, so the learning rate
-    # itself must be far below that of 4,096 in a small batch with its noise.
+    # LARS doesn't scale the updates of normalizations and biases. Since gradients of a
+    # small batch are noisy, the learning rate itself must be far below that for 4,096.
     trust_coefficient=0.02,
     scaling="root",
 )

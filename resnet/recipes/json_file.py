@@ -1,4 +1,4 @@
-"""Recipes in files of their own, as JSON.
+"""Reads recipes from JSON files.
 
 {"based_on": "imagenette", "name": "mine", "phases": [{"epochs": 16, "mixup": 0.2,
  "schedule": {"peak_value": 0.05, "warmup_length": 1, "decay": "cosine"}}]}
@@ -24,21 +24,20 @@ from resnet.config.settings import LARGEST_COUNT
 from resnet.recipes import registry
 
 _MOST_EPOCHS = 1e6
-# Fields of a file that aren't a recipe's.
+# Fields of a file that aren't fields of a `Recipe`.
 _FIELDS_OF_FILES = ("based_on", "train_epochs")
-# How far lengths may be from the total that a file names, in epochs.
-_TOLERANCE = 1e-3
+_TOLERANCE = 1e-3  # Of the sum of the phases' lengths, in epochs.
 
 
 def get(name: str, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe:
-    """Returns the recipe of that name or, if it ends in .json, the one in that file.
+    """Returns the recipe of a name or, if the name ends in .json, that in the file.
 
     Args:
         name: The name of a recipe, or the path of a file.
         recipes: The named recipes, which a file can be based on.
 
     Raises:
-        UserError: If there is no such recipe, or the file isn't one.
+        UserError: If there is no such recipe, or the file doesn't hold a recipe.
     """
     if name.endswith(".json"):
         return read(Path(name), recipes)
@@ -53,7 +52,7 @@ def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe
         recipes: The named recipes, which the file can be based on.
 
     Raises:
-        UserError: If it isn't one, naming the field that is wrong.
+        UserError: If the file doesn't hold a recipe, naming the field that is wrong.
     """
     try:
         values = json.loads(path.read_text())
@@ -73,7 +72,7 @@ def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe
 
 
 def _recipe(values: dict[str, Any], recipes: Mapping[str, Recipe]) -> Recipe:
-    values = {name: one for name, one in values.items() if name != "train_epochs"}
+    values = {name: value for name, value in values.items() if name != "train_epochs"}
     base = values.pop("based_on", None)
     if base is not None:
         if "name" not in values:
@@ -86,7 +85,7 @@ def _recipe(values: dict[str, Any], recipes: Mapping[str, Recipe]) -> Recipe:
             field.name: getattr(recipes[base], field.name)
             for field in dataclasses.fields(Recipe)
         }
-        # These describe the source's own numbers.
+        # These three fields describe the source's numbers, which the file changes.
         old.update(source=f"{base}, changed", published="", deviations=())
         values = {**old, **with_new_names(values, "the recipe")}
     return from_json(Recipe, values, "the recipe", also_known=_FIELDS_OF_FILES)
@@ -129,7 +128,7 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
 
 
 def _check_texts(recipe: Recipe) -> None:
-    """Refuses names that are taken or empty, and texts that don't fit in a line."""
+    """Refuses names that are taken or empty, and texts with unprintable characters."""
     for what, name in (
         ("name", recipe.name),
         *(("name of a phase", phase.name) for phase in recipe.phases),
@@ -164,18 +163,18 @@ def _check_phase(phase: RecipePhase, later: tuple[RecipePhase, ...]) -> None:
             f" {phase.epochs}"
         )
     if phase.schedule is not None:
-        continuing = itertools.takewhile(lambda one: one.schedule is None, later)
-        epochs = phase.epochs + sum(one.epochs for one in continuing)
+        continuing = itertools.takewhile(lambda other: other.schedule is None, later)
+        epochs = phase.epochs + sum(other.epochs for other in continuing)
         _check_schedule(phase.schedule, phase.name, epochs)
 
 
 def _check_schedule(schedule: Schedule, name: str, epochs: float) -> None:
-    """Refuses the schedule of a phase, by its name, that contradicts itself.
+    """Refuses a schedule that contradicts itself or doesn't fit its phases.
 
     Args:
         schedule: The schedule, in epochs.
-        name: The name of the phase.
-        epochs: The length of the phases that it is for.
+        name: The name of the phase, for the sentence of an error.
+        epochs: The length of the phases that the schedule is for.
     """
     described = f"the schedule of phase {name!r}"
     for what, values in (

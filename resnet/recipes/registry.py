@@ -22,7 +22,7 @@ def get(name: str, recipes: Mapping[str, Recipe] = RECIPES) -> Recipe:
     """Returns the recipe of that name.
 
     Raises:
-        UserError: If there is no such recipe, naming those that there are.
+        UserError: If there is no such recipe; the sentence lists the known names.
     """
     if name not in recipes:
         raise UserError(

@@ -1,4 +1,4 @@
-"""How a run ends when its loss is no longer finite."""
+"""Stops a run whose loss is no longer finite."""
 
 import json
 import math
@@ -23,13 +23,14 @@ def check_loss(
     """Ends a run whose loss is not finite, and records the examples of the step.
 
     `model_dir/diverged-step-00000123.json` then lists the examples of each rank whose
-    own loss is not finite, numbered as in the manifest.
+    own loss is not finite, by their indices in the whole split.
 
     Args:
         loss: Mean loss of the last step over all ranks.
         local_loss: Loss of this rank in that step.
         step: Number of steps done, the last one included.
-        examples: Numbers of this rank's examples in that step, int64.
+        examples: Indices of this rank's examples in the whole split, `[local_batch]`
+            int64.
         model_dir: Folder of the run.
         communicator: The ranks; each must call it.
 
@@ -46,13 +47,17 @@ def check_loss(
             "loss": str(local_loss),
             "examples": examples.tolist(),
         }
-    reports = [one for one in communicator.allgather(own_report) if one is not None]
+    reports = [
+        report for report in communicator.allgather(own_report) if report is not None
+    ]
     path = model_dir / f"diverged-step-{step:08d}.json"
     if communicator.rank == 0:
         text = json.dumps({"step": step, "ranks": reports}) + "\n"
-        with suppress(OSError):  # The loss is why the run ends, not a full disk.
+        with suppress(OSError):  # The loss matters more than a full disk.
             atomic_write_bytes(path, text.encode())
-    ranks = ", ".join(f"rank {one['rank']} on {one['host']}" for one in reports[:5])
+    ranks = ", ".join(
+        f"rank {report['rank']} on {report['host']}" for report in reports[:5]
+    )
     raise AgreedFailure(
         f"the loss of step {step} is not finite on {ranks or 'the mean of all ranks'}:"
         f" the training has diverged, or an input record is corrupt ({path} lists the"

@@ -1,4 +1,4 @@
-"""What makes a host slow is said by rank 0, also of the hosts of the other ranks."""
+"""Rank 0 logs the warnings of all ranks, such as about a host that will be slow."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ _NAMED_HOSTS = 4  # Further ones are counted.
 
 
 class _Collector(logging.Handler):
-    """Keeps the warnings of a rank; its errors are printed as ever."""
+    """Collects the warnings of a rank; errors are printed as usual."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(logging.WARNING)
@@ -51,26 +51,26 @@ def gathered(communicator: Communicator) -> Iterator[None]:
         logger.removeHandler(collector)
         logger.setLevel(level)
         logger.propagate = propagates
-    facts = (socket.gethostname(), cpu_features.model_name(), collector.messages)
-    all_facts = communicator.allgather(facts)
+    report = (socket.gethostname(), cpu_features.model_name(), collector.messages)
+    reports = communicator.allgather(report)
     if communicator.rank == 0:
-        for warning in describe(all_facts):
+        for warning in describe(reports):
             absl_logging.warning("%s", warning)
 
 
-def describe(facts: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
+def describe(reports: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
     """Returns the warnings that rank 0 has not logged by itself.
 
     Args:
-        facts: Of each rank its host, the name of its CPU, and its warnings.
+        reports: The host, the name of the CPU and the warnings of each rank.
     """
     hosts_of_cpu: dict[str, list[str]] = {}
     hosts_of_message: dict[str, list[str]] = {}
-    for host, cpu, messages in facts:
+    for host, cpu, messages in reports:
         hosts_of_cpu.setdefault(cpu, []).append(host)
         for message in messages:
             hosts_of_message.setdefault(message, []).append(host)
-    known = facts[0][2]
+    known = reports[0][2]
     warnings = [
         f"on {_names(hosts)}: {message}"
         for message, hosts in hosts_of_message.items()

@@ -1,7 +1,8 @@
-"""The choice of the number format to compute in, by measuring this machine.
+"""Chooses the precision to compute in, by measuring this machine.
 
-bfloat16 halves the bytes, but how fast a CPU multiplies it ranges from several times
-float32's speed (AMX) to a small fraction of it (no instruction for it at all).
+bfloat16 takes half the memory, but the speed of its multiplications ranges from several
+times that of float32 (with AMX) to a small fraction of it (on CPUs without bfloat16
+instructions).
 """
 
 import statistics
@@ -16,8 +17,8 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features
 from resnet.models import convolution
 
-# (side, channels in, kernel size, channels out): a reduction, a 3x3 and a late 3x3 of
-# ResNet-50 at 128 pixels.
+# (side, channels in, kernel size, channels out): a reducing 1x1, a 3x3 and a late 3x3
+# convolution of ResNet-50 at 128 pixels.
 _PROBES = ((32, 256, 1, 64), (16, 128, 3, 128), (4, 512, 3, 512))
 _PROBE_BATCH_SIZE = 16
 _PROBE_REPEATS = 5
@@ -26,7 +27,7 @@ _PROBE_REPEATS = 5
 def choose(requested: str, communicator: Communicator) -> str:
     """Returns the precision to compute in, "float32" or "bf16", the same on all ranks.
 
-    Where the compiled ops can't compute in it, this is logged.
+    It logs a warning if the compiled ops can't compute in this precision.
 
     Args:
         requested: "float32", "bf16", or "auto" for the faster of the two on this
@@ -42,8 +43,8 @@ def choose(requested: str, communicator: Communicator) -> str:
 def _choose(requested: str, communicator: Communicator) -> str:
     if requested == "float32":
         return requested
-    ours = np.array([_seconds(tf.float32), _seconds(tf.bfloat16)])
-    float32_seconds, bf16_seconds = communicator.allreduce_sum(ours)
+    own_seconds = np.array([_seconds(tf.float32), _seconds(tf.bfloat16)])
+    float32_seconds, bf16_seconds = communicator.allreduce_sum(own_seconds)
     ratio = float32_seconds / bf16_seconds
     if requested == "auto":
         chosen = "bf16" if ratio > 1 else "float32"
@@ -64,7 +65,7 @@ def _choose(requested: str, communicator: Communicator) -> str:
 
 
 def _seconds(dtype: tf.DType) -> float:
-    """Returns the sum of the median times of some convolutions and their gradients."""
+    """Returns the sum of the median times of `_PROBES` and their gradients, in s."""
 
     @tf.function
     def gradients(images: tf.Tensor, kernel: tf.Tensor) -> list[tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Stop requests: a run that gets such a signal saves after the next step and exits."""
+"""Stop signals: a run that receives one saves after the next step, and exits."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ class Preempted(Exception):
     """All ranks have stopped, since one of them was asked to.
 
     Attributes:
-        advice: What to do next, a phrase that follows the reason.
+        advice: A sentence about what to do next, without its full stop.
     """
 
     def __init__(
@@ -30,7 +30,11 @@ class Preempted(Exception):
 
 
 def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Installs a handler of the stop requests; SIGHUP stays ignored, as by nohup."""
+    """Installs a handler of stop signals; a SIGHUP that nohup ignores stays ignored.
+
+    Args:
+        handler: The handler, as `signal.signal` takes it.
+    """
     for number in _SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
@@ -58,7 +62,7 @@ def discard_output_to_closed_terminal() -> None:
 
 
 class StopSignals:
-    """Records the stop requests, which the loop looks at between two steps.
+    """Records stop requests, which the training loop checks after each step.
 
     They are SIGTERM, SIGUSR1, SIGINT, and SIGHUP of a terminal that is closed. Repeated
     signals change nothing, except that a second Ctrl-C (SIGINT) ends the process at

@@ -74,7 +74,7 @@ class RunLock:
         self._descriptor = descriptor
 
     def _what_happened(self) -> str:
-        """Returns what became of the folder, as the open file of the lock tells."""
+        """Returns what happened to the folder, judging by the open lock file."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 now = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
@@ -128,9 +128,7 @@ def _lock(path: Path) -> int | None:
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     text = f"process {os.getpid()} on {platform.node()}, since {started}"
     text += f", Slurm job {job}" if job else ""
-    with contextlib.suppress(
-        OSError
-    ):  # A full disk: the lock works without a name in it.
+    with contextlib.suppress(OSError):  # On a full disk the lock works without a name.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{text}\n".encode())
     return descriptor

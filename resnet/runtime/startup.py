@@ -70,8 +70,8 @@ def check_same_settings(
     """Refuses ranks that have different data sets or settings.
 
     Args:
-        what: What is compared, for the message.
-        record_set: The data set, if there is one. Where it came from may differ.
+        what: The description of what is compared, for the message.
+        record_set: The data set, or None. Its `source` may differ between ranks.
         settings: The settings that all ranks must share; compared by their `repr`.
         communicator: The ranks.
 
@@ -88,7 +88,17 @@ def check_shards(
     shard_by: str,
     communicator: Communicator,
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Returns which shards of each split every rank reads, as `check_split` does.
+    """Checks the shards of each split, and returns those that each rank reads.
+
+    Args:
+        record_set: The data set.
+        split_names: The names of the splits.
+        shard_by: "example" if each rank reads all shards, "file" if it reads those on
+            its node.
+        communicator: The ranks.
+
+    Returns:
+        For each split, the indices of the shards that each rank reads.
 
     Raises:
         AgreedError: On all ranks, if a shard is missing or truncated, or if the shards
@@ -109,9 +119,14 @@ def start_on_own_cores(
     num_inter_threads: int,
     kmp_blocktime: int,
 ) -> Threads:
-    """Settles the placement of this rank, then starts TensorFlow; returns its threads.
+    """Binds this rank to its cores, then starts TensorFlow; returns the rank's threads.
 
-    The arguments are those of `settle_placement`.
+    Args:
+        process: The rank of this process and its position on the node.
+        communicator: The ranks.
+        num_intra_threads: The number of threads per op; 0 for one per core.
+        num_inter_threads: The number of concurrent ops; 0 for one.
+        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
     """
     threads = settle_placement(
         process, communicator, num_intra_threads, num_inter_threads, kmp_blocktime
@@ -134,9 +149,9 @@ def settle_placement(
     Args:
         process: The rank of this process and its position on the node.
         communicator: The ranks.
-        num_intra_threads: The number as `placement.choose_threads` takes it.
-        num_inter_threads: The number as `placement.choose_threads` takes it.
-        kmp_blocktime: The spin time in ms, as `placement.environment` takes it.
+        num_intra_threads: The number of threads per op; 0 for one per core.
+        num_inter_threads: The number of concurrent ops; 0 for one.
+        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
     """
     own_cores = placement.group_by_core(sorted(os.sched_getaffinity(0)))
     cores_seen = communicator.allgather_on_node(own_cores)
@@ -226,14 +241,14 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
 
 
 def start_tensorflow(communicator: Communicator) -> None:
-    """Imports TensorFlow and starts Horovod; logs what has no effect in this build.
+    """Imports TensorFlow and starts Horovod.
 
     From then on the temporary files of this process, such as those of TensorFlow's
-    AutoGraph, are in a folder of its own.
+    AutoGraph, are in a folder of its own (`scratch_dir`).
 
-    During its import, TensorFlow 2.21 prints the same notes twice on each rank, for any
+    During its import, TensorFlow 2.21 prints the same notes twice on each rank, at any
     TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
-    missing GPU.
+    missing GPU. If this build of TensorFlow ignores KMP_* and OMP_*, this is logged.
     """
     allow_open_files()
     scratch_dir.make()

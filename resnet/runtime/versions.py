@@ -1,4 +1,4 @@
-"""What all ranks must have alike besides settings and data: the program itself."""
+"""The versions of the installed software, which must be the same on all ranks."""
 
 import hashlib
 import importlib.metadata
@@ -12,7 +12,10 @@ _SOURCES = (".py", ".cc", ".h")
 
 
 def describe() -> dict[str, str]:
-    """Returns what is installed, by what to call it in a sentence."""
+    """Returns the versions and digests of the installed software.
+
+    The keys are descriptions for messages, such as "version of numpy".
+    """
     versions = {name: _version(name) for name in PACKAGES}
     return {
         "version of Python": platform.python_version(),
@@ -38,7 +41,7 @@ def code_digest(root: Path) -> str:
 
 
 def _digest_of_file(path: Path) -> str:
-    """Returns a file's SHA-256, "none" without the file."""
+    """Returns the SHA-256 of a file, or "none" if there is no file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except FileNotFoundError:

@@ -8,10 +8,13 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
+from resnet.models import resnet
 
 # Both kinds of blocks, both stems and all pools, with a smaller or a larger side.
 SIDES = {"resnet8": 48, "resnet9": 96, "resnet18": 96, "resnet50d": 48}
 BUILT_FOR = 64
+# Of each kind and stride: a block with a projection, and one without.
+BLOCKS = {18: ((2, 1, 1, 1), False), 50: ((2, 1, 1, 1), True)}
 
 
 @functools.cache
@@ -20,7 +23,10 @@ def build(name: str, image_size: int) -> keras.Model:
 
     Its moving averages move when it is called in training.
     """
-    model = models.build(name, 5, image_size, seed=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resnet, "DEPTHS", BLOCKS)
+        patch.setattr(resnet, "STAGE_FILTERS", (16, 32, 64, 128))
+        model = models.build(name, 5, image_size, seed=3)
     generator = np.random.default_rng(5)
     for one in model.trainable_variables:
         if one.path.endswith("/gamma"):

@@ -193,7 +193,13 @@ def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, conf
     # ranks; another one has the rest.
     mine = records.only_files([1, 2])
     num_parts = 3
-    small = dataclasses.replace(config, global_batch_size=24, accumulation_steps=3)
+    unmixed = tuple(
+        dataclasses.replace(phase, num_steps=NUM_STEPS // 2, image_size=8)
+        for phase in (PHASES[1], PHASES[3])
+    )
+    small = dataclasses.replace(
+        config, global_batch_size=24, accumulation_steps=3, phases=unmixed
+    )
     found = []
     for rank in range(2):
         shard = ExampleShard(mine, rank, 2, NUM_EXAMPLES)
@@ -209,10 +215,13 @@ def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, conf
         assert sorted(epoch) == list(range(8))
 
 
-@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize(("num_parts", "chosen"), [(1, PHASES[::2]), (3, PHASES[1::2])])
 def test_a_corrupt_record_is_skipped_in_whatever_phase_it_is_read(
-    records, config, put_record, num_parts
+    records, config, put_record, num_parts, chosen
 ):
+    # Two phases of four steps; the rest is as in `PHASES`.
+    chosen = tuple(dataclasses.replace(phase, num_steps=4) for phase in chosen)
+    config = dataclasses.replace(config, phases=chosen)
     corrupt = records
     for number in (2, 9):
         corrupt = put_record(corrupt, number, frame_record(b"\xff" * 20))
@@ -227,7 +236,7 @@ def test_a_corrupt_record_is_skipped_in_whatever_phase_it_is_read(
         assert batch.examples.tolist() == expected
         assert batch.mask.tolist() == [one not in replacements for one in wanted]
         assert batch.labels.tolist() == [one % 4 for one in expected]
-        assert batch.images.shape[1] == phases.at(PHASES, step).image_size
+        assert batch.images.shape[1] == phases.at(chosen, step).image_size
     # Begun here, the corruption is first met in a later phase.
     ours = train(corrupt, config, start_step=5, num_parts=num_parts)
     for parts, expected in zip(ours, whole[5:], strict=True):

@@ -133,21 +133,17 @@ def test_each_step_is_logged_with_its_rate(whole):
     assert all(math.isfinite(line["loss"]) for line in found)
 
 
-def test_lines_are_written_when_they_are_due_and_at_the_end(run, tmp_path):
-    steps, losses = [], []
-    for every in (1, 4):
-        run(tmp_path / f"{every}", log_step_count_steps=every, weight_decay=0.0)
-        found = lines(tmp_path / f"{every}", "train")
-        steps.append([line["step"] for line in found])
-        losses.append([line["loss"] for line in found])
-    assert steps == [[1, 2, 3, 4, 5, 6], [4, 6]]
-    # Each is the mean of the steps since the line before.
-    each, means = losses
-    expected = [sum(each[:4]) / 4, sum(each[4:]) / 2]
-    assert means == pytest.approx(expected, rel=1e-5)
+@pytest.fixture(scope="module")
+def every_fourth(run, tmp_path_factory) -> pathlib.Path:
+    """The folder of a run that logs every 4 steps, without weight decay."""
+    model_dir = tmp_path_factory.mktemp("every fourth")
+    run(model_dir, log_step_count_steps=4, weight_decay=0.0)
+    return model_dir
 
 
-def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
+def test_lines_are_written_when_they_are_due_and_the_graph_is_made_once(
+    run, every_fourth, tmp_path, monkeypatch
+):
     make, made = train.TrainStep.of_run, []
 
     def remember(*arguments: Any) -> Any:
@@ -155,9 +151,16 @@ def test_the_graph_of_a_step_is_made_once(run, tmp_path, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(train.TrainStep, "of_run", remember)
-    run(tmp_path, eval_every="2", mode="train_and_eval")
+    run(tmp_path, weight_decay=0.0, eval_every="2", mode="train_and_eval")
     (step,) = made
     assert step._step.experimental_get_tracing_count() == 1
+    found, expected = lines(every_fourth, "train"), lines(tmp_path, "train")
+    assert [line["step"] for line in expected] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in found] == [4, 6]
+    # Each is the mean of the steps since the line before.
+    each = [line["loss"] for line in expected]
+    means = [sum(each[:4]) / 4, sum(each[4:]) / 2]
+    assert [line["loss"] for line in found] == pytest.approx(means, rel=1e-5)
 
 
 def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
@@ -350,36 +353,40 @@ def test_the_loss_falls(run, tmp_path):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_run_that_diverges_ends_and_saves_nothing_that_is_no_number(run, tmp_path):
-    with pytest.raises(AgreedFailure, match="the training has diverged"):
-        run(
-            tmp_path,
-            base_learning_rate=1e30,
-            peak_learning_rate=1e30,
-            log_step_count_steps=6,
-            checkpoint_every="4",
-        )
-    for step in saved_steps(tmp_path):
-        for name, value in tensors.load(tmp_path, step).tensors.items():
+@pytest.fixture(scope="module")
+def diverged(run, tmp_path_factory) -> pathlib.Path:
+    """The folder of a run that ends since its loss is no number."""
+    model_dir = tmp_path_factory.mktemp("diverged")
+    rates = {"base_learning_rate": 1e30, "peak_learning_rate": 1e30}
+    with pytest.raises(AgreedFailure, match="the training has diverged") as caught:
+        run(model_dir, **rates, checkpoint_every="1")
+    assert "diverged-step-0000" in str(caught.value)
+    return model_dir
+
+
+def test_a_run_that_diverges_saves_nothing_that_is_no_number(diverged):
+    assert saved_steps(diverged)
+    for step in saved_steps(diverged):
+        for name, value in tensors.load(diverged, step).tensors.items():
             assert np.isfinite(value).all(), f"{name} of step {step}"
 
 
-def test_what_made_the_loss_no_number_is_written_down(run, tmp_path):
-    with pytest.raises(AgreedFailure, match="diverged-step-0000"):
-        run(tmp_path, base_learning_rate=1e30, peak_learning_rate=1e30)
-    (path,) = tmp_path.glob("diverged-step-*.json")
+def test_what_made_the_loss_no_number_is_written_down(diverged):
+    (path,) = diverged.glob("diverged-step-*.json")
     found = json.loads(path.read_text())
     (rank,) = found["ranks"]
     assert rank["rank"] == 0
     assert rank["loss"] in ("nan", "inf")
-    first = lines(tmp_path, "train")[-1]["step"] + 1
+    first = lines(diverged, "train")[-1]["step"] + 1
     assert found["step"] == first
     # Two steps of 6 examples are an epoch of 12: with the other step's they are all.
     order = input_pipeline.examples_of_micro_batch(first - 1, 3, 0, 1, 6, NUM_EXAMPLES)
     assert rank["examples"] == order.tolist()
 
 
-def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(run, whole, tmp_path):
+def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
+    run, every_fourth, tmp_path
+):
     class Signals:
         """A signal that comes while the first step is computed."""
 
@@ -390,18 +397,18 @@ def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(run, whole, tmp_pat
             self.asked += 1
             return "SIGTERM" if self.asked > 2 else ""
 
+    settings = {"log_step_count_steps": 4, "weight_decay": 0.0}
     with pytest.raises(Preempted, match="stopped after step 2"):
-        run(tmp_path / "left", signals=Signals(), log_step_count_steps=3)
-    assert saved_steps(tmp_path / "left") == [2]
-    run(tmp_path / "left", log_step_count_steps=3)
-    assert_same_weights(tmp_path / "left", whole, 6)
-    run(tmp_path / "not left", log_step_count_steps=3)
+        run(tmp_path, signals=Signals(), **settings)
+    assert saved_steps(tmp_path) == [2]
+    run(tmp_path, **settings)
+    assert_same_weights(tmp_path, every_fourth, 6)
     found, expected = (
-        [(line["step"], line["loss"]) for line in lines(tmp_path / name, "train")]
-        for name in ("left", "not left")
+        [(line["step"], line["loss"]) for line in lines(folder, "train")]
+        for folder in (tmp_path, every_fourth)
     )
     assert found == expected
-    assert [step for step, _ in found] == [3, 6]
+    assert [step for step, _ in found] == [4, 6]
 
 
 def test_a_run_that_is_preempted_before_it_begins_does_no_step(run, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -124,10 +125,23 @@ def run(numbered_set) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="module")
-def whole(run, tmp_path_factory) -> pathlib.Path:
+def steps_made() -> list[tuple[phases.Phase, train.TrainStep]]:
+    """The steps that `whole` makes, each with its phase."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole(run, steps_made, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of both phases without interruption."""
-    model_dir = tmp_path_factory.mktemp("whole")
-    run(model_dir)
+    model_dir, make = tmp_path_factory.mktemp("whole"), train.TrainStep.of_run
+
+    def remember(state: Any, phase: phases.Phase, *arguments: Any) -> train.TrainStep:
+        steps_made.append((phase, make(state, phase, *arguments)))
+        return steps_made[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.TrainStep, "of_run", remember)
+        run(model_dir)
     return model_dir
 
 
@@ -189,21 +203,24 @@ def test_each_phase_has_its_own_rates(whole):
 
 
 def test_a_run_with_every_setting_resumes_bit_for_bit(run, tmp_path):
-    whole, left = tmp_path / "whole", tmp_path / "left"
-    run(whole, FULL, accumulation_steps=3)
-    with pytest.raises(Preempted, match="stopped after step 4"):
-        run(left, FULL, leave_after=4, accumulation_steps=3)
-    run(left, FULL, accumulation_steps=3)
-    assert_same(left, whole, 6, ("model/", "velocity/", "ema/"))
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    saved = {"checkpoint_every": "4", "keep_checkpoints": 9, "accumulation_steps": 3}
+    run(whole, FULL, **saved)
+    shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
+    run(resumed, FULL, **saved)
+    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
+    assert_same(resumed, whole, 6, ("model/", "velocity/", "ema/"))
 
 
-@pytest.mark.parametrize("step", [2, 3, 5])
-def test_a_run_that_is_preempted_in_any_phase_resumes_bit_for_bit(
-    run, whole, tmp_path, step
+def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
+    run, whole, tmp_path
 ):
-    with pytest.raises(Preempted, match=f"stopped after step {step}"):
-        run(tmp_path, leave_after=step)
-    assert saved_steps(tmp_path)[-1] == step
+    done = 0
+    for step in (2, 3, 5):
+        with pytest.raises(Preempted, match=f"stopped after step {step}"):
+            run(tmp_path, leave_after=step - done)
+        assert saved_steps(tmp_path)[-1] == step
+        done = step
     run(tmp_path)
     assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
     assert retention.phase_ends(tmp_path) == {3: "first", 6: "second"}
@@ -257,17 +274,11 @@ def test_a_phase_without_a_reset_keeps_its_velocities(run, whole, tmp_path):
         assert_same(tmp_path, whole, 6, ("velocity/",))
 
 
-def test_each_phase_has_a_step_of_its_own_made_once(run, tmp_path, monkeypatch):
-    make, made = train.TrainStep.of_run, []
-
-    def remember(state: Any, phase: phases.Phase, *arguments: Any) -> Any:
-        made.append((phase, make(state, phase, *arguments)))
-        return made[-1][1]
-
-    monkeypatch.setattr(train.TrainStep, "of_run", remember)
-    run(tmp_path)
+@pytest.mark.usefixtures("whole")
+def test_each_phase_has_a_step_of_its_own_made_once(steps_made):
     assert [
-        (phase.name, phase.weight_decay, phase.label_smoothing) for phase, _ in made
+        (phase.name, phase.weight_decay, phase.label_smoothing)
+        for phase, _ in steps_made
     ] == [("first", 0.01, 0.0), ("second", 0.1, 0.1)]
-    counts = [step._step.experimental_get_tracing_count() for _, step in made]
+    counts = [step._step.experimental_get_tracing_count() for _, step in steps_made]
     assert counts == [1, 1]

@@ -16,9 +16,12 @@ from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
+from resnet.models import resnet
 from resnet.runtime import versions
 from resnet.train_state import TrainState
 from tests.unit.changed_settings import changed
+
+pytestmark = pytest.mark.usefixtures("one_block")
 
 ALONE = Communicator(ProcessInfo())
 FALLING = Schedule(init_value=0.0, peak_value=0.1, decay_end=9)
@@ -30,7 +33,7 @@ PHASES = (
 
 @pytest.fixture(scope="module")
 def config(make_config) -> Config:
-    return make_config(seed=3, model="resnet9", weight_decay=0.01)
+    return make_config(seed=3, weight_decay=0.01)
 
 
 @pytest.fixture
@@ -70,8 +73,9 @@ def test_all_decay_but_normalization(name, decays):
     ],
 )
 def test_the_variables_that_decay_depend_on_the_optimizer(
-    config, optimizer, others, num_decaying
+    config, optimizer, others, num_decaying, monkeypatch
 ):
+    monkeypatch.setattr(resnet, "STAGE_FILTERS", (4, 4, 4, 4))
     state = TrainState(changed(config, model="resnet18", optimizer=optimizer))
     found = [one.name.removesuffix(":0") for one in state.decayed_variables]
     assert found == [name for name in state.names if not name.endswith(others)]
@@ -279,14 +283,15 @@ def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
         ({"model": "resnet18"}, "this resnet18: 'stem/kernel' must have the shape "),
         (
             {"num_classes": 5},
-            "this resnet9: 'classifier/kernel' must have the shape (512, 5); the"
-            " checkpoint's is (512, 3)",
+            "this resnet8: 'classifier/kernel' must have the shape (16, 5); the"
+            " checkpoint's is (16, 3)",
         ),
     ],
 )
 def test_weights_of_another_network_are_refused(
-    config, old_run, tmp_path, changes, words
+    config, old_run, tmp_path, changes, words, monkeypatch
 ):
+    monkeypatch.setattr(resnet, "STAGE_FILTERS", (4, 4, 4, 4))
     other = changed(config, initial_weights=str(old_run), **changes)
     with pytest.raises(UserError) as caught:
         begun(other, tmp_path)
