@@ -215,9 +215,7 @@ def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, conf
         assert sorted(epoch) == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("num_parts", "chosen"), [(1, PHASES[::2]), (3, PHASES[1::2])]
-)
+@pytest.mark.parametrize(("num_parts", "chosen"), [(1, PHASES[::2]), (3, PHASES[1::2])])
 def test_a_corrupt_record_is_skipped_in_whatever_phase_it_is_read(
     records, config, put_record, num_parts, chosen
 ):
