@@ -5,10 +5,9 @@ mpirun -np 2 python eval/benchmark.py --precision=bf16 --batch_size=16
 python eval/benchmark.py --precision=bf16 --sweep_ranks
 python eval/benchmark.py --batch_size=16 --ranks=2 --vs='PEER & PEER & wait'
 
-It runs the step of training on random images, or on those of --data_dir. --vs runs
-alternating A/B comparisons with another program, which a shell starts. The other
-program prints lines of JSON; their images_per_second values (a number, or an object
-with a median) are summed.
+It runs the step of training on random images, or on those of --data_dir. --vs compares
+with another program, a shell command, in alternating runs. That program prints lines of
+JSON; their images_per_second values (a number, or an object with a median) are summed.
 """
 
 import dataclasses
@@ -56,53 +55,57 @@ _SHARED_FLAGS = (
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program at its start: training has some of them too."""
-    text = functools.partial(flags.DEFINE_string, flag_values=flag_values)
-    number = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    fact = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
-    text("model", Settings.model, f"Network: {', '.join(names.MODELS)}.")
-    text(
+    """Defines the flags of this program.
+
+    It is called when the program starts, not when it is imported, since training
+    defines flags of the same names.
+    """
+    define_string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    define_bool = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
+    define_string("model", Settings.model, f"Network: {', '.join(names.MODELS)}.")
+    define_string(
         "precision",
         Settings.precision,
         "Precision: float32, bf16, or auto for the faster one.",
     )
-    number(
+    define_integer(
         "batch_size",
         Settings.batch_size,
         "Images per step and rank; with --sweep_ranks, images per step of all ranks.",
     )
-    number(
+    define_integer(
         "image_size", None, "Side of the images in pixels. By default the network's."
     )
-    number("steps", Settings.steps, "Number of timed steps.")
-    number(
+    define_integer("steps", Settings.steps, "Number of timed steps.")
+    define_integer(
         "warmup_steps",
         Settings.warmup_steps,
         "Number of untimed warmup steps before the timed ones.",
     )
-    fact("infer", Settings.infer, "Measure evaluation instead of training.")
-    fact(
+    define_bool("infer", Settings.infer, "Measure evaluation instead of training.")
+    define_bool(
         "stock_ops",
         Settings.stock_ops,
         "Use TensorFlow's own ops instead of the compiled ones.",
     )
-    fact(
+    define_bool(
         "average_gradients",
         Settings.average_gradients,
         "Whether the ranks all-reduce their gradients.",
     )
-    fact("profile", False, "Print a profile of one step by kind of op.")
-    fact("json", False, "Print the results as JSON too, in the last line.")
-    text(
+    define_bool("profile", False, "Print a profile of one step by kind of op.")
+    define_bool("json", False, "Print the results as JSON too, in the last line.")
+    define_string(
         "vs",
         None,
         "Shell command of another benchmark to compare with; it prints JSON lines.",
     )
-    number("pairs", PAIRS, "Number of A/B repetitions of --vs.")
-    number(
+    define_integer("pairs", PAIRS, "Number of A/B repetitions of --vs.")
+    define_integer(
         "ranks", 0, "Ranks of this program in --vs; 0 for one process without mpirun."
     )
-    fact(
+    define_bool(
         "sweep_ranks",
         False,
         "Measure all combinations of ranks and threads that use all cores.",
@@ -114,11 +117,11 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     with communicator.collective_errors():
         parse_flags(argv, __doc__)
         fields = dataclasses.fields(Settings)
-        settings = Settings(**{one.name: FLAGS[one.name].value for one in fields})
+        settings = Settings(**{field.name: FLAGS[field.name].value for field in fields})
         settings.check()
         check_flags(process)
     if FLAGS.vs or FLAGS.sweep_ranks:
-        # Errors then read as they do with several ranks.
+        # Errors are reported as those of several ranks are.
         with communicator.collective_errors():
             result = compare(settings) if FLAGS.vs else sweep(settings)
     else:
@@ -206,13 +209,13 @@ def measure(
         )
         from eval.benchmarking import throughput
 
-        shares = {}
+        example_shards = {}
         if record_set:
-            shares = startup.open_shards(record_set, shards, communicator)
+            example_shards = startup.open_shards(record_set, shards, communicator)
         report, profile = throughput.measure(
             settings,
             num_classes,
-            shares.get("train"),
+            example_shards.get("train"),
             threads,
             FLAGS.profile,
             communicator,

@@ -25,7 +25,7 @@ from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.train_state import TrainState
 
-_REPORTS = 10  # Lines of progress per evaluation.
+_NUM_LOG_LINES = 10  # About as many lines of progress per evaluation.
 
 
 class CheckpointEvaluation:
@@ -82,7 +82,11 @@ class CheckpointEvaluation:
             self._evaluate([step])
 
     def mean_weights_of(self, steps: Sequence[int]) -> None:
-        """Evaluates the mean of the weights of the checkpoints of the given steps."""
+        """Evaluates the mean of the weights of the checkpoints of the given steps.
+
+        Raises:
+            AgreedError: On all ranks, if a checkpoint is missing or corrupt.
+        """
 
         def load() -> Checkpoint:
             return weight_averaging.mean_of_weights(
@@ -192,5 +196,5 @@ class CheckpointEvaluation:
 
     def _log_progress(self, done: int) -> None:
         num_batches = self._evaluator.num_batches
-        if done % max(1, num_batches // _REPORTS) == 0 or done == num_batches:
+        if done % max(1, num_batches // _NUM_LOG_LINES) == 0 or done == num_batches:
             logging.info("Evaluation [%d/%d]", done, num_batches)

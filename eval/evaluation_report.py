@@ -46,8 +46,8 @@ class Evaluated:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the values for JSON; `steps` only for combined checkpoints."""
-        facts = {"global_step": self.steps[-1], "weights": self.weights}
-        return facts if self.combine == "none" else {**facts, "steps": [*self.steps]}
+        values = {"global_step": self.steps[-1], "weights": self.weights}
+        return values if self.combine == "none" else {**values, "steps": [*self.steps]}
 
 
 class EvaluationReport:
@@ -67,7 +67,7 @@ class EvaluationReport:
     def add(self, what: Evaluated, result: "Result") -> None:
         """Logs and prints a result, and writes all results so far.
 
-        The last result is also at the top level of the file.
+        In the JSON file, the values of the last result are also at the top level.
 
         Raises:
             UserError: If the file can't be written.

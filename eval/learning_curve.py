@@ -42,7 +42,7 @@ flags.DEFINE_string(
 
 # The line style of each kind of evaluation, and the suffix of its label.
 EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
-_DRAWN = {  # What is drawn of each kind of line.
+_DRAWN = {  # The metrics that are drawn, by the kind of their line.
     "train": ("epoch", "loss", "learning_rate"),
     "eval": ("epoch", "loss", "top1", "count"),
     "eval_ema": ("epoch", "top1"),
@@ -64,14 +64,14 @@ class Run:
     lines: Sequence[Line]
 
     def column(self, kind: str, name: str) -> list[float]:
-        """Returns a number of each line of a kind."""
+        """Returns the values of a metric in all lines of a kind."""
         return [line[name] for line in self.lines if line["kind"] == kind]
 
     @property
     def loss_name(self) -> str:
-        """The name of the loss to draw: "cross_entropy", or "loss" of older runs.
+        """The name of the loss to draw: "cross_entropy", or "loss" for older runs.
 
-        "loss" is the sum of cross-entropy and weight penalty. Older runs have only it.
+        "loss" is the sum of cross-entropy and weight penalty. Older runs have no other.
         """
         drawn = [line for line in self.lines if line["kind"] in ("train", "eval")]
         has_all = all("cross_entropy" in line for line in drawn)
@@ -93,7 +93,8 @@ def load(model_dir: pathlib.Path) -> Run:
     """Returns the run in a folder.
 
     Raises:
-        UserError: If there is no run, or it has no metrics yet, or a line lacks one.
+        UserError: If there is no run, it has no metrics yet, or a line lacks a metric
+            that is drawn.
     """
     metrics = model_dir / METRICS_FILE
     lines = read(metrics) if metrics.exists() else []
@@ -135,10 +136,10 @@ def draw(runs: Sequence[Run]) -> Figure:
 
 
 def _draw_losses(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draws the cross-entropy; of older runs its sum with the weight penalty.
+    """Draws the cross-entropy; for older runs its sum with the weight penalty.
 
-    The axis spans `robust_limits`. A triangle at its edge, with the value, stands for
-    each evaluation beyond it, and for the largest training loss beyond it.
+    The axis spans `robust_limits`. Each evaluation beyond its upper limit, and the
+    largest training loss beyond it, is drawn as a triangle at the edge, with its value.
     """
     drawn = [
         (run.column(kind, "epoch"), run.column(kind, run.loss_name), kind, f"C{number}")
@@ -179,23 +180,23 @@ def _draw_losses(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def _loss_title(runs: Sequence[Run]) -> str:
-    """Returns what the loss panel shows, and of which runs it is a sum."""
-    sums = [
+    """Returns the title of the loss panel; it names the runs drawn with the penalty."""
+    with_penalty = [
         name
         for run, name in zip(runs, _names(runs), strict=True)
         if run.loss_name == "loss"
     ]
-    if not sums:
+    if not with_penalty:
         return "Cross-entropy"
-    if len(sums) == len(runs):
+    if len(with_penalty) == len(runs):
         return "Cross-entropy plus weight penalty"
-    return f"Cross-entropy ({', '.join(sums)}: plus weight penalty)"
+    return f"Cross-entropy ({', '.join(with_penalty)}: plus weight penalty)"
 
 
 def robust_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the lower and upper limit of an axis that single outliers can't squeeze.
+    """Returns the lower and upper limit of an axis, without regard to outliers.
 
-    They are the least finite value and the greatest one that is no outlier, with a
+    They are the least finite value and the greatest one that isn't an outlier, with a
     margin of 4 %. An outlier exceeds the 95th percentile by more than
     `OUTLIER_DISTANCE` times the range from the 5th to the 95th percentile.
 
@@ -213,7 +214,7 @@ def robust_limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _draw_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draws top-1 accuracy; of a single run top-5 accuracy too."""
+    """Draws top-1 accuracy; for a single run top-5 accuracy too."""
     is_alone = len(runs) == 1
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
         if is_alone:
@@ -232,7 +233,7 @@ def _draw_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def _draw_learning_rate(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draws the learning rate of each step that a run has done."""
+    """Draws the learning rate of each step that each run has finished."""
     for number, run in enumerate(runs):
         curve = explain.curves(run.config)["learning rate"]
         first = phases.first_step(run.config.phases, run.config.first_phase)
@@ -246,7 +247,7 @@ def _add_accuracy(
     axes: Axes, run: Run, kind: str, name: str, label: str, style: str, color: str
 ) -> None:
     """Draws an accuracy of all evaluations of a kind; the label has the last value."""
-    percents = [100 * share for share in run.column(kind, name)]
+    percents = [100 * fraction for fraction in run.column(kind, name)]
     if percents:
         label = f"{label}: {percents[-1]:.2f} %"
         epochs = run.column(kind, "epoch")
@@ -263,7 +264,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _title(runs: Sequence[Run]) -> str:
     """Returns the settings that the runs have in common."""
-    facts = [
+    settings = [
         (
             f"{config.model} at {config.image_size} px",
             f"recipe {config.recipe}",
@@ -273,7 +274,7 @@ def _title(runs: Sequence[Run]) -> str:
         for config in (run.config for run in runs)
     ]
     return ", ".join(
-        each[0] for each in zip(*facts, strict=True) if len(set(each)) == 1
+        values[0] for values in zip(*settings, strict=True) if len(set(values)) == 1
     )
 
 

@@ -111,16 +111,16 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         )
         from resnet.runtime import precision
 
-        shares = startup.open_shards(record_set, shards, communicator)
+        example_shards = startup.open_shards(record_set, shards, communicator)
         precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     evaluation = make_evaluation(
-        config, shares, threads, weights, signals, communicator
+        config, example_shards, threads, weights, signals, communicator
     )
     evaluate(evaluation, requested, steps, watch)
 
 
 def start_watch(communicator: Communicator, signals: StopSignals) -> CheckpointWatch:
-    """Returns the watch of the run, once it has written its first checkpoint.
+    """Returns the watch of the run, once the run has written its first checkpoint.
 
     Before that, the run may still change its settings.
     """
@@ -159,7 +159,7 @@ def read_run(
 
 def make_evaluation(
     config: Config,
-    shares: Mapping[str, "ExampleShard"],
+    example_shards: Mapping[str, "ExampleShard"],
     threads: Threads,
     weights: Sequence[str],
     signals: StopSignals | None,
@@ -169,10 +169,10 @@ def make_evaluation(
 
     Args:
         config: The settings of the run, with those of this evaluation.
-        shares: What this rank reads of each split.
+        example_shards: The examples that this rank reads, by split.
         threads: The threads of this rank.
         weights: The names of the weights to evaluate, as in `evaluated_weights`.
-        signals: The stop requests of this rank, if checkpoints are watched.
+        signals: The stop requests of this rank; None unless a run is watched.
         communicator: The ranks.
     """
     from eval.checkpoint_evaluation import CheckpointEvaluation
@@ -184,7 +184,7 @@ def make_evaluation(
     num_parallel_calls = FLAGS.num_parallel_calls or len(threads.cpus)
     evaluator = Evaluator(
         state.model,
-        shares["validation"],
+        example_shards["validation"],
         config,
         communicator,
         num_parallel_calls,
@@ -195,7 +195,7 @@ def make_evaluation(
     if config.recalibration_batches:
         precise_bn = PreciseBN(
             state.model,
-            shares["train"],
+            example_shards["train"],
             config,
             communicator,
             num_parallel_calls,
@@ -224,7 +224,7 @@ def evaluate(
     Args:
         evaluation: The evaluation of checkpoints.
         requested: The requested checkpoints, as `checkpoint_choice.parse` returns them.
-        steps: Their steps.
+        steps: The steps of these checkpoints; empty if a run is watched.
         watch: The checkpoints of a run that is watched; otherwise None.
     """
     if watch is not None:

@@ -38,8 +38,7 @@ def train_and_evaluate(
     Args:
         config: The settings of the run; the precision must not be "auto".
         train_shard: The examples that this rank trains on.
-        eval_shard: The examples to evaluate on, after the last step and as often as the
-            settings say; None for a run without evaluation.
+        eval_shard: The examples to evaluate on; None for a run without evaluation.
         communicator: The ranks.
         num_parallel_calls: The number of images that a rank decodes in parallel.
         signals: The stop requests of this rank; None ignores them.

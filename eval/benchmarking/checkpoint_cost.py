@@ -47,27 +47,27 @@ def main() -> None:
         )
         state = TrainState(config)
         manager = CheckpointManager(config, state, communicator)
-        zeros = [tf.zeros_like(one) for one in state.trainable_variables]
+        zeros = [tf.zeros_like(variable) for variable in state.trainable_variables]
         zero = tf.constant(0.0)
-        unmoved = StepSettings(zero, zero, zero, 0.0)
-        move = tf.function(lambda: state.optimizer.apply(zeros, unmoved))
+        zero_settings = StepSettings(zero, zero, zero, 0.0)
+        update = tf.function(lambda: state.optimizer.apply(zeros, zero_settings))
 
-        def timed_move() -> float:
+        def time_update() -> float:
             began = time.monotonic()
-            move()
+            update()
             return time.monotonic() - began
 
-        timed_move()  # The first call traces the graph.
+        time_update()  # The first call traces the graph.
         for number in range(2 * ROUNDS):
             state.step += 1
-            usual = timed_move()
+            usual = time_update()
             all_threads, this_thread = time.process_time(), time.thread_time()
             began = time.monotonic()
             manager.save({})
             stops.append(time.monotonic() - began)
             this_thread = time.thread_time() - this_thread
             if number % 2:
-                copies.append(timed_move() - usual)
+                copies.append(time_update() - usual)
                 manager.finish()
             else:
                 manager.finish()

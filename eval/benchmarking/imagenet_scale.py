@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def make_names(raw_data_dir: pathlib.Path) -> None:
-    """Makes `--num_images` file names; those of a class are links to one tiny image."""
+    """Makes `--num_images` files; those of a class are links to one tiny image."""
     for index in range(NUM_CLASSES):
         folder = raw_data_dir / "train" / f"class{index:03d}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def convert(raw_data_dir: pathlib.Path, records: pathlib.Path) -> None:
     print(
         f"conversion: {FLAGS.num_images / seconds:,.0f} images/s, including listing;"
         " peak memory of its processes in MB:"
-        f" {', '.join(f'{one:.0f}' for one in megabytes)}"
+        f" {', '.join(f'{peak:.0f}' for peak in megabytes)}"
     )
 
 

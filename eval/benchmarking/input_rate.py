@@ -86,7 +86,13 @@ def main() -> None:
 
 
 def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
-    """Prints each pipeline's rates and the ratios of two pipelines in each round."""
+    """Prints each pipeline's rates, and the ratios of rates of the same round.
+
+    Args:
+        rates: Images per second in each round, by pipeline.
+        python_shares: Fraction of the time spent in Python in each round of the
+            pipeline "random order".
+    """
     for name, values in rates.items():
         print(f"{name:14} {spread(values, '{:.0f}')} images/s per core")
     ratios = {
@@ -94,8 +100,8 @@ def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
         "random order / sequential": ("random order", "sequential"),
     }
     quotients = {
-        title: [a / b for a, b in zip(rates[one], rates[other], strict=True)]
-        for title, (one, other) in ratios.items()
+        title: [a / b for a, b in zip(rates[first], rates[second], strict=True)]
+        for title, (first, second) in ratios.items()
     }
     for title, values in quotients.items():
         print(f"{title:30} {spread(values, '{:.2f}')}")
@@ -178,13 +184,13 @@ def largest_difference(records: "RecordFiles") -> float:
             _plain_image(encoded, begin, size, tf.constant(flip))
             for flip in (False, True)
         ]
-        # Without a sampled crop, ours is the central square, and they are not compared.
+        # Where no crop was found, ours is the central square and is not compared.
         found = tf.reduce_any(size[:2] != shape[:2])
         largest = [tf.reduce_max(tf.abs(ours - image)) for image in images]
         return tf.where(found, tf.minimum(*largest), 0.0)
 
     differences = _in_sequence(records).take(FLAGS.num_images).map(difference, 1)
-    return max(float(one) for one in differences)
+    return max(float(value) for value in differences)
 
 
 def _plain_image(

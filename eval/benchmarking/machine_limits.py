@@ -15,7 +15,7 @@ from resnet.models.names import COMPUTE_DTYPES
 
 REPEATS = 8
 MATRIX_SIDE = 2048
-# The best case among ResNet-50's layers: a 3x3 kernel, with a stride of 1.
+# The fastest of ResNet-50's convolutions: a 3x3 kernel with a stride of 1.
 CONVOLUTION_SIDE = 28
 CONVOLUTION_CHANNELS = 128
 CONVOLUTION_IMAGES = 16  # Per thread.

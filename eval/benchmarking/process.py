@@ -36,14 +36,14 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
     command = [sys.executable, str(_PROGRAM), *arguments, "--json"]
     if num_ranks:
         command = [find_mpirun(), "-np", str(num_ranks), *command]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
         env={**_OPEN_MPI, **os.environ},
     )
-    return _results(done, "this benchmark")[-1]
+    return _results(completed, "this benchmark")[-1]
 
 
 def run_peer(command: str) -> list[dict[str, Any]]:
@@ -52,10 +52,10 @@ def run_peer(command: str) -> list[dict[str, Any]]:
     Raises:
         UserError: If the command fails, or prints no object with `images_per_second`.
     """
-    done = subprocess.run(
+    completed = subprocess.run(
         command, shell=True, capture_output=True, text=True, check=False
     )
-    return _results(done, f"the command {command!r}")
+    return _results(completed, f"the command {command!r}")
 
 
 def find_mpirun() -> str:
@@ -84,23 +84,33 @@ def _rate(result: dict[str, Any]) -> float:
     return float(rate) if isinstance(rate, (int, float)) else 0.0
 
 
-def _results(done: subprocess.CompletedProcess[str], what: str) -> list[dict[str, Any]]:
-    """Returns the JSON objects with a rate from the lines of standard output."""
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["standard error is empty"]
-        raise UserError(f"{what} failed with exit code {done.returncode}: {lines[-1]}")
-    found = []
-    for line in done.stdout.splitlines():
+def _results(
+    completed: subprocess.CompletedProcess[str], name: str
+) -> list[dict[str, Any]]:
+    """Returns the JSON objects with a rate from the lines of standard output.
+
+    Args:
+        completed: The process of a benchmark.
+        name: The benchmark's name, for messages.
+
+    Raises:
+        UserError: If the process failed, or printed no such object.
+    """
+    if code := completed.returncode:
+        lines = completed.stderr.strip().splitlines() or ["standard error is empty"]
+        raise UserError(f"{name} failed with exit code {code}: {lines[-1]}")
+    results = []
+    for line in completed.stdout.splitlines():
         if line.startswith("{"):
             try:
                 result = json.loads(line)
             except ValueError:
                 continue
             if _rate(result) > 0:
-                found.append(result)
-    if not found:
+                results.append(result)
+    if not results:
         raise UserError(
-            f"{what} printed no line of JSON with images_per_second; print it as a"
+            f"{name} printed no line of JSON with images_per_second; print it as a"
             " positive number or as an object with a median."
         )
-    return found
+    return results

@@ -45,13 +45,13 @@ def layouts(num_cores: int, batch_size: int) -> list[Layout]:
     ]
     if num_cores > 2:
         fewer = num_cores - 1
-        most = max(one for one in _divisors(fewer) if batch_size % one == 0)
+        most = max(ranks for ranks in _divisors(fewer) if batch_size % ranks == 0)
         found.append(Layout(most, fewer // most))
     return found
 
 
 def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
@@ -76,10 +76,10 @@ def sweep(settings: Settings, num_cores: int, run: Run) -> list[dict[str, Any]]:
         f"{settings.model}, {settings.precision}, {settings.batch_size} images per step"
         f" over all ranks, {num_cores} core(s)"
     )
-    if left_out := [one for one in _divisors(num_cores) if settings.batch_size % one]:
+    if skipped := [n for n in _divisors(num_cores) if settings.batch_size % n]:
         print(
             f"skipped, since they do not divide --batch_size={settings.batch_size}:"
-            f" {', '.join(map(str, left_out))} ranks"
+            f" {', '.join(map(str, skipped))} ranks"
         )
     print(
         f"{'ranks x threads':15} {'images/s':>10} {'min':>10} {'max':>10}"

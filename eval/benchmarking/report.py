@@ -38,7 +38,8 @@ class Report:
         images_per_second: The rate of all ranks together in each timed step.
         step_seconds: The duration of each timed step on the slowest rank.
         first_step_seconds: The duration of the first step on the slowest rank.
-        start_seconds: The time from the start of the process to the end of that step.
+        start_seconds: The time from the start of the process to the end of the first
+            step, on the slowest rank.
         peak_memory_mb: The peak memory of the rank with the most, in 10**6 bytes.
         waited_share: The fraction of time stalled on input on the slowest rank; None
             without a data set.
@@ -117,7 +118,7 @@ class Report:
         work = "evaluation" if settings.infer else "training"
         if self.num_ranks > 1 and not (settings.infer or settings.average_gradients):
             work += " without gradient exchange"
-        versions = ", ".join(f"{name} {one}" for name, one in self.versions.items())
+        versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
         lines = [
             f"{settings.model}, {work}, {settings.precision}, {self.image_size} px,"
             f" {self.num_ranks} rank(s) x {settings.batch_size} images,"

@@ -1,4 +1,4 @@
-"""The settings of the benchmark, and the network, images and phase that they mean."""
+"""The settings of the benchmark, and what follows from them: image size and phase."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from resnet.models import names
 from resnet.recipes import imagenet, registry
 
 MANY_STEPS = 1_000_000
-_BOUNDS = {  # The bounds of settings that a run does not have.
+_BOUNDS = {  # The bounds of settings that aren't fields of a run's `Config`.
     "batch_size": (1, MANY_STEPS),
     "steps": (1, MANY_STEPS),
     "warmup_steps": (1, MANY_STEPS),

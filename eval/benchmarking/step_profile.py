@@ -31,7 +31,7 @@ KINDS = (
         "|Greater|AssignSubVariableOp)$",
     ),
 )
-WORTH_NAMING = 0.05  # Milliseconds; faster types of ops are left out of the table.
+MIN_SHOWN_MILLISECONDS = 0.05  # Faster types of ops are left out of the table.
 INPUT = "input pipeline, overlapped with the step"
 _OP_EVENT = re.compile(r"[^:]+:(\w+)")  # `node:type`; C++ scopes have two colons.
 _ASYNC_START = "ExecutorState::ProcessAsync::Start"
@@ -74,7 +74,7 @@ class Profile:
 
     def as_dict(self) -> dict[str, float]:
         """Returns the milliseconds by kind."""
-        times = {one.kind: one.milliseconds for one in self.kinds}
+        times = {row.kind: row.milliseconds for row in self.kinds}
         times["idle"] = self.idle_milliseconds
         times["step"] = self.step_milliseconds
         return {kind: round(value, 3) for kind, value in times.items()}
@@ -82,12 +82,12 @@ class Profile:
     def table(self) -> str:
         """Returns the kinds with their share of the step and their ops."""
         lines = [f"{'kind of op':32} {'ms':>9} {'share':>6} {'ops':>5}"]
-        for one in self.kinds:
-            shown = [item for item in one.types if item[1] >= WORTH_NAMING]
-            names = ", ".join(f"{name} {ms:.1f}" for name, ms in shown or one.types[:1])
-            share = one.milliseconds / self.step_milliseconds
+        for row in self.kinds:
+            shown = [item for item in row.types if item[1] >= MIN_SHOWN_MILLISECONDS]
+            names = ", ".join(f"{name} {ms:.1f}" for name, ms in shown or row.types[:1])
+            share = row.milliseconds / self.step_milliseconds
             lines.append(
-                f"{one.kind:32} {one.milliseconds:9.1f} {share:6.1%} {one.num_ops:5}"
+                f"{row.kind:32} {row.milliseconds:9.1f} {share:6.1%} {row.num_ops:5}"
                 f"  {names}"
             )
         share = self.idle_milliseconds / self.step_milliseconds
@@ -125,12 +125,12 @@ def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
     num_ops: dict[str, int] = defaultdict(int)
     computing: list[Interval] = []
     for thread, events in _op_events(space):
-        reads = thread.startswith(_INPUT_THREADS)
+        is_input = thread.startswith(_INPUT_THREADS)
         for op_type, self_picoseconds in _self_times(events):
-            kind = INPUT if reads else kind_of(op_type)
+            kind = INPUT if is_input else kind_of(op_type)
             milliseconds[kind][op_type] += self_picoseconds / 1e9
             num_ops[kind] += 1
-        if not reads:
+        if not is_input:
             computing += [(start, end) for start, end, _ in events]
     busy = _length_of_union(computing)
     if exchanges := _exchanges(space):
@@ -148,7 +148,7 @@ def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
         for kind, types in milliseconds.items()
     ]
     return Profile(
-        tuple(sorted(kinds, key=lambda one: -one.milliseconds)),
+        tuple(sorted(kinds, key=lambda kind: -kind.milliseconds)),
         step_milliseconds,
         max(step_milliseconds - busy / 1e9, 0.0),
     )
@@ -187,7 +187,7 @@ def _op_events(space: xplane_pb2.XSpace) -> Iterator[tuple[str, list[Event]]]:
 def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
     """Returns the interval of each all-reduce, from its op's start to its end.
 
-    An asynchronous op holds no thread, so that the start and the end are two events,
+    An asynchronous op occupies no thread, so its start and its end are two events,
     usually in two threads.
     """
     starts: dict[str, int] = {}
@@ -198,15 +198,15 @@ def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
                 name = plane.event_metadata[event.metadata_id].name
                 if name not in (_ASYNC_START, _ASYNC_DONE):
                     continue
-                stats = _texts(plane, event)
+                stats = _text_stats(plane, event)
                 if kind_of(stats.get("kernel_type", "")) == EXCHANGE:
                     times = starts if name == _ASYNC_START else ends
                     times[stats["name"]] = _start(line, event)
     return [(starts[name], ends[name]) for name in starts if name in ends]
 
 
-def _texts(plane: xplane_pb2.XPlane, event: xplane_pb2.XEvent) -> dict[str, str]:
-    """Returns the text statistics of an event by name."""
+def _text_stats(plane: xplane_pb2.XPlane, event: xplane_pb2.XEvent) -> dict[str, str]:
+    """Returns the statistics of an event whose values are texts, by name."""
     texts = {}
     for stat in event.stats:
         name = plane.stat_metadata[stat.metadata_id].name

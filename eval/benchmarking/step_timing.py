@@ -34,7 +34,8 @@ class Timing:
         seconds: The duration of each timed step, including the wait for its images.
         waited_seconds: The total time that the timed steps waited for images.
         first_step_seconds: The duration of the first step, which traces the graph.
-        start_seconds: The time from the start of the process to the end of that step.
+        start_seconds: The time from the start of the process to the end of the first
+            step.
         peak_memory_mb: The peak memory of the process, in 10**6 bytes.
         last_value: The value that the last step returned.
     """
@@ -52,7 +53,7 @@ def training_step(model: keras.Model, phase: Phase, communicator: Communicator) 
 
     Args:
         model: The network.
-        phase: The phase that the step is of.
+        phase: The phase whose settings the step has.
         communicator: The ranks that average their gradients.
     """
     names = [variable.path for variable in model.trainable_variables]
@@ -85,7 +86,7 @@ def evaluation_step(model: keras.Model) -> Step:
 def images_from_memory(
     batch_size: int, image_size: int, num_classes: int, rank: int
 ) -> Iterator[Images]:
-    """Returns one batch of random images again and again; it differs by rank."""
+    """Returns an endless iterator over one random batch, which differs by rank."""
     random = tf.random.Generator.from_seed(rank)
     shape = [batch_size, image_size, image_size, 3]
     labels = random.uniform([batch_size], 0, num_classes, tf.int32)

@@ -60,12 +60,12 @@ def measure(
         settings.precision, threads.num_intra_threads, communicator
     )
     timings = communicator.allgather(timing)
-    if not np.isfinite([one.last_value for one in timings]).all():
+    if not np.isfinite([timing.last_value for timing in timings]).all():
         raise AgreedFailure(
             f"{model.name} computed NaN or infinity in {settings.precision} in the last"
             " step. Compare with --precision=float32 or --stock_ops to find the cause."
         )
-    seconds = np.array([one.seconds for one in timings])
+    seconds = np.array([timing.seconds for timing in timings])
     report = Report(
         settings=settings,
         image_size=settings.side,
@@ -76,11 +76,11 @@ def measure(
         versions={"TensorFlow": tf.__version__, "Keras": keras.__version__},
         images_per_second=tuple((settings.batch_size / seconds).sum(0).tolist()),
         step_seconds=tuple(seconds.max(0).tolist()),
-        first_step_seconds=max(one.first_step_seconds for one in timings),
-        start_seconds=max(one.start_seconds for one in timings),
-        peak_memory_mb=max(one.peak_memory_mb for one in timings),
+        first_step_seconds=max(timing.first_step_seconds for timing in timings),
+        start_seconds=max(timing.start_seconds for timing in timings),
+        peak_memory_mb=max(timing.peak_memory_mb for timing in timings),
         waited_share=(
-            max(one.waited_seconds / sum(one.seconds) for one in timings)
+            max(timing.waited_seconds / sum(timing.seconds) for timing in timings)
             if shard
             else None
         ),

@@ -1,11 +1,11 @@
-"""The time of a network's convolutions alone: oneDNN's, as PyTorch calls them.
+"""Measures the time of a network's convolutions alone: oneDNN's, called by PyTorch.
 
 python eval/peers/torch_convolutions.py --precision=float32 --batch_size=16 --ranks=2
 
-What a training step would take if all but the convolutions were free: each one's output
-and both gradients, channels last, each timed alone on operands that were just used. It
-needs and prints what torch_resnet.py does; images_per_second is the batch over the sum
-of all layers' times.
+This is the time that a training step would take if all other ops were free. The output
+and both gradients of each convolution (channels last) are timed one by one, on operands
+that are still in the cache. Requirements, flags and output are those of
+torch_resnet.py; images_per_second is the batch size divided by the sum of all times.
 """
 
 import argparse
@@ -28,7 +28,15 @@ from eval.peers import torch_resnet
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution without bias: its inputs and kernel, and how they meet."""
+    """A convolution without bias, on square images with a square kernel.
+
+    Attributes:
+        channels: The number of channels of the input.
+        filters: The number of channels of the output.
+        image_size: The side of the input images in pixels.
+        kernel_size: The side of the kernel in pixels.
+        stride: The stride in both directions.
+    """
 
     channels: int
     filters: int
@@ -39,10 +47,10 @@ class Layer:
 
 def layers_of(model: nn.Module, image_size: int) -> list[Layer]:
     """Returns a network's convolutions, in the order in which they are computed."""
-    found = []
+    layers: list[Layer] = []
 
-    def see(module: nn.Conv2d, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
-        found.append(
+    def record(module: nn.Conv2d, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        layers.append(
             Layer(
                 module.in_channels,
                 module.out_channels,
@@ -54,14 +62,14 @@ def layers_of(model: nn.Module, image_size: int) -> list[Layer]:
 
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            module.register_forward_hook(see)
+            module.register_forward_hook(record)
     with torch.no_grad():
         model.eval()(torch.zeros(1, 3, image_size, image_size))
-    return found
+    return layers
 
 
 def median_seconds(run: Callable[[], object], repeats: int) -> float:
-    """Returns the median time of one call, after one that isn't counted."""
+    """Returns the median time of a call, after one untimed call."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -122,7 +130,7 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     sums = [0.0, 0.0, 0.0]
     for layer, count in Counter(layers).items():
         seconds = layer_seconds(layer, args.batch_size, dtype, args.steps)
-        if layer == layers[0]:  # Nobody needs the gradient of the images.
+        if layer == layers[0]:  # Training needs no gradient of the network's input.
             seconds[1] = 0.0
         sums = [a + count * b for a, b in zip(sums, seconds, strict=True)]
     rate = args.batch_size / sum(sums)

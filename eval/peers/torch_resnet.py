@@ -1,11 +1,11 @@
-"""PyTorch's speed at the work that eval/benchmark.py times, to be compared with it.
+"""Measures PyTorch's speed at the work that eval/benchmark.py times.
 
 python eval/peers/torch_resnet.py --model=resnet50 --precision=float32 --ranks=2
 
 Needs an environment of its own, with torch. Starts a process for each rank, bound to
 cores of its own, and prints one line of JSON: images per second, the sum over ranks of
-the medians over steps. Every process steps at the same time. With
---average_gradients they train as one, by DistributedDataParallel over gloo.
+the medians over steps. The ranks run their steps concurrently. With --average_gradients
+they train one model, by DistributedDataParallel over gloo.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PORT = 29_533
 
 
 def conv_norm(channels: int, filters: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Returns a convolution without bias and its normalization."""
+    """Returns a convolution without bias, followed by batch normalization."""
     return nn.Sequential(
         nn.Conv2d(channels, filters, size, stride, size // 2, bias=False),
         nn.BatchNorm2d(filters),
@@ -35,7 +35,7 @@ def conv_norm(channels: int, filters: int, size: int, stride: int = 1) -> nn.Seq
 
 
 class Bottleneck(nn.Module):
-    """A block of ResNet-50, the stride in its 3x3 convolution."""
+    """A bottleneck block of ResNet-50, with the stride in its 3x3 convolution."""
 
     def __init__(self, channels: int, filters: int, stride: int, first: bool) -> None:
         super().__init__()
@@ -53,7 +53,10 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """He et al. 2015, arXiv:1512.03385, with 1,000 classes."""
+    """ResNet-50 with 1,000 classes.
+
+    Source: He et al. 2015, arXiv:1512.03385.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +122,10 @@ MODELS: dict[str, tuple[type[nn.Module], int, int]] = {
 
 
 def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
-    """Returns what classifies one batch, normalization folded into the convolutions."""
+    """Returns a function that classifies one batch.
+
+    Normalization is folded into the convolutions.
+    """
     make, image_size, _ = MODELS[args.model]
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
     model = make().eval().to(dtype=dtype, memory_format=torch.channels_last)
@@ -142,7 +148,7 @@ def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
 
 
 def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
-    """Returns what moves the weights by one step."""
+    """Returns a function that runs one training step and returns the loss."""
     make, image_size, num_classes = MODELS[args.model]
     model = make().train().to(memory_format=torch.channels_last)
     images = torch.randn(args.batch_size, 3, image_size, image_size)
@@ -179,11 +185,11 @@ def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
 
 
 def join_ranks(args: argparse.Namespace) -> None:
-    """Binds this process to its rank's cores and meets the others."""
+    """Binds this process to its rank's cores and joins the process group."""
     cpus = sorted(os.sched_getaffinity(0))
-    share = len(cpus) // args.ranks
-    os.sched_setaffinity(0, cpus[args.rank * share : (args.rank + 1) * share])
-    torch.set_num_threads(share)
+    num_cpus = len(cpus) // args.ranks
+    os.sched_setaffinity(0, cpus[args.rank * num_cpus : (args.rank + 1) * num_cpus])
+    torch.set_num_threads(num_cpus)
     torch.manual_seed(args.rank)
     if args.ranks > 1:
         torch.distributed.init_process_group(
@@ -195,12 +201,12 @@ def join_ranks(args: argparse.Namespace) -> None:
 
 
 def peak_memory_mb() -> int:
-    """Returns the most memory that this process has had, in units of 2^20 bytes."""
+    """Returns the peak memory of this process in MiB (2**20 bytes)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def run_rank(args: argparse.Namespace) -> dict[str, float]:
-    """Times this rank's steps, each of which starts when those before it have ended."""
+    """Times the steps of this rank one after another; returns its figures."""
     join_ranks(args)
     step = inference_step(args) if args.infer else training_step(args)
     times = []
@@ -222,11 +228,17 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
 
 
 def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
-    """Starts a process for each rank and prints the sum of what they do."""
+    """Starts a process for each rank and prints the sum of their rates as JSON.
+
+    Args:
+        run_rank: The function that measures on one rank, in its own process.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
-    parser.add_argument("--batch_size", type=int, default=32, help="Of one rank.")
+    parser.add_argument(
+        "--batch_size", type=int, default=32, help="Images per step and rank."
+    )
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup_steps", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=1)
@@ -246,9 +258,12 @@ def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
     outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         sys.exit(1)
-    found = [json.loads(output.splitlines()[-1]) for output in outputs]
-    sums = {key: sum(one.pop(key) for one in found) for key in ("median", "min", "max")}
-    memory = max(one.pop("peak_memory_mb") for one in found)
+    results = [json.loads(output.splitlines()[-1]) for output in outputs]
+    sums = {
+        key: sum(result.pop(key) for result in results)
+        for key in ("median", "min", "max")
+    }
+    memory = max(result.pop("peak_memory_mb") for result in results)
     print(
         json.dumps(
             {
@@ -256,7 +271,10 @@ def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
                 "min": sums["min"],
                 "max": sums["max"],
                 "peak_memory_mb": memory,
-                **{f"{key}_of_ranks": [one[key] for one in found] for key in found[0]},
+                **{
+                    f"{key}_of_ranks": [result[key] for result in results]
+                    for key in results[0]
+                },
                 "torch": torch.__version__,
                 **{key: value for key, value in vars(args).items() if key != "rank"},
             }

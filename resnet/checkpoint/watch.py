@@ -61,7 +61,7 @@ class CheckpointWatch:
         num_checks = 0
         while True:
             num_checks += 1
-            # A status that changes tells the watchdog that this rank is alive.
+            # A status that changes counts as progress for the watchdog.
             self._communicator.report_status(
                 f"waiting for a checkpoint, check {num_checks}", is_timed=False
             )

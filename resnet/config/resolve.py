@@ -1,7 +1,4 @@
-"""Makes the settings of a run from a recipe and overrides.
-
-This adapts the recipe to another batch size, another data set and another length.
-"""
+"""Makes the settings of a run: a recipe, adapted to batch size, data set and length."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -167,8 +164,7 @@ def _problems_of_phase(phase: Phase) -> list[str]:
 def contradictions(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
     """Returns a sentence about each override that can't apply to the whole run.
 
-    These are overrides that exclude each other, and those of settings that differ among
-    the phases.
+    Such overrides exclude each other, or are of settings that differ among phases.
     """
     problems = []
     for what in ("train", "warmup"):
@@ -324,8 +320,7 @@ def schedule_in_steps(
     Args:
         schedule: The schedule of a recipe, in epochs and for the recipe's batch.
         scaling: The factors of its times and rates.
-        overrides: The values that replace the recipe's; only those of `RATE_SETTINGS`
-            are used.
+        overrides: The values that replace the recipe's, among `RATE_SETTINGS`.
         num_steps: The number of steps that the schedule is for.
         name: The name of the phase, for the sentence of an error.
 

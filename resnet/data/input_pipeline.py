@@ -344,7 +344,7 @@ def _order(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns the order of a run as a function that is traced once.
 
-    All phases use it, and all datasets that are made after corrupt records.
+    All phases share it, and all datasets that are built again after corrupt records.
 
     Args:
         seed: The seed of the run.

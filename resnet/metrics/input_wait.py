@@ -23,8 +23,8 @@ class InputWait:
 
     def __init__(self) -> None:
         self._is_first = True
-        self._requested_at = 0.0
-        self._arrived_at = 0.0
+        self._step_began_at: float | None = None
+        self._waited_in_step = 0.0
         self._waited = 0.0
         self._elapsed = 0.0
         self._warned_fraction = 0.0
@@ -32,16 +32,19 @@ class InputWait:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Measures the time of the block, in which a micro-batch is read."""
-        self._requested_at = time.monotonic()
+        requested_at = time.monotonic()
+        if self._step_began_at is None:
+            self._step_began_at = requested_at
         yield
-        self._arrived_at = time.monotonic()
+        self._waited_in_step += time.monotonic() - requested_at
 
     def step_done(self) -> None:
-        """Counts the time since the last micro-batch of the step was requested."""
-        if not self._is_first:
-            self._waited += self._arrived_at - self._requested_at
-            self._elapsed += time.monotonic() - self._requested_at
+        """Counts the time since the first micro-batch of the step was requested."""
+        if not self._is_first and self._step_began_at is not None:
+            self._waited += self._waited_in_step
+            self._elapsed += time.monotonic() - self._step_began_at
         self._is_first = False
+        self._step_began_at, self._waited_in_step = None, 0.0
 
     def paused(self) -> None:
         """Notes a pause between two steps, which is not counted."""

@@ -37,8 +37,8 @@ def disable() -> None:
 def ops() -> Any | None:
     """Returns the module of the compiled ops, or None after a warning with the reason.
 
-    The warning is logged once per process. A library for which the compiler could not
-    build the AVX-512 ops has only the others.
+    The warning is logged once per process. If the compiler could not build the AVX-512
+    ops, the module has only the others.
     """
     if _is_disabled:
         return None

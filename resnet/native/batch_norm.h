@@ -48,8 +48,8 @@ void Normalize(const NormalizeArguments<T>& arguments, const float* mean,
                const float* inverse_stddev, Context& context);
 
 // Returns the number of bytes of `positive`, which has one bit per element: whether y is
-// above 0. With a residual that can't be computed from x, and the gradient needs nothing
-// else of y.
+// above 0. With a residual this can't be computed from x alone, and it is all that the
+// gradient needs of y.
 template <typename T>
 int64_t PositiveBytes(int64_t rows, int64_t channels);
 

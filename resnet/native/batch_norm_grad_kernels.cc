@@ -15,7 +15,8 @@
 namespace resnet {
 namespace {
 
-// The elements for which ReLU's derivative is 1.
+// How to find the elements for which ReLU's derivative is 1: without ReLU these are all
+// elements, with ReLU they follow from x, or from `positive` if there is a residual.
 enum class Passes { kEverywhere, kByX, kByPositive };
 
 // dx = scale * g - slope * (x - mean) - constant; one value per channel, padded.

@@ -14,7 +14,7 @@
 namespace resnet {
 namespace {
 
-// Bytes of the patches that are gathered at a time, half of an L2 cache, and the least
+// The size of the patches that are gathered at a time, half of an L2 cache, and the least
 // number of patches: with fewer rows the packed kernel would be read too often.
 constexpr int64_t kPatchBytes = 1 << 19;
 constexpr int64_t kLeastPatches = 96;
@@ -157,7 +157,7 @@ struct Phase {
     return DivideUp(std::max<int64_t>(shape.kernel_size - first, 0), shape.stride);
   }
 
-  int64_t kernel_row, kernel_column;  // The first that contribute.
+  int64_t kernel_row, kernel_column;  // The first ones that contribute.
   Target target;
   Window window;
 };

@@ -235,7 +235,6 @@ struct Blocks {
   bool copy;
 };
 
-
 }  // namespace
 
 template <>

@@ -1,8 +1,8 @@
 // A TensorFlow op that applies an SGD step with momentum, plain or Nesterov's, to all
 // variables of a network.
 //
-// The reference implementation is optimizers.Momentum.apply_with_stock_ops. Weight decay
-// is added in the same pass, so memory is read and written once.
+// The reference implementation is Momentum.apply_with_stock_ops in optim/momentum.py.
+// Weight decay is added in the same pass, so memory is read and written once.
 
 #include <algorithm>
 #include <cstdint>

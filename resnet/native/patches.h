@@ -64,11 +64,11 @@ template <typename T>
 void GatherRow(const Window& window, const T* from, int64_t left, T* to) {
   const int64_t first = std::clamp<int64_t>(-left, 0, window.columns);
   const int64_t last = std::clamp<int64_t>(window.width - left, first, window.columns);
-  const int64_t before = first * window.channels, seen = (last - first) * window.channels;
+  const int64_t before = first * window.channels, inside = (last - first) * window.channels;
   const int64_t behind = (window.columns - last) * window.channels;
   std::memset(to, 0, before * sizeof(T));
-  std::memcpy(to + before, from + (left + first) * window.channels, seen * sizeof(T));
-  std::memset(to + before + seen, 0, behind * sizeof(T));
+  std::memcpy(to + before, from + (left + first) * window.channels, inside * sizeof(T));
+  std::memset(to + before + inside, 0, behind * sizeof(T));
 }
 
 // Writes the patches of `count` output positions, numbered over all images, from `begin`

@@ -72,7 +72,7 @@ FOR_EACH_CPU void SumRows(const uint8_t* a, const uint8_t* b, const uint8_t* c,
   }
 }
 
-// Three channels and an unused lane.
+// The three channels of a pixel, and an unused lane.
 typedef float Pixel __attribute__((vector_size(16), aligned(4), may_alias));
 
 // Writes one output row: normalized weighted sums of four pixels of `row`.

@@ -90,7 +90,7 @@ void StoreFloats(const Unit<T>& unit, float* p) {
   for (int i = 0; i < unit.kParts; ++i) _mm512_store_ps(p + 16 * i, unit.part[i]);
 }
 
-// Returns a bit mask; bit i tells whether element i is above 0.
+// Returns a bit mask in which bit i is set if element i is above 0.
 template <typename T>
 typename Unit<T>::Bits Positive(const Unit<T>& unit) {
   typename Unit<T>::Bits bits = 0;
@@ -160,8 +160,8 @@ class Sums {
   double total(int i, int64_t channel) const { return total_[i * padded_ + channel]; }
 
   // Computes the totals. add(mask, row, channel, sums) is called for each unit and adds to
-  // two sums. Goes from the last rows to the first ones in pieces, so that it ends where
-  // the next pass over the rows starts.
+  // the two sums. Pieces of several blocks are visited from the last to the first, so that
+  // this pass ends where the next pass over the rows starts.
   template <typename T, typename Add>
   void AddUp(int64_t begin, int64_t end, int64_t channels, const Add& add) const {
     constexpr int64_t kRows = 256;            // Few enough for accurate sums in float32.
@@ -179,7 +179,7 @@ class Sums {
   }
 
  private:
-  static constexpr int kFewChannels = 64;  // Up to so many, sums stay in registers.
+  static constexpr int kFewChannels = 64;  // With this number, sums stay in registers.
 
   template <typename T, typename Add>
   void AddBlock(int64_t begin, int64_t end, int64_t channels, const Add& add) const {

@@ -15,9 +15,9 @@ namespace resnet {
 constexpr int64_t kLine = 64;        // Bytes per cache line.
 constexpr int64_t kColumnStep = 64;  // The first column of each task is a multiple of it.
 
-// Costs in units of a multiplication, for dividing work among threads.
-constexpr double kReadCost = 8;  // Reading an element into a core's caches.
-constexpr double kSumCost = 24;  // Writing and adding an element of a partial sum.
+// Costs in multiplications, for dividing work among threads.
+constexpr double kReadCost = 8;  // Of reading an element into a core's caches.
+constexpr double kSumCost = 24;  // Of writing and adding an element of a partial sum.
 
 inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t value, int64_t step) { return DivideUp(value, step) * step; }

@@ -27,8 +27,8 @@ namespace {
 
 // Tiles per product: of 32 registers, 28 hold sums and two the kernel.
 constexpr int kMaxRows = 14;
-constexpr int64_t kBlockTiles = 2 * kMaxRows;  // With 64 channels their data fit into L2.
-constexpr int64_t kLongBlockTiles = 64;        // If each block reads the kernel from L3.
+constexpr int64_t kBlockTiles = 2 * kMaxRows;  // Of 64 channels they fit into the L2 cache.
+constexpr int64_t kLongBlockTiles = 64;  // Where each block reads the kernel from L3.
 
 // The products of a block of tiles with a panel: [kPoints][tiles][kPanel].
 struct ProductLayout {

@@ -45,6 +45,7 @@ inline __m512 UnpackHigh(__m512 a, __m512 b) {
   return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
 
+// Transposes a 16x16 matrix.
 inline void Transpose(__m512 rows[kLanes]) {
   __m512 t[kLanes];
   for (int i = 0; i < kLanes; i += 4) {  // rows[i + j] holds column j of the 4x4 blocks.

@@ -51,8 +51,8 @@ inline int64_t CountSpans(int64_t size, int64_t images) {
 }
 
 // Writes the spans of `images` images in one dimension.
-inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_a_step,
-                      int64_t pixels_an_image, Span* spans) {
+inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_per_step,
+                      int64_t pixels_per_image, Span* spans) {
   const int64_t count = CountSpans(size, images);
   const bool joined = count < CountApart(size, images);
   for (int64_t s = 0; s < count; ++s) {
@@ -65,13 +65,13 @@ inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_a_step,
         image = at / (size + 1) - 1;
         place = at % (size + 1);
       } else {
-        const int64_t spans_an_image = CeilDiv(size, kTileOut);
-        image = s / spans_an_image;
-        place = kTileOut * (s % spans_an_image) + i - 1;
+        const int64_t spans_per_image = CeilDiv(size, kTileOut);
+        image = s / spans_per_image;
+        place = kTileOut * (s % spans_per_image) + i - 1;
       }
       const bool valid =
           image >= 0 && image < images && place >= 0 && place < size;
-      span.pixel[i] = valid ? image * pixels_an_image + place * pixels_a_step : 0;
+      span.pixel[i] = valid ? image * pixels_per_image + place * pixels_per_step : 0;
       span.mask[i] = valid ? 0xffff : 0;
       span.inside &= valid;
     }

@@ -1,4 +1,4 @@
-"""A rank's side of its watchdog: starts it, and reports the rank's status to it."""
+"""Starts the watchdog of a rank, and reports the rank's status to it."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ from resnet.watchdog import proc, scratch_dir
 from resnet.watchdog.messages import TOKEN_VARIABLE
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
-_TRACEBACK_BYTES = 16_384  # Bytes: what a socket takes at once.
+_TRACEBACK_BYTES = 16_384  # A message of this size fits into a pipe or socket at once.
 _WATCHDOG_EXIT_SECONDS = 10.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START = """
@@ -30,7 +30,10 @@ main()
 
 
 class WatchdogClient:
-    """The pipe to the watchdog of this rank. No call waits for it or fails with it."""
+    """The pipe to the watchdog of this rank.
+
+    Reports of the status never block, and are dropped if the watchdog has died.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class WatchdogClient:
         """Starts the watchdog.
 
         Args:
-            process: The rank and its place on the node.
+            process: The rank and its position on the node.
             token: A secret of this job, the same on all ranks.
             stall_seconds: Seconds without progress after which a rank has stalled
                 (`stalls.find_stall`).
@@ -51,7 +54,7 @@ class WatchdogClient:
         """
         self._process = subprocess.Popen(
             [
-                # No modules of the working folder or the environment.
+                # Isolated from modules in the working folder and the environment.
                 *(sys.executable, "-I", "-S", "-c", _START, str(_REPOSITORY)),
                 f"--rank={process.rank}",
                 f"--num_ranks={process.num_ranks}",
@@ -61,7 +64,7 @@ class WatchdogClient:
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
                 f"--scratch_dir={scratch_dir.path()}",
-                # Passed, since this rank may die before its watchdog could look.
+                # Passed on, since this rank may die before its watchdog looks it up.
                 *("--shared_memory", *proc.shared_memory()),
             ],
             env={**os.environ, TOKEN_VARIABLE: token},
@@ -92,7 +95,13 @@ class WatchdogClient:
     def report_status(
         self, status: str, is_timed: bool, waits_for_others: bool
     ) -> None:
-        """Reports what this rank does now; the arguments are those of `stalls.Peer`."""
+        """Reports what this rank does now.
+
+        Args:
+            status: The activity, a phrase that can follow "while", such as "reading".
+            is_timed: Whether the activity must end within the stall time.
+            waits_for_others: Whether the activity only ends when all ranks do the same.
+        """
         self._send(
             {
                 "status": status,
@@ -102,14 +111,20 @@ class WatchdogClient:
         )
 
     def failed(self, text: str) -> None:
-        """Reports why the job fails; afterwards this rank has to end the job."""
+        """Reports why the job fails; afterwards this rank has to end the job.
+
+        It waits up to 10 s until the watchdog has passed the reason on and exited.
+
+        Args:
+            text: The sentence or traceback; of a long one, only the end is sent.
+        """
         last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
         self._send({"failed": last})
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_WATCHDOG_EXIT_SECONDS)
 
     def deregister(self) -> None:
-        """Reports that this rank is done; its watchdog exits after it."""
+        """Reports that this rank is done; the watchdog exits after the rank has."""
         self._send({"deregister": True})
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -123,14 +138,15 @@ def new_token() -> str:
 
 
 def own_addresses() -> list[str]:
-    """Returns the IPv4 addresses of this host, that of its host name first."""
-    found = []
+    """Returns the IPv4 addresses of this host, that of the host name first."""
+    addresses = []
     with contextlib.suppress(OSError):
-        found.append(socket.gethostbyname(platform.node()))
+        addresses.append(socket.gethostbyname(platform.node()))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             with contextlib.suppress(OSError):  # An interface without an address.
                 reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-                found.append(socket.inet_ntoa(reply[20:24]))
-    return sorted(dict.fromkeys(found), key=lambda one: one.startswith("127."))
+                addresses.append(socket.inet_ntoa(reply[20:24]))
+    # Loopback addresses come last.
+    return sorted(dict.fromkeys(addresses), key=lambda ip: ip.startswith("127."))

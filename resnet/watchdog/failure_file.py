@@ -14,8 +14,8 @@ _STEP = re.compile(r"\bstep (\d+)")
 def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
     """Writes the reason, the step that it names, and the time.
 
-    A run may fail before it has made its folder. An error of the disk is ignored: the
-    failure itself matters more.
+    The folder is created, since a run may fail before it has done so. Disk errors are
+    ignored, since the failure itself matters more.
 
     Args:
         model_dir: Folder of the run.
@@ -35,7 +35,7 @@ def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
 
 
 def read(model_dir: Path) -> dict[str, Any] | None:
-    """Returns the contents, or None if there is no whole file."""
+    """Returns the contents; None if there is no file, or an incomplete one."""
     try:
         return dict(json.loads((model_dir / FILE).read_text()))
     except (OSError, ValueError):

@@ -27,9 +27,9 @@ class Channel:
         return self._descriptor
 
     def receive(self) -> list[Message] | None:
-        """Returns the messages that have arrived, or None at the end.
+        """Returns the messages that have arrived, or None if the connection has ended.
 
-        Anything else than messages, such as a port scan's, counts as the end too.
+        Data that are no messages, such as those of a port scan, count as its end.
         """
         try:
             data = os.read(self._descriptor, 1 << 16)

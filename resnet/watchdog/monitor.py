@@ -28,10 +28,11 @@ from resnet.watchdog.rank_process import RankProcess
 from resnet.watchdog.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
-_ENDING_SECONDS = 5.0  # What a rank has to end the job itself before it is killed.
-# A gap between two ticks: the job was suspended. At most half of the stall time.
+_ENDING_SECONDS = 5.0  # Time for a rank to end the job itself before it is killed.
+# A tick that is later than this, or than half of the stall time if that is less, means
+# that the whole job was suspended.
 _MAX_SUSPENDED_SECONDS = 10.0
-_EARLIER_DEATHS_SECONDS = 0.3
+_EARLIER_DEATHS_SECONDS = 0.3  # Time for reports of earlier deaths to arrive.
 _HELLO = b"hello\n"
 
 
@@ -57,7 +58,7 @@ class Watchdog:
         self._died_at: float | None = None  # Wall-clock time, of the monitor's rank.
         self._rank = RankProcess(args)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
-        self._suspended = min(_MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
+        self._suspended_seconds = min(_MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
         self._output = Output()
         if args.rank == 0:
             self._listener = socket.create_server(("", 0), backlog=4096)
@@ -74,11 +75,11 @@ class Watchdog:
                 elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
                     self._receive(key.fileobj)  # type: ignore[arg-type]
             now = time.monotonic()
-            if now - ticked_at > self._interval + self._suspended:
+            if now - ticked_at > self._interval + self._suspended_seconds:
                 self._restart_clocks(now)
             if now - ticked_at >= self._interval:
                 self._tick(now)
-                ticked_at = time.monotonic()  # A tick that had to connect took long.
+                ticked_at = time.monotonic()  # A tick that connects may take long.
 
     def _accept(self) -> None:
         assert self._listener is not None  # noqa: S101 - It has just had an event.
@@ -106,7 +107,7 @@ class Watchdog:
                     self._report()
                     return
                 connection.close()
-        # The first failure may be the end of the job, of which this rank tells next.
+        # The job may just be ending, so only the second failure is a reason to warn.
         message["num_failures"] = message.get("num_failures", 0) + 1
         if message["num_failures"] == 2:
             self._output.print(
@@ -327,15 +328,15 @@ class Watchdog:
         while (left := deadline - time.monotonic()) > 0:
             select.select([self._monitor], [], [], left)
             messages = self._monitor.receive()
-            if messages is None or any("kill" in one for one in messages):
+            if messages is None or any("kill" in answer for answer in messages):
                 return
 
     def _end_job(self, text: str, kill: bool = True) -> None:
-        """Prints why the job ends, the first time only, and ends it.
+        """Prints why the job ends, and ends it; does nothing if it is ending already.
 
         Args:
             text: The reason.
-            kill: Whether each watchdog kills its rank; otherwise a rank ends the job.
+            kill: Whether each watchdog kills its rank; if not, a rank ends the job.
         """
         if self._kill_at is not None:
             return
@@ -343,8 +344,8 @@ class Watchdog:
         for watchdog in self._watchdogs:
             watchdog.send({"kill": kill})
         self._job_is_ending(kill)
-        if self._args.model_dir:  # Last, since its disk may hang.
-            # Of a traceback, the exception and the line about the rank.
+        if self._args.model_dir:  # Last, since the disk may hang.
+            # The last two lines: of a traceback, the exception and the rank's status.
             reason = " ".join(text.splitlines()[-2:])
             failure_file.write(Path(self._args.model_dir), reason)
 
@@ -365,7 +366,7 @@ class Watchdog:
         self._exit()
 
     def _exit(self) -> None:
-        """Exits after the rank, when all is printed."""
+        """Removes what the rank left behind, and exits when everything is printed."""
         self._rank.remove_leftovers()
         self._output.finish()
         sys.exit(0)
@@ -385,7 +386,7 @@ def main() -> None:
     parser.add_argument("--shared_memory", nargs="*", default=[])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # One per rank.
-    # Signals are handled by the rank; the watchdog exits when its rank has ended.
+    # The rank handles signals; the watchdog exits when its rank has ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """A signal that a process gets when the process that started it has ended.
 
-A stopped process (SIGSTOP) does nothing, not even end with its parent. The kernel sends
-the signal all the same.
+A stopped process (SIGSTOP) can't notice the end of its parent. The kernel sends the
+signal nevertheless.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ def send_signal(number: int, parent: int) -> None:
     """Asks the kernel to send this process a signal when its parent ends.
 
     Args:
-        number: The signal. Its request outlasts exec.
+        number: The number of the signal. The request persists across exec.
         parent: The process id of the parent, which may have ended already.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)

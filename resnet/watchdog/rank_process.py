@@ -1,4 +1,4 @@
-"""The process that a watchdog watches: what it is seen to do, and its end."""
+"""The process that a watchdog monitors: its state, its death and its leftovers."""
 
 import argparse
 import contextlib
@@ -13,12 +13,16 @@ class RankProcess:
     """The process of the rank beside which a watchdog runs."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Takes over what the arguments of the watchdog say of the rank."""
+        """Prepares the monitoring of the process.
+
+        Args:
+            args: The arguments of the watchdog, which describe the process.
+        """
         self._args = args
         self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
 
     def tick(self) -> None:
-        """Has to be called at regular times."""
+        """Updates the counters; to be called at regular intervals."""
         self._oom_kills = [oom_kills(), self._oom_kills[0]]
 
     @property
@@ -33,7 +37,7 @@ class RankProcess:
 
     @property
     def reason_of_death(self) -> str:
-        """Why it has died, as far as the kernel says so."""
+        """The reason why it has died, as far as the kernel reports it."""
         if oom_kills() > self._oom_kills[1]:
             return "the kernel of this host ran out of memory and killed it"
         return "it was killed, or crashed"
@@ -44,10 +48,9 @@ class RankProcess:
             os.kill(self._args.pid, signal.SIGKILL)
 
     def remove_leftovers(self) -> None:
-        """Removes what it leaves behind if it is killed.
+        """Removes the shared memory and the temporary files of a rank that was killed.
 
-        That is the shared memory of the MPI library and the temporary files of Python,
-        which both remove at a regular end only.
+        The MPI library and Python remove these only when a process exits regularly.
         """
         for path in self._args.shared_memory:
             with contextlib.suppress(OSError):

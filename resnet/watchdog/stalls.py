@@ -1,13 +1,13 @@
-"""Which rank has stalled: the status of each rank, and the verdict on all of them."""
+"""Finds the rank that has stalled, from the status of each rank."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_LONGEST_STEPS = 3  # A rank may take this many times its longest step.
-# What may take long, such as starting, has this many times the stall time, or this
-# many seconds if that is more.
+_LONGEST_STEPS = 3  # An activity may take this many times the longest one so far.
+# An activity without a time limit of its own, such as starting, may take this many
+# times the stall time, or this many seconds if that is more.
 _UNTIMED_FACTOR = 10
 _MIN_UNTIMED_SECONDS = 600.0
 
@@ -19,13 +19,15 @@ class Peer:
     Attributes:
         rank: Number of the rank, from 0.
         host: Name of its host.
-        status: What it does, as a phrase that can follow "while", such as "reading".
-        is_timed: Whether that must end within the stall time, rather than ten times it.
-        waits_for_others: Whether that can only end when all ranks do the same.
-        since: Time at which it began, by this process's monotonic clock.
-        heard_at: Time of the last message of its watchdog.
-        longest: Seconds that the longest timed activity took.
-        stopped_since: Time since which it has been stopped by a signal, or None.
+        status: Its activity, as a phrase that can follow "while", such as "reading".
+        is_timed: Whether the activity must end within the stall time, rather than in
+            the longer time for untimed activities.
+        waits_for_others: Whether the activity only ends when all ranks do the same.
+        since: Time at which the activity began, by this process's monotonic clock.
+        heard_at: Time of the last message of its watchdog, by the same clock.
+        longest: Duration of its longest timed activity, in seconds.
+        stopped_since: Time at which a signal stopped it, by the same clock; None if it
+            isn't stopped.
     """
 
     rank: int
@@ -40,11 +42,11 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """The rank and its host."""
+        """The rank and its host, such as "rank 1 on node7"."""
         return f"rank {self.rank} on {self.host}"
 
     def update(self, message: Mapping[str, Any]) -> None:
-        """Takes over a status message."""
+        """Updates the status from a message of the rank or its watchdog."""
         now = time.monotonic()
         if message["status"] != self.status:
             if self.is_timed:
@@ -57,7 +59,7 @@ class Peer:
         self.set_stopped(message.get("is_stopped", False))
 
     def set_stopped(self, is_stopped: bool) -> None:
-        """Takes over whether the rank is stopped by a signal."""
+        """Records whether the rank is stopped by a signal."""
         if not is_stopped:
             self.stopped_since = None
         elif self.stopped_since is None:
@@ -71,9 +73,9 @@ def find_stall(
 
     Args:
         peers: The ranks whose status is known.
-        unregistered: The other ranks, unless they are done.
-        stall_seconds: Seconds for which a rank may be silent, stopped, or do the same
-            thing. It is allowed longer if its steps take longer.
+        unregistered: The ranks that have never reported.
+        stall_seconds: Seconds for which a rank may be silent, stopped, or in the same
+            activity. An activity may take longer if earlier ones did.
         now: Present time, by the monotonic clock.
     """
     for peer in peers:
@@ -99,7 +101,7 @@ def find_stall(
             )
     if not late:
         return None
-    # A rank that doesn't wait for others keeps those waiting that do.
+    # Ranks that wait for others are waiting for one that doesn't, if there is one.
     first = min(late, key=lambda peer: (peer.waits_for_others, peer.since))
     if first.waits_for_others and len(late) < len(peers):
         return None  # The rank that they wait for still has time.

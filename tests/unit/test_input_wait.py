@@ -49,11 +49,14 @@ def step(monkeypatch) -> Callable[[InputWait, float, float], None]:
         input_wait, "time", types.SimpleNamespace(monotonic=clock.monotonic)
     )
 
-    def step(wait: InputWait, for_batch: float, after_it: float) -> None:
+    def step(
+        wait: InputWait, for_batch: float, after_it: float, micro_batches: int = 1
+    ) -> None:
         clock.now += 100  # What lies between two steps is not looked at.
-        with wait.waiting():
-            clock.now += for_batch
-        clock.now += after_it
+        for _ in range(micro_batches):
+            with wait.waiting():
+                clock.now += for_batch
+            clock.now += after_it
         wait.step_done()
 
     return step
@@ -67,6 +70,13 @@ def test_the_share_is_that_of_the_time_of_the_steps(step, warnings):
     assert wait.report(ALONE) == pytest.approx(1 / 20)
     step(wait, 3, 1)
     assert wait.report(ALONE) == pytest.approx(3 / 4)
+
+
+def test_the_waits_for_all_micro_batches_of_a_step_count(step, warnings):
+    wait = InputWait()
+    step(wait, 5, 1, micro_batches=4)
+    step(wait, 1, 2, micro_batches=4)
+    assert wait.report(ALONE) == pytest.approx(4 / 12)
 
 
 def test_nothing_is_claimed_without_a_step(step, warnings):
