@@ -1,6 +1,7 @@
 """What several tests need: small record sets, and the settings of a short run."""
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -115,16 +116,19 @@ def numbers_in() -> Callable[[np.ndarray], list[int]]:
     return numbers_in
 
 
-@pytest.fixture
-def put_record(tmp_path) -> Callable[..., Any]:
+@pytest.fixture(scope="session")
+def put_record_in() -> Callable[..., Any]:
     """A function that puts other bytes in the place of a record.
 
-    `put_record(records, example, content)` returns `RecordFiles` whose example lies in
-    a file of its own, from byte 5 on; `content` ends that file.
+    `put_record_in(folder, records, example, content)` returns `RecordFiles` whose
+    example lies in a file of its own in the folder, from byte 5 on; `content` ends that
+    file.
     """
 
-    def put_record(records: Any, example: int, content: bytes) -> Any:
-        path = tmp_path / f"record-{len(records.paths)}"
+    def put_record_in(
+        folder: pathlib.Path, records: Any, example: int, content: bytes
+    ) -> Any:
+        path = folder / f"record-{len(records.paths)}"
         path.write_bytes(b"other" + content)
         files = records.file_of_example.copy()
         offsets = records.offset_of_example.copy()
@@ -136,7 +140,13 @@ def put_record(tmp_path) -> Callable[..., Any]:
             offset_of_example=offsets,
         )
 
-    return put_record
+    return put_record_in
+
+
+@pytest.fixture
+def put_record(tmp_path, put_record_in) -> Callable[..., Any]:
+    """`put_record_in` the folder of the test: (records, example, content)."""
+    return functools.partial(put_record_in, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,7 @@ def evaluator(model, records, config) -> Callable[..., Evaluator]:
 
     def evaluator(communicator: Communicator, own=records, **changes) -> Evaluator:
         share = ExampleShard(
-            own, communicator.rank, communicator.num_ranks, records.num_examples
+            own, communicator.rank, communicator.num_ranks, own.num_examples
         )
         changed = dataclasses.replace(config, **changes)
         return Evaluator(model, share, changed, communicator, num_parallel_calls=2)
@@ -210,16 +210,26 @@ def test_the_weight_penalty_is_in_the_loss(evaluator):
     assert penalized.top1 == plain.top1
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 14])
-def test_the_ranks_together_count_each_example_once(evaluator, expected, num_ranks):
-    total = np.zeros(5)
+# With 2 examples, three of the ranks have none.
+@pytest.mark.parametrize(("num_ranks", "num_examples"), [(2, 11), (3, 11), (5, 2)])
+def test_the_ranks_together_count_each_example_once(
+    evaluator, records, rights, num_ranks, num_examples
+):
+    own = dataclasses.replace(
+        records,
+        file_of_example=records.file_of_example[:num_examples],
+        offset_of_example=records.offset_of_example[:num_examples],
+        number_of_example=records.number_of_example[:num_examples],
+    )
+    total, all_counted = np.zeros(5), np.array([0, 0, 0, num_examples, 0])
     for rank in range(num_ranks):
-        communicator = OneOfRanks(rank, num_ranks, ALL_COUNTED)
-        evaluator(communicator, eval_batch_size=4).evaluate()
+        communicator = OneOfRanks(rank, num_ranks, all_counted)
+        evaluator(communicator, own, eval_batch_size=4).evaluate()
         total += communicator.values
-    assert total[:2].tolist() == list(expected[:2])
-    assert total[2] == pytest.approx(expected[2], rel=1e-5)
-    assert total[3:].tolist() == [NUM_EXAMPLES, 0]
+    assert total[0] == rights.top1[:num_examples].sum()
+    assert total[1] == rights.top5[:num_examples].sum()
+    assert total[2] == pytest.approx(rights.loss[:num_examples].sum(), rel=1e-5)
+    assert total[3:].tolist() == [num_examples, 0]
 
 
 def test_nodes_with_files_of_their_own_together_count_each_example_once(

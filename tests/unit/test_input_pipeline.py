@@ -113,6 +113,21 @@ def join(ranks: list[list[Batch]]) -> list[Batch]:
     ]
 
 
+CROPPED = {"augmentation": "random_resized_crop"}
+
+
+@pytest.fixture(scope="module")
+def plain(records, config) -> list[Batch]:
+    """The run without augmentation, not to be changed."""
+    return train(records, config)
+
+
+@pytest.fixture(scope="module")
+def cropped(records, config) -> list[Batch]:
+    """The run with random crops, on two threads; not to be changed."""
+    return train(records, config, **CROPPED)
+
+
 def order_of_run(config: Config) -> list[int]:
     positions = np.arange(78)
     return example_order.shuffled(
@@ -120,8 +135,8 @@ def order_of_run(config: Config) -> list[int]:
     ).tolist()
 
 
-def test_the_batches_are_those_of_the_order(records, config, numbers_in):
-    ours = train(records, config)
+def test_the_batches_are_those_of_the_order(config, plain, numbers_in):
+    ours = plain
     assert len(ours) == 13
     found = [number for batch in ours for number in numbers_in(batch.images)]
     assert found == order_of_run(config)
@@ -151,8 +166,8 @@ def test_the_graph_reads_what_the_arithmetic_says(
         assert [numbers_in(batch.images) for batch in ours] == expected
 
 
-def test_each_epoch_has_each_example_once_across_batches(records, config, numbers_in):
-    found = [n for batch in train(records, config) for n in numbers_in(batch.images)]
+def test_each_epoch_has_each_example_once_across_batches(plain, numbers_in):
+    found = [n for batch in plain for n in numbers_in(batch.images)]
     epochs = np.array(found).reshape(6, NUM_EXAMPLES)
     for epoch in epochs:
         assert sorted(epoch) == list(range(NUM_EXAMPLES))
@@ -167,39 +182,32 @@ def test_a_batch_larger_than_the_set_continues_into_the_next_epochs(
     assert counts.tolist() == [3] * NUM_EXAMPLES
 
 
-def test_the_batches_do_not_depend_on_the_number_of_ranks(records, config):
-    changes = {"augmentation": "random_resized_crop"}
-    alone = train(records, config, **changes)
+def test_the_batches_do_not_depend_on_the_number_of_ranks(records, config, cropped):
     for num_ranks in (2, 3):
         ranks = [
-            train(records, config, rank, num_ranks, **changes)
+            train(records, config, rank, num_ranks, **CROPPED)
             for rank in range(num_ranks)
         ]
         assert all(len(batch.images) == 6 // num_ranks for batch in ranks[-1])
-        assert_equal(join(ranks), alone)
+        assert_equal(join(ranks), cropped)
 
 
-def test_starting_at_a_step_is_the_same_as_skipping_to_it(records, config):
-    changes = {"augmentation": "random_resized_crop"}
-    whole = train(records, config, **changes)
+def test_starting_at_a_step_is_the_same_as_skipping_to_it(records, config, cropped):
     for start_step in (1, 6):
-        ours = train(records, config, start_step=start_step, **changes)
-        assert_equal(ours, whole[start_step:])
-    assert train(records, config, start_step=13, **changes) == []
+        ours = train(records, config, start_step=start_step, **CROPPED)
+        assert_equal(ours, cropped[start_step:])
+    assert train(records, config, start_step=13, **CROPPED) == []
 
 
-def test_the_batches_do_not_depend_on_the_number_of_threads(records, config):
-    changes = {"augmentation": "random_resized_crop"}
-    assert_equal(
-        train(records, config, num_parallel_calls=1, **changes),
-        train(records, config, num_parallel_calls=5, **changes),
-    )
+def test_the_batches_do_not_depend_on_the_number_of_threads(records, config, cropped):
+    for num_threads in (1, 5):
+        ours = train(records, config, num_parallel_calls=num_threads, **CROPPED)
+        assert_equal(ours, cropped)
 
 
-def test_an_example_is_augmented_otherwise_in_each_epoch(records, config):
-    ours = train(records, config, augmentation="random_resized_crop")
-    images = np.concatenate([batch.images for batch in ours])
-    examples = np.concatenate([batch.examples for batch in ours])
+def test_an_example_is_augmented_otherwise_in_each_epoch(cropped):
+    images = np.concatenate([batch.images for batch in cropped])
+    examples = np.concatenate([batch.examples for batch in cropped])
     for example in range(NUM_EXAMPLES):
         views = images[examples == example]
         assert len(views) == 6
@@ -226,8 +234,8 @@ def test_an_example_is_augmented_by_its_number_in_the_whole_split(records, confi
         np.testing.assert_array_equal(image, images[part.number_of_example[example]])
 
 
-def test_another_seed_gives_another_order(records, config):
-    ours = [batch.examples.tolist() for batch in train(records, config)]
+def test_another_seed_gives_another_order(records, config, plain):
+    ours = [batch.examples.tolist() for batch in plain]
     other = [batch.examples.tolist() for batch in train(records, config, seed=1)]
     assert ours != other
 

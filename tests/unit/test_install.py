@@ -1,5 +1,6 @@
 """`make venv`, with stand-ins for what it installs."""
 
+import copy
 import mmap
 import os
 import shutil
@@ -14,20 +15,43 @@ from tests.unit.stub_programs import Clone
 @pytest.fixture
 def clone(tmp_path):
     """Returns a clone in which nothing is set up."""
-    made = Clone(tmp_path)
+    return new_clone(tmp_path)
+
+
+def new_clone(folder) -> Clone:
+    made = Clone(folder)
     wheel = '#!/bin/sh\necho "$0.whl"\n'
     (made.folder / "install/build_horovod.sh").write_text(wheel)
     return made
 
 
-@pytest.fixture
-def finished(clone):
-    """Returns a clone that is set up, with a file by which its .venv is known."""
-    done = clone.run("install.sh")
+@pytest.fixture(scope="module")
+def set_up(tmp_path_factory):
+    """Returns a function that makes a set-up clone, always the same in the same place.
+
+    Its .venv is known by a file in it.
+    """
+    place = tmp_path_factory.mktemp("place")
+    saved = place.with_name("saved")
+    first = new_clone(place)
+    done = first.run("install.sh")
     assert done.returncode == 0, done.stderr
-    clone.calls()
-    (clone.folder / ".venv/known").touch()
-    return clone
+    first.calls()
+    (first.folder / ".venv/known").touch()
+    shutil.copytree(place, saved, symlinks=True)
+
+    def again() -> Clone:
+        shutil.rmtree(place)
+        shutil.copytree(saved, place, symlinks=True)
+        return copy.copy(first)
+
+    return again
+
+
+@pytest.fixture
+def finished(set_up):
+    """Returns a clone that is set up, with a file by which its .venv is known."""
+    return set_up()
 
 
 def is_kept(clone) -> bool:

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -159,6 +160,18 @@ def test_grey_images_become_three_equal_channels(augmentation):
         np.testing.assert_allclose(grey[..., 0], grey[..., 2], atol=1e-3)
 
 
+def traced_train_image(
+    encoded: bytes, image_size: int, augmentation: str
+) -> Callable[[tf.Tensor], np.ndarray]:
+    """A function of the seed that is traced once, for many calls."""
+
+    @tf.function(autograph=False)
+    def train_image(one: tf.Tensor) -> tf.Tensor:
+        return preprocessing.train_image(encoded, image_size, augmentation, one)
+
+    return lambda one: train_image(one).numpy()
+
+
 def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
     encoded = jpeg(gradient(32, 32))
     whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
@@ -169,14 +182,8 @@ def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
         for left in range(9)
     }
     assert len(windows) == 81
-    shifts = [
-        windows[
-            preprocessing.train_image(encoded, 32, "random_shift", seed(5, i))
-            .numpy()
-            .tobytes()
-        ]
-        for i in range(300)
-    ]
+    shifted = traced_train_image(encoded, 32, "random_shift")
+    shifts = [windows[shifted(seed(5, i)).tobytes()] for i in range(300)]
     # Nine shifts in each direction; one is missing with 9 * (8 / 9)**300 = 4e-15.
     assert {down for down, _ in shifts} == set(range(-4, 5))
     assert {right for _, right in shifts} == set(range(-4, 5))
@@ -191,10 +198,9 @@ def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_ma
     views = np.concatenate([windows, windows[:, :, ::-1]])
 
     found = []
+    augmented = traced_train_image(encoded, 32, "pad_crop_flip_cutout")
     for i in range(300):
-        image = preprocessing.train_image(
-            encoded, 32, "pad_crop_flip_cutout", seed(5, i)
-        ).numpy()
+        image = augmented(seed(5, i))
         assert image.shape == (32, 32, 3)
         is_masked = np.all(image == 0, axis=-1)
         rows, columns = is_masked.any(1).nonzero()[0], is_masked.any(0).nonzero()[0]
@@ -202,8 +208,10 @@ def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_ma
         assert rows.tolist() == list(range(rows[0], rows[0] + 8))
         assert columns.tolist() == list(range(columns[0], columns[0] + 8))
         assert is_masked.sum() == 64
-        same = (views == image)[:, ~is_masked].all((1, 2))
-        (view,) = same.nonzero()[0]
+        # 24 pixels of noise tell which one it is, and then all must be the same.
+        seen = tuple(indices[::40] for indices in (~is_masked).nonzero())
+        (view,) = (views[(slice(None), *seen)] == image[seen]).all((1, 2)).nonzero()[0]
+        np.testing.assert_array_equal(views[view][~is_masked], image[~is_masked])
         flipped, place = divmod(int(view), 81)
         found.append((*places[place], flipped, rows[0], columns[0]))
     down, right, flipped, mask_row, mask_column = np.transpose(found)
