@@ -14,6 +14,7 @@ _DEFINE = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
+    bool: flags.DEFINE_bool,
 }
 
 

@@ -7,6 +7,7 @@ from absl import flags
 from data_prep.errors import UserError
 from resnet import setting_flags, shared_flags
 from resnet.config import resolve, settings
+from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
 from resnet.config.recipe import TrainingSettings
@@ -47,7 +48,12 @@ flags.DEFINE_bool(
     "Whether to refuse a data set whose classes are not shuffled over its files.",
 )
 # Without defaults: the recipe supplies the values of flags that are not given.
-for kind in (ScheduleOverrides, TrainingSettings, PhaseSettings):
+for kind in (
+    ScheduleOverrides,
+    CompressionSettings,
+    TrainingSettings,
+    PhaseSettings,
+):
     setting_flags.define(kind)
 setting_flags.define(Config, without=shared_flags.SETTINGS, has_defaults=True)
 

@@ -12,11 +12,11 @@ import tensorflow as tf
 from resnet import native
 from resnet.compression import qsgd, sparse, ternary, wire
 from resnet.compression.random_bits import Stream
-from resnet.compression.settings import Compression
+from resnet.config.compression import CompressionSettings
 
 
 def encode(
-    values: tf.Tensor, compression: Compression, stream: tf.Tensor
+    values: tf.Tensor, compression: CompressionSettings, stream: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the message of a vector, and what it lacks.
 
@@ -53,7 +53,7 @@ def encode(
             *(values, stream),
         )
     threshold = _threshold(values, size, compression)
-    is_bfloat16 = compression.value_dtype == "bfloat16"
+    is_bfloat16 = compression.kept_values == "bfloat16"
     if ops:
         return ops.resnet_encode_sparse(values, threshold, is_bfloat16=is_bfloat16)
     return _in_numpy(
@@ -134,7 +134,7 @@ def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> wire.Valu
     return np.frombuffer(body, "<f4").astype(np.float32)
 
 
-def _threshold(values: tf.Tensor, size: int, compression: Compression) -> tf.Tensor:
+def _threshold(values: tf.Tensor, size: int, compression: CompressionSettings) -> tf.Tensor:
     """Returns the smallest magnitude that a method keeps, a float32 scalar."""
     if compression.method == "thresholdv":
         return tf.constant(compression.threshold, tf.float32)

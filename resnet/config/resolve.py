@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import UserError
-from resnet.config import bounds, settings
+from resnet.config import bounds, compression, settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
@@ -121,6 +121,7 @@ def resolve(
 def _problems(config: Config) -> list[str]:
     """Returns a sentence about each setting that isn't allowed, wherever it is from."""
     problems = bounds.problems_of(config, f"the recipe {config.recipe}")
+    problems += compression.problems(config)
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     names = [phase.name for phase in config.phases]

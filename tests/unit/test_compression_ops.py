@@ -7,23 +7,24 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.compression import messages, names, qsgd, sparse, ternary
+from resnet.compression import messages, qsgd, sparse, ternary
 from resnet.compression.random_bits import Stream
-from resnet.compression.settings import Compression
+from resnet.config.compression import METHODS as METHODS_OF_RUNS
+from resnet.config.compression import CompressionSettings
 
 STREAM = Stream(seed=2**40 + 3, vector=2, step=2**31, rank=1)
 # Around the ends of a strip of random numbers (240) and of a task (65,520 values).
 SIZES = (1, 4, 5, 63, 64, 65, 239, 240, 241, 1000, 65_519, 65_521, 300_001)
 METHODS = [
-    Compression(method="topk", ratio=0.01),
-    Compression(method="topk", ratio=0.3, value_dtype="bfloat16"),
-    Compression(method="topk", ratio=1.0),
-    Compression(method="thresholdv", threshold=1.5),
-    Compression(method="adaptivethreshold"),
-    Compression(method="terngrad"),
-    Compression(method="qsgd"),
-    Compression(method="qsgd", qstates=7, qsgd_bucket=1024, qsgd_norm="max"),
-    Compression(method="qsgd", qstates=1, qsgd_bucket=1),
+    CompressionSettings(method="topk", ratio=0.01),
+    CompressionSettings(method="topk", ratio=0.3, kept_values="bfloat16"),
+    CompressionSettings(method="topk", ratio=1.0),
+    CompressionSettings(method="thresholdv", threshold=1.5),
+    CompressionSettings(method="adaptivethreshold"),
+    CompressionSettings(method="terngrad"),
+    CompressionSettings(method="qsgd"),
+    CompressionSettings(method="qsgd", qstates=7, qsgd_bucket=1024, qsgd_norm="max"),
+    CompressionSettings(method="qsgd", qstates=1, qsgd_bucket=1),
 ]
 
 
@@ -31,13 +32,13 @@ def vector(size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
-def encode(values: np.ndarray, compression: Compression) -> tuple[np.ndarray, ...]:
+def encode(values: np.ndarray, compression: CompressionSettings) -> tuple[np.ndarray, ...]:
     stream = tf.constant(STREAM, tf.int64)
     message, left = messages.encode(tf.constant(values), compression, stream)
     return message.numpy(), left.numpy()
 
 
-def encode_in_numpy(values: np.ndarray, compression: Compression):
+def encode_in_numpy(values: np.ndarray, compression: CompressionSettings):
     if compression.method == "terngrad":
         return ternary.encode(values, STREAM)
     if compression.method == "qsgd":
@@ -50,7 +51,7 @@ def encode_in_numpy(values: np.ndarray, compression: Compression):
         "thresholdv": lambda: np.float32(compression.threshold),
         "adaptivethreshold": lambda: sparse.threshold_of_adaptive(values),
     }[compression.method]()
-    return sparse.encode(values, threshold, compression.value_dtype == "bfloat16")
+    return sparse.encode(values, threshold, compression.kept_values == "bfloat16")
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +61,7 @@ def _with_ops():
 
 @pytest.mark.parametrize("compression", METHODS, ids=str)
 def test_the_op_gives_the_bytes_of_the_reference(compression):
-    assert {one.method for one in METHODS} | {"randomk"} == set(names.METHODS)
+    assert {one.method for one in METHODS} | {"randomk"} == set(METHODS_OF_RUNS)
     for size in SIZES:
         values = vector(size) * np.float32(1e-3 if size % 2 else 1)
         message, left = encode(values, compression)

@@ -1,0 +1,111 @@
+"""The settings of compressed gradients, and which of them fit together."""
+
+from dataclasses import dataclass
+
+from resnet.config.settings import AT_LEAST_ZERO, setting
+
+# What is compressed as one vector: nothing, each variable's gradient, or all of them.
+GRANULARITIES = ("none", "layerwise", "entiremodel")
+# Of sands-lab/layer-wise-aaai20, CIFAR10/core.py, whose names are Randomk, Topk,
+# Thresholdv, AdaptiveThreshold, TernGrad and RandomDithering (QSGD in its README).
+METHODS = ("randomk", "topk", "thresholdv", "adaptivethreshold", "terngrad", "qsgd")
+VALUE_DTYPES = ("float32", "bfloat16")
+QSGD_NORMS = ("l2", "max")
+MOST_QSTATES = 2**23  # With their signs they have 24 bits.
+# The source sums the loss over a batch of 512; here it is the mean.
+_THRESHOLD = 0.001 / 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionSettings:
+    """How the ranks compress the gradients that they exchange."""
+
+    compress: str = setting(
+        "none",
+        "What the ranks compress as one vector before they exchange gradients, one of"
+        " {names}: nothing, each variable's gradient, or all gradients together.",
+        names=GRANULARITIES,
+    )
+    method: str = setting(
+        "topk", "The method of compression, one of {names}.", names=METHODS
+    )
+    ratio: float = setting(
+        0.5,
+        "The fraction of the values that topk and randomk keep.",
+        bounds=(1e-9, 1),
+    )
+    threshold: float = setting(
+        _THRESHOLD,
+        "The smallest magnitude of a gradient, that of the mean loss, which thresholdv"
+        " keeps.",
+        bounds=AT_LEAST_ZERO,
+    )
+    qstates: int = setting(
+        255,
+        "The number of levels above zero to which qsgd rounds magnitudes.",
+        bounds=(1, MOST_QSTATES),
+    )
+    qsgd_bucket: int = setting(
+        0,
+        "The number of successive values that share a norm in qsgd; 0 is one norm for"
+        " the whole vector.",
+        bounds=(0, 2**31 - 1),
+    )
+    qsgd_norm: str = setting(
+        "l2",
+        "The norm of qsgd, one of {names}: the Euclidean norm, or the largest"
+        " magnitude.",
+        names=QSGD_NORMS,
+    )
+    kept_values: str = setting(
+        "float32",
+        "The type in which topk, thresholdv and adaptivethreshold send the values that"
+        " they keep, one of {names}.",
+        names=VALUE_DTYPES,
+    )
+    error_feedback: bool = setting(
+        False,
+        "Whether each rank adds what a message lacks to its gradients of the next"
+        " step.",
+    )
+
+
+def problems(settings: CompressionSettings) -> list[str]:
+    """Returns a sentence about each setting that contradicts another one."""
+    if settings.compress == "none":
+        if settings.error_feedback:
+            return [
+                "--error_feedback needs compression: without it nothing is left out."
+                " Give --compress, or leave the flag out."
+            ]
+        return []
+    if settings.error_feedback and (reason := _why_no_contraction(settings)):
+        return [
+            "--error_feedback needs a method whose error is smaller than the gradient,"
+            f" or what is left out grows without bounds: {reason}. Leave it out, or"
+            " choose another method."
+        ]
+    return []
+
+
+def _why_no_contraction(settings: CompressionSettings) -> str:
+    """Returns why the squared error may exceed the gradient's; empty if it can't.
+
+    With d values a norm and s levels, QSGD's expected squared error is at most
+    min(d / s^2, sqrt(d) / s) times the squared norm; TernGrad's has no such bound.
+
+    Source: Alistarh et al. 2017, arXiv:1610.02132, lemma 3.1; Karimireddy et al. 2019,
+    arXiv:1901.09847, on error feedback.
+    """
+    if settings.method == "terngrad":
+        return "terngrad's is 2.6 times as large for normally distributed values"
+    if settings.method != "qsgd" or settings.qsgd_norm == "max":
+        return ""
+    bucket, states = settings.qsgd_bucket, settings.qstates
+    if bucket and bucket < states**2:
+        return ""
+    values = f"{bucket} values" if bucket else "all values of a vector"
+    return (
+        f"qsgd's may be larger with {states} states for one l2 norm of {values}; it is"
+        f" smaller with --qsgd_norm=max, or with --qsgd_bucket below {states**2}"
+    )
