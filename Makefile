@@ -38,8 +38,8 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 unit parallel jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
-unit: venv  ## Tests of single modules, in two processes
-	$(PYTEST) tests/unit -n 2 --dist=loadfile
+unit: venv  ## Tests of single modules, in three processes
+	$(PYTEST) tests/unit -n 3 --dist=loadfile
 
 parallel: venv  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel

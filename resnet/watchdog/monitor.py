@@ -313,6 +313,8 @@ class Watchdog:
 
     def _own_rank_has_failed(self, text: str) -> None:
         """Reports the reason; the rank ends the job after this watchdog has exited."""
+        if self._rank.is_orphaned:  # It fails to write to the launcher's broken pipe.
+            self._own_rank_is_orphaned()
         text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.status})"
         if self._monitor:
             self._send_to_monitor({"failed": text})

@@ -29,7 +29,8 @@ def read_order(folder) -> dict[int, list[int]]:
             facts = json.loads(line)
             if is_first:
                 found[facts["step"]] = []
-            found[facts["step"]] += facts["examples"]
+            # A kill may have cut the first rank's line of a step that is done again.
+            found.setdefault(facts["step"], []).extend(facts["examples"])
     return found
 
 

@@ -263,7 +263,8 @@ def test_tensors_are_shuffled_as_arrays_are(num_examples, seed, positions):
 def test_tensors_are_shuffled_as_arrays_are_inside_a_graph():
     positions = np.arange(3000)
     ours = tf.function(
-        lambda p: input_pipeline._shuffled(p % 1000, 2**62 + 3, p // 1000, 1000)
+        lambda p: input_pipeline._shuffled(p % 1000, 2**62 + 3, p // 1000, 1000),
+        autograph=False,
     )(tf.constant(positions))
     expected = example_order.shuffled(
         positions % 1000, 2**62 + 3, positions // 1000, 1000

@@ -158,7 +158,6 @@ def test_a_training_says_that_it_waits_for_its_input(
     config = make_config(
         13,
         "abcd",
-        model="resnet9",
         global_batch_size=4,
         train_steps=4,
         log_step_count_steps=2,

@@ -104,7 +104,8 @@ def traced(
     residuals = [image] if has_residual else []
 
     @tf.function(
-        input_signature=[image, channel, channel, residuals, [image] * num_copies]
+        autograph=False,
+        input_signature=[image, channel, channel, residuals, [image] * num_copies],
     )
     def in_graph(x: Any, gamma: Any, beta: Any, residuals: Any, dys: Any) -> Any:
         sources = [x, gamma, beta, *residuals]

@@ -6,6 +6,8 @@ import re
 import signal
 import time
 
+import pytest
+
 from resnet.watchdog import failure_file
 from tests.unit.watched_ranks import (
     SOON,
@@ -74,11 +76,19 @@ def test_a_job_whose_output_nobody_reads_ends_all_the_same(ranks, tmp_path):
     assert_all_gone(pair)
 
 
-def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path):
+# What the rank does when it notices that its launcher has died: nothing, or fail.
+AT_THE_END = "all(os.getppid() == {} for _ in iter(int, 1)) or link.failed('broken')"
+
+
+@pytest.mark.parametrize("rank_fails", [False, True])
+def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path, rank_fails):
     shell = ("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh")
     rank = Rank(0, tmp_path / "0", 1.0, "0", tmp_path, shell)
     try:
         rank.do("report_status('computing step 7', True, True)")
+        if rank_fails:
+            rank.process.stdin.write(f"{AT_THE_END.format(rank.process.pid)}\n")
+            rank.process.stdin.flush()
         rank.process.kill()
         deadline = time.monotonic() + SOON
         while watchdogs():
