@@ -13,8 +13,8 @@ from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
+from resnet.distributed import compressed_exchange
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.evaluation.evaluations import Evaluations
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.divergence import check_loss
@@ -55,7 +55,9 @@ def train_and_evaluate(
     train_batches = batches.training(
         config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
     )
-    exchange = GradientExchange(communicator.collectives, state.names)
+    exchange = compressed_exchange.exchange_of_run(
+        config, state.names, state.residuals, communicator
+    )
     evaluations = Evaluations(
         *(config, state, train_shard, eval_shard),
         *(communicator, num_parallel_calls, signals),

@@ -140,6 +140,7 @@ class TrainStep:
             last.mix_weight,
             tf.constant(changing, tf.float32),
             tf.constant([stop_requested, save_requested], tf.float32),
+            tf.constant(settings.step, tf.int64),
             settings.lookahead,
             settings.weight_decay,
         ).numpy()
@@ -160,6 +161,7 @@ class TrainStep:
         mix_weight: tf.Tensor,
         changing: tf.Tensor,
         flags: tf.Tensor,
+        step: tf.Tensor,
         lookahead: float,
         weight_decay: float,
     ) -> tf.Tensor:
@@ -175,9 +177,10 @@ class TrainStep:
                 (total + value) / self._num_micro_batches
                 for total, value in zip(self._sums, [loss, *gradients], strict=True)
             )
-        exchanged = self._exchange(gradients, loss, flags)
+        exchanged = self._exchange(gradients, loss, flags, step)
         settings = StepSettings(
-            learning_rate, momentum, tf.constant(lookahead), weight_decay, ema_decay
+            *(learning_rate, momentum, tf.constant(lookahead), weight_decay),
+            *(ema_decay, step),
         )
         apply_update(self._optimizer, exchanged.gradients, settings, self._clip_norm)
         move_ema(self._ema, self._model.variables, ema_decay)

@@ -1,8 +1,8 @@
 """Restores the state of a run from a checkpoint, or starts it as its settings say."""
 
-from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from absl import logging
 
 from data_prep.errors import UserError
@@ -17,43 +17,45 @@ from resnet.distributed.shared_folder import check_is_shared
 from resnet.runtime import versions
 from resnet.train_state import TrainState, assign_flat
 
-RestoreOtherRanks = Callable[[TrainState, RankFiles, Communicator], None]
 
+def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
+    """Gives each rank the mean of what another number of ranks has saved of its own.
 
-def keep_initial_rank_variables(
-    state: TrainState, files: RankFiles, communicator: Communicator
-) -> None:
-    """Keeps the initial values of each rank's own state, and logs a warning."""
-    logging.warning(
-        "the checkpoint of step %d has the own state of %d rank(s), and this run has %d"
-        " rank(s): each rank's own state is reset",
-        state.step,
-        files.num_ranks,
-        communicator.num_ranks,
-    )
+    So the mean over ranks stays the same. Without such files, each rank's own state
+    stays that of a new run, and a warning says so.
+    """
+    if not files.num_ranks:
+        logging.warning(
+            "the checkpoint of step %d has no state of the ranks' own, such as the"
+            " residuals of error feedback: it is reset",
+            state.step,
+        )
+        return
+    means: dict[str, np.ndarray] = {}
+    for own in files:
+        for name, values in own.items():
+            part = values / np.float32(files.num_ranks)
+            means[name] = means[name] + part if name in means else part
+    rank_files.assign(state.rank_variables, means)
 
 
 def restore_newest(
     state: TrainState,
     model_dir: Path,
     communicator: Communicator,
-    restore_other_ranks: RestoreOtherRanks = keep_initial_rank_variables,
 ) -> None:
     """Restores the newest intact checkpoint, or starts a new run; on all ranks.
 
     Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
     If the number of ranks is still that of the checkpoint, each rank gets its own
     BatchNorm averages back and reads its own `rank_variables`. Otherwise all ranks get
-    the mean of the averages, and `restore_other_ranks` sets the `rank_variables`.
+    the mean of the averages, and that of the `rank_variables`.
 
     Args:
         state: The state of a new run, which is replaced.
         model_dir: Folder of the run; all ranks must see it if they have
             `rank_variables`.
         communicator: The ranks of the job.
-        restore_other_ranks: A function that sets the `rank_variables` of each rank from
-            the files of another number of ranks, which may be 0. It must read the files
-            one after the other.
 
     Raises:
         AgreedError: On all ranks, if there are checkpoints but none can be restored, or
@@ -87,7 +89,7 @@ def restore_newest(
             if files.num_ranks == communicator.num_ranks:
                 rank_files.assign(state.rank_variables, files.read(communicator.rank))
             else:
-                restore_other_ranks(state, files, communicator)
+                _restore_mean_of_ranks(state, files)
 
 
 def _load_newest(

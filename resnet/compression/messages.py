@@ -4,7 +4,8 @@ Each method has an op of `resnet.native`, and its reference implementation in Nu
 which takes the op's place where there is no library of compiled ops.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -38,17 +39,15 @@ def encode(
             *(values, stream),
         )
     if compression.method == "qsgd":
-        parameters = (
-            *(compression.qstates, compression.qsgd_bucket, compression.qsgd_norm),
-        )
+        states, bucket = compression.qstates, compression.qsgd_bucket
+        norm = compression.qsgd_norm
         if ops:
-            states, bucket, norm = parameters
             return ops.resnet_encode_qsgd(
                 values, stream, states=states, bucket=bucket, norm=norm
             )
         return _in_numpy(
             lambda one, numbers: qsgd.encode(
-                one, Stream(*numbers.tolist()), *parameters
+                one, Stream(*numbers.tolist()), states, bucket, norm
             ),
             *(values, stream),
         )
@@ -134,7 +133,9 @@ def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> wire.Valu
     return np.frombuffer(body, "<f4").astype(np.float32)
 
 
-def _threshold(values: tf.Tensor, size: int, compression: CompressionSettings) -> tf.Tensor:
+def _threshold(
+    values: tf.Tensor, size: int, compression: CompressionSettings
+) -> tf.Tensor:
     """Returns the smallest magnitude that a method keeps, a float32 scalar."""
     if compression.method == "thresholdv":
         return tf.constant(compression.threshold, tf.float32)
@@ -153,7 +154,9 @@ def _threshold(values: tf.Tensor, size: int, compression: CompressionSettings) -
     return threshold
 
 
-def _in_numpy(function, values: tf.Tensor, other: tf.Tensor):
+def _in_numpy(
+    function: Callable[..., Any], values: tf.Tensor, other: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a message and what it lacks, which a function of NumPy computes."""
     message, left = tf.numpy_function(function, [values, other], [tf.uint8, tf.float32])
     message.set_shape([None])

@@ -9,8 +9,8 @@ from resnet.config.config import Config
 class StepSettings(NamedTuple):
     """The hyperparameters of one step.
 
-    They are Python floats; inside the graph of a step, all except `weight_decay` are
-    float32 scalar tensors.
+    They are Python numbers; inside the graph of a step, all except `weight_decay` are
+    scalar tensors, float32 unless it says otherwise.
 
     Attributes:
         learning_rate: Learning rate for the mean gradient of the global batch.
@@ -20,6 +20,7 @@ class StepSettings(NamedTuple):
             Nesterov's update.
         weight_decay: Factor of a variable that is added to its gradient.
         ema_decay: Decay of the moving average of the weights; 0 without one.
+        step: Number of the step, from 0; an int64 scalar tensor inside the graph.
     """
 
     learning_rate: Any
@@ -27,6 +28,7 @@ class StepSettings(NamedTuple):
     lookahead: Any
     weight_decay: float
     ema_decay: Any = 0.0
+    step: Any = 0
 
 
 def at(config: Config, step: int) -> StepSettings:
@@ -38,6 +40,7 @@ def at(config: Config, step: int) -> StepSettings:
         lookahead=phase.momentum,
         weight_decay=phase.weight_decay,
         ema_decay=ema_decay(config, step),
+        step=step,
     )
 
 

@@ -44,3 +44,16 @@ class Collectives:
             self._horovod.allreduce(tensor, op=self._horovod.Average, name=name)
             for tensor, name in zip(tensors, names, strict=True)
         ]
+
+    def allgather(self, tensor: Any, name: str) -> Any:
+        """Returns the tensors of all ranks, one behind the other in their order.
+
+        To be called inside the graph.
+
+        Args:
+            tensor: `[n]`, of any dtype but bfloat16; n may differ between ranks.
+            name: Name of the tensor, the same on all ranks.
+        """
+        if self._horovod is None:
+            return tensor
+        return self._horovod.allgather(tensor, name=name)

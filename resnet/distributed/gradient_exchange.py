@@ -45,7 +45,11 @@ class GradientExchange:
         self._names = [f"gradient/{name}" for name in names]
 
     def __call__(
-        self, gradients: Sequence[tf.Tensor], loss: tf.Tensor, flags: tf.Tensor
+        self,
+        gradients: Sequence[tf.Tensor],
+        loss: tf.Tensor,
+        flags: tf.Tensor,
+        step: tf.Tensor,
     ) -> Exchanged:
         """Returns the means over ranks; to be called inside the graph of a step.
 
@@ -53,9 +57,9 @@ class GradientExchange:
             gradients: This rank's gradients, dense float32, in the order of the names.
             loss: This rank's mean loss, a float32 scalar.
             flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
+            step: Number of the step, an int64 scalar.
         """
-        own = tf.concat([[loss], flags], axis=0)
-        (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
+        means = self._mean_of_status(loss, flags)
         local_loss = nan_unless_finite(loss, gradients[0])
         mean_gradients = self._collectives.allreduce_mean(gradients, self._names)
         return Exchanged(
@@ -64,6 +68,12 @@ class GradientExchange:
             loss=nan_unless_finite(means[0], mean_gradients[0]),
             flags=means[1:],
         )
+
+    def _mean_of_status(self, loss: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
+        """Returns the means over ranks of the loss and the flags, `[1 + num_flags]`."""
+        own = tf.concat([[loss], flags], axis=0)
+        (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
+        return means
 
 
 def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:

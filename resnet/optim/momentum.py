@@ -79,7 +79,7 @@ class Momentum:
         self, gradients: Sequence[tf.Tensor], settings: StepSettings
     ) -> None:
         """Does what `apply` does, with TensorFlow's own ops."""
-        rate, momentum, lookahead, weight_decay, _ = settings
+        rate, momentum, lookahead, weight_decay = settings[:4]
         for variable, velocity, gradient, decays in zip(
             self.variables, self.velocities, gradients, self.decays, strict=True
         ):

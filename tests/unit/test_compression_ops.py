@@ -32,7 +32,9 @@ def vector(size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
-def encode(values: np.ndarray, compression: CompressionSettings) -> tuple[np.ndarray, ...]:
+def encode(
+    values: np.ndarray, compression: CompressionSettings
+) -> tuple[np.ndarray, ...]:
     stream = tf.constant(STREAM, tf.int64)
     message, left = messages.encode(tf.constant(values), compression, stream)
     return message.numpy(), left.numpy()

@@ -12,6 +12,7 @@ import pytest
 from data_prep.records import manifest
 from resnet import train
 from resnet.checkpoint import retention, tensors
+from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config import phases, step_settings
 from resnet.config.config import Config, save_config
@@ -205,11 +206,17 @@ def test_each_phase_has_its_own_rates(whole):
 def test_a_run_with_every_setting_resumes_bit_for_bit(run, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     saved = {"checkpoint_every": "4", "keep_checkpoints": 9, "accumulation_steps": 3}
+    saved |= {"compress": "layerwise", "method": "topk", "ratio": 0.05}
+    saved["error_feedback"] = True
     run(whole, FULL, **saved)
     shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
     run(resumed, FULL, **saved)
     assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
     assert_same(resumed, whole, 6, ("model/", "velocity/", "ema/"))
+    left, expected = (RankFiles(of_step(one, 6)).read(0) for one in (resumed, whole))
+    assert sum(np.count_nonzero(residual) for residual in expected.values())
+    for name, residual in expected.items():
+        np.testing.assert_array_equal(left[name], residual, err_msg=name)
 
 
 def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(

@@ -1,0 +1,128 @@
+"""Compression in a job of one rank: settings, vectors, buckets, training, resuming."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet import native
+from resnet.compression import random_coordinates, vectors
+from resnet.config.compression import CompressionSettings, problems
+from resnet.distributed import compressed_exchange
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.hardware.placement import ProcessInfo
+
+ALONE = Communicator(ProcessInfo())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"error_feedback": True}, "--error_feedback needs compression"),
+        (
+            {"compress": "layerwise", "method": "terngrad", "error_feedback": True},
+            "terngrad's is 2.6 times as large",
+        ),
+        (
+            {"compress": "layerwise", "method": "qsgd", "error_feedback": True},
+            "255 states for one l2 norm of all values of a vector; .* below 65025",
+        ),
+        (
+            {
+                "compress": "entiremodel",
+                "method": "qsgd",
+                "qstates": 7,
+                "qsgd_bucket": 49,
+                "error_feedback": True,
+            },
+            "7 states for one l2 norm of 49 values",
+        ),
+        ({"compress": "layerwise", "ratio": 0.0}, "--ratio must be in"),
+        ({"compress": "layerwise", "qstates": 0}, "--qstates must be in"),
+        ({"compress": "some"}, "--compress must be one of none, layerwise"),
+    ],
+)
+def test_what_can_not_work_is_refused(make_config, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_config(**settings)
+
+
+def test_error_feedback_of_a_contraction_is_allowed():
+    for more in (
+        {"method": "topk"},
+        {"method": "randomk"},
+        {"method": "qsgd", "qsgd_norm": "max", "qstates": 7},
+        {"method": "qsgd", "qstates": 7, "qsgd_bucket": 48},
+    ):
+        settings = CompressionSettings(
+            compress="layerwise", error_feedback=True, **more
+        )
+        assert problems(settings) == []
+
+
+def test_a_vector_is_that_of_a_variable_or_of_all():
+    assert vectors.sizes(["a", "b"], [2, 3], "none") == {}
+    assert vectors.sizes(["a", "b"], [2, 3], "layerwise") == {"a": 2, "b": 3}
+    assert vectors.sizes(["a", "b"], [2, 3], "entiremodel") == {"model": 5}
+
+
+def test_messages_of_some_megabytes_of_gradients_travel_together():
+    million = 1 << 20
+    assert compressed_exchange.buckets([1, 2 * million, 5, million, 7, 8]) == [
+        [5, 4, 3],
+        [2, 1],
+        [0],
+    ]
+    assert compressed_exchange.buckets([4]) == [[0]]
+
+
+def test_random_coordinates_are_all_different_and_as_many_as_asked_for():
+    for size, ratio, expected in (
+        (1000, 0.01, 10),
+        (7, 0.5, 4),
+        (1, 0.1, 1),
+        (5, 1, 5),
+    ):
+        found = set()
+        for step in range(20):
+            indices = random_coordinates.draw(
+                size, ratio, 3, 1, tf.constant(step, tf.int64)
+            ).numpy()
+            assert len(set(indices)) == len(indices) == expected
+            assert indices.min() >= 0
+            assert indices.max() < size
+            found.add(tuple(indices))
+        assert len(found) > 1 or size == 1
+
+
+def test_random_coordinates_are_unbiased_when_they_are_scaled():
+    values = np.random.default_rng(0).standard_normal(40).astype(np.float32)
+    total, draws = np.zeros(40), 2000
+    for step in range(draws):
+        indices = random_coordinates.draw(40, 0.25, 9, 0, tf.constant(step, tf.int64))
+        total[indices.numpy()] += 4 * values[indices.numpy()]
+    # Kept with probability 1/4, the mean has the standard deviation |v| sqrt(3 / n).
+    deviations = np.abs(values) * (3 / draws) ** 0.5
+    assert (np.abs(total / draws - values) < 5 * deviations).all()
+
+
+@pytest.mark.parametrize("method", ["topk", "terngrad", "qsgd"])
+def test_without_compiled_ops_the_step_is_the_same(monkeypatch, method):
+    settings = CompressionSettings(compress="layerwise", method=method, ratio=0.1)
+    gradients = [
+        tf.constant(np.random.default_rng(i).standard_normal([9, 20 + i]), tf.float32)
+        for i in range(3)
+    ]
+
+    def exchanged() -> list[np.ndarray]:
+        exchange = CompressedExchange(ALONE, ["a", "b", "c"], settings, 4, {})
+        traced = tf.function(exchange, autograph=False)
+        step = tf.constant(2, tf.int64)
+        result = traced(gradients, tf.constant(1.0), tf.zeros([2]), step)
+        return [one.numpy() for one in result.gradients]
+
+    expected = exchanged()
+    monkeypatch.setattr(native, "ops", lambda: None)
+    for found, one in zip(exchanged(), expected, strict=True):
+        np.testing.assert_array_equal(found, one)
