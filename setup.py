@@ -88,6 +88,7 @@ setup(
         "resnet",
         "resnet.augmentation",
         "resnet.checkpoint",
+        "resnet.compression",
         "resnet.config",
         "resnet.data",
         "resnet.distributed",

@@ -5,7 +5,8 @@
 #
 # Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed.
 # Without it everything works, but slower. The ops for AVX-512 need GCC 10 or newer on
-# x86_64; other compilers build those that read and resize images and update weights.
+# x86_64; other compilers build those that read and resize images, update weights and
+# compress gradients.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1

@@ -115,7 +115,8 @@ def describe() -> str:
         return f"compiled ops: no, because {reason}. {_advice()}"
     if reason := _why_not_fast(library, tf.float32):
         return (
-            "compiled ops: only for reading, resizing and updates of weights, because"
+            "compiled ops: only for reading, resizing, updates of weights and"
+            " compression of gradients, because"
             f" {reason}"
         )
     if reason := _why_not_fast(library, tf.bfloat16):

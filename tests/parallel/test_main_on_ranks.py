@@ -85,6 +85,24 @@ def test_the_same_command_again_has_nothing_left_to_do(train, model_dir):
     assert read_metrics(model_dir) == before
 
 
+def test_compressed_gradients_train_and_resume_on_other_ranks(train, tmp_path):
+    flags = ("--compress=layerwise", "--method=topk", "--ratio=0.1", "--error_feedback")
+    job = train(tmp_path, *flags, "--stop_after_steps=3")
+    assert job.returncode == 0, job.stderr
+    assert "compress = layerwise as given instead of none" in job.stderr
+    names = {path.name.partition(".")[0] for path in of_step(tmp_path, 3).iterdir()}
+    assert {"rank-00000-of-00002", "rank-00001-of-00002"} <= names
+    job = train(tmp_path, *flags, is_alone=True)
+    assert job.returncode == 0, job.stderr
+    losses = [line["cross_entropy"] for line in evaluation_lines(tmp_path)]
+    assert len(losses) == 2
+    assert all(0 < loss < 5 for loss in losses)
+    other = train(tmp_path, "--compress=layerwise", is_alone=True)
+    assert other.returncode == 2
+    assert "method" not in other.stderr  # It is topk by default too.
+    assert "ratio=0.1, now 0.5" in other.stderr
+
+
 def test_auto_keeps_the_precision_of_the_run(train, model_dir):
     job = train(model_dir, "--precision=auto", is_alone=True)
     assert job.returncode == 0, job.stderr

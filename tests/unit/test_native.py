@@ -146,7 +146,7 @@ def test_a_library_without_the_ops_for_avx512_says_what_it_lacks(monkeypatch, ca
     [
         (set(), "compiled ops: yes"),
         ({"avx512_bf16"}, "compiled ops: yes, but not in bfloat16, because this CPU"),
-        ({"avx512f"}, "compiled ops: only for reading, resizing and updates"),
+        ({"avx512f"}, "compiled ops: only for reading, resizing, updates of"),
     ],
 )
 def test_what_a_cpu_allows_is_said(monkeypatch, missing, said):

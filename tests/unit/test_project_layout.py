@@ -60,10 +60,16 @@ RESNET_DIRECTIONS = {
     "resnet.augmentation": {"resnet.native"},
     "resnet.models": {"resnet.native"},
     "resnet.config": {"resnet.augmentation.names", "resnet.models.names"},
+    "resnet.compression": {"resnet.config", "resnet.native"},
     "resnet.recipes": {"resnet.config"},
     "resnet.optim": {"resnet.config", "resnet.native"},
     "resnet.watchdog": {"resnet.hardware"},
-    "resnet.distributed": {"resnet.hardware", "resnet.watchdog"},
+    "resnet.distributed": {
+        "resnet.compression",
+        "resnet.config",
+        "resnet.hardware",
+        "resnet.watchdog",
+    },
     "resnet.data": {
         "resnet.augmentation",
         "resnet.config",
@@ -72,6 +78,7 @@ RESNET_DIRECTIONS = {
         "resnet.native",
     },
     "resnet.train_state": {
+        "resnet.compression",
         "resnet.config",
         "resnet.distributed",
         "resnet.models",
