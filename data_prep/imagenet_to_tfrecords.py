@@ -253,8 +253,8 @@ def _describe(written: manifest.Manifest) -> list[str]:
     converted: dict[str, int] = written.source["converted_images"]
     if converted:
         lines.append(
-            f"re-encoded as RGB JPEG: {sum(converted.values()):,}"
-            + _in_parentheses(converted)
+            f"re-encoded as RGB {written.image_format.upper()}:"
+            f" {sum(converted.values()):,}" + _in_parentheses(converted)
         )
     if num_ignored := written.source["num_ignored_files"]:
         lines.append(

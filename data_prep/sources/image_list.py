@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
+from data_prep.sources import image_start
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
 _MAX_IMAGE_BYTES = 2**31  # More than any image that can be decoded has.
-_JPEG_START = b"\xff\xd8\xff"
 _UNKNOWN = -1  # Size of an image that is a whole file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 that is the sort key; no collision is known.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
@@ -72,6 +72,21 @@ class SourceImage:
                     )
                 return file.readall()
             return self._read_span(file.fileno(), self.offset, self.num_bytes)
+
+    def read_start(self) -> bytes:
+        """Returns the first bytes of the encoded image, as `image_start` takes them.
+
+        Raises:
+            UserError: As `read` does.
+            OSError: If the file can't be read.
+        """
+        num_bytes = image_start.NUM_BYTES
+        if self.image_key is not None:
+            return self.read()[:num_bytes]
+        if self.num_bytes is not None:
+            num_bytes = min(num_bytes, self.num_bytes)
+        with open(self.path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), num_bytes, self.offset)
 
     def _read_span(self, descriptor: int, offset: int, num_bytes: int) -> bytes:
         data = os.pread(descriptor, num_bytes, offset)
@@ -200,20 +215,41 @@ class ImageList:
             os.path.getsize
         )
 
-    def num_jpeg_bytes_estimate(self) -> int:
-        """Returns an estimate of the part of `num_bytes_estimate` that is JPEG files.
+    def num_kept_bytes_estimate(self, image_format: str) -> int:
+        """Returns an estimate of the part of `num_bytes_estimate` that is stored as is.
 
-        Their size stays the same in a conversion. Images in archives count as JPEG.
-        Images in records don't, since their format isn't known.
+        Images in archives count as JPEG. Images in records don't count, since their
+        format isn't known.
+
+        Args:
+            image_format: Format of the stored images, "jpeg" or "png".
 
         Raises:
             OSError: If one of the files doesn't exist.
         """
+
+        def size_if_kept(path: str) -> int:
+            with open(path, "rb", buffering=0) as file:
+                start = file.read(image_start.NUM_BYTES)
+                if not image_start.keeps_its_size(start, image_format):
+                    return 0
+                return os.fstat(file.fileno()).st_size
+
         if self.image_key is not None:
             return 0
-        return int(self.sizes[self.sizes != _UNKNOWN].sum()) + self._extrapolate(
-            _size_of_jpeg
-        )
+        total = self._extrapolate(size_if_kept)
+        if image_format == "jpeg":
+            total += int(self.sizes[self.sizes != _UNKNOWN].sum())
+        return total
+
+    def has_lossy_image(self) -> bool:
+        """Returns whether an image is lossily compressed; reads up to the first one.
+
+        Raises:
+            UserError: If an image's record is corrupt.
+            OSError: If an image can't be read.
+        """
+        return any(image_start.is_lossy(image.read_start()) for image in self)
 
     def _extrapolate(self, num_bytes_of: Callable[[str], int]) -> int:
         """Returns the sum of a function of the image files' paths, from a sample."""
@@ -302,14 +338,6 @@ def files_digest(images: Sequence[SourceImage]) -> str:
             states[image.path] = status.st_size, status.st_mtime_ns
         digest.update(repr(states[image.path]).encode())
     return digest.hexdigest()
-
-
-def _size_of_jpeg(path: str) -> int:
-    """Returns the size of a file in bytes if it begins as a JPEG does, else 0."""
-    with open(path, "rb", buffering=0) as file:
-        if file.read(len(_JPEG_START)) != _JPEG_START:
-            return 0
-        return os.fstat(file.fileno()).st_size
 
 
 def _encode(name: str) -> bytes:
