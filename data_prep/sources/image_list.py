@@ -3,12 +3,15 @@
 import array
 import dataclasses
 import hashlib
+import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
@@ -24,7 +27,7 @@ _MAX_STATS = 1_000  # Files whose size is read to estimate the total size.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceImage:
-    """One image: a file, a span of an archive, or a feature of a record.
+    """One image: a file, a span of an archive, a feature of a record, or pixels.
 
     Attributes:
         path: Path of the image file, or of the archive or record file with the image.
@@ -35,6 +38,8 @@ class SourceImage:
             None for an image file.
         image_key: Name of the record's feature with the image; None if the image isn't
             in a record.
+        pixels: Red, green and blue plane of a square image that isn't encoded, row by
+            row; None for an encoded image.
     """
 
     path: str
@@ -43,6 +48,7 @@ class SourceImage:
     offset: int = 0
     num_bytes: int | None = None
     image_key: str | None = None
+    pixels: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -52,13 +58,15 @@ class SourceImage:
         return f"{self.path}: {self.filename}"
 
     def read(self) -> bytes:
-        """Returns the encoded image.
+        """Returns the encoded image; one that isn't encoded as PNG.
 
         Raises:
             UserError: If the file is too large for an image, the archive is truncated,
                 or the record is corrupt or lacks the feature `image_key`.
             OSError: If the file can't be read.
         """
+        if self.pixels is not None:
+            return _png(self.pixels)
         with open(self.path, "rb", buffering=0) as file:
             if self.image_key is not None:
                 return self._read_feature(file.fileno(), self.image_key)
@@ -81,7 +89,7 @@ class SourceImage:
             OSError: If the file can't be read.
         """
         num_bytes = image_start.NUM_BYTES
-        if self.image_key is not None:
+        if self.image_key is not None or self.pixels is not None:
             return self.read()[:num_bytes]
         if self.num_bytes is not None:
             num_bytes = min(num_bytes, self.num_bytes)
@@ -138,6 +146,8 @@ class ImageList:
         filename_ends: End of each file name in `filenames`, int64.
         offsets: `SourceImage.offset` of each image, int64.
         sizes: `SourceImage.num_bytes` of each image, int64; -1 stands for None.
+        pixels: `SourceImage.pixels` of all images, `[num_images, num_bytes]`, uint8;
+            None if they are encoded.
     """
 
     class_names: tuple[str, ...]
@@ -149,6 +159,7 @@ class ImageList:
     filename_ends: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
+    pixels: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.class_indices)
@@ -168,6 +179,7 @@ class ImageList:
             offset=int(self.offsets[index]),
             num_bytes=None if is_file else num_bytes,
             image_key=self.image_key,
+            pixels=None if self.pixels is None else self.pixels[index].tobytes(),
         )
 
     def __iter__(self) -> Iterator[SourceImage]:
@@ -249,6 +261,8 @@ class ImageList:
             UserError: If an image's record is corrupt.
             OSError: If an image can't be read.
         """
+        if self.pixels is not None:
+            return False
         return any(image_start.is_lossy(image.read_start()) for image in self)
 
     def _extrapolate(self, num_bytes_of: Callable[[str], int]) -> int:
@@ -262,7 +276,7 @@ class ImageList:
         return num_bytes * len(files) // num_sampled
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of classes, file names and known offsets and sizes.
+        """Returns the SHA-256 of classes, file names, known offsets, sizes and pixels.
 
         It doesn't depend on the path of the folder or archive.
         """
@@ -271,6 +285,8 @@ class ImageList:
         digest.update(self.filenames)
         for numbers in (self.filename_ends, self.offsets, self.sizes):
             digest.update(numbers.astype("<i8").tobytes())
+        if self.pixels is not None:
+            digest.update(np.ascontiguousarray(self.pixels).data)
         return digest.hexdigest()
 
 
@@ -338,6 +354,15 @@ def files_digest(images: Sequence[SourceImage]) -> str:
             states[image.path] = status.st_size, status.st_mtime_ns
         digest.update(repr(states[image.path]).encode())
     return digest.hexdigest()
+
+
+def _png(pixels: bytes) -> bytes:
+    """Returns the PNG file of a square image in planes."""
+    side = math.isqrt(len(pixels) // 3)
+    planes = np.frombuffer(pixels, np.uint8).reshape(3, side, side)
+    file = io.BytesIO()
+    Image.fromarray(np.moveaxis(planes, 0, -1)).save(file, "PNG")
+    return file.getvalue()
 
 
 def _encode(name: str) -> bytes:
