@@ -86,7 +86,8 @@ def train_and_evaluate(
             examples = train_shard.records.number_of_example[examples]
             log.examples_read(state.step, examples, mask)
             result = train_step(
-                last, settings, _stop_requested(signals), manager.wanted
+                *(last, settings, _stop_requested(signals), manager.wanted),
+                step=state.step,
             )
             state.step, state.top1 = state.step + 1, None
             check_loss(
@@ -136,7 +137,7 @@ def _read_and_accumulate(
             waits_for_others=is_last,
         )
         if not is_last:
-            train_step.accumulate(micro_batch)
+            train_step.accumulate(micro_batch, step)
     return (
         micro_batches[-1],
         np.concatenate([batch.examples.numpy() for batch in micro_batches]),

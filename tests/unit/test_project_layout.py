@@ -108,6 +108,7 @@ RESNET_DIRECTIONS = {
         "resnet.config",
         "resnet.data",
         "resnet.distributed",
+        "resnet.models",
         "resnet.optim",
         "resnet.train_state",
     },
