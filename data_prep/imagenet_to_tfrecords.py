@@ -6,9 +6,10 @@ python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
 RAW contains train/<class>/* and, in validation/, either class folders or images whose
 classes are listed in RAW/synset_labels.txt. It can also contain ImageNet's tar archives
-as downloaded. The program writes RECORDS/train/train-00000-of-01024 and so on, one
-offsets file per split and, last, manifest.json. If a conversion was interrupted, rerun
-the same command to resume it. --verify reads a finished set and lists corrupt records.
+as downloaded, or CIFAR-10's binary or Python version. The program writes
+RECORDS/train/train-00000-of-01024 and so on, one offsets file per split and, last,
+manifest.json. If a conversion was interrupted, rerun the same command to resume it.
+--verify reads a finished set and lists corrupt records.
 """
 
 import os
@@ -37,7 +38,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "raw_data_dir",
     None,
-    "Source folder: images in train/ and validation/, or ImageNet's tar archives.",
+    "Source folder: images in train/ and validation/, or the archives of ImageNet or"
+    " CIFAR-10.",
 )
 flags.DEFINE_string(
     "tfds_name",
@@ -253,8 +255,8 @@ def _describe(written: manifest.Manifest) -> list[str]:
     converted: dict[str, int] = written.source["converted_images"]
     if converted:
         lines.append(
-            f"re-encoded as RGB JPEG: {sum(converted.values()):,}"
-            + _in_parentheses(converted)
+            f"re-encoded as RGB {written.image_format.upper()}:"
+            f" {sum(converted.values()):,}" + _in_parentheses(converted)
         )
     if num_ignored := written.source["num_ignored_files"]:
         lines.append(

@@ -138,7 +138,7 @@ def _read_and_accumulate(
             waits_for_others=is_last,
         )
         if not is_last:
-            train_step.accumulate(micro_batch)
+            train_step.accumulate(micro_batch, step)
     return (
         micro_batches[-1],
         np.concatenate([batch.examples.numpy() for batch in micro_batches]),

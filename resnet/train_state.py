@@ -187,7 +187,8 @@ def averaged_batch_norm(
 
 def flatten(variables: Sequence[tf.Variable]) -> np.ndarray:
     """Returns the values of variables as one array, `[num_values]`."""
-    return np.concatenate([variable.numpy().ravel() for variable in variables])
+    values = [variable.numpy().ravel() for variable in variables]
+    return np.concatenate([np.empty(0, np.float32), *values])
 
 
 def assign_flat(variables: Sequence[tf.Variable], values: np.ndarray) -> None:
@@ -198,7 +199,7 @@ def assign_flat(variables: Sequence[tf.Variable], values: np.ndarray) -> None:
         values: The values of all variables, `[num_values]`.
     """
     ends = np.cumsum([variable.shape.num_elements() for variable in variables])
-    parts = np.split(values, ends[:-1])
+    parts = np.split(values, ends)[:-1]
     for variable, part in zip(variables, parts, strict=True):
         dtype = variable.dtype.as_numpy_dtype
         variable.assign(part.reshape(variable.shape).astype(dtype))

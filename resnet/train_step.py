@@ -8,11 +8,15 @@ import tensorflow as tf
 
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
+from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.models import dropout
 from resnet.optim import losses
 from resnet.optim.momentum import Momentum
 from resnet.train_state import TrainState
+
+_DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
 
 
 class StepResult(NamedTuple):
@@ -52,6 +56,7 @@ class TrainStep:
         num_micro_batches: int = 1,
         clip_norm: float = 0.0,
         freeze_batch_norm: bool = False,
+        seed: int = 0,
     ) -> None:
         """Prepares the step.
 
@@ -66,6 +71,7 @@ class TrainStep:
             clip_norm: The largest global norm of the gradients; 0 for no clipping.
             freeze_batch_norm: Whether batch normalization uses its moving averages, as
                 in inference, and leaves them as they are.
+            seed: The seed of the run, on which dropout depends.
         """
         self.phase = phase
         self.is_traced = False
@@ -76,6 +82,7 @@ class TrainStep:
         self._num_micro_batches = num_micro_batches
         self._clip_norm = clip_norm
         self._training = not freeze_batch_norm
+        self._seed = seed
         self._sums: list[tf.Variable] = []  # Of the loss and of each gradient.
         if num_micro_batches > 1:
             self._sums = [tf.Variable(0.0)]
@@ -111,11 +118,17 @@ class TrainStep:
             num_micro_batches=state.config.accumulation_steps,
             clip_norm=state.config.clip_norm,
             freeze_batch_norm=freeze_batch_norm,
+            seed=state.config.seed,
         )
 
-    def accumulate(self, micro_batch: Batch) -> None:
-        """Adds up the gradients of a micro-batch that is not the last of its step."""
-        self._accumulate(micro_batch.images, micro_batch.labels, micro_batch.mix_weight)
+    def accumulate(self, micro_batch: Batch, step: int = 0) -> None:
+        """Adds up the gradients of a micro-batch that is not the last of its step.
+
+        Args:
+            micro_batch: The micro-batch.
+            step: The number of the step, from 0, on which dropout depends.
+        """
+        self._accumulate(*self._inputs(micro_batch, step))
 
     def __call__(
         self,
@@ -135,9 +148,7 @@ class TrainStep:
         """
         changing = (settings.learning_rate, settings.momentum, settings.ema_decay)
         local_loss, loss, stop, save = self._step(
-            last.images,
-            last.labels,
-            last.mix_weight,
+            *self._inputs(last, settings.step),
             tf.constant(changing, tf.float32),
             tf.constant([stop_requested, save_requested], tf.float32),
             tf.constant(settings.step, tf.int64),
@@ -147,10 +158,16 @@ class TrainStep:
         self.is_traced = True
         return StepResult(local_loss, loss, bool(stop > 0), bool(save > 0))
 
-    def _accumulate_gradients(
-        self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
-    ) -> None:
-        loss, gradients = self._gradients(images, labels, mix_weight)
+    def _inputs(self, batch: Batch, step: int) -> tuple[tf.Tensor, ...]:
+        """Returns what the graph needs of a batch, and the key of its dropout masks."""
+        key = example_order.mix_seed(self._seed, _DROPOUT_STREAM, step)
+        return (
+            *(batch.images, batch.labels, batch.mix_weight, batch.examples),
+            tf.constant(key, tf.int64),
+        )
+
+    def _accumulate_gradients(self, *inputs: tf.Tensor) -> None:
+        loss, gradients = self._gradients(*inputs)
         for total, value in zip(self._sums, [loss, *gradients], strict=True):
             total.assign_add(value)
 
@@ -159,6 +176,8 @@ class TrainStep:
         images: tf.Tensor,
         labels: tf.Tensor,
         mix_weight: tf.Tensor,
+        examples: tf.Tensor,
+        dropout_key: tf.Tensor,
         changing: tf.Tensor,
         flags: tf.Tensor,
         step: tf.Tensor,
@@ -171,7 +190,9 @@ class TrainStep:
         phase only.
         """
         learning_rate, momentum, ema_decay = tf.unstack(changing)
-        loss, gradients = self._gradients(images, labels, mix_weight)
+        loss, gradients = self._gradients(
+            images, labels, mix_weight, examples, dropout_key
+        )
         if self._sums:
             loss, *gradients = (
                 (total + value) / self._num_micro_batches
@@ -191,17 +212,23 @@ class TrainStep:
         )
 
     def _gradients(
-        self, images: tf.Tensor, labels: tf.Tensor, mix_weight: tf.Tensor
+        self,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        mix_weight: tf.Tensor,
+        examples: tf.Tensor,
+        dropout_key: tf.Tensor,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        return compute_gradients(
-            self._model,
-            self._optimizer.variables,
-            images,
-            labels,
-            mix_weight,
-            self.phase,
-            self._training,
-        )
+        with dropout.keyed(dropout_key, examples):
+            return compute_gradients(
+                self._model,
+                self._optimizer.variables,
+                images,
+                labels,
+                mix_weight,
+                self.phase,
+                self._training,
+            )
 
 
 def compute_gradients(

@@ -99,6 +99,7 @@ def finish(plan: Plan) -> manifest.Manifest:
         class_descriptions=plan.raw.class_descriptions,
         first_label=schema.FIRST_LABEL,
         splits=splits,
+        image_format=plan.image_format,
         source={
             **plan.raw.description,
             "shuffle_seed": plan.options.shuffle_seed,
@@ -107,7 +108,7 @@ def finish(plan: Plan) -> manifest.Manifest:
             "converted_images": dict(sorted(converted_counts.items())),
             "num_ignored_files": plan.raw.num_ignored_files,
             "ignored_files": plan.raw.ignored_kinds,
-            **encoder(),
+            **encoder(plan.image_format),
         },
     )
     manifest.write(complete, plan.root)

@@ -1,4 +1,4 @@
-"""Converts image files of all common formats to the JPEG files stored in records."""
+"""Converts image files of all common formats to the JPEG or PNG files of records."""
 
 import dataclasses
 import io
@@ -22,7 +22,9 @@ MAX_SIDE = 65_500  # Limit of libjpeg (JPEG_MAX_DIMENSION).
 # drawings.
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+MAX_PNG_SIDE = 1_000_000  # Limit of libpng (PNG_USER_WIDTH_MAX).
+_LOSSLESS_FORMATS = ("PNG", "WEBP", "BMP", "GIF")
+_FORMATS = ("JPEG", *_LOSSLESS_FORMATS)
 _PROCESSES = (  # Supported by every decoder, TensorFlow's included.
     jpeg_header.BASELINE,
     jpeg_header.EXTENDED,
@@ -51,7 +53,7 @@ class EncodedImage:
     """An encoded image.
 
     Attributes:
-        data: Content of an RGB or gray JPEG file.
+        data: Content of an RGB or gray JPEG file, or of a PNG file without alpha.
         height: Height in pixels.
         width: Width in pixels.
         converted_from: Original kind of a re-encoded image: "PNG", "16-bit PNG", "CMYK
@@ -87,8 +89,7 @@ def to_jpeg(
     Raises:
         UserError: If the image can't be decoded, has too many pixels, or is truncated.
     """
-    if not data:
-        raise UserError(f"{name} is an empty file. Replace or remove it.")
+    _check_not_empty(data, name)
     try:
         header = None
         is_good = False
@@ -107,20 +108,51 @@ def to_jpeg(
                 )
                 if is_good and transpose is None:
                     return EncodedImage(data, image.height, image.width, None)
-                if max(image.size) > MAX_SIDE:
-                    raise UserError(
-                        f"{name} must have at most {MAX_SIDE:,} pixels per side to be"
-                        f" stored as JPEG; it has {image.width:,} x {image.height:,}."
-                        " Shrink or remove it."
-                    )
+                _check_side(image, name, "JPEG", MAX_SIDE)
                 return _encode(image, header, data, transpose)
     except UserError:
         raise
     except Exception as error:  # Pillow's decoders raise errors of any type.
-        raise UserError(
-            f"{name} can't be decoded as an image ({', '.join(_FORMATS)}):"
-            f" {_reason(error)}. Replace or remove it."
-        ) from error
+        raise _undecodable(name, _FORMATS, error) from error
+
+
+def to_png(
+    data: bytes, name: str, apply_exif_orientation: bool = False
+) -> EncodedImage:
+    """Returns a losslessly compressed image as a PNG file without transparency.
+
+    A PNG of at most 8 bits per channel without transparency is decoded as a check and
+    kept byte for byte. Anything else is re-encoded as an RGB PNG, as `to_jpeg` does.
+
+    Args:
+        data: Content of the image file.
+        name: Name of the image, for messages.
+        apply_exif_orientation: As in `to_jpeg`.
+
+    Raises:
+        UserError: If the image can't be decoded, has too many pixels, or is a JPEG.
+    """
+    _check_not_empty(data, name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
+            with Image.open(io.BytesIO(data), formats=_LOSSLESS_FORMATS) as image:
+                _check_side(image, name, "PNG", MAX_PNG_SIDE)
+                image.load()
+                kind = _kind(image, None, data)
+                if kind == "PNG" and not image.has_transparency_data:
+                    kind = None
+                transpose = _TRANSPOSE.get(
+                    _orientation(image) if apply_exif_orientation else 1
+                )
+                if kind is None and transpose is None:
+                    _check_chunks(data)
+                    return EncodedImage(data, image.height, image.width, None)
+                return _encode_png(image, kind, transpose)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _undecodable(name, _LOSSLESS_FORMATS, error) from error
 
 
 def _looks_good(header: JpegHeader, data: bytes) -> bool:
@@ -164,6 +196,50 @@ def _encode(
     )
     return EncodedImage(
         file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
+    )
+
+
+def _encode_png(
+    image: Image.Image, kind: str | None, transpose: Image.Transpose | None
+) -> EncodedImage:
+    """Returns a decoded image as a new PNG file."""
+    rgb = _to_rgb(image, None)
+    if transpose is not None:
+        rgb = rgb.transpose(transpose)
+    rgb.info = {}  # Otherwise Pillow copies metadata such as a color profile.
+    file = io.BytesIO()
+    rgb.save(file, "PNG")
+    return EncodedImage(
+        file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
+    )
+
+
+def _check_chunks(data: bytes) -> None:
+    """Raises an error if a checksum of a PNG file doesn't match or its end is missing.
+
+    Pillow's decoder ignores both, but TensorFlow's doesn't.
+    """
+    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+        image.verify()
+
+
+def _check_not_empty(data: bytes, name: str) -> None:
+    if not data:
+        raise UserError(f"{name} is an empty file. Replace or remove it.")
+
+
+def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None:
+    if max(image.size) > max_side:
+        raise UserError(
+            f"{name} must have at most {max_side:,} pixels per side to be stored as"
+            f" {kind}; it has {image.width:,} x {image.height:,}. Shrink or remove it."
+        )
+
+
+def _undecodable(name: str, formats: tuple[str, ...], error: Exception) -> UserError:
+    return UserError(
+        f"{name} can't be decoded as an image ({', '.join(formats)}):"
+        f" {_reason(error)}. Replace or remove it."
     )
 
 

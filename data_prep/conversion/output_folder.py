@@ -86,17 +86,19 @@ def check_space(plan: Plan) -> str | None:
     """Checks that the disk has enough free space for the record set.
 
     Returns:
-        None if the set fits. A warning if it may not fit: images that aren't JPEG files
-        are re-encoded, and can become much smaller.
+        None if the set fits. A warning if it may not fit: images that aren't in the
+        format of the records are re-encoded, and can become much smaller.
 
     Raises:
-        UserError: If the JPEG files alone, whose size stays the same, don't fit.
+        UserError: If the images alone whose size stays the same don't fit.
     """
     others = sum(
         len(split.images) * _RECORD_OVERHEAD_BYTES for split in plan.splits
     ) - shards.num_bytes_kept(plan.root, plan.paths)
     lists = [split.images for split in plan.splits]
-    needed = others + sum(images.num_jpeg_bytes_estimate() for images in lists)
+    needed = others + sum(
+        images.num_kept_bytes_estimate(plan.image_format) for images in lists
+    )
     perhaps = others + sum(images.num_bytes_estimate() for images in lists)
     folder = plan.root
     while not folder.exists():
@@ -111,9 +113,9 @@ def check_space(plan: Plan) -> str | None:
     if perhaps > free:
         return (
             f"the images have about {in_units(perhaps)}, and the disk of {plan.root}"
-            f" has {in_units(free)} free. As records, images that aren't JPEG files"
-            " get another size; if the disk is full, free some space and rerun the same"
-            " command to resume"
+            f" has {in_units(free)} free. As records, images that aren't"
+            f" {plan.image_format.upper()} files get another size; if the disk is full,"
+            " free some space and rerun the same command to resume"
         )
     return None
 

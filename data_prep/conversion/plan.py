@@ -78,12 +78,15 @@ class Plan:
         raw: Source images and their classes.
         options: Options set by the user.
         splits: Splits in the order in which they are converted.
+        image_format: Format of all stored images: "png" if no source image is lossily
+            compressed, else "jpeg".
     """
 
     root: pathlib.Path
     raw: RawData
     options: Options
     splits: tuple[SplitPlan, ...]
+    image_format: str = "jpeg"
 
     @property
     def num_images(self) -> int:
@@ -114,7 +117,7 @@ class Plan:
         metadata["class_names_sha256"] = _digest(self.raw.class_names)
         for split in self.splits:
             metadata[f"{split.name}_fingerprint"] = split.images.fingerprint()
-        metadata |= encoder()
+        metadata |= encoder(self.image_format)
         metadata["format_version"] = manifest.FORMAT_VERSION
         return metadata
 
@@ -122,8 +125,11 @@ class Plan:
 def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
     """Returns the plan of a conversion; writes nothing.
 
+    Reads the first bytes of the images, up to the first lossily compressed one.
+
     Raises:
         UserError: If a split has fewer images than shards.
+        OSError: If an image can't be read.
     """
     splits = []
     for name, images in raw.splits.items():
@@ -143,7 +149,9 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
                 record_ranges=shards.split_evenly(len(images), num_shards),
             )
         )
-    return Plan(root, raw, options, tuple(splits))
+    is_lossy = any(images.has_lossy_image() for images in raw.splits.values())
+    image_format = "jpeg" if is_lossy else "png"
+    return Plan(root, raw, options, tuple(splits), image_format)
 
 
 def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJob]:
@@ -164,11 +172,20 @@ def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJo
                     class_indices=split.images.class_indices[indices].tolist(),
                     apply_exif_orientation=plan.options.apply_exif_orientation,
                     skip_bad_images=plan.options.skip_bad_images,
+                    image_format=plan.image_format,
                 )
 
 
-def encoder() -> dict[str, Any]:
-    """Returns the settings and the version of the JPEG encoder."""
+def encoder(image_format: str) -> dict[str, Any]:
+    """Returns the settings and the version of the encoder of stored images.
+
+    Those of JPEG are the same as in earlier versions, whose conversions can be resumed.
+
+    Args:
+        image_format: Format of the stored images, "jpeg" or "png".
+    """
+    if image_format == "png":
+        return {"image_format": "png", "pillow_version": PIL.__version__}
     return {
         "jpeg_quality": image_encoding.JPEG_QUALITY,
         "jpeg_subsampling": image_encoding.JPEG_SUBSAMPLING,

@@ -31,6 +31,7 @@ class ShardJob:
             orientation.
         skip_bad_images: Whether to skip images that can't be decoded; otherwise they
             are errors.
+        image_format: Format of the stored images, "jpeg" or "png".
     """
 
     root: str
@@ -39,6 +40,7 @@ class ShardJob:
     class_indices: Sequence[int]
     apply_exif_orientation: bool = False
     skip_bad_images: bool = False
+    image_format: str = "jpeg"
 
 
 def default_num_shards(num_examples: int, max_shards: int) -> int:
@@ -76,15 +78,16 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
     converted_counts: Counter[str] = Counter()
     skipped_images: list[manifest.SkippedImage] = []
     digest = hashlib.sha256()
+    encode = (
+        image_encoding.to_png if job.image_format == "png" else image_encoding.to_jpeg
+    )
     # Taken before reading: an image that is replaced meanwhile has another digest.
     source_digest = files_digest(job.images)
     with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
         for source, class_index in zip(job.images, job.class_indices, strict=True):
             data = source.read()
             try:
-                image = image_encoding.to_jpeg(
-                    data, source.name, job.apply_exif_orientation
-                )
+                image = encode(data, source.name, job.apply_exif_orientation)
             except UserError as error:
                 if not job.skip_bad_images:
                     raise UserError(
@@ -99,6 +102,7 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                 label=schema.FIRST_LABEL + class_index,
                 class_name=source.class_name,
                 filename=source.filename,
+                image_format=job.image_format,
             )
             record = tfrecord.frame_record(example)
             file.write(record)

@@ -9,7 +9,7 @@ from data_prep.records.tf_example import encode_example
 TRAIN = "train"
 VALIDATION = "validation"
 
-ENCODED = "image/encoded"  # Content of the JPEG file, bytes.
+ENCODED = "image/encoded"  # Content of the JPEG or PNG file, bytes.
 HEIGHT = "image/height"
 WIDTH = "image/width"
 CHANNELS = "image/channels"
@@ -38,6 +38,7 @@ def image_example(
     label: int,
     class_name: str,
     filename: str,
+    image_format: str = "jpeg",
 ) -> bytes:
     """Returns one labelled image as a serialized `tf.train.Example`.
 
@@ -45,12 +46,13 @@ def image_example(
     because they describe the decoded image.
 
     Args:
-        encoded: Content of a JPEG file.
+        encoded: Content of a JPEG or PNG file.
         height: Height of the image in pixels.
         width: Width of the image in pixels.
         label: `FIRST_LABEL` + class index.
         class_name: Synset or name of the class folder.
         filename: Name of the image's file without the folder.
+        image_format: Format of `encoded`, "jpeg" or "png".
     """
     return encode_example(
         {
@@ -59,7 +61,7 @@ def image_example(
             WIDTH: width,
             CHANNELS: 3,
             COLORSPACE: b"RGB",
-            FORMAT: b"JPEG",
+            FORMAT: image_format.upper().encode(),
             FILENAME: _file_system_bytes(filename),
             LABEL: label,
             SYNSET: _file_system_bytes(class_name),

@@ -3,19 +3,22 @@
 import array
 import dataclasses
 import hashlib
+import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
+from data_prep.sources import image_start
 
 _ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
 _MAX_IMAGE_BYTES = 2**31  # More than any image that can be decoded has.
-_JPEG_START = b"\xff\xd8\xff"
 _UNKNOWN = -1  # Size of an image that is a whole file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 that is the sort key; no collision is known.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
@@ -24,7 +27,7 @@ _MAX_STATS = 1_000  # Files whose size is read to estimate the total size.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceImage:
-    """One image: a file, a span of an archive, or a feature of a record.
+    """One image: a file, a span of an archive, a feature of a record, or pixels.
 
     Attributes:
         path: Path of the image file, or of the archive or record file with the image.
@@ -35,6 +38,8 @@ class SourceImage:
             None for an image file.
         image_key: Name of the record's feature with the image; None if the image isn't
             in a record.
+        pixels: Red, green and blue plane of a square image that isn't encoded, row by
+            row; None for an encoded image.
     """
 
     path: str
@@ -43,6 +48,7 @@ class SourceImage:
     offset: int = 0
     num_bytes: int | None = None
     image_key: str | None = None
+    pixels: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -52,13 +58,15 @@ class SourceImage:
         return f"{self.path}: {self.filename}"
 
     def read(self) -> bytes:
-        """Returns the encoded image.
+        """Returns the encoded image; one that isn't encoded as PNG.
 
         Raises:
             UserError: If the file is too large for an image, the archive is truncated,
                 or the record is corrupt or lacks the feature `image_key`.
             OSError: If the file can't be read.
         """
+        if self.pixels is not None:
+            return _png(self.pixels)
         with open(self.path, "rb", buffering=0) as file:
             if self.image_key is not None:
                 return self._read_feature(file.fileno(), self.image_key)
@@ -72,6 +80,21 @@ class SourceImage:
                     )
                 return file.readall()
             return self._read_span(file.fileno(), self.offset, self.num_bytes)
+
+    def read_start(self) -> bytes:
+        """Returns the first bytes of the encoded image, as `image_start` takes them.
+
+        Raises:
+            UserError: As `read` does.
+            OSError: If the file can't be read.
+        """
+        num_bytes = image_start.NUM_BYTES
+        if self.image_key is not None or self.pixels is not None:
+            return self.read()[:num_bytes]
+        if self.num_bytes is not None:
+            num_bytes = min(num_bytes, self.num_bytes)
+        with open(self.path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), num_bytes, self.offset)
 
     def _read_span(self, descriptor: int, offset: int, num_bytes: int) -> bytes:
         data = os.pread(descriptor, num_bytes, offset)
@@ -123,6 +146,8 @@ class ImageList:
         filename_ends: End of each file name in `filenames`, int64.
         offsets: `SourceImage.offset` of each image, int64.
         sizes: `SourceImage.num_bytes` of each image, int64; -1 stands for None.
+        pixels: `SourceImage.pixels` of all images, `[num_images, num_bytes]`, uint8;
+            None if they are encoded.
     """
 
     class_names: tuple[str, ...]
@@ -134,6 +159,7 @@ class ImageList:
     filename_ends: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
+    pixels: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.class_indices)
@@ -153,6 +179,7 @@ class ImageList:
             offset=int(self.offsets[index]),
             num_bytes=None if is_file else num_bytes,
             image_key=self.image_key,
+            pixels=None if self.pixels is None else self.pixels[index].tobytes(),
         )
 
     def __iter__(self) -> Iterator[SourceImage]:
@@ -200,20 +227,43 @@ class ImageList:
             os.path.getsize
         )
 
-    def num_jpeg_bytes_estimate(self) -> int:
-        """Returns an estimate of the part of `num_bytes_estimate` that is JPEG files.
+    def num_kept_bytes_estimate(self, image_format: str) -> int:
+        """Returns an estimate of the part of `num_bytes_estimate` that is stored as is.
 
-        Their size stays the same in a conversion. Images in archives count as JPEG.
-        Images in records don't, since their format isn't known.
+        Images in archives count as JPEG. Images in records don't count, since their
+        format isn't known.
+
+        Args:
+            image_format: Format of the stored images, "jpeg" or "png".
 
         Raises:
             OSError: If one of the files doesn't exist.
         """
+
+        def size_if_kept(path: str) -> int:
+            with open(path, "rb", buffering=0) as file:
+                start = file.read(image_start.NUM_BYTES)
+                if not image_start.keeps_its_size(start, image_format):
+                    return 0
+                return os.fstat(file.fileno()).st_size
+
         if self.image_key is not None:
             return 0
-        return int(self.sizes[self.sizes != _UNKNOWN].sum()) + self._extrapolate(
-            _size_of_jpeg
-        )
+        total = self._extrapolate(size_if_kept)
+        if image_format == "jpeg":
+            total += int(self.sizes[self.sizes != _UNKNOWN].sum())
+        return total
+
+    def has_lossy_image(self) -> bool:
+        """Returns whether an image is lossily compressed; reads up to the first one.
+
+        Raises:
+            UserError: If an image's record is corrupt.
+            OSError: If an image can't be read.
+        """
+        if self.pixels is not None:
+            return False
+        return any(image_start.is_lossy(image.read_start()) for image in self)
 
     def _extrapolate(self, num_bytes_of: Callable[[str], int]) -> int:
         """Returns the sum of a function of the image files' paths, from a sample."""
@@ -226,7 +276,7 @@ class ImageList:
         return num_bytes * len(files) // num_sampled
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of classes, file names and known offsets and sizes.
+        """Returns the SHA-256 of classes, file names, known offsets, sizes and pixels.
 
         It doesn't depend on the path of the folder or archive.
         """
@@ -235,6 +285,8 @@ class ImageList:
         digest.update(self.filenames)
         for numbers in (self.filename_ends, self.offsets, self.sizes):
             digest.update(numbers.astype("<i8").tobytes())
+        if self.pixels is not None:
+            digest.update(np.ascontiguousarray(self.pixels).data)
         return digest.hexdigest()
 
 
@@ -304,12 +356,13 @@ def files_digest(images: Sequence[SourceImage]) -> str:
     return digest.hexdigest()
 
 
-def _size_of_jpeg(path: str) -> int:
-    """Returns the size of a file in bytes if it begins as a JPEG does, else 0."""
-    with open(path, "rb", buffering=0) as file:
-        if file.read(len(_JPEG_START)) != _JPEG_START:
-            return 0
-        return os.fstat(file.fileno()).st_size
+def _png(pixels: bytes) -> bytes:
+    """Returns the PNG file of a square image in planes."""
+    side = math.isqrt(len(pixels) // 3)
+    planes = np.frombuffer(pixels, np.uint8).reshape(3, side, side)
+    file = io.BytesIO()
+    Image.fromarray(np.moveaxis(planes, 0, -1)).save(file, "PNG")
+    return file.getvalue()
 
 
 def _encode(name: str) -> bytes:

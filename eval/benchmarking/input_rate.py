@@ -133,12 +133,12 @@ def plain(records: "RecordFiles") -> "tf.data.Dataset":
     import tensorflow as tf
 
     def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
-        encoded = _parse(record, records)
+        original = _parse(record, records)
         begin, size, _ = tf.image.sample_distorted_bounding_box(
-            tf.image.extract_jpeg_shape(encoded), tf.zeros([1, 0, 4]), **_WINDOW
+            _shape(original), tf.zeros([1, 0, 4]), **_WINDOW
         )
         flip = tf.random.uniform([]) < 0.5
-        return (_plain_image(encoded, begin, size, flip),)
+        return (_plain_image(original, begin, size, flip),)
 
     return _finish(_in_sequence(records).map(load, 1))
 
@@ -172,16 +172,16 @@ def largest_difference(records: "RecordFiles") -> float:
     from resnet.augmentation import preprocessing
 
     def difference(number: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-        encoded, seed = _parse(record, records), _seed(number)
+        original, seed = _parse(record, records), _seed(number)
         ours = preprocessing.train_image(
-            encoded, FLAGS.image_size, "random_resized_crop", seed
+            original, FLAGS.image_size, "random_resized_crop", seed
         )
-        shape = tf.image.extract_jpeg_shape(encoded)
+        shape = _shape(original)
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape, tf.zeros([1, 0, 4]), seed, **_WINDOW
         )
         images = [
-            _plain_image(encoded, begin, size, tf.constant(flip))
+            _plain_image(original, begin, size, tf.constant(flip))
             for flip in (False, True)
         ]
         # Where no crop was found, ours is the central square and is not compared.
@@ -193,15 +193,26 @@ def largest_difference(records: "RecordFiles") -> float:
     return max(float(value) for value in differences)
 
 
+def _shape(original: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    if original.dtype == tf.uint8:
+        return tf.shape(original)
+    return tf.image.extract_jpeg_shape(original)
+
+
 def _plain_image(
-    encoded: "tf.Tensor", begin: "tf.Tensor", size: "tf.Tensor", flip: "tf.Tensor"
+    original: "tf.Tensor", begin: "tf.Tensor", size: "tf.Tensor", flip: "tf.Tensor"
 ) -> "tf.Tensor":
     import tensorflow as tf
 
     from resnet.augmentation import preprocessing
 
     window = tf.concat([begin[:2], size[:2]], 0)
-    image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+    if original.dtype == tf.uint8:
+        image = tf.image.crop_to_bounding_box(original, *tf.unstack(window))
+    else:
+        image = tf.image.decode_and_crop_jpeg(original, window, channels=3)
     # The bicubic kernel of the published runs; tf.image.resize is equally fast.
     image = tf.compat.v1.image.resize_bicubic(image[None], [FLAGS.image_size] * 2)[0]
     image = tf.cond(flip, lambda: tf.image.flip_left_right(image), lambda: image)
@@ -240,13 +251,17 @@ def _in_sequence(records: "RecordFiles") -> "tf.data.Dataset":
 
 
 def _parse(record: "tf.Tensor", records: "RecordFiles") -> "tf.Tensor":
+    """Returns the original image as `preprocessing` takes it: a PNG decoded."""
     import tensorflow as tf
 
     keys = {
         records.image_key: tf.io.FixedLenFeature([], tf.string),
         records.label_key: tf.io.FixedLenFeature([], tf.int64),
     }
-    return tf.io.parse_single_example(record, keys)[records.image_key]
+    encoded = tf.io.parse_single_example(record, keys)[records.image_key]
+    if records.image_format == "png":
+        return tf.io.decode_png(encoded, channels=3)
+    return encoded
 
 
 def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":

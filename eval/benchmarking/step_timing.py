@@ -67,7 +67,8 @@ def training_step(model: keras.Model, phase: Phase, communicator: Communicator) 
     nothing = tf.zeros([0])  # For the parts of a batch that this step doesn't use.
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:
-        batch = Batch(images, labels, nothing, nothing, nothing)
+        examples = tf.range(len(labels), dtype=tf.int64)  # For dropout.
+        batch = Batch(images, labels, examples, nothing, nothing)
         return train_step(batch, settings).local_loss
 
     return step

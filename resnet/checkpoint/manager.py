@@ -151,7 +151,7 @@ def take_snapshot(
     """
     own = flatten(state.batch_norm_averages)
     rank_averages = None
-    if communicator.num_ranks > 1:
+    if communicator.num_ranks > 1 and len(own):  # Some networks have no BatchNorm.
         rank_averages = communicator.gather(own)
     with averaged_batch_norm(state, communicator):
         tensors = {}

@@ -20,19 +20,21 @@ def build(
 ) -> "keras.Model":
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
-    Its inputs are `[batch, height, width, 3]` with any height and width.
+    Its inputs are `[batch, height, width, 3]` with any height and width, those of
+    "alexnet" with `image_size` only.
 
     Args:
         name: Name of the network, one of `names.MODELS`.
         num_classes: Number of logits.
-        image_size: Height and width in pixels that `flops` counts the operations for.
+        image_size: Height and width in pixels that `flops` counts the operations for,
+            and the size of the images of "alexnet".
         batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1); 0.95 is
             that of the 24K recipe.
         compute_dtype: "float32" or "bfloat16"; variables are float32 in both cases.
         seed: Seed of the initial weights.
         zero_last_gamma: Whether gamma of the last normalization in each residual block
             is initialized to 0 instead of 1, so that the block starts as the identity.
-            ResNet-9 has none.
+            ResNet-9 and the AlexNets have none.
 
     Raises:
         UserError: If there is no network of that name.
@@ -43,16 +45,24 @@ def build(
         )
     import keras
 
-    from resnet.models import cifar_resnet, resnet, resnet9
+    from resnet.models import alexnet, cifar_resnet, resnet, resnet9
 
     settings = (num_classes, image_size, batch_norm_momentum, compute_dtype, seed)
-    depth = int(name.removeprefix("resnet").removesuffix("d"))
-    if name == "resnet9":
-        model = resnet9.build(*settings)
-    elif depth in names.CIFAR_RESNET_DEPTHS:
-        model = cifar_resnet.build(depth, *settings, zero_last_gamma)
+    others = {
+        "resnet9": resnet9.build,
+        "alexnet": alexnet.build,
+        "alexnet_bn": alexnet.build_with_batch_norm,
+    }
+    if name in others:
+        model = others[name](*settings)
     else:
-        model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
+        depth = int(name.removeprefix("resnet").removesuffix("d"))
+        if depth in names.CIFAR_RESNET_DEPTHS:
+            model = cifar_resnet.build(depth, *settings, zero_last_gamma)
+        else:
+            model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
+    if name == "alexnet":
+        return model
     # Without this Keras refuses images of any size but `image_size`.
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))
     return model

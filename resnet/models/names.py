@@ -4,7 +4,10 @@ RESNET_DEPTHS = (18, 34, 50, 101, 152, 200)
 CIFAR_RESNET_DEPTHS = (8, 20)
 
 # Networks for CIFAR-10's images of 32 pixels; the others are for ImageNet's of 224.
-CIFAR_MODELS = (*(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS), "resnet9")
+CIFAR_MODELS = (
+    *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
+    *("resnet9", "alexnet", "alexnet_bn"),
+)
 
 MODELS = (
     *CIFAR_MODELS,

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from tests.converter_program import convert_here
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -21,10 +25,24 @@ def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_input_benchmark_compares_three_ways(records):
+@pytest.fixture(params=["jpeg", "png"])
+def records_of_format(request, records, tmp_path) -> Path:
+    if request.param == "jpeg":
+        return records
+    for index in range(8):
+        pixels = np.random.default_rng(index).integers(0, 256, (40, 50, 3), np.uint8)
+        path = tmp_path / "raw" / "train" / f"c{index % 2}" / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    done = convert_here(tmp_path / "raw", tmp_path / "png", "--num_processes=1")
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "png"
+
+
+def test_the_input_benchmark_compares_three_ways(records_of_format):
     done = run_program(
         "benchmarking/input_rate.py",
-        f"--data_dir={records}",
+        f"--data_dir={records_of_format}",
         "--image_size=32",
         "--num_images=200",
         "--rounds=1",

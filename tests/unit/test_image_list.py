@@ -190,10 +190,10 @@ def test_the_size_is_known_in_archives_and_estimated_of_files(tmp_path):
     builder.add_span("never/opened.tar", "x", 0, 0, 1_000_000)
     # The sample is every second file.
     assert builder.build().num_bytes_estimate() == 1_000_000 + 2_000 * 12
-    assert builder.build().num_jpeg_bytes_estimate() == 1_000_000
+    assert builder.build().num_kept_bytes_estimate("jpeg") == 1_000_000
     for path in tmp_path.iterdir():
         path.write_bytes(b"\xff\xd8\xff" + bytes(9))
-    assert builder.build().num_jpeg_bytes_estimate() == 1_000_000 + 2_000 * 12
+    assert builder.build().num_kept_bytes_estimate("jpeg") == 1_000_000 + 2_000 * 12
 
 
 def test_the_fingerprint_tells_lists_apart():

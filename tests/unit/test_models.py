@@ -359,4 +359,7 @@ def test_the_names_have_the_depths_of_the_builder():
 
 
 def test_the_names_are_those_of_the_networks():
-    assert list(names.MODELS) == ["resnet8", "resnet20", "resnet9", *NAMES]
+    assert list(names.MODELS) == [
+        *("resnet8", "resnet20", "resnet9", "alexnet", "alexnet_bn"),
+        *NAMES,
+    ]

@@ -115,6 +115,7 @@ RESNET_DIRECTIONS = {
         "resnet.config",
         "resnet.data",
         "resnet.distributed",
+        "resnet.models",
         "resnet.optim",
         "resnet.train_state",
     },

@@ -85,7 +85,8 @@ def test_a_relative_folder_is_told_by_its_whole_path(tmp_path, monkeypatch):
 def test_a_folder_with_nothing_in_it_is_refused(tmp_path):
     message = (
         f"expected a folder named train or validation, val, test in {tmp_path}, or"
-        " ILSVRC2012_img_train.tar or ILSVRC2012_img_val.tar; it contains none of them"
+        " ILSVRC2012_img_train.tar or ILSVRC2012_img_val.tar, or"
+        " cifar-10-binary.tar.gz or cifar-10-python.tar.gz; it contains none of them"
     )
     with pytest.raises(UserError, match=message):
         raw_data.open_raw_data(tmp_path)
@@ -93,7 +94,7 @@ def test_a_folder_with_nothing_in_it_is_refused(tmp_path):
 
 def test_archives_beside_folders_are_refused(tmp_path):
     touch(tmp_path, "train/a/1.jpg", "ILSVRC2012_img_val.tar")
-    message = "there are ILSVRC2012_img_val.tar and train/. Remove one kind"
+    message = "there are ILSVRC2012_img_val.tar and train/. Remove all but one kind"
     with pytest.raises(UserError, match=message):
         raw_data.open_raw_data(tmp_path)
 

@@ -111,20 +111,21 @@ def test_a_shard_report_without_the_state_of_the_images_counts_as_none(tmp_path)
     assert shard_reports.read(tmp_path, SHARD_PATH) is None
 
 
-def image_list(*filenames: str) -> ImageList:
+def image_list(folder: pathlib.Path, *filenames: str) -> ImageList:
     builder = ImageListBuilder(("cat", "dog"))
     for index, filename in enumerate(filenames):
-        builder.add_file("/raw/x", filename, index % 2)
+        (folder / filename).write_bytes(b"\xff\xd8\xff")
+        builder.add_file(str(folder), filename, index % 2)
     return builder.build()
 
 
-def test_the_metadata_of_a_plan_is_that_of_earlier_versions():
+def test_the_metadata_of_a_plan_is_that_of_earlier_versions(tmp_path):
     raw = RawData(
         class_names=("cat", "dog"),
         class_descriptions=(),
         splits={
-            "train": image_list("1.jpg", "2.jpg", "3.jpg"),
-            "validation": image_list("4.png"),
+            "train": image_list(tmp_path, "1.jpg", "2.jpg", "3.jpg"),
+            "validation": image_list(tmp_path, "4.png"),
         },
         num_ignored_files=0,
         description={"raw_data_dir": "/raw"},

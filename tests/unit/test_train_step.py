@@ -53,10 +53,12 @@ def batch(num_examples: int = 8, seed: int = 1) -> Batch:
     )
 
 
-def in_parts(step: TrainStep, parts: list[Batch], settings: StepSettings) -> StepResult:
+def in_parts(
+    step: TrainStep, parts: list[Batch], settings: StepSettings, number: int = 0
+) -> StepResult:
     for part in parts[:-1]:
-        step.accumulate(part)
-    return step(parts[-1], settings)
+        step.accumulate(part, number)
+    return step(parts[-1], settings._replace(step=number))
 
 
 def parts_of(whole: Batch, num_parts: int) -> list[Batch]:

@@ -1,0 +1,295 @@
+"""Reads CIFAR-10's binary and Python versions, as downloaded or unpacked.
+
+cifar-10-binary.tar.gz or cifar-10-batches-bin/: batches.meta.txt, data_batch_1.bin ...
+cifar-10-python.tar.gz or cifar-10-batches-py/: batches.meta, data_batch_1 ...
+
+Source of both layouts: https://www.cs.toronto.edu/~kriz/cifar.html
+"""
+
+import dataclasses
+import gzip
+import io
+import pathlib
+import pickle
+import tarfile
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from data_prep.errors import UserError
+from data_prep.records import schema
+from data_prep.sources.image_list import ImageList, ImageListBuilder
+
+BATCHES = {  # The names of the files by split, without their extension.
+    schema.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),
+    schema.VALIDATION: ("test_batch",),
+}
+NUM_IMAGES = {schema.TRAIN: 50_000, schema.VALIDATION: 10_000}
+_IMAGE_BYTES = 3 * 32 * 32  # The red, the green and the blue plane, row by row.
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class _Version:
+    """One of the two forms in which CIFAR-10 is published.
+
+    Attributes:
+        folder: Name of the folder in the archive.
+        archive: Name of the archive.
+        meta_file: Name of the file with the names of the classes.
+        extension: Extension of the files with the images.
+    """
+
+    folder: str
+    archive: str
+    meta_file: str
+    extension: str
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is the binary version, without pickles."""
+        return bool(self.extension)
+
+
+_VERSIONS = (
+    _Version(
+        "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "batches.meta.txt", ".bin"
+    ),
+    _Version("cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta", ""),
+)
+ARCHIVES = tuple(version.archive for version in _VERSIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """The images of one file.
+
+    Attributes:
+        labels: Class index of each image, `[num_images]`, uint8.
+        pixels: Planes of each image, `[num_images, 3072]`, uint8.
+    """
+
+    labels: npt.NDArray[np.uint8]
+    pixels: npt.NDArray[np.uint8]
+
+
+def find(root: pathlib.Path) -> pathlib.Path | None:
+    """Returns the folder or archive with CIFAR-10 in or at `root`, None without one.
+
+    If there are several, for example an archive and what was unpacked from it, it is
+    the first in the order: unpacked, archive; binary version, Python version.
+    """
+    folders = [
+        path
+        for version in _VERSIONS
+        for path in (root, root / version.folder)
+        if (path / version.meta_file).is_file()
+    ]
+    archives = [root / name for name in ARCHIVES if (root / name).is_file()]
+    return next(iter(folders + archives), None)
+
+
+def read(path: pathlib.Path) -> tuple[tuple[str, ...], dict[str, ImageList]]:
+    """Returns the names of the classes and the images by split, in published order.
+
+    Both versions give images of the same names, "data_batch_1_00000.png" and so on, so
+    their records are equal. All pixels are in memory.
+
+    Args:
+        path: Folder or archive that `find` returned.
+
+    Raises:
+        UserError: If a file is missing, truncated or not as published.
+        OSError: If a file can't be read.
+    """
+    version = next(
+        version
+        for version in _VERSIONS
+        if path.name == version.archive or (path / version.meta_file).is_file()
+    )
+    files = _read_archive(path, version) if path.is_file() else _read_folder(path)
+    names = [name for batches in BATCHES.values() for name in batches]
+    expected = [version.meta_file, *(name + version.extension for name in names)]
+    if missing := [name for name in expected if name not in files]:
+        raise UserError(
+            f"{path} must contain CIFAR-10's files {', '.join(expected)}; it lacks"
+            f" {', '.join(missing)}. Download or unpack it again."
+        )
+    class_names = _class_names(path, version, files[version.meta_file])
+    splits = {
+        split: _list_split(path, version, files, names, class_names)
+        for split, names in BATCHES.items()
+    }
+    return class_names, splits
+
+
+def _list_split(
+    path: pathlib.Path,
+    version: _Version,
+    files: dict[str, bytes],
+    names: tuple[str, ...],
+    class_names: tuple[str, ...],
+) -> ImageList:
+    builder = ImageListBuilder(class_names)
+    pixels = []
+    for name in names:
+        filename = name + version.extension
+        batch = _batch(path, version, filename, files[filename])
+        if max(batch.labels) >= len(class_names):
+            raise UserError(
+                f"the labels in {filename} of {path} must be from 0 to"
+                f" {len(class_names) - 1}; one is {max(batch.labels)}. Download or"
+                " unpack it again."
+            )
+        container = str(path if path.is_file() else path / filename)
+        for index, label in enumerate(batch.labels.tolist()):
+            builder.add_span(
+                container, f"{name}_{index:05d}.png", label, 0, _IMAGE_BYTES
+            )
+        pixels.append(batch.pixels)
+    return dataclasses.replace(builder.build(), pixels=np.concatenate(pixels))
+
+
+def _read_folder(folder: pathlib.Path) -> dict[str, bytes]:
+    names = [name for batches in BATCHES.values() for name in batches]
+    wanted = {
+        file
+        for version in _VERSIONS
+        for file in (version.meta_file, *(name + version.extension for name in names))
+    }
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.name in wanted and path.is_file()
+    }
+
+
+def _read_archive(archive: pathlib.Path, version: _Version) -> dict[str, bytes]:
+    """Returns the contents of the files in the archive's folder, by their names."""
+    files = {}
+    try:
+        with gzip.open(archive) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                for member in tar:
+                    folder, _, name = member.name.removeprefix("./").rpartition("/")
+                    content = tar.extractfile(member) if member.isreg() else None
+                    if content is not None and folder == version.folder:
+                        files[name] = content.read()
+            while stream.read(_BLOCK_BYTES):
+                pass  # Up to the checksum, which is behind the tar archive's end.
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{archive} is not a readable tar.gz archive: {error}. Download it again."
+        ) from error
+    return files
+
+
+def _class_names(
+    path: pathlib.Path, version: _Version, content: bytes
+) -> tuple[str, ...]:
+    try:
+        if version.is_binary:
+            names = [line for line in content.decode().splitlines() if line]
+        else:
+            names = [_text(name) for name in _unpickled(content)["label_names"]]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"the names of its classes are {names}")
+    except Exception as error:  # Corrupt pickles raise errors of any type.
+        raise _not_as_published(path, version.meta_file, error) from error
+    return tuple(names)
+
+
+def _batch(
+    path: pathlib.Path, version: _Version, filename: str, content: bytes
+) -> _Batch:
+    try:
+        if version.is_binary:
+            num_images, rest = divmod(len(content), 1 + _IMAGE_BYTES)
+            if rest or not num_images:
+                raise ValueError(
+                    f"it has {len(content):,} bytes; expected a multiple of"
+                    f" {1 + _IMAGE_BYTES:,}"
+                )
+            rows = np.frombuffer(content, np.uint8).reshape(num_images, -1)
+            return _Batch(labels=rows[:, 0], pixels=rows[:, 1:])
+        fields = _unpickled(content)
+        pixels = fields["data"].uint8_values()
+        labels = np.array(fields["labels"], np.uint8)
+        if pixels.shape != (len(labels), _IMAGE_BYTES) or not len(labels):
+            raise ValueError(
+                f"it has {len(labels):,} labels and an array of pixels of the shape"
+                f" {pixels.shape}"
+            )
+        return _Batch(labels, pixels)
+    except Exception as error:
+        raise _not_as_published(path, filename, error) from error
+
+
+def _not_as_published(path: pathlib.Path, filename: str, error: Exception) -> UserError:
+    reason = str(error).rstrip(".") or type(error).__name__
+    return UserError(
+        f"the file {filename} of {path} is not as published: {reason}. Download or"
+        " unpack it again."
+    )
+
+
+class _Array:
+    """Takes the place of a NumPy array in a pickle, and only stores its state."""
+
+    def __init__(self, *_: Any) -> None:
+        self._state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self._state = state
+
+    def uint8_values(self) -> npt.NDArray[np.uint8]:
+        """Returns the array; raises ValueError if it isn't one of bytes in C order."""
+        _, shape, data_type, is_column_major, content = self._state
+        if data_type.name not in (b"u1", "u1") or is_column_major:
+            raise ValueError("its array of pixels isn't one of bytes, row by row")
+        return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+class _DataType:
+    """Takes the place of a NumPy data type in a pickle."""
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        self.name = name
+
+    def __setstate__(self, state: Any) -> None:
+        pass  # Byte order and alignment, which bytes don't have.
+
+
+_REPLACEMENTS = {  # The classes that stand for what a pickle may name.
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _DataType,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads pickles of containers, numbers, strings and arrays, and nothing else.
+
+    It never imports or calls what a pickle names, so no pickle can run code.
+    """
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """Returns the replacement of a function or class that a pickle names."""
+        try:
+            return _REPLACEMENTS[module_name, global_name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                f"it names {module_name}.{global_name}, which could run code"
+            ) from None
+
+
+def _unpickled(content: bytes) -> dict[str, Any]:
+    """Returns the dictionary in a pickle of Python 2, whose strings are bytes."""
+    fields = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    return {_text(name): value for name, value in fields.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

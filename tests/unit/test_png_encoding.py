@@ -1,0 +1,126 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from data_prep.conversion import image_encoding
+from data_prep.errors import UserError
+from tests.unit.encoded_images import decode, encode, noise, plain, replace_byte
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    checksum = struct.pack(">I", zlib.crc32(name + data))
+    return struct.pack(">I", len(data)) + name + data + checksum
+
+
+def png_of_16_bits(color_type: int, pixel: bytes) -> bytes:
+    """Returns a PNG of 24x16 equal pixels of 16 bits per channel."""
+    rows = (b"\0" + pixel * 24) * 16
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", 24, 16, 16, color_type, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+def assert_tensorflow_decodes(data: bytes, expected: np.ndarray) -> None:
+    decoded = tf.io.decode_png(data, channels=3).numpy()
+    np.testing.assert_array_equal(decoded, expected)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "1"])
+@pytest.mark.parametrize("options", [{}, {"compress_level": 1}, {"gamma": True}])
+def test_a_png_is_kept_byte_for_byte_and_has_the_same_pixels_for_tensorflow(
+    mode, options
+):
+    image = noise().quantize(200) if mode == "P" else noise(mode)
+    data = encode(image, "PNG", **options)
+    if "gamma" in options:  # A decoder that applied it would change the pixels.
+        data = data[:33] + chunk(b"gAMA", struct.pack(">I", 90_000)) + data[33:]
+    kept = image_encoding.to_png(data, "x.png")
+    assert kept == image_encoding.EncodedImage(data, 16, 24, None)
+    assert kept.data is data
+    assert_tensorflow_decodes(data, np.asarray(image.convert("RGB")))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("BMP", "BMP"), ("WEBP", "WebP")])
+def test_other_lossless_formats_become_png_with_the_same_pixels(kind, name):
+    encoded = image_encoding.to_png(encode(noise(), kind, lossless=True), "x.png")
+    assert encoded.converted_from == name
+    assert decode(encoded.data).format == "PNG"
+    assert_tensorflow_decodes(encoded.data, np.asarray(noise()))
+
+
+def test_the_first_frame_of_a_gif_becomes_png():
+    frames = [plain("RGB", color).quantize() for color in ("red", "blue")]
+    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    encoded = image_encoding.to_png(data, "x.gif")
+    assert encoded.converted_from == "GIF"
+    assert_tensorflow_decodes(encoded.data, np.asarray(plain("RGB", "red")))
+
+
+@pytest.mark.parametrize("palette", [False, True])
+def test_a_transparent_png_shows_white(palette):
+    if palette:
+        image = plain("RGB", "red").quantize(2)
+        data = encode(image, "PNG", transparency=image.getpixel((0, 0)))
+    else:
+        data = encode(plain("RGBA", (255, 0, 0, 0)), "PNG")
+    encoded = image_encoding.to_png(data, "x.png")
+    assert encoded.converted_from == "PNG"
+    assert_tensorflow_decodes(encoded.data, np.full((16, 24, 3), 255))
+
+
+@pytest.mark.parametrize(("color_type", "num_channels"), [(0, 1), (2, 3)])
+def test_of_16_bits_the_upper_8_are_stored(color_type, num_channels):
+    data = png_of_16_bits(color_type, b"\x12\xff" * num_channels)
+    encoded = image_encoding.to_png(data, "x.png")
+    assert encoded.converted_from == "16-bit PNG"
+    assert_tensorflow_decodes(encoded.data, np.full((16, 24, 3), 0x12))
+
+
+def test_an_exif_orientation_is_applied_when_asked_for():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # To be turned a quarter to the right.
+    data = encode(noise(), "PNG", exif=exif)
+    assert image_encoding.to_png(data, "x.png").data is data
+    encoded = image_encoding.to_png(data, "x.png", apply_exif_orientation=True)
+    assert encoded.converted_from == "EXIF orientation"
+    assert (encoded.height, encoded.width) == (24, 16)
+    assert_tensorflow_decodes(encoded.data, np.rot90(np.asarray(noise()), k=-1))
+    assert "exif" not in decode(encoded.data).info
+
+
+def test_a_new_png_has_no_color_profile():
+    data = encode(noise(), "WEBP", lossless=True, icc_profile=b"profile")
+    assert "icc_profile" in decode(data).info
+    assert "icc_profile" not in decode(image_encoding.to_png(data, "x").data).info
+
+
+def test_damaged_and_other_files_are_refused():
+    good = encode(noise(), "PNG")
+    pixels = good.index(b"IDAT") + 4
+    for data in (
+        b"text",
+        good[: len(good) // 2],
+        good[:-12],  # Without its end.
+        replace_byte(good, pixels + 30, good[pixels + 30] ^ 1),
+        replace_byte(good, len(good) - 13, good[-13] ^ 1),  # A checksum.
+        encode(noise(), "JPEG"),
+    ):
+        with pytest.raises(UserError, match=r"^x\.png can't be decoded as an image"):
+            image_encoding.to_png(data, "x.png")
+    with pytest.raises(UserError, match="is an empty file"):
+        image_encoding.to_png(b"", "x.png")
+
+
+def test_an_image_too_wide_for_every_decoder_is_refused():
+    wide = io.BytesIO()
+    Image.new("1", (1_000_001, 1)).save(wide, "PNG")
+    with pytest.raises(UserError, match=r"at most 1,000,000 pixels per side to be st"):
+        image_encoding.to_png(wide.getvalue(), "a.png")
