@@ -62,7 +62,7 @@ class TrainState:
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
         if config.optimizer == "momentum":
-            decaying = [decays(name) for name in self.names]
+            decaying = [decays(name) or config.decay_batch_norm for name in self.names]
             return Momentum(variables, decaying, config.nesterov)
         scaled = [decays(name) and not name.endswith("/bias") for name in self.names]
         return Lars(variables, scaled, config.nesterov, config.trust_coefficient)
@@ -152,6 +152,7 @@ def build_model(config: Config) -> keras.Model:
         COMPUTE_DTYPES[config.precision],
         config.seed,
         config.zero_last_gamma,
+        config.initialization,
     )
 
 
@@ -159,6 +160,7 @@ def decays(name: str) -> bool:
     """Returns whether weight decay applies to the variable of that name.
 
     It applies to all variables except BatchNorm's, so also to the classifier's bias.
+    Recipes with `decay_batch_norm` let BatchNorm's decay too.
 
     Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
     """

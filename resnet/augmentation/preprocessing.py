@@ -9,16 +9,30 @@ Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py, as of Ap
 and, where it says so, as of February 2018.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from resnet import native
 from resnet.augmentation import random_augment
-from resnet.augmentation.names import MIN_OBJECT_COVERED, PARTLY_DECODED_2018_02
+from resnet.augmentation.names import (
+    IMAGENET_MEAN,
+    IMAGENET_STDDEV,
+    MIN_OBJECT_COVERED,
+    PARTLY_DECODED_2018_02,
+)
 from resnet.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
 
-# The mean and standard deviation of ImageNet's channels, on a scale of 0 to 1.
-MEAN = (0.485, 0.456, 0.406)
-STDDEV = (0.229, 0.224, 0.225)
+
+class Normalization(NamedTuple):
+    """The mean and standard deviation of each channel, on a scale of 0 to 1."""
+
+    mean: tuple[float, ...]
+    stddev: tuple[float, ...]
+
+
+IMAGENET = Normalization(IMAGENET_MEAN, IMAGENET_STDDEV)
+MEAN, STDDEV = IMAGENET
 
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
 MIN_CROP_AREA = 0.08  # As in the TPU recipe.
@@ -34,6 +48,7 @@ def train_image(
     seed: tf.Tensor,
     min_crop_area: float = MIN_CROP_AREA,
     magnitude: float = 0.0,
+    normalization: Normalization = IMAGENET,
 ) -> tf.Tensor:
     """Returns an image for training: augmented, resized and normalized.
 
@@ -66,14 +81,17 @@ def train_image(
             area of the original image, greater than 0 and at most 1. Values below
             `MIN_OBJECT_COVERED` act like `MIN_OBJECT_COVERED`.
         magnitude: The magnitude of RandAugment, up to 10; 0 for no RandAugment.
+        normalization: The mean and standard deviation of the images.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
     Cutout). Of "random_crop": the last phase of sara-nl/caffe's solvers, Codreanu et
     al. 2017, arXiv:1711.04291.
     """
-    image = _augmented(original, image_size, augmentation, seed, min_crop_area)
+    image = _augmented(
+        original, image_size, augmentation, seed, min_crop_area, normalization
+    )
     if magnitude:
-        image = _random_augmented(image, magnitude, seed)
+        image = _random_augmented(image, magnitude, seed, normalization)
     if augmentation == "pad_crop_flip_cutout":
         side = round(image_size * CUTOUT_FRACTION)
         return _cutout(image, side, seed_for(seed, CUTOUT))
@@ -81,7 +99,11 @@ def train_image(
 
 
 def eval_image(
-    original: tf.Tensor, image_size: int, crop_fraction: float, crop: str
+    original: tf.Tensor,
+    image_size: int,
+    crop_fraction: float,
+    crop: str,
+    normalization: Normalization = IMAGENET,
 ) -> tf.Tensor:
     """Returns an image for evaluation: its central square, resized and normalized.
 
@@ -92,16 +114,24 @@ def eval_image(
             of the original image.
         crop: "crop_then_resize", or "resize_then_crop" as in February 2018: the shorter
             side is resized to `image_size / crop_fraction`, then the center is cropped.
+        normalization: The mean and standard deviation of the images.
     """
     if crop == "resize_then_crop":
+        shorter_side = round(image_size / crop_fraction)
         return _scale_and_crop(
-            _decoded(original), round(image_size / crop_fraction), image_size
+            _decoded(original), shorter_side, image_size, normalization
         )
     square = _central_square(original, _shape(original), crop_fraction)
-    return _resize(square, (image_size, image_size), tf.constant(False))
+    size = image_size, image_size
+    return _resize(square, size, tf.constant(False), normalization)
 
 
-def five_crops(original: tf.Tensor, image_size: int, crop_fraction: float) -> tf.Tensor:
+def five_crops(
+    original: tf.Tensor,
+    image_size: int,
+    crop_fraction: float,
+    normalization: Normalization = IMAGENET,
+) -> tf.Tensor:
     """Returns the crops at the corners and the center of a resized image.
 
     They are top left, top right, bottom left, bottom right and center, normalized:
@@ -112,12 +142,14 @@ def five_crops(original: tf.Tensor, image_size: int, crop_fraction: float) -> tf
         image_size: The height and width of each crop, in pixels.
         crop_fraction: The side of a crop as a fraction of the shorter side, which is
             resized to `image_size / crop_fraction`.
+        normalization: The mean and standard deviation of the images.
 
     Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional
     Neural Networks", section 4.1, who took the corners of the central square.
     """
     shorter_side = round(image_size / crop_fraction)
-    image = _scale(_decoded(original), shorter_side, tf.constant(False))
+    upright = tf.constant(False)
+    image = _scale(_decoded(original), shorter_side, upright, normalization)
     height, width, _ = tf.unstack(tf.shape(image))
     bottom, right = height - image_size, width - image_size
     begins = (
@@ -135,7 +167,10 @@ def five_crops(original: tf.Tensor, image_size: int, crop_fraction: float) -> tf
 
 
 def resize_with_stock_ops(
-    image: tf.Tensor, size: tuple[tf.Tensor | int, tf.Tensor | int], flip: tf.Tensor
+    image: tf.Tensor,
+    size: tuple[tf.Tensor | int, tf.Tensor | int],
+    flip: tf.Tensor,
+    normalization: Normalization = IMAGENET,
 ) -> tf.Tensor:
     """Returns what `_resize` returns, without the compiled op.
 
@@ -149,11 +184,14 @@ def resize_with_stock_ops(
         half_pixel_centers=False,
     )[0]
     resized = tf.cond(flip, lambda: tf.reverse(resized, [1]), lambda: resized)
-    return (resized - _on_bytes(MEAN)) / _on_bytes(STDDEV)
+    return (resized - _on_bytes(normalization.mean)) / _on_bytes(normalization.stddev)
 
 
 def _resize(
-    image: tf.Tensor, size: tuple[tf.Tensor | int, tf.Tensor | int], flip: tf.Tensor
+    image: tf.Tensor,
+    size: tuple[tf.Tensor | int, tf.Tensor | int],
+    flip: tf.Tensor,
+    normalization: Normalization = IMAGENET,
 ) -> tf.Tensor:
     """Returns the image resized, optionally flipped, and normalized.
 
@@ -161,11 +199,12 @@ def _resize(
         image: The image, `[height, width, 3]` uint8.
         size: The height and width of the result, in pixels.
         flip: Whether to flip the result horizontally, a bool scalar.
+        normalization: The mean and standard deviation of the images.
     """
     ops = native.ops()
     if ops is None:
-        return resize_with_stock_ops(image, size, flip)
-    mean, stddev = _on_bytes(MEAN), _on_bytes(STDDEV)
+        return resize_with_stock_ops(image, size, flip, normalization)
+    mean, stddev = map(_on_bytes, normalization)
     return ops.resnet_resize_bicubic(image, size, flip, mean=mean, stddev=stddev)
 
 
@@ -179,23 +218,25 @@ def _augmented(
     augmentation: str,
     seed: tf.Tensor,
     min_crop_area: float,
+    normalization: Normalization,
 ) -> tf.Tensor:
     """Returns the image of `train_image` before RandAugment and the cutout mask."""
     size = image_size, image_size
     window = seed_for(seed, WINDOW)
     flip = tf.random.stateless_uniform([], seed_for(seed, FLIP)) < 0.5
     if augmentation == "random_resized_crop":
-        return _resize(_random_crop(original, window, min_crop_area), size, flip)
+        crop = _random_crop(original, window, min_crop_area)
+        return _resize(crop, size, flip, normalization)
+    crop_settings = image_size, window, flip, min_crop_area, normalization
     if augmentation == "random_resized_crop_2018_02":
-        whole = _decoded(original)
-        return _random_crop_2018_02(whole, image_size, window, flip, min_crop_area)
+        return _random_crop_2018_02(_decoded(original), *crop_settings)
     if augmentation == PARTLY_DECODED_2018_02:
-        return _random_crop_2018_02(original, image_size, window, flip, min_crop_area)
+        return _random_crop_2018_02(original, *crop_settings)
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
-        image = _scale(_decoded(original), shorter_side, flip)
+        image = _scale(_decoded(original), shorter_side, flip, normalization)
         return tf.image.stateless_random_crop(image, (*size, 3), window)
-    image = _resize(_decoded(original), size, tf.constant(False))
+    image = _resize(_decoded(original), size, tf.constant(False), normalization)
     if augmentation == "none":
         return image
     shift = round(image_size * SHIFT_FRACTION)
@@ -207,11 +248,13 @@ def _augmented(
     return image
 
 
-def _random_augmented(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
+def _random_augmented(
+    image: tf.Tensor, magnitude: float, seed: tf.Tensor, normalization: Normalization
+) -> tf.Tensor:
     """Returns a normalized image after RandAugment, which operates on uint8."""
     side = image.shape[0]
     # Channels beside columns: operations on long rows are much faster.
-    mean, stddev = (tf.constant(_on_bytes(values) * side) for values in (MEAN, STDDEV))
+    mean, stddev = (tf.constant(_on_bytes(values) * side) for values in normalization)
     values = tf.reshape(image, [side, side * 3]) * stddev + mean
     # Halves are frequent: all of them are rounded down, whatever the rounding errors of
     # about 1e-5 are.
@@ -242,13 +285,16 @@ def _random_crop_2018_02(
     seed: tf.Tensor,
     flip: tf.Tensor,
     min_crop_area: float,
+    normalization: Normalization,
 ) -> tf.Tensor:
     """Returns a random crop of the original image, resized and normalized."""
     shape = _shape(original)
     begin, size = _random_window(shape, seed, 1, min_crop_area)
 
     def center() -> tf.Tensor:
-        image = _scale_and_crop(_decoded(original), image_size, image_size)
+        image = _scale_and_crop(
+            _decoded(original), image_size, image_size, normalization
+        )
         return tf.where(flip, image[:, ::-1], image)
 
     image = tf.cond(
@@ -258,6 +304,7 @@ def _random_crop_2018_02(
             _crop(original, begin, size),
             (image_size, image_size),
             flip,
+            normalization,
         ),
     )
     return tf.ensure_shape(image, (image_size, image_size, 3))
@@ -290,16 +337,20 @@ def _central_square(
     return _crop(original, begin, tf.stack([side, side]))
 
 
-def _scale_and_crop(image: tf.Tensor, shorter_side: int, image_size: int) -> tf.Tensor:
+def _scale_and_crop(
+    image: tf.Tensor, shorter_side: int, image_size: int, normalization: Normalization
+) -> tf.Tensor:
     """Returns the center of the image after resizing its shorter side; normalized."""
-    image = _scale(image, shorter_side, tf.constant(False))
+    image = _scale(image, shorter_side, tf.constant(False), normalization)
     height, width, _ = tf.unstack(tf.shape(image))
     top, left = _centered(height, image_size), _centered(width, image_size)
     image = tf.slice(image, (top, left, 0), (image_size, image_size, 3))
     return tf.ensure_shape(image, (image_size, image_size, 3))
 
 
-def _scale(image: tf.Tensor, shorter_side: int, flip: tf.Tensor) -> tf.Tensor:
+def _scale(
+    image: tf.Tensor, shorter_side: int, flip: tf.Tensor, normalization: Normalization
+) -> tf.Tensor:
     """Returns the image, shorter side resized, optionally flipped; normalized."""
     shape = tf.shape(image)
     height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
@@ -307,7 +358,7 @@ def _scale(image: tf.Tensor, shorter_side: int, flip: tf.Tensor) -> tf.Tensor:
     # Rounded down, as the source does.
     new_height = tf.cast(height / shorter * shorter_side, tf.int32)
     new_width = tf.cast(width / shorter * shorter_side, tf.int32)
-    return _resize(image, (new_height, new_width), flip)
+    return _resize(image, (new_height, new_width), flip, normalization)
 
 
 def _centered(length: tf.Tensor, part: tf.Tensor | int) -> tf.Tensor:

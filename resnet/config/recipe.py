@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from resnet.augmentation.names import EVAL_CROPS
+from resnet.augmentation.names import EVAL_CROPS, IMAGENET_MEAN, IMAGENET_STDDEV
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, FRACTION, setting
-from resnet.models.names import MODELS
+from resnet.models.names import INITIALIZATIONS, MODELS
 
 SCALINGS = ("linear", "root", "none")
 
@@ -67,6 +67,29 @@ class TrainingSettings(CompressionSettings):
         True,
         "Whether the scale of the last batch normalization of a residual block is"
         " initialized with 0 instead of 1.",
+        flag=None,
+    )
+    initialization: str = setting(
+        "variance_scaling",
+        "The initial weights: variance_scaling, as in the TPU recipe, or pytorch, the"
+        " uniform distribution that is PyTorch's default.",
+        names=INITIALIZATIONS,
+        flag=None,
+    )
+    decay_batch_norm: bool = setting(
+        False,
+        "Whether the parameters of batch normalization have weight decay, too.",
+        flag=None,
+    )
+    channel_mean: tuple[float, ...] = setting(
+        IMAGENET_MEAN,
+        "The mean of the red, green and blue channel, on a scale of 0 to 1, which is"
+        " subtracted from the images.",
+        flag=None,
+    )
+    channel_stddev: tuple[float, ...] = setting(
+        IMAGENET_STDDEV,
+        "The standard deviation of each channel, which the images are divided by.",
         flag=None,
     )
     clip_norm: float = setting(

@@ -122,6 +122,7 @@ def _problems(config: Config) -> list[str]:
     """Returns a sentence about each setting that isn't allowed, wherever it is from."""
     problems = bounds.problems_of(config, f"the recipe {config.recipe}")
     problems += compression.problems(config)
+    problems += _problems_of_channels(config)
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     names = [phase.name for phase in config.phases]
@@ -145,6 +146,16 @@ def _problems(config: Config) -> list[str]:
             " 1epoch: without it nothing is evaluated before the last step."
         )
     return problems
+
+
+def _problems_of_channels(config: Config) -> list[str]:
+    mean, stddev = config.channel_mean, config.channel_stddev
+    if len(mean) == len(stddev) == 3 and min(stddev) > 0:
+        return []
+    return [
+        f"channel_mean and channel_stddev of the recipe {config.recipe} must be three"
+        f" numbers each, the second ones above 0; got {list(mean)} and {list(stddev)}."
+    ]
 
 
 def _problems_of_phase(phase: Phase) -> list[str]:

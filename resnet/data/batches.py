@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from resnet.augmentation import preprocessing
+from resnet.augmentation.preprocessing import Normalization
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import input_pipeline
@@ -41,7 +43,13 @@ def training(
         on_bad_record=config.on_bad_record,
         decoded_cache_mb=config.decoded_cache_mb,
         num_parallel_calls=num_parallel_calls,
+        normalization=normalization_of(config),
     )
+
+
+def normalization_of(config: Config) -> Normalization:
+    """Returns the mean and standard deviation of the images of a run."""
+    return Normalization(config.channel_mean, config.channel_stddev)
 
 
 def train_batches(
@@ -56,6 +64,7 @@ def train_batches(
     start_step: int = 0,
     on_bad_record: str = "fail",
     decoded_cache_mb: int = 0,
+    normalization: Normalization = preprocessing.IMAGENET,
 ) -> "Batches":
     """Returns the micro-batches of this rank, in order, from a step to the run's end.
 
@@ -74,6 +83,7 @@ def train_batches(
         on_bad_record: "fail" or "skip", as `CorruptRecords` takes it.
         decoded_cache_mb: The size of the cache of decoded images, in units of 10**6
             bytes; 0 for no cache.
+        normalization: The mean and standard deviation of the images.
     """
     cache = DecodedCache(decoded_cache_mb) if decoded_cache_mb else None
 
@@ -90,6 +100,7 @@ def train_batches(
             num_parallel_calls=num_parallel_calls,
             replacements=replacements,
             cache=cache,
+            normalization=normalization,
         )
 
     def examples_of_micro_batch(micro_batch: int) -> np.ndarray:
@@ -146,6 +157,7 @@ def evaluation(
             num_parallel_calls=num_parallel_calls,
             replacements=replacements,
             num_crops=num_crops,
+            normalization=normalization_of(config),
         )
 
     def examples_of_batch(batch: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.augmentation import mixing, preprocessing
+from resnet.augmentation.preprocessing import Normalization
 from resnet.config import phases
 from resnet.config.phases import Phase
 from resnet.data import example_order
@@ -57,6 +58,7 @@ def train_batches(
     num_parallel_calls: int,
     replacements: Replacements,
     cache: DecodedCache | None,
+    normalization: Normalization = preprocessing.IMAGENET,
 ) -> tf.data.Dataset:
     """Returns the micro-batches of a rank from `start_micro_batch` on.
 
@@ -77,6 +79,7 @@ def train_batches(
         num_parallel_calls: The number of images that are decoded at the same time.
         replacements: The replacements of corrupt records.
         cache: The cache of decoded images, or None.
+        normalization: The mean and standard deviation of the images.
     """
     examples_of = _micro_batch_examples(
         records,
@@ -101,6 +104,7 @@ def train_batches(
                     local_batch_size // accumulation_steps,
                     num_parallel_calls,
                     cache,
+                    normalization,
                 )
             )
     return (
@@ -153,6 +157,7 @@ def _batches_of_phase(
     batch_size: int,
     num_parallel_calls: int,
     cache: DecodedCache | None,
+    normalization: Normalization,
 ) -> tf.data.Dataset:
     """Returns the `Batch`es of a phase.
 
@@ -164,6 +169,7 @@ def _batches_of_phase(
         batch_size: The number of examples of each element of the result.
         num_parallel_calls: The number of images that are decoded at the same time.
         cache: The cache of decoded images, or None.
+        normalization: The mean and standard deviation of the images.
     """
     is_mixed = bool(phase.mixup or phase.cutmix)
 
@@ -183,6 +189,7 @@ def _batches_of_phase(
             seed,
             phase.min_crop_area,
             phase.random_augment,
+            normalization,
         )
         loaded = Batch(image, label, example, mask, tf.ones([]))
         return (loaded, seed) if is_mixed else loaded
@@ -246,6 +253,7 @@ def eval_batches(
     num_parallel_calls: int,
     replacements: Replacements,
     num_crops: int = 1,
+    normalization: Normalization = preprocessing.IMAGENET,
 ) -> tf.data.Dataset:
     """Returns the examples from `first_example` to `end_example - 1`, each once.
 
@@ -265,6 +273,7 @@ def eval_batches(
         replacements: The replacements of corrupt records.
         num_crops: 1 for the central crop of each image, or 5 for
             `preprocessing.five_crops`.
+        normalization: The mean and standard deviation of the images.
     """
     num_batches = -(-(end_example - first_example) // batch_size)
     locations = _Locations(records)
@@ -275,9 +284,13 @@ def eval_batches(
         example, is_intact = replacements.replace(padded)
         original, label = _load(records, None, example, *locations.of(example))
         if num_crops == 1:
-            image = preprocessing.eval_image(original, image_size, crop_fraction, crop)
+            image = preprocessing.eval_image(
+                original, image_size, crop_fraction, crop, normalization
+            )
         else:
-            image = preprocessing.five_crops(original, image_size, crop_fraction)
+            image = preprocessing.five_crops(
+                original, image_size, crop_fraction, normalization
+            )
         mask = is_intact & (position < end_example)
         return Batch(image, label, example, mask, tf.ones([]))
 

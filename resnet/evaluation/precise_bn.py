@@ -136,6 +136,7 @@ class PreciseBN:
             num_classes=config.num_classes,
             on_bad_record=config.on_bad_record,
             num_parallel_calls=self._num_parallel_calls,
+            normalization=batches.normalization_of(config),
         )
 
     def _statistics_of_batch(self, images: tf.Tensor) -> tf.Tensor:

@@ -17,6 +17,7 @@ def build(
     compute_dtype: str = "float32",
     seed: int = 0,
     zero_last_gamma: bool = True,
+    initialization: str = "variance_scaling",
 ) -> "keras.Model":
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
@@ -35,6 +36,8 @@ def build(
         zero_last_gamma: Whether gamma of the last normalization in each residual block
             is initialized to 0 instead of 1, so that the block starts as the identity.
             ResNet-9 and the AlexNets have none.
+        initialization: Distribution of the initial weights, one of
+            `names.INITIALIZATIONS`.
 
     Raises:
         UserError: If there is no network of that name.
@@ -46,6 +49,7 @@ def build(
     import keras
 
     from resnet.models import alexnet, cifar_resnet, resnet, resnet9
+    from resnet.models.initialization import initialize_as_pytorch
 
     settings = (num_classes, image_size, batch_norm_momentum, compute_dtype, seed)
     others = {
@@ -61,6 +65,8 @@ def build(
             model = cifar_resnet.build(depth, *settings, zero_last_gamma)
         else:
             model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
+    if initialization == "pytorch":
+        initialize_as_pytorch(model, seed)
     if name == "alexnet":
         return model
     # Without this Keras refuses images of any size but `image_size`.

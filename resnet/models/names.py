@@ -14,5 +14,8 @@ MODELS = (
     *(f"resnet{depth}{variant}" for variant in ("", "d") for depth in RESNET_DEPTHS),
 )
 
+# The distributions of the initial weights.
+INITIALIZATIONS = ("variance_scaling", "pytorch")
+
 # The dtype that a network computes in, by the name of the precision.
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}

@@ -7,7 +7,7 @@ from typing import Any
 from resnet.config.config import Config, with_partly_decoded_crops
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
-from resnet.recipes import imagenet, imagenet_lars, json_file, registry
+from resnet.recipes import cifar10, imagenet, imagenet_lars, json_file, registry
 
 
 def _with_crops_of_april_2018(recipe: Recipe) -> Recipe:
@@ -25,6 +25,16 @@ def _as_the_tpu_recipe(recipe: Recipe) -> Recipe:
     )
 
 
+def _as_the_other_networks(recipe: Recipe) -> Recipe:
+    return dataclasses.replace(
+        recipe,
+        initialization=imagenet.TPU_90EP_24K.initialization,
+        decay_batch_norm=imagenet.TPU_90EP_24K.decay_batch_norm,
+        channel_mean=imagenet.TPU_90EP_24K.channel_mean,
+        channel_stddev=imagenet.TPU_90EP_24K.channel_stddev,
+    )
+
+
 # The recipes whose values have changed, as they were before, by name.
 RECIPES = {
     recipe.name: recipe
@@ -36,6 +46,7 @@ RECIPES = {
         _as_the_tpu_recipe(imagenet_lars.LARS_42EP_8K),
         _as_the_tpu_recipe(imagenet_lars.LARS_45EP_13K),
         _as_the_tpu_recipe(imagenet_lars.LARS_56EP_32K),
+        _as_the_other_networks(cifar10.CIFAR10),
     )
 }
 

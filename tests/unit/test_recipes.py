@@ -14,6 +14,13 @@ from resnet.recipes import cifar10, digits, imagenette, registry
 
 CLASSES = ("a", "b")
 
+CIFAR10_RECIPES = (
+    "cifar10",
+    "cifar10_resnet9_24ep",
+    "cifar10_alexnet_bn_24ep",
+    "cifar10_alexnet_24ep",
+)
+
 
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
@@ -39,6 +46,9 @@ def test_the_names_are_those_of_the_documents():
         "imagenette_collapse",
         "imagenette_lars",
         "cifar10",
+        "cifar10_resnet9_24ep",
+        "cifar10_alexnet_bn_24ep",
+        "cifar10_alexnet_24ep",
         "digits",
     ]
 
@@ -54,8 +64,10 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
     with pytest.raises(UserError) as caught:
         registry.get("x")
     assert str(caught.value) == (
-        "expected a recipe among cifar10, collapse_72ep_4k, collapse_94ep_14k, digits,"
-        " goyal_90ep_8k, imagenette, imagenette_best, imagenette_collapse,"
+        "expected a recipe among cifar10, cifar10_alexnet_24ep,"
+        " cifar10_alexnet_bn_24ep, cifar10_resnet9_24ep, collapse_72ep_4k,"
+        " collapse_94ep_14k, digits, goyal_90ep_8k, imagenette, imagenette_best,"
+        " imagenette_collapse,"
         " imagenette_lars, lars_35ep_1632, lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
         " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file,"
         " *.json; got 'x'"
@@ -126,7 +138,8 @@ PUBLISHED = {
         ],
     ),
     "imagenette_lars": (64, [(2367, 282, 2e-4)]),  # 5 of 42 epochs in 16: 281.8.
-    "cifar10": (512, [(2344, 488, 5e-4)]),  # 24 * 50,000 / 512 = 2343.75; 488.28.
+    # 24 * 50,000 / 512 = 2343.75; 488.28.
+    **dict.fromkeys(CIFAR10_RECIPES, (512, [(2344, 488, 5e-4)])),
     "digits": (64, [(269, 22, 5e-5)]),  # 12 * 1437 / 64 = 269.44; 22.45.
 }
 
@@ -330,6 +343,39 @@ def test_the_small_recipes_are_for_small_images():
     for recipe in (imagenette.IMAGENETTE, digits.DIGITS):
         assert recipe.phases[0].label_smoothing == 0.1
         assert recipe.phases[0].momentum == 0.9
+
+
+def test_cifar10_is_an_alias():
+    alias = registry.get("cifar10")
+    assert dataclasses.replace(alias, name="cifar10_resnet9_24ep") == registry.get(
+        "cifar10_resnet9_24ep"
+    )
+
+
+@pytest.mark.parametrize("name", CIFAR10_RECIPES)
+def test_the_recipes_for_cifar10_have_the_settings_of_their_sources(name):
+    recipe = registry.get(name)
+    assert recipe.initialization == "pytorch"
+    assert recipe.decay_batch_norm
+    # On a scale of 255: the values of cifar10-fast, 125.31, 122.95, 113.87 and 62.99,
+    # 62.09, 66.70, to four digits.
+    mean, stddev = recipe.channel_mean, recipe.channel_stddev
+    assert mean == pytest.approx([125.31 / 255, 122.95 / 255, 113.87 / 255], abs=1e-4)
+    assert stddev == pytest.approx([62.99 / 255, 62.09 / 255, 66.70 / 255], abs=1e-4)
+    (phase,) = recipe.phases
+    assert phase.augmentation == "pad_crop_flip_cutout"
+    has_momentum = name != "cifar10_alexnet_24ep"  # By default its source has none.
+    assert (phase.momentum, recipe.nesterov) == (0.9 * has_momentum, has_momentum)
+    assert (recipe.batch_norm_momentum, recipe.eval_crop_fraction) == (0.9, 1.0)
+
+
+def test_other_recipes_keep_the_settings_that_they_had():
+    for name in set(registry.RECIPES) - set(CIFAR10_RECIPES):
+        recipe = registry.get(name)
+        assert recipe.initialization == "variance_scaling"
+        assert not recipe.decay_batch_norm
+        assert recipe.channel_mean == (0.485, 0.456, 0.406)
+        assert recipe.channel_stddev == (0.229, 0.224, 0.225)
 
 
 def test_a_recipe_is_only_read():

@@ -1,0 +1,183 @@
+"""The normalization of images and the initial weights, as settings of recipes."""
+
+import dataclasses
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet import models
+from resnet.augmentation import preprocessing
+from resnet.augmentation.preprocessing import Normalization
+from resnet.config.config import Config, config_from_json, load_config, save_config
+from resnet.config.recipe import Recipe
+from resnet.config.resolve import resolve
+from resnet.data import batches
+from resnet.recipes import cifar10, json_file
+from resnet.train_state import TrainState
+from tests.unit import small_recipe_file
+from tests.unit.seen_images import jpeg, noise, seed
+
+OTHER = Normalization((0.5, 0.25, 0.1), (0.2, 0.4, 0.5))
+AUGMENTATIONS = (
+    *("random_resized_crop", "random_resized_crop_2018_02", "random_crop"),
+    *("random_shift", "pad_crop_flip_cutout", "none"),
+)
+
+
+def pixels_of(image: tf.Tensor, normalization: Normalization) -> np.ndarray:
+    return image.numpy() * normalization.stddev + normalization.mean
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
+def test_training_images_have_the_mean_and_deviation_that_are_given(augmentation):
+    arguments = (tf.constant(noise(48, 40)), 32, augmentation, seed(3, 4), 0.25, 0.0)
+    usual = preprocessing.train_image(*arguments).numpy()
+    ours = preprocessing.train_image(*arguments, OTHER)
+    seen = abs(usual) > 1e-6  # Padding and cutout are zeros after normalization.
+    assert seen.mean() > 0.5
+    expected = usual * preprocessing.STDDEV + preprocessing.MEAN
+    np.testing.assert_allclose(
+        pixels_of(ours, OTHER)[seen], expected[seen], rtol=0, atol=1e-5
+    )
+    assert not ours.numpy()[~seen].any()
+
+
+def test_random_augment_has_the_pixels_that_it_has_with_another_mean():
+    # At its own size, so that the pixels are whole numbers.
+    arguments = (tf.constant(noise(32, 32)), 32, "none", seed(3, 4), 0.25, 5.0)
+    usual = preprocessing.train_image(*arguments)
+    ours = preprocessing.train_image(*arguments, OTHER)
+    np.testing.assert_allclose(
+        pixels_of(ours, OTHER),
+        pixels_of(usual, preprocessing.IMAGENET),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("crop", ["crop_then_resize", "resize_then_crop", "five"])
+def test_images_of_evaluation_have_them_too(crop):
+    original = jpeg(noise(48, 40))
+
+    def image(*normalization: Normalization) -> tf.Tensor:
+        if crop == "five":
+            return preprocessing.five_crops(original, 32, 0.875, *normalization)
+        return preprocessing.eval_image(original, 32, 0.875, crop, *normalization)
+
+    np.testing.assert_allclose(
+        pixels_of(image(OTHER), OTHER),
+        pixels_of(image(), preprocessing.IMAGENET),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_a_run_normalizes_its_images_by_its_settings(make_config):
+    config = dataclasses.replace(
+        make_config(), channel_mean=OTHER.mean, channel_stddev=OTHER.stddev
+    )
+    assert batches.normalization_of(config) == OTHER
+    assert batches.normalization_of(make_config()) == preprocessing.IMAGENET
+
+
+def uniform_limit(kernel: keras.Variable) -> float:
+    return math.prod(kernel.shape[:-1]) ** -0.5
+
+
+@pytest.mark.parametrize("name", ["resnet9", "resnet8", "alexnet", "alexnet_bn"])
+def test_pytorchs_weights_are_uniform_within_the_inverse_root_of_the_inputs(name):
+    model = models.build(name, 10, 32, seed=1, initialization="pytorch")
+    layers = [layer for layer in model.layers if hasattr(layer, "kernel")]
+    for layer in layers:
+        limit = uniform_limit(layer.kernel)
+        values = layer.kernel.numpy()
+        assert np.abs(values).max() <= limit
+        # Of a uniform distribution; at least 432 draws.
+        assert values.std() == pytest.approx(limit / 3**0.5, rel=0.1)
+        assert abs(values.mean()) < 0.1 * limit
+        if getattr(layer, "bias", None) is not None:
+            assert 0 < np.abs(layer.bias.numpy()).max() <= limit
+        if hasattr(layer, "gamma"):
+            assert set(layer.gamma.numpy()) <= {0.0, 1.0}
+            assert not layer.beta.numpy().any()
+
+
+def test_the_seed_decides_pytorchs_weights():
+    kernels = [
+        models.build("resnet9", 10, 32, seed=seed, initialization="pytorch")
+        .get_layer("prep")
+        .kernel.numpy()
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    assert not np.array_equal(kernels[0], kernels[2])
+
+
+def test_batch_normalization_decays_where_the_recipe_says_so(make_config):
+    config = make_config(model="resnet8")
+    for decays in (False, True):
+        state = TrainState(dataclasses.replace(config, decay_batch_norm=decays))
+        found = dict(zip(state.names, state.optimizer.decays, strict=True))
+        for name, is_decayed in found.items():
+            is_of_batch_norm = name.endswith(("/gamma", "/beta"))
+            assert is_decayed == (decays or not is_of_batch_norm), name
+
+
+def cifar10_config(**overrides) -> Config:
+    classes = tuple("abcdefghij")
+    return resolve(cifar10.RESNET9, overrides, 50_000, classes)
+
+
+def test_a_run_of_the_recipe_begins_with_pytorchs_weights():
+    state = TrainState(cifar10_config())
+    kernel = state.model.get_layer("prep").kernel
+    assert np.abs(kernel.numpy()).max() <= uniform_limit(kernel)
+
+
+def test_the_settings_are_stored_and_read(tmp_path):
+    config = cifar10_config(model_dir=str(tmp_path))
+    save_config(config)
+    assert load_config(str(tmp_path)) == config
+
+
+def test_settings_without_them_have_the_earlier_values():
+    values = dataclasses.asdict(cifar10_config())
+    for name in ("initialization", "decay_batch_norm", "channel_mean"):
+        del values[name]
+    del values["channel_stddev"]
+    config = config_from_json(values)
+    assert config.initialization == "variance_scaling"
+    assert not config.decay_batch_norm
+    assert batches.normalization_of(config) == preprocessing.IMAGENET
+
+
+def from_file(tmp_path, **contents) -> Recipe:
+    contents = {"based_on": "cifar10", "name": "mine", **contents}
+    return json_file.get(str(small_recipe_file.write(tmp_path, contents)))
+
+
+def test_a_recipe_file_can_state_them(tmp_path):
+    recipe = from_file(
+        tmp_path, channel_mean=[0, 0.5, 1], initialization="variance_scaling"
+    )
+    config = resolve(recipe, {}, 50_000, ("a", "b"))
+    assert config.channel_mean == (0.0, 0.5, 1.0)
+    assert config.channel_stddev == cifar10.RESNET9.channel_stddev
+    assert config.initialization == "variance_scaling"
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"channel_mean": [0.5]}, r"must be three numbers each.*got \[0.5\] and"),
+        ({"channel_stddev": [0.2, 0.2, 0]}, r"above 0; got .* and \[0.2, 0.2, 0.0\]"),
+        ({"initialization": "zeros"}, "must be one of variance_scaling, pytorch"),
+    ],
+)
+def test_what_they_cannot_be_is_refused(tmp_path, contents, message):
+    with pytest.raises(UserError, match=message):
+        resolve(from_file(tmp_path, **contents), {}, 50_000, ("a", "b"))
