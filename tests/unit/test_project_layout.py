@@ -18,6 +18,7 @@ MAINS = {
     "eval.benchmarking.input_rate",
     "eval.benchmarking.imagenet_scale",
     "eval.benchmarking.checkpoint_cost",
+    "eval.benchmarking.dawnbench_log",
     "launch.place_shards",
     "launch.supervise",
     "resnet.watchdog.monitor",

@@ -1,0 +1,127 @@
+"""Writes the accuracy over the hours of training of a run, as DAWNBench asks for it.
+
+python eval/benchmarking/dawnbench_log.py --model_dir=MODEL
+
+The run must have been evaluated after each epoch (--eval_every=1epoch). MODEL/logs.tsv
+then has a line for each evaluation: epoch, hours of training without evaluations and
+checkpoints, and top-1 accuracy in percent.
+
+Source of the form: davidcpage/cifar10-fast, dawn.py, TSVLogger.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
+import numpy as np
+from absl import flags
+
+from data_prep import atomic_files, errors
+from data_prep.errors import UserError
+from resnet import shared_flags
+from resnet.config.config import Config, load_config
+from resnet.metrics.jsonl import FILE as METRICS_FILE
+from resnet.metrics.jsonl import Line, read
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "tsv_file", None, "File to write. By default logs.tsv in the run's folder."
+)
+
+HEADER = "epoch\thours\ttop1Accuracy"
+_SECONDS_PER_HOUR = 3600
+
+
+def main() -> None:
+    """Writes the file of the run that the flags name."""
+    if not FLAGS.model_dir:
+        raise UserError("--model_dir is required and must name a folder.")
+    folder = pathlib.Path(FLAGS.model_dir)
+    config = load_config(str(folder))
+    metrics = folder / METRICS_FILE
+    lines = read(metrics) if metrics.exists() else []
+    text = table(config, lines, str(metrics))
+    path = pathlib.Path(FLAGS.tsv_file or folder / "logs.tsv")
+    with errors.naming_failures(f"writing {path}"):
+        atomic_files.atomic_write_bytes(path, text.encode())
+    print(path)
+
+
+def table(config: Config, lines: Sequence[Line], metrics: str) -> str:
+    """Returns the text of the file.
+
+    Args:
+        config: The settings of the run.
+        lines: The lines of its `metrics.jsonl`.
+        metrics: The name of that file, for messages.
+
+    Raises:
+        UserError: If there are no evaluations, or not only at the ends of epochs.
+    """
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    trained = [line for line in lines if line["kind"] == "train"]
+    if not evaluations or not trained:
+        raise UserError(
+            f"expected lines of training and of evaluation in {metrics}; there are"
+            f" {len(trained)} and {len(evaluations)}. Train with --eval_every=1epoch."
+        )
+    steps, hours = hours_of_steps(config, trained, metrics)
+    rows = [HEADER]
+    for line in evaluations:
+        epochs = config.epoch(line["step"])
+        epoch = round(epochs)
+        if abs(epochs - epoch) * config.steps_per_epoch > 1:
+            raise UserError(
+                f"{metrics} must have evaluations only at the ends of epochs; that of"
+                f" step {line['step']} is at epoch {epochs:.2f}. Train with"
+                " --eval_every=1epoch."
+            )
+        hour = np.interp(line["step"], steps, hours)
+        rows.append(f"{epoch}\t{hour:.8f}\t{100 * line['top1']:.2f}")
+    return "\n".join(rows) + "\n"
+
+
+def hours_of_steps(
+    config: Config, trained: Sequence[Line], metrics: str
+) -> tuple[list[int], list[float]]:
+    """Returns step numbers, from 0, and the hours of training up to each of them.
+
+    The images per second of a line leave out evaluations, checkpoints and the step in
+    which a start traces its graph, which counts as long as the others of its line. A
+    line without a rate, which has only such a step, has the rate of the next one.
+
+    Args:
+        config: The settings of the run.
+        trained: The lines of training.
+        metrics: The name of their file, for messages.
+    """
+    rates = [line.get("images_per_second", 0.0) for line in trained]
+    if not any(rates):
+        raise UserError(f"{metrics} must have images_per_second; it has none above 0")
+    last_rate = next(rate for rate in reversed(rates) if rate)
+    for index in reversed(range(len(rates))):
+        rates[index] = last_rate = rates[index] or last_rate
+    steps, hours = [0], [0.0]
+    for line, rate in zip(trained, rates, strict=True):
+        num_images = (line["step"] - steps[-1]) * config.global_batch_size
+        steps.append(line["step"])
+        hours.append(hours[-1] + num_images / rate / _SECONDS_PER_HOUR)
+    return steps, hours
+
+
+def run() -> None:
+    """Runs the program."""
+    shared_flags.keep_only(("model_dir",))
+    errors.run(main)
+
+
+if __name__ == "__main__":
+    run()
