@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import UserError
-from resnet.config import bounds, compression, settings
+from resnet.config import bounds, checks, settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
@@ -113,64 +113,9 @@ def resolve(
         ),
     )
     config = Config(**values)
-    if problems := _problems(config):
+    if problems := checks.problems_of(config):
         raise UserError(" ".join(problems))
     return config
-
-
-def _problems(config: Config) -> list[str]:
-    """Returns a sentence about each setting that isn't allowed, wherever it is from."""
-    problems = bounds.problems_of(config, f"the recipe {config.recipe}")
-    problems += compression.problems(config)
-    problems += _problems_of_channels(config)
-    for phase in config.phases:
-        problems += _problems_of_phase(phase)
-    names = [phase.name for phase in config.phases]
-    if len(set(names)) < len(names):
-        problems.append(
-            f"the phases of a recipe must have different names; got {', '.join(names)}."
-        )
-    if config.first_phase and config.first_phase not in names:
-        problems.append(
-            f"--first_phase must be one of {', '.join(names)}; got"
-            f" {config.first_phase}."
-        )
-    if config.mode == "train" and (config.eval_every or config.stop_at_top1):
-        problems.append(
-            "--eval_every and --stop_at_top1 need --mode=train_and_eval; got"
-            " --mode=train."
-        )
-    elif config.stop_at_top1 and not config.eval_every:
-        problems.append(
-            f"--stop_at_top1={config.stop_at_top1:g} needs --eval_every, such as"
-            " 1epoch: without it nothing is evaluated before the last step."
-        )
-    return problems
-
-
-def _problems_of_channels(config: Config) -> list[str]:
-    mean, stddev = config.channel_mean, config.channel_stddev
-    if len(mean) == len(stddev) == 3 and min(stddev) > 0:
-        return []
-    return [
-        f"channel_mean and channel_stddev of the recipe {config.recipe} must be three"
-        f" numbers each, the second ones above 0; got {list(mean)} and {list(stddev)}."
-    ]
-
-
-def _problems_of_phase(phase: Phase) -> list[str]:
-    problems = bounds.problems_of(phase, f"phase {phase.name!r}")
-    if (schedule := phase.schedule) is None:
-        return problems
-    described = f"the schedule of phase {phase.name!r}"
-    problems += bounds.problems_of(schedule, described)
-    boundaries = list(schedule.boundaries)
-    if boundaries != sorted(boundaries) or min(boundaries, default=0) < 0:
-        problems.append(
-            f"boundaries of {described} must ascend and be at least 0; got, in steps,"
-            f" {boundaries}."
-        )
-    return problems
 
 
 def contradictions(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:

@@ -176,6 +176,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.recipes.changes",
     "resnet.recipes.json_file",
     "resnet.recipes.registry",
+    "resnet.config.checks",
     "resnet.config.resolve",
     "resnet.config.settings",
     "resnet.config.dataclass_json",
