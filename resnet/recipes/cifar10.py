@@ -12,7 +12,6 @@ _DEVIATIONS = (
 )
 _STUDY = "Dutta et al. 2019, arXiv:1911.08250: sands-lab/layer-wise-aaai20"
 _STUDY_DEVIATIONS = (
-    "gradients are not compressed",
     "the batch is 512 in all; in the source it is 512 on each of two or more ranks, and"
     " each of them reads the whole data set in an order of its own",
     *_DEVIATIONS,
