@@ -23,9 +23,12 @@ pytestmark = [
 
 KILLS = int(os.environ.get("SOAK_KILLS", "50"))
 SECONDS_OF_TRAINING = 4.0  # From one kill to the next, at most.
+PART_BETWEEN_KILLS = (
+    0.75  # Of the steps, at most on average: the last start has the rest.
+)
 EXAMPLES = 1437  # Of handwritten digits, to train on.
 BATCH = 24
-STEPS = 1200  # More than are done between the kills.
+STEPS = 1200
 FLAGS = (
     f"--train_batch_size={BATCH}",
     f"--train_steps={STEPS}",
@@ -57,10 +60,14 @@ def test_fifty_kills_change_nothing_but_the_time(start, model_dir, tmp_path):
     job.wait_for_step(1)
     seconds_of_start = time.monotonic() - started
     assert job.end(600) == 0, job.output
+    seconds_of_training = time.monotonic() - started - seconds_of_start
+    # Kills come from 0 to this time of training: after half of it, on average.
+    longest = 2 * PART_BETWEEN_KILLS * seconds_of_training / KILLS
+    longest = min(longest, SECONDS_OF_TRAINING)
     log = tmp_path / "log"
     for number in range(KILLS):
         job = start(*FLAGS, f"--record_log={log}")
-        time.sleep(random.uniform(0, seconds_of_start + SECONDS_OF_TRAINING))
+        time.sleep(random.uniform(0, seconds_of_start + longest))
         job.kill(random.randrange(2), signal.SIGKILL)
         assert job.end(30) != 0, f"kill {number} came after the end"
         left = job.leftovers()
