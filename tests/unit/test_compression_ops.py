@@ -14,7 +14,7 @@ from resnet.config.compression import CompressionSettings
 
 STREAM = Stream(seed=2**40 + 3, vector=2, step=2**31, rank=1)
 # Around the ends of a strip of random numbers (240) and of a task (65,520 values).
-SIZES = (1, 4, 5, 63, 64, 65, 239, 240, 241, 1000, 65_519, 65_521, 300_001)
+SIZES = (1, 4, 5, 63, 64, 65, 239, 240, 241, 1000, 65_519, 65_521, 200_001)
 METHODS = [
     CompressionSettings(method="topk", ratio=0.01),
     CompressionSettings(method="topk", ratio=0.3, kept_values="bfloat16"),
@@ -24,7 +24,7 @@ METHODS = [
     CompressionSettings(method="terngrad"),
     CompressionSettings(method="qsgd"),
     CompressionSettings(method="qsgd", qstates=7, qsgd_bucket=1024, qsgd_norm="max"),
-    CompressionSettings(method="qsgd", qstates=1, qsgd_bucket=1),
+    CompressionSettings(method="qsgd", qstates=1, qsgd_bucket=100),
 ]
 
 
@@ -73,6 +73,13 @@ def test_the_op_gives_the_bytes_of_the_reference(compression):
         (mean,) = messages.decode_mean(tf.constant(message), [size], 1)
         (expected_mean,) = messages.decode_mean_in_numpy(message, [size], 1)
         assert mean.numpy().tobytes() == expected_mean.tobytes()
+
+
+def test_a_bucket_may_be_one_value():
+    compression = CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=1)
+    message, left = encode(vector(1000), compression)
+    assert message.tobytes() == encode_in_numpy(vector(1000), compression)[0].tobytes()
+    np.testing.assert_allclose(left, 0, atol=1e-6)  # Each value is its own norm.
 
 
 def test_the_values_may_be_all_zero_huge_or_equal():

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -101,19 +99,20 @@ def test_the_gradient_passes_the_features_kept_in_their_dtype():
 def test_a_step_drops_by_seed_step_and_example_also_in_micro_batches(make_config):
     settings = StepSettings(0.1, 0.9, 0.9, 0.0)
 
+    state = TrainState(make_config(model="alexnet", global_batch_size=4, image_size=32))
+    draw = np.random.default_rng(1).normal
+    initial = [draw(0, 0.03, one.shape) for one in state.trainable_variables]
+    exchange = GradientExchange(Communicator(ProcessInfo()).collectives, state.names)
+
     def results(seed: int, step: int, num_parts: int) -> tuple[float, np.ndarray]:
-        config = make_config(
-            model="alexnet", seed=seed, global_batch_size=4, image_size=32
+        for variable, value in zip(state.trainable_variables, initial, strict=True):
+            variable.assign(value)
+        state.optimizer.reset()
+        train_step = TrainStep(
+            *(state.model, state.optimizer, state.config.phases[0], exchange),
+            num_micro_batches=num_parts,
+            seed=seed,
         )
-        config = dataclasses.replace(config, accumulation_steps=num_parts)
-        state = TrainState(config)
-        for variable in state.trainable_variables:  # The same for all seeds.
-            generator = np.random.default_rng(1)
-            variable.assign(generator.normal(0, 0.03, variable.shape))
-        exchange = GradientExchange(
-            Communicator(ProcessInfo()).collectives, state.names
-        )
-        train_step = TrainStep.of_run(state, config.phases[0], exchange)
         parts = parts_of(batch(4), num_parts)
         result = in_parts(train_step, parts, settings, step)
         return result.loss, state.model.get_layer("dense2").kernel.numpy()

@@ -79,6 +79,8 @@ def test_ranks_of_any_speed_write_the_same_steps_and_the_last(
         for step in range(1, 31):
             writer.submit(snapshot(step, rank))
             time.sleep(pauses.choice([0, 0, 0.001, 0.02]))
+            while step == 15 and not saved_steps(tmp_path):  # On a busy machine.
+                time.sleep(0.001)
         writer.finish()
 
     run_ranks(num_ranks, submit_all)
