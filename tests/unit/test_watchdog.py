@@ -13,6 +13,7 @@ import pytest
 from resnet.watchdog import client, failure_file, proc
 from tests.unit.watched_ranks import (
     SOON,
+    TOKEN,
     Rank,
     assert_all_gone,
     said,
@@ -158,7 +159,7 @@ def test_a_watchdog_retries_until_the_monitor_answers(tmp_path):
         monitor.settimeout(SOON)
         connection, _ = monitor.accept()
         with connection:
-            assert b'"token": "secret"' in connection.recv(1000)
+            assert f'"token": "{TOKEN}"'.encode() in connection.recv(1000)
     late.end()
 
 

@@ -29,7 +29,7 @@ with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
     mapped = mmap.mmap(file.fileno(), 4096)
 place = ProcessInfo(rank, 2, rank, 2)
-link = WatchdogClient(place, "secret", float(stall_seconds), model_dir)
+link = WatchdogClient(place, os.environ["TOKEN"], float(stall_seconds), model_dir)
 scratch_dir.make()
 tempfile.mkstemp()
 listens = "node0", ["127.0.0.1"], int(port)
@@ -39,6 +39,8 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 SOON = 60.0
+# Tells these watchdogs from those of tests in other processes.
+TOKEN = f"secret-{os.getpid()}"
 
 
 class Rank:
@@ -73,7 +75,7 @@ class Rank:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
-                env={**os.environ, "TMPDIR": str(self.temporary)},
+                env={**os.environ, "TMPDIR": str(self.temporary), "TOKEN": TOKEN},
             )
         self.stderr = stderr
         self.said = self.process.stdout.readline().strip()
@@ -128,7 +130,7 @@ def watchdogs() -> list[int]:
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            is_own = f"{messages.TOKEN_VARIABLE}=secret\0".encode() in environment
+            is_own = f"{messages.TOKEN_VARIABLE}={TOKEN}\0".encode() in environment
             if is_own and b"resnet.watchdog.monitor" in command:
                 found.append(int(entry.name))
     return found
