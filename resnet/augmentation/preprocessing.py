@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from resnet import native
-from resnet.augmentation import random_augment
+from resnet.augmentation import original_image, random_augment
 from resnet.augmentation.names import (
     IMAGENET_MEAN,
     IMAGENET_STDDEV,
@@ -119,9 +119,9 @@ def eval_image(
     if crop == "resize_then_crop":
         shorter_side = round(image_size / crop_fraction)
         return _scale_and_crop(
-            _decoded(original), shorter_side, image_size, normalization
+            original_image.decoded(original), shorter_side, image_size, normalization
         )
-    square = _central_square(original, _shape(original), crop_fraction)
+    square = _central_square(original, original_image.shape(original), crop_fraction)
     size = image_size, image_size
     return _resize(square, size, tf.constant(False), normalization)
 
@@ -149,7 +149,9 @@ def five_crops(
     """
     shorter_side = round(image_size / crop_fraction)
     upright = tf.constant(False)
-    image = _scale(_decoded(original), shorter_side, upright, normalization)
+    image = _scale(
+        original_image.decoded(original), shorter_side, upright, normalization
+    )
     height, width, _ = tf.unstack(tf.shape(image))
     bottom, right = height - image_size, width - image_size
     begins = (
@@ -229,14 +231,18 @@ def _augmented(
         return _resize(crop, size, flip, normalization)
     crop_settings = image_size, window, flip, min_crop_area, normalization
     if augmentation == "random_resized_crop_2018_02":
-        return _random_crop_2018_02(_decoded(original), *crop_settings)
+        return _random_crop_2018_02(original_image.decoded(original), *crop_settings)
     if augmentation == PARTLY_DECODED_2018_02:
         return _random_crop_2018_02(original, *crop_settings)
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
-        image = _scale(_decoded(original), shorter_side, flip, normalization)
+        image = _scale(
+            original_image.decoded(original), shorter_side, flip, normalization
+        )
         return tf.image.stateless_random_crop(image, (*size, 3), window)
-    image = _resize(_decoded(original), size, tf.constant(False), normalization)
+    image = _resize(
+        original_image.decoded(original), size, tf.constant(False), normalization
+    )
     if augmentation == "none":
         return image
     shift = round(image_size * SHIFT_FRACTION)
@@ -270,12 +276,12 @@ def _random_crop(
     original: tf.Tensor, seed: tf.Tensor, min_crop_area: float
 ) -> tf.Tensor:
     """Returns a random crop of the original image, decoded; uint8."""
-    shape = _shape(original)
+    shape = original_image.shape(original)
     begin, size = _random_window(shape, seed, 10, min_crop_area)
     return tf.cond(
         tf.reduce_all(size == shape[:2]),  # No crop was found.
         lambda: _central_square(original, shape, FALLBACK_CROP_FRACTION),
-        lambda: _crop(original, begin, size),
+        lambda: original_image.crop(original, begin, size),
     )
 
 
@@ -288,12 +294,12 @@ def _random_crop_2018_02(
     normalization: Normalization,
 ) -> tf.Tensor:
     """Returns a random crop of the original image, resized and normalized."""
-    shape = _shape(original)
+    shape = original_image.shape(original)
     begin, size = _random_window(shape, seed, 1, min_crop_area)
 
     def center() -> tf.Tensor:
         image = _scale_and_crop(
-            _decoded(original), image_size, image_size, normalization
+            original_image.decoded(original), image_size, image_size, normalization
         )
         return tf.where(flip, image[:, ::-1], image)
 
@@ -301,7 +307,7 @@ def _random_crop_2018_02(
         tf.reduce_all(size == shape[:2]),
         center,
         lambda: _resize(
-            _crop(original, begin, size),
+            original_image.crop(original, begin, size),
             (image_size, image_size),
             flip,
             normalization,
@@ -334,7 +340,7 @@ def _central_square(
     shorter = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
     side = tf.maximum(tf.cast(crop_fraction * shorter, tf.int32), 1)
     begin = _centered(shape[:2], side)
-    return _crop(original, begin, tf.stack([side, side]))
+    return original_image.crop(original, begin, tf.stack([side, side]))
 
 
 def _scale_and_crop(
@@ -377,39 +383,3 @@ def _cutout(image: tf.Tensor, side: int, seed: tf.Tensor) -> tf.Tensor:
     )
     mask = row[:, tf.newaxis] & column[tf.newaxis, :]
     return tf.where(mask[..., tf.newaxis], 0.0, image)
-
-
-def _is_decoded(original: tf.Tensor) -> bool:
-    return original.dtype == tf.uint8
-
-
-def _shape(original: tf.Tensor) -> tf.Tensor:
-    """Returns height, width and channels, int32; of a JPEG, only the header is read."""
-    if _is_decoded(original):
-        return tf.shape(original)
-    return tf.image.extract_jpeg_shape(original)
-
-
-def _decoded(original: tf.Tensor) -> tf.Tensor:
-    return (
-        original if _is_decoded(original) else tf.io.decode_jpeg(original, channels=3)
-    )
-
-
-def _crop(original: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns a crop of the original image, decoded; uint8.
-
-    Only the blocks of a JPEG that the crop touches are decoded. If the JPEG has
-    subsampled colours, the first and last column of the crop can differ slightly from
-    those of the decoded whole, because the decoder lacks the neighbouring columns. The
-    published runs used the same decoder.
-
-    Args:
-        original: The original image, JPEG-encoded or decoded.
-        begin: The top and left position of the crop in pixels, int32 `[2]`.
-        size: The height and width of the crop in pixels, int32 `[2]`.
-    """
-    if _is_decoded(original):
-        return tf.slice(original, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
-    window = tf.concat([begin, size], 0)
-    return tf.image.decode_and_crop_jpeg(original, window, channels=3)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from data_prep.records import manifest
 from resnet.config.config import Config
-from resnet.data import example_order, input_pipeline, record_files
+from resnet.data import example_order, input_pipeline, record_files, traced_order
 from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
@@ -250,7 +250,7 @@ def test_tensors_are_shuffled_as_arrays_are(num_examples, seed, positions):
     run = np.array(positions, np.int64)
 
     def shuffle(position: tf.Tensor) -> tf.Tensor:
-        return input_pipeline._shuffled(
+        return traced_order._shuffled(
             position % num_examples, seed, position // num_examples, num_examples
         )
 
@@ -263,7 +263,7 @@ def test_tensors_are_shuffled_as_arrays_are(num_examples, seed, positions):
 def test_tensors_are_shuffled_as_arrays_are_inside_a_graph():
     positions = np.arange(3000)
     ours = tf.function(
-        lambda p: input_pipeline._shuffled(p % 1000, 2**62 + 3, p // 1000, 1000),
+        lambda p: traced_order._shuffled(p % 1000, 2**62 + 3, p // 1000, 1000),
         autograph=False,
     )(tf.constant(positions))
     expected = example_order.shuffled(

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from resnet.augmentation import preprocessing
+from resnet.augmentation import original_image, preprocessing
 from resnet.augmentation.names import AUGMENTATIONS, EVAL_CROPS
 from tests.unit.seen_images import (
     assert_shows,
@@ -238,13 +238,13 @@ def test_the_cutout_mask_and_the_shift_grow_with_the_image():
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    part = preprocessing._crop
+    part = original_image.crop
 
     def record(original, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
         return part(original, begin, size)
 
-    monkeypatch.setattr(preprocessing, "_crop", record)
+    monkeypatch.setattr(original_image, "crop", record)
     return found
 
 
@@ -392,6 +392,6 @@ def test_a_part_of_a_jpeg_is_that_of_the_decoded_image_but_for_its_edges(options
     for top, left, height, width in ((0, 0, 70, 90), (3, 16, 50, 33), (31, 45, 20, 45)):
         window = tf.constant((top, left)), tf.constant((height, width))
         part, expected = (
-            preprocessing._crop(image, *window) for image in (original, whole)
+            original_image.crop(image, *window) for image in (original, whole)
         )
         np.testing.assert_array_equal(part[:, 1:-1], expected[:, 1:-1])

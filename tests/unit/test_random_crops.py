@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.augmentation import preprocessing
+from resnet.augmentation import original_image, preprocessing
 from resnet.config.phases import Phase
 from tests.unit.seen_images import (
     decoded,
@@ -77,13 +77,13 @@ def test_a_random_crop_of_one_row_of_pixels_still_sees_it():
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    part = preprocessing._crop
+    part = original_image.crop
 
     def record(original, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
         return part(original, begin, size)
 
-    monkeypatch.setattr(preprocessing, "_crop", record)
+    monkeypatch.setattr(original_image, "crop", record)
     return found
 
 
