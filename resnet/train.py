@@ -51,12 +51,11 @@ def train_and_evaluate(
         UserError: If a record is corrupt and none may be skipped.
     """
     state = TrainState(config)
+    exchange = compressed_exchange.exchange_of_run(config, state.shapes, communicator)
+    state.rank_variables.update(exchange.rank_variables)
     restore_newest(state, Path(config.model_dir), communicator)
     train_batches = batches.training(
         config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
-    )
-    exchange = compressed_exchange.exchange_of_run(
-        config, state.names, state.residuals, communicator
     )
     evaluations = Evaluations(
         *(config, state, train_shard, eval_shard),

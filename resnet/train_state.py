@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import models
-from resnet.compression import vectors
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
@@ -28,12 +27,9 @@ class TrainState:
         optimizer: The optimizer, with a momentum buffer for each trainable variable.
         ema: Exponential moving averages of all of the network's variables, in their
             order; empty if the settings want none.
-        residuals: For error feedback, what the last messages of this rank lacked of
-            their vectors, `[n]` float32 each by the names of `vectors.sizes`; else
-            empty.
         rank_variables: Variables as large as the model that differ from rank to rank,
-            by their stored names; empty unless the ranks have such state. Each rank
-            saves its own.
+            by their stored names; empty unless the ranks have such state, such as what
+            compressed gradients lacked. Each rank saves its own.
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was
             not evaluated.
@@ -49,10 +45,7 @@ class TrainState:
         self.num_log_lines: int | None = None
         self.model = build_model(config)
         self.optimizer = self._make_optimizer()
-        self.residuals = self._make_residuals()
-        self.rank_variables = {
-            f"residual/{name}": residual for name, residual in self.residuals.items()
-        }
+        self.rank_variables: dict[str, tf.Variable] = {}
         self.ema: list[tf.Variable] = []
         if config.ema_decay:
             self.ema = [
@@ -67,17 +60,16 @@ class TrainState:
         scaled = [decays(name) and not name.endswith("/bias") for name in self.names]
         return Lars(variables, scaled, config.nesterov, config.trust_coefficient)
 
-    def _make_residuals(self) -> dict[str, tf.Variable]:
-        if not self.config.error_feedback:
-            return {}
-        num_values = [one.shape.num_elements() for one in self.trainable_variables]
-        sizes = vectors.sizes(self.names, num_values, self.config.compress)
-        return {name: tf.Variable(tf.zeros([size])) for name, size in sizes.items()}
-
     @property
     def names(self) -> list[str]:
         """Names of the trainable variables, such as `stage1_block1_1/kernel`."""
         return [variable.path for variable in self.model.trainable_variables]
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """Shapes of the trainable variables by their names."""
+        pairs = zip(self.names, self.trainable_variables, strict=True)
+        return {name: variable.shape.as_list() for name, variable in pairs}
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 from absl import logging
 
 from data_prep.errors import UserError
-from resnet.checkpoint import rank_files, step_dirs, tensors
+from resnet.checkpoint import merged_ranks, rank_files, step_dirs, tensors
 from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
@@ -31,12 +30,9 @@ def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
             state.step,
         )
         return
-    means: dict[str, np.ndarray] = {}
-    for own in files:
-        for name, values in own.items():
-            part = values / np.float32(files.num_ranks)
-            means[name] = means[name] + part if name in means else part
-    rank_files.assign(state.rank_variables, means)
+    shapes = {name: one.shape.as_list() for name, one in state.rank_variables.items()}
+    merged = merged_ranks.merge(files, files.num_ranks, shapes)
+    rank_files.assign(state.rank_variables, merged)
 
 
 def restore_newest(
@@ -86,9 +82,11 @@ def restore_newest(
     if is_resumed and state.rank_variables:
         with communicator.collective_errors():
             files = RankFiles(step_dirs.of_step(model_dir, state.step))
-            if files.num_ranks == communicator.num_ranks:
-                rank_files.assign(state.rank_variables, files.read(communicator.rank))
-            else:
+            is_as_many = files.num_ranks == communicator.num_ranks
+            own = files.read(communicator.rank) if is_as_many else {}
+            if own.keys() == state.rank_variables.keys():
+                rank_files.assign(state.rank_variables, own)
+            else:  # Other ranks, or another exchange of compressed gradients.
                 _restore_mean_of_ranks(state, files)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import native
-from resnet.compression import qsgd, sparse, ternary, wire
+from resnet.compression import casts, pieces, qsgd, sparse, ternary, wire
 from resnet.compression.random_bits import Stream
 from resnet.config.compression import CompressionSettings
 
@@ -23,7 +23,7 @@ def encode(
 
     Args:
         values: `[n]` float32; n is known in the graph, and at least 1.
-        compression: The method, any but "randomk", and its parameters.
+        compression: The method, any but "randomk" and "powersgd", and its parameters.
         stream: `[4]` int64: the numbers of a `random_bits.Stream`.
 
     Returns:
@@ -31,6 +31,8 @@ def encode(
     """
     ops = native.ops()
     (size,) = values.shape
+    if compression.method in casts.KINDS:
+        return casts.encode(values, compression.method)
     if compression.method == "terngrad":
         if ops:
             return ops.resnet_encode_ternary(values, stream)
@@ -59,6 +61,34 @@ def encode(
         lambda one, smallest: sparse.encode(one, smallest, is_bfloat16),
         *(values, threshold),
     )
+
+
+def cut(message: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the messages of successive pieces of a vector, as `pieces.cut` does.
+
+    Args:
+        message: The message of the vector, uint8.
+        sizes: Length of each piece.
+
+    Returns:
+        The messages, one behind the other, uint8; and their lengths in bytes, `[n]`
+        int32.
+
+    Raises:
+        tf.errors.OpError: In the graph, if the message is damaged.
+    """
+    ops = native.ops()
+    if ops:
+        return ops.resnet_cut_message(message, sizes=sizes)
+
+    def in_numpy(given: wire.Bytes) -> tuple[wire.Bytes, np.ndarray]:
+        found = pieces.cut(given, sizes)
+        return np.concatenate(found), np.array([one.size for one in found], np.int32)
+
+    cut_pieces, lengths = tf.numpy_function(in_numpy, [message], [tf.uint8, tf.int32])
+    cut_pieces.set_shape([None])
+    lengths.set_shape([len(sizes)])
+    return cut_pieces, lengths
 
 
 def decode_mean(
@@ -126,6 +156,8 @@ def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> wire.Valu
         return ternary.decode(body, num_values)
     if kind == wire.QSGD:
         return qsgd.decode(bit_width, body, num_values)
+    if kind in casts.KINDS.values():
+        return casts.decode(kind, body, num_values)
     if kind in (wire.SPARSE_FLOAT32, wire.SPARSE_BFLOAT16):
         return sparse.decode(kind, bit_width, body, num_values)
     if len(body) != 4 * num_values:

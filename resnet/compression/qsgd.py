@@ -17,6 +17,8 @@ sands-lab/layer-wise-aaai20, CIFAR10/core.py, RandomDithering; buckets, and the 
 magnitude as the norm, as in CGX (arXiv:2111.08617).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from resnet.compression import random_bits, wire
@@ -81,6 +83,63 @@ def decode(bit_width: int, body: bytes, num_values: int) -> Values:
     Raises:
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
+    states, size, norms_end = _layout(bit_width, body, num_values)
+    norms = np.frombuffer(body[_FIXED_BYTES:norms_end], "<f4")
+    packed = np.frombuffer(body[norms_end:], np.uint8)
+    codes = wire.unpack_integers(packed, bit_width, num_values).astype(np.int64)
+    if codes.max(initial=0) > 2 * states:
+        raise ValueError(
+            f"a level of a QSGD message is {codes.max() - states} of {states}"
+        )
+    return _values(codes - states, np.repeat(norms, size)[:num_values], states)
+
+
+def pieces(bit_width: int, body: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Returns the bodies of the messages of successive pieces of a message's vector.
+
+    A norm of all values is in each of them.
+
+    Args:
+        bit_width: Bit width in the header of the message.
+        body: The message without its header.
+        sizes: Length of each piece, except for the last one a multiple of 8 and of the
+            bucket.
+
+    Raises:
+        ValueError: If the body is not one that `encode` makes for such a vector, or if
+            it can't be cut there.
+    """
+    num_values = sum(sizes)
+    _, bucket, norms_end = _layout(bit_width, body, num_values)
+    has_one_norm = bucket >= num_values
+    if any(size % 8 or (size % bucket and not has_one_norm) for size in sizes[:-1]):
+        raise ValueError(
+            "a QSGD message can be cut behind multiples of 8 and of the bucket"
+        )
+    fixed, norms, levels = np.split(
+        np.frombuffer(body, np.uint8), [_FIXED_BYTES, norms_end]
+    )
+    found, place = [], 0
+    for size in sizes:
+        end = place + size
+        begin_norm = 0 if has_one_norm else place // bucket
+        end_norm = 1 if has_one_norm else -(-end // bucket)
+        begin_byte, end_byte = place // 8 * bit_width, -(-end * bit_width // 8)
+        parts = (
+            *(fixed, norms[4 * begin_norm : 4 * end_norm]),
+            levels[begin_byte:end_byte],
+        )
+        found.append(b"".join(part.tobytes() for part in parts))
+        place = end
+    return found
+
+
+def _layout(bit_width: int, body: bytes, num_values: int) -> tuple[int, int, int]:
+    """Returns the states, the values of a bucket, and where the norms end in a body.
+
+    Raises:
+        ValueError: If the body is not one that `encode` makes for such a vector.
+    """
     states, bucket = np.frombuffer(
         body[:_FIXED_BYTES].ljust(_FIXED_BYTES), "<u4"
     ).tolist()
@@ -92,14 +151,7 @@ def decode(bit_width: int, body: bytes, num_values: int) -> Values:
         raise ValueError(
             f"a QSGD message of {num_values} values is damaged: s = {states}"
         )
-    norms = np.frombuffer(body[_FIXED_BYTES:norms_end], "<f4")
-    packed = np.frombuffer(body[norms_end:], np.uint8)
-    codes = wire.unpack_integers(packed, bit_width, num_values).astype(np.int64)
-    if codes.max(initial=0) > 2 * states:
-        raise ValueError(
-            f"a level of a QSGD message is {codes.max() - states} of {states}"
-        )
-    return _values(codes - states, np.repeat(norms, size)[:num_values], states)
+    return states, size, norms_end
 
 
 def _values(levels: np.ndarray, norms: Values, states: int) -> Values:

@@ -17,6 +17,7 @@ Source: Rice and Plaunt 1971, "Adaptive variable-length coding".
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -85,27 +86,7 @@ def encode(
     sent = round_to_bfloat16(kept) if is_bfloat16 else kept
     left = values.copy()
     left[indices] -= sent
-    bit_width = rice_width(values.size, indices.size)
-    gaps = np.diff(indices, prepend=-1) - 1
-    ends = np.cumsum((gaps >> bit_width) + 1)
-    unary = np.zeros(ends[-1] if indices.size else 0, np.uint8)
-    unary[ends - 1] = 1
-    numbers = sent.view(np.uint32) >> 16 if is_bfloat16 else sent
-    message = wire.join(
-        wire.SPARSE_BFLOAT16 if is_bfloat16 else wire.SPARSE_FLOAT32,
-        bit_width,
-        np.array([indices.size], np.uint32),
-        numbers.astype(np.uint16) if is_bfloat16 else numbers,
-        wire.pack_integers(
-            (gaps & ((1 << bit_width) - 1)).astype(np.uint32), bit_width
-        ),
-        np.packbits(unary, bitorder="little"),
-    )
-    if message.size > wire.HEADER_BYTES + values.nbytes:
-        dense = np.zeros_like(values)
-        dense[indices] = sent
-        message = wire.encode_dense(dense)
-    return message, left
+    return _message(indices, sent, values.size, is_bfloat16), left
 
 
 def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> Values:
@@ -120,29 +101,38 @@ def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> Values:
     Raises:
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
-    dtype = np.dtype(_DTYPE_OF_KIND[kind])
-    count = int.from_bytes(body[:_COUNT_BYTES], "little")
-    values_end = _COUNT_BYTES + count * dtype.itemsize
-    remainders_end = values_end + wire.num_packed_bytes(count, bit_width)
-    is_damaged = len(body) < _COUNT_BYTES or bit_width > 31
-    if is_damaged or count > num_values or remainders_end > len(body):
-        raise ValueError(f"a sparse message of {num_values} values is damaged: {count}")
-    numbers = np.frombuffer(body[_COUNT_BYTES:values_end], dtype)
-    packed = np.frombuffer(body[values_end:remainders_end], np.uint8)
-    remainders = wire.unpack_integers(packed, bit_width, count).astype(np.int64)
-    unary = np.frombuffer(body[remainders_end:], np.uint8)
-    ends = np.flatnonzero(np.unpackbits(unary, bitorder="little"))
-    if ends.size != count:
-        raise ValueError(f"a sparse message of {count} values has {ends.size} indices")
-    quotients = np.diff(ends, prepend=-1) - 1
-    indices = np.cumsum((quotients << bit_width) + remainders + 1) - 1
-    if count and indices[-1] >= num_values:
-        raise ValueError(f"an index of a message is {indices[-1]} of {num_values}")
+    indices, sent = _kept(kind, bit_width, body, num_values)
     decoded = np.zeros(num_values, np.float32)
-    if kind == wire.SPARSE_BFLOAT16:
-        numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-    decoded[indices] = numbers
+    decoded[indices] = sent
     return decoded
+
+
+def pieces(kind: int, bit_width: int, body: bytes, sizes: Sequence[int]) -> list[Bytes]:
+    """Returns the messages of successive pieces of a message's vector.
+
+    Args:
+        kind: Kind of the message.
+        bit_width: Bit width in its header.
+        body: The message without its header.
+        sizes: Length of each piece; their sum is the length of the vector.
+
+    Raises:
+        ValueError: If the message is damaged.
+    """
+    indices, sent = _kept(kind, bit_width, body, sum(sizes))
+    if kind == wire.SPARSE_BFLOAT16:
+        sent = round_to_bfloat16(sent)  # It only changes signaling NaN.
+    begins = np.cumsum([0, *sizes])
+    places = np.searchsorted(indices, begins)
+    return [
+        _message(
+            indices[first:last] - begin,
+            *(sent[first:last], size, kind == wire.SPARSE_BFLOAT16),
+        )
+        for first, last, begin, size in zip(
+            places, places[1:], begins, sizes, strict=False
+        )
+    ]
 
 
 def rice_width(num_values: int, num_kept: int) -> int:
@@ -163,3 +153,57 @@ def round_to_bfloat16(values: Values) -> Values:
 def _magnitude_bits(values: Values) -> npt.NDArray[np.uint32]:
     """Returns the bits without signs, whose order is that of the magnitudes."""
     return values.view(np.uint32) & np.uint32(0x7FFFFFFF)
+
+
+def _message(
+    indices: npt.NDArray[np.int64], sent: Values, num_values: int, is_bfloat16: bool
+) -> Bytes:
+    """Returns the message of the kept values `sent` at increasing indices."""
+    bit_width = rice_width(num_values, indices.size)
+    gaps = np.diff(indices, prepend=-1) - 1
+    ends = np.cumsum((gaps >> bit_width) + 1)
+    unary = np.zeros(ends[-1] if indices.size else 0, np.uint8)
+    unary[ends - 1] = 1
+    numbers = sent.view(np.uint32) >> 16 if is_bfloat16 else sent
+    message = wire.join(
+        wire.SPARSE_BFLOAT16 if is_bfloat16 else wire.SPARSE_FLOAT32,
+        bit_width,
+        np.array([indices.size], np.uint32),
+        numbers.astype(np.uint16) if is_bfloat16 else numbers,
+        wire.pack_integers(
+            (gaps & ((1 << bit_width) - 1)).astype(np.uint32), bit_width
+        ),
+        np.packbits(unary, bitorder="little"),
+    )
+    if message.size > wire.HEADER_BYTES + 4 * num_values:
+        dense = np.zeros(num_values, np.float32)
+        dense[indices] = sent
+        message = wire.encode_dense(dense)
+    return message
+
+
+def _kept(
+    kind: int, bit_width: int, body: bytes, num_values: int
+) -> tuple[npt.NDArray[np.int64], Values]:
+    """Returns the indices and the values of a message, as `decode` takes it."""
+    dtype = np.dtype(_DTYPE_OF_KIND[kind])
+    count = int.from_bytes(body[:_COUNT_BYTES], "little")
+    values_end = _COUNT_BYTES + count * dtype.itemsize
+    remainders_end = values_end + wire.num_packed_bytes(count, bit_width)
+    is_damaged = len(body) < _COUNT_BYTES or bit_width > 31
+    if is_damaged or count > num_values or remainders_end > len(body):
+        raise ValueError(f"a sparse message of {num_values} values is damaged: {count}")
+    numbers = np.frombuffer(body[_COUNT_BYTES:values_end], dtype)
+    packed = np.frombuffer(body[values_end:remainders_end], np.uint8)
+    remainders = wire.unpack_integers(packed, bit_width, count).astype(np.int64)
+    unary = np.frombuffer(body[remainders_end:], np.uint8)
+    ends = np.flatnonzero(np.unpackbits(unary, bitorder="little"))
+    if ends.size != count:
+        raise ValueError(f"a sparse message of {count} values has {ends.size} indices")
+    quotients = np.diff(ends, prepend=-1) - 1
+    indices = np.cumsum((quotients << bit_width) + remainders + 1) - 1
+    if count and indices[-1] >= num_values:
+        raise ValueError(f"an index of a message is {indices[-1]} of {num_values}")
+    if kind == wire.SPARSE_BFLOAT16:
+        numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+    return indices, numbers.astype(np.float32)

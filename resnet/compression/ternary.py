@@ -14,6 +14,8 @@ Source: Wen et al. 2017, arXiv:1705.07878, without its clipping, as in
 sands-lab/layer-wise-aaai20, CIFAR10/core.py, TernGrad.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from resnet.compression import random_bits, wire
@@ -60,10 +62,7 @@ def decode(body: bytes, num_values: int) -> Values:
     Raises:
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
-    if len(body) != _SCALE_BYTES - (-num_values // VALUES_PER_BYTE):
-        raise ValueError(
-            f"a ternary message of {num_values} values has {len(body)} bytes"
-        )
+    _check_length(body, num_values)
     scale = np.frombuffer(body[:_SCALE_BYTES], "<f4")
     packed = np.frombuffer(body[_SCALE_BYTES:], np.uint8)
     if packed.max(initial=0) >= 3**VALUES_PER_BYTE:
@@ -71,3 +70,33 @@ def decode(body: bytes, num_values: int) -> Values:
     digits = packed[:, np.newaxis].astype(np.int64) // _POWERS % 3
     with np.errstate(invalid="ignore"):
         return (digits.ravel()[:num_values] - 1).astype(np.float32) * scale
+
+
+def pieces(body: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Returns the bodies of the messages of successive pieces of a message's vector.
+
+    Args:
+        body: The message without its header.
+        sizes: Length of each piece, except for the last one a multiple of 5.
+
+    Raises:
+        ValueError: If the body is not one that `encode` makes for such a vector, or if
+            it can't be cut there.
+    """
+    _check_length(body, sum(sizes))
+    if any(size % VALUES_PER_BYTE for size in sizes[:-1]):
+        raise ValueError("a ternary message can be cut behind multiples of 5 values")
+    scale, digits = body[:_SCALE_BYTES], body[_SCALE_BYTES:]
+    found = []
+    for size in sizes:
+        num_bytes = -(-size // VALUES_PER_BYTE)
+        found.append(scale + digits[:num_bytes])
+        digits = digits[num_bytes:]
+    return found
+
+
+def _check_length(body: bytes, num_values: int) -> None:
+    if len(body) != _SCALE_BYTES - (-num_values // VALUES_PER_BYTE):
+        raise ValueError(
+            f"a ternary message of {num_values} values has {len(body)} bytes"
+        )

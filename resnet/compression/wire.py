@@ -9,8 +9,9 @@ of the first byte. It begins with a header of 8 bytes:
     byte 5         width in bits of the integers in the message, 0 where there are none
     bytes 6 and 7  zero
 
-The message of a dense vector (`DENSE`) continues with its values in float32. Messages
-of several vectors stand one after the other without a gap.
+The message of a dense vector (`DENSE`) continues with its values in float32, one of a
+cast vector with its values in IEEE half precision (`FLOAT16`) or in bfloat16
+(`BFLOAT16`). Messages of several vectors stand one after the other without a gap.
 """
 
 import struct
@@ -23,6 +24,8 @@ SPARSE_FLOAT32 = 1
 SPARSE_BFLOAT16 = 2
 TERNARY = 3
 QSGD = 4
+FLOAT16 = 5
+BFLOAT16 = 6
 
 HEADER_BYTES = 8
 _HEADER = struct.Struct("<IBBH")
@@ -36,8 +39,7 @@ def join(kind: int, bit_width: int, *parts: np.ndarray) -> Bytes:
     body = b"".join(
         part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts
     )
-    header = _HEADER.pack(HEADER_BYTES + len(body), kind, bit_width, 0)
-    return np.frombuffer(header + body, np.uint8)
+    return np.frombuffer(header(kind, bit_width, len(body)) + body, np.uint8)
 
 
 def split(messages: Bytes) -> tuple[int, int, bytes, Bytes]:
@@ -57,13 +59,24 @@ def split(messages: Bytes) -> tuple[int, int, bytes, Bytes]:
             f"a message has a header of 8 bytes; there are {len(messages)}"
         )
     length, kind, bit_width, zero = _HEADER.unpack(messages[:HEADER_BYTES].tobytes())
-    if zero or kind > QSGD or not HEADER_BYTES <= length <= len(messages):
+    if zero or kind > BFLOAT16 or not HEADER_BYTES <= length <= len(messages):
         raise ValueError(
             f"the header of a message is damaged: length {length} of {len(messages)}"
             f" bytes, kind {kind}"
         )
     body = messages[HEADER_BYTES:length].tobytes()
     return kind, bit_width, body, messages[length:]
+
+
+def header(kind: int, bit_width: int, num_body_bytes: int) -> bytes:
+    """Returns the header of a message.
+
+    Args:
+        kind: Kind of the message.
+        bit_width: Width of its integers, in bits.
+        num_body_bytes: Length of the message without its header.
+    """
+    return _HEADER.pack(HEADER_BYTES + num_body_bytes, kind, bit_width, 0)
 
 
 def encode_dense(values: Values) -> Bytes:

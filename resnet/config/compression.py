@@ -2,13 +2,21 @@
 
 from dataclasses import dataclass
 
-from resnet.config.settings import AT_LEAST_ZERO, setting
+from resnet.config.settings import AT_LEAST_ZERO, COUNT, setting
 
 # What is compressed as one vector: nothing, each variable's gradient, or all of them.
 GRANULARITIES = ("none", "layerwise", "entiremodel")
 # Of sands-lab/layer-wise-aaai20, CIFAR10/core.py, whose names are Randomk, Topk,
 # Thresholdv, AdaptiveThreshold, TernGrad and RandomDithering (QSGD in its README).
-METHODS = ("randomk", "topk", "thresholdv", "adaptivethreshold", "terngrad", "qsgd")
+_METHODS_OF_SOURCE = (
+    *("randomk", "topk", "thresholdv"),
+    *("adaptivethreshold", "terngrad", "qsgd"),
+)
+CASTS = ("fp16", "bf16")
+METHODS = (*_METHODS_OF_SOURCE, *CASTS, "powersgd")
+# Methods whose messages are summed on their way.
+SUMMED_METHODS = ("randomk", "powersgd")
+EXCHANGES = ("auto", "allgather", "sliced")
 VALUE_DTYPES = ("float32", "bfloat16")
 QSGD_NORMS = ("l2", "max")
 MOST_QSTATES = 2**23  # With their signs they have 24 bits.
@@ -63,6 +71,20 @@ class CompressionSettings:
         " they keep, one of {names}.",
         names=VALUE_DTYPES,
     )
+    powersgd_rank: int = setting(
+        4,
+        "The rank of the matrices by which powersgd approximates gradients.",
+        bounds=COUNT,
+    )
+    exchange: str = setting(
+        "auto",
+        "How compressed gradients reach all ranks, one of {names}: all messages by an"
+        " all-gather, slices of them by way of the rank that sums each slice up, or the"
+        " one that is predicted to take less time on this network. randomk and powersgd"
+        " are summed by an all-reduce instead.",
+        names=EXCHANGES,
+        decides_the_result=False,
+    )
     error_feedback: bool = setting(
         False,
         "Whether each rank adds what a message lacks to its gradients of the next"
@@ -79,6 +101,16 @@ def problems(settings: CompressionSettings) -> list[str]:
                 " Give --compress, or leave the flag out."
             ]
         return []
+    if settings.method == "powersgd" and settings.compress != "layerwise":
+        return [
+            "--method=powersgd approximates the matrix of each variable: it needs"
+            " --compress=layerwise."
+        ]
+    if settings.method in SUMMED_METHODS and settings.exchange != "auto":
+        return [
+            f"--exchange={settings.exchange} has no effect with"
+            f" --method={settings.method}, which an all-reduce sums up: leave it out."
+        ]
     if settings.error_feedback and (reason := _why_no_contraction(settings)):
         return [
             "--error_feedback needs a method whose error is smaller than the gradient,"

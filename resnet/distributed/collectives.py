@@ -57,3 +57,22 @@ class Collectives:
         if self._horovod is None:
             return tensor
         return self._horovod.allgather(tensor, name=name)
+
+    def alltoall(self, tensor: Any, lengths: Any, name: str) -> Any:
+        """Sends a part of a tensor to each rank, and returns what this rank receives.
+
+        To be called inside the graph.
+
+        Args:
+            tensor: `[n]`, of any dtype but bfloat16: the parts for all ranks in their
+                order.
+            lengths: The length of each part, `[num_ranks]` int32; their sum is n.
+            name: Name of the tensor, the same on all ranks.
+
+        Returns:
+            The parts for this rank, one behind the other in the order of the ranks.
+        """
+        if self._horovod is None:
+            return tensor
+        received, _ = self._horovod.alltoall(tensor, splits=lengths, name=name)
+        return received

@@ -4,27 +4,28 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from resnet.compression import messages, random_coordinates, vectors
+from resnet.compression import vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
+from resnet.distributed.coordinate_exchange import RandomCoordinates
 from resnet.distributed.gradient_exchange import (
     Exchanged,
     GradientExchange,
     nan_unless_finite,
 )
-
-# Values whose messages are sent together: 4 MB of gradients.
-_BUCKET_VALUES = 1 << 20
+from resnet.distributed.low_rank_exchange import LowRankMatrices
+from resnet.distributed.message_exchange import (
+    GatheredMessages,
+    SlicedMessages,
+)
 
 
 class CompressedExchange(GradientExchange):
-    """Averages what the ranks' messages hold of their gradients.
+    """Averages what the ranks send of their compressed gradients.
 
-    Each rank compresses its own gradients and decodes the messages of all ranks, in one
-    order: so all ranks have the same mean. Messages of successive variables are sent
-    together, as soon as these have their gradients. With error feedback, what a message
-    lacks is added to the vector of the next step.
+    The mean is the same on all ranks. With error feedback, what a rank has not sent of
+    a vector is added to the vector of the next step.
 
     Sources: sands-lab/layer-wise-aaai20, CIFAR10/core.py; for error feedback,
     Karimireddy et al. 2019, arXiv:1901.09847.
@@ -33,27 +34,39 @@ class CompressedExchange(GradientExchange):
     def __init__(
         self,
         communicator: Communicator,
-        names: Sequence[str],
+        shapes: Mapping[str, Sequence[int]],
         compression: CompressionSettings,
         seed: int,
-        residuals: Mapping[str, tf.Variable],
     ) -> None:
         """Prepares the exchange.
 
         Args:
             communicator: The ranks.
-            names: Names of the variables, the same on all ranks.
+            shapes: Shape of each variable by its name, the same on all ranks.
             compression: The settings of compression.
             seed: Seed of the random numbers that the methods draw.
-            residuals: For error feedback what the last messages lacked, `[n]` float32
-                for each vector by its name (`vectors.sizes`); else empty.
+
+        Raises:
+            AgreedError: On all ranks, if the settings don't fit the variables.
         """
-        super().__init__(communicator.collectives, names)
-        self._variable_names = list(names)
-        self._rank, self._num_ranks = communicator.rank, communicator.num_ranks
-        self._compression = compression
-        self._seed = seed
-        self._residuals = residuals
+        super().__init__(communicator.collectives, list(shapes))
+        sizes = {
+            name: tf.TensorShape(one).num_elements() for name, one in shapes.items()
+        }
+        self._sizes = list(sizes.values())
+        vector_sizes = vectors.sizes(sizes, compression.compress)
+        self._means_of = _method(communicator, shapes, vector_sizes, compression, seed)
+        self._residuals: dict[str, tf.Variable] = {}
+        if compression.error_feedback:
+            self._residuals = {
+                name: tf.Variable(tf.zeros([size]))
+                for name, size in vector_sizes.items()
+            }
+        self._vector_names = list(vector_sizes)
+        self.rank_variables = {
+            **{f"residual/{name}": one for name, one in self._residuals.items()},
+            **self._means_of.rank_variables,
+        }
 
     def __call__(
         self,
@@ -77,113 +90,55 @@ class CompressedExchange(GradientExchange):
     def _mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], step: tf.Tensor
     ) -> list[tf.Tensor]:
-        sizes = [gradient.shape.num_elements() for gradient in gradients]
-        granularity = self._compression.compress
-        names = list(vectors.sizes(self._variable_names, sizes, granularity))
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
-        if len(names) < len(flat):
+        if len(self._vector_names) < len(flat):
             flat = [tf.concat(flat, axis=0)]
         flat = [
             vector + self._residuals[name] if name in self._residuals else vector
-            for name, vector in zip(names, flat, strict=True)
+            for name, vector in zip(self._vector_names, flat, strict=True)
         ]
-        if self._compression.method == "randomk":
-            means, left = self._exchange_coordinates(names, flat, step)
-        else:
-            means, left = self._exchange_messages(names, flat, step)
-        for name, rest in zip(names, left, strict=True):
+        means, left = self._means_of(flat, step)
+        for name, rest in zip(self._vector_names, left, strict=True):
             if name in self._residuals:
                 self._residuals[name].assign(rest)
         if len(means) < len(gradients):
-            means = tf.split(means[0], sizes)
+            means = tf.split(means[0], self._sizes)
         return [
             tf.reshape(mean, gradient.shape)
             for mean, gradient in zip(means, gradients, strict=True)
         ]
 
-    def _exchange_coordinates(
-        self, names: Sequence[str], flat: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the means of the same random coordinates of all ranks, and the rest.
-
-        All ranks draw the same coordinates: what they send can be summed on its way.
-        """
-        means, left = [], []
-        for number, (name, vector) in enumerate(zip(names, flat, strict=True)):
-            size = vector.shape.num_elements()
-            indices = random_coordinates.draw(
-                size, self._compression.ratio, self._seed, number, step
-            )
-            (mean,) = self._collectives.allreduce_mean(
-                [tf.gather(vector, indices)], [f"compressed/{name}"]
-            )
-            places = indices[:, tf.newaxis]
-            means.append(tf.scatter_nd(places, mean, [size]))
-            zeros = tf.zeros_like(mean)
-            left.append(tf.tensor_scatter_nd_update(vector, places, zeros))
-        return means, left
-
-    def _exchange_messages(
-        self, names: Sequence[str], flat: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the means of the messages of all ranks, and what this rank's lack."""
-        sizes = [vector.shape.num_elements() for vector in flat]
-        encoded: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
-        means: dict[int, tf.Tensor] = {}
-        for bucket in buckets(sizes):
-            for number in bucket:
-                stream = tf.stack(
-                    [self._seed, tf.constant(number, tf.int64), step, self._rank]
-                )
-                encoded[number] = messages.encode(
-                    flat[number], self._compression, stream
-                )
-            message = tf.concat([encoded[number][0] for number in bucket], axis=0)
-            gathered = self._collectives.allgather(
-                message, f"compressed/{names[bucket[0]]}"
-            )
-            decoded = messages.decode_mean(
-                gathered, [sizes[number] for number in bucket], self._num_ranks
-            )
-            means.update(zip(bucket, decoded, strict=True))
-        order = range(len(flat))
-        return [means[i] for i in order], [encoded[i][1] for i in order]
-
 
 def exchange_of_run(
-    config: Config,
-    names: Sequence[str],
-    residuals: Mapping[str, tf.Variable],
-    communicator: Communicator,
+    config: Config, shapes: Mapping[str, Sequence[int]], communicator: Communicator
 ) -> GradientExchange:
     """Returns the exchange of gradients that the settings of a run ask for.
 
     Args:
-        config: The settings.
-        names: Names of the variables.
-        residuals: As `CompressedExchange` takes them.
+        config: The settings; the exchange must not be "auto".
+        shapes: Shape of each variable by its name, in the order of the gradients.
         communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if the settings don't fit the variables.
     """
     if config.compress == "none":
-        return GradientExchange(communicator.collectives, names)
-    return CompressedExchange(communicator, names, config, config.seed, residuals)
+        return GradientExchange(communicator.collectives, list(shapes))
+    return CompressedExchange(communicator, shapes, config, config.seed)
 
 
-def buckets(sizes: Sequence[int]) -> list[list[int]]:
-    """Returns the numbers of the vectors whose messages are sent together.
-
-    The last variables come first, as they have their gradients first. Each bucket has
-    `_BUCKET_VALUES` values or more, except for the last one.
-
-    Args:
-        sizes: Length of each vector.
-    """
-    found: list[list[int]] = []
-    num_values = _BUCKET_VALUES
-    for number in reversed(range(len(sizes))):
-        if num_values >= _BUCKET_VALUES:
-            found.append([])
-            num_values = 0
-        found[-1].append(number)
-        num_values += sizes[number]
-    return found
+def _method(
+    communicator: Communicator,
+    shapes: Mapping[str, Sequence[int]],
+    vector_sizes: dict[str, int],
+    compression: CompressionSettings,
+    seed: int,
+) -> GatheredMessages | RandomCoordinates | LowRankMatrices:
+    """Returns the exchange of vectors that the settings ask for."""
+    if compression.method == "randomk":
+        return RandomCoordinates(communicator, vector_sizes, compression.ratio, seed)
+    if compression.method == "powersgd":
+        return LowRankMatrices(communicator, shapes, compression.powersgd_rank, seed)
+    is_sliced = compression.exchange == "sliced"
+    kind = SlicedMessages if is_sliced else GatheredMessages
+    return kind(communicator, vector_sizes, compression, seed)

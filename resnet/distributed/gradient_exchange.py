@@ -32,6 +32,10 @@ class GradientExchange:
     The loss and the flags are one small tensor that is reduced while the gradients are
     still being computed. So all ranks agree on a stop request, a save request or a
     non-finite loss without an extra round of communication.
+
+    Attributes:
+        rank_variables: The state of this rank that the exchange keeps from step to
+            step, by its stored name (`TrainState.rank_variables`): none.
     """
 
     def __init__(self, collectives: Collectives, names: Sequence[str]) -> None:
@@ -41,6 +45,7 @@ class GradientExchange:
             collectives: The collective operations of all ranks.
             names: Names of the variables, the same on all ranks.
         """
+        self.rank_variables: dict[str, tf.Variable] = {}
         self._collectives = collectives
         self._names = [f"gradient/{name}" for name in names]
 

@@ -16,6 +16,7 @@
 #include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
 #include "resnet/native/op_context.h"
+#include "resnet/native/sparse_message.h"
 
 namespace resnet {
 namespace {
@@ -185,74 +186,18 @@ class EncodeSparseOp : public OpKernel {
         std::copy_n(values + begin, std::min(kPiece, size - begin), rest + begin);
       }
       for (int64_t i = starts[piece]; i < starts[piece + 1]; ++i) {
-        const float sent =
-            is_bfloat16_ ? FloatOfBits(uint32_t{RoundToBfloat16(kept[i])} << 16) : kept[i];
+        const float sent = is_bfloat16_ ? NearestBfloat16(kept[i]) : kept[i];
         rest[places[i]] = kept[i] - sent;
       }
     });
-    WriteMessage(places, kept, size, context);
+    const SparseLayout layout(places.data(), count, 0, size, is_bfloat16_);
+    Tensor* message;
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, TensorShape({layout.length}), &message));
+    WriteSparse(layout, places.data(), kept.data(), message->flat<uint8_t>().data());
   }
 
  private:
-  void WriteMessage(const std::vector<uint32_t>& places, const std::vector<float>& kept,
-                    int64_t size, OpKernelContext* context) const {
-    const int64_t count = places.size();
-    const int bit_width = RiceWidth(size, count);
-    int64_t num_unary_bits = count;
-    for (int64_t i = 0; i < count; ++i) {
-      num_unary_bits += Gap(places, i) >> bit_width;
-    }
-    const int64_t value_bytes = is_bfloat16_ ? 2 : 4;
-    const int64_t values_begin = kHeaderBytes + 4;
-    const int64_t remainders_begin = values_begin + count * value_bytes;
-    const int64_t unary_begin = remainders_begin + CeilDivide(count * bit_width, 8);
-    const int64_t sparse_length = unary_begin + CeilDivide(num_unary_bits, 8);
-    const int64_t dense_length = kHeaderBytes + 4 * size;
-    const bool is_dense = sparse_length > dense_length;
-    const int64_t length = is_dense ? dense_length : sparse_length;
-    Tensor* message;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({length}), &message));
-    uint8_t* bytes = message->flat<uint8_t>().data();
-    std::fill_n(bytes, length, 0);
-    if (is_dense) {
-      StoreHeader(length, kDense, 0, bytes);
-      for (int64_t i = 0; i < count; ++i) {
-        const float sent =
-            is_bfloat16_ ? FloatOfBits(uint32_t{RoundToBfloat16(kept[i])} << 16) : kept[i];
-        Store(sent, bytes + kHeaderBytes + 4 * int64_t{places[i]});
-      }
-      return;
-    }
-    StoreHeader(length, is_bfloat16_ ? kSparseBfloat16 : kSparseFloat32, bit_width, bytes);
-    Store(static_cast<uint32_t>(count), bytes + kHeaderBytes);
-    BitWriter remainders(bytes + remainders_begin);
-    uint8_t* unary = bytes + unary_begin;
-    int64_t bit = -1;
-    for (int64_t i = 0; i < count; ++i) {
-      if (is_bfloat16_) {
-        Store(RoundToBfloat16(kept[i]), bytes + values_begin + 2 * i);
-      } else {
-        Store(kept[i], bytes + values_begin + 4 * i);
-      }
-      const uint32_t gap = Gap(places, i);
-      remainders.Append(gap & ((uint32_t{1} << bit_width) - 1), bit_width);
-      bit += (gap >> bit_width) + 1;
-      unary[bit >> 3] |= 1 << (bit & 7);
-    }
-    remainders.Finish();
-  }
-
-  static uint32_t Gap(const std::vector<uint32_t>& places, int64_t i) {
-    return i == 0 ? places[0] : places[i] - places[i - 1] - 1;
-  }
-
-  static int RiceWidth(int64_t size, int64_t count) {
-    if (count == 0) return 0;
-    int bit_width = 0;
-    while ((int64_t{1} << (bit_width + 1)) <= 693 * size / (1000 * count)) ++bit_width;
-    return bit_width;
-  }
-
   bool is_bfloat16_;
 };
 

@@ -12,7 +12,7 @@
 namespace resnet {
 
 constexpr uint8_t kDense = 0, kSparseFloat32 = 1, kSparseBfloat16 = 2, kTernary = 3,
-                  kQsgd = 4;
+                  kQsgd = 4, kFloat16 = 5, kBfloat16 = 6;
 constexpr int64_t kHeaderBytes = 8;
 
 // Values per task: a multiple of 5, 8 and 4, so that the pieces of a message begin at whole

@@ -16,6 +16,7 @@
 
 #include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
+#include "resnet/native/messages.h"
 #include "resnet/native/op_context.h"
 
 namespace resnet {
@@ -28,17 +29,6 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
-
-// A message in memory.
-struct Message {
-  uint8_t kind;
-  int bit_width;
-  const uint8_t* body;
-  const uint8_t* end;
-
-  int64_t size() const { return end - body; }
-  bool is_sparse() const { return kind == kSparseFloat32 || kind == kSparseBfloat16; }
-};
 
 // Of a part of a vector that one task adds up.
 struct Part {
@@ -55,89 +45,21 @@ FOR_EACH_CPU void AddScaled(const float* values, float factor, int64_t size, flo
 
 #pragma GCC pop_options
 
-absl::Status Damaged(const std::string& what) {
-  return absl::DataLossError(
-      absl::StrCat("a message of compressed gradients is damaged: ", what));
-}
-
-// Checks that a message is one of a vector of so many values, as far as its header and
-// length say it.
-absl::Status Check(const Message& message, int64_t num_values) {
-  const auto wrong_length = [&](int64_t expected) {
-    return Damaged(absl::StrCat(message.size(), " bytes instead of ", expected));
-  };
-  switch (message.kind) {
-    case kDense:
-      return message.size() == 4 * num_values ? absl::OkStatus()
-                                              : wrong_length(4 * num_values);
-    case kSparseFloat32:
-    case kSparseBfloat16: {
-      if (message.size() < 4) return wrong_length(4);
-      const int64_t count = Load<uint32_t>(message.body);
-      if (count > num_values || message.bit_width > 31) {
-        return Damaged(absl::StrCat(count, " of ", num_values, " values are kept"));
-      }
-      const int64_t value_bytes = message.kind == kSparseFloat32 ? 4 : 2;
-      const int64_t least =
-          4 + count * value_bytes + CeilDivide(count * message.bit_width, 8);
-      return message.size() >= least ? absl::OkStatus() : wrong_length(least);
-    }
-    case kTernary: {
-      const int64_t expected = 4 + CeilDivide(num_values, 5);
-      return message.size() == expected ? absl::OkStatus() : wrong_length(expected);
-    }
-    case kQsgd: {
-      if (message.size() < 8) return wrong_length(8);
-      const int64_t states = Load<uint32_t>(message.body);
-      const int64_t bucket = Load<uint32_t>(message.body + 4);
-      if (states < 1 || states > 1 << 23) {
-        return Damaged(absl::StrCat(states, " states"));
-      }
-      int bit_width = 0;
-      while (int64_t{1} << bit_width <= 2 * states) ++bit_width;
-      if (bit_width != message.bit_width) {
-        return Damaged(absl::StrCat(message.bit_width, " bits for ", states, " states"));
-      }
-      const int64_t size = bucket == 0 ? std::max<int64_t>(num_values, 1) : bucket;
-      const int64_t expected =
-          8 + 4 * CeilDivide(num_values, size) + CeilDivide(num_values * bit_width, 8);
-      return message.size() == expected ? absl::OkStatus() : wrong_length(expected);
-    }
-    default:
-      return Damaged(absl::StrCat("kind ", message.kind));
-  }
-}
-
 absl::Status AddSparse(const Message& message, float factor, int64_t num_values,
                        float* sums) {
-  const int64_t count = Load<uint32_t>(message.body);
-  const bool is_bfloat16 = message.kind == kSparseBfloat16;
-  const uint8_t* values = message.body + 4;
-  const uint8_t* remainders = values + count * (is_bfloat16 ? 2 : 4);
-  const uint8_t* unary = remainders + CeilDivide(count * message.bit_width, 8);
-  BitReader reader(remainders, unary);
-  int64_t place = -1, last_bit = -1, i = 0;
-  for (const uint8_t* from = unary; from < message.end; from += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, from, std::min<int64_t>(8, message.end - from));
-    for (; word != 0; word &= word - 1) {
-      if (i == count) return Damaged("there are more indices than values");
-      const int64_t bit = 8 * (from - unary) + __builtin_ctzll(word);
-      const int64_t quotient = bit - last_bit - 1;
-      if (quotient >= num_values) return Damaged("an index is behind the end");
-      last_bit = bit;
-      place += (quotient << message.bit_width) + reader.Next(message.bit_width) + 1;
-      if (place >= num_values) {
-        return Damaged(absl::StrCat("index ", place, " of ", num_values));
-      }
-      const float value = is_bfloat16
-                              ? FloatOfBits(uint32_t{Load<uint16_t>(values + 2 * i)} << 16)
-                              : Load<float>(values + 4 * i);
-      sums[place] += value * factor;
-      ++i;
-    }
+  return ForEachKept(message, num_values, [&](int64_t place, float value) {
+    sums[place] += value * factor;
+  });
+}
+
+template <typename Widen>
+absl::Status AddCast(const Message& message, float factor, const Part& part,
+                     const Widen& widen, float* sums) {
+  const uint8_t* values = message.body;
+  for (int64_t i = part.begin; i < part.end; ++i) {
+    sums[i] += widen(Load<uint16_t>(values + 2 * i)) * factor;
   }
-  return i == count ? absl::OkStatus() : Damaged("there are fewer indices than values");
+  return absl::OkStatus();
 }
 
 absl::Status AddTernary(const Message& message, float factor, const Part& part,
@@ -240,15 +162,9 @@ class DecodeMeanOp : public OpKernel {
     const uint8_t* const end = from + input.NumElements();
     for (int64_t rank = 0; rank < num_ranks_; ++rank) {
       for (size_t i = 0; i < sizes_.size(); ++i) {
-        if (end - from < kHeaderBytes) return Damaged("it is cut");
-        const int64_t length = Load<uint32_t>(from);
-        if (length < kHeaderBytes || length > end - from || from[6] != 0 || from[7] != 0) {
-          return Damaged(absl::StrCat("a length of ", length, " bytes in its header"));
-        }
-        const Message message{from[4], from[5], from + kHeaderBytes, from + length};
-        TF_RETURN_IF_ERROR(Check(message, sizes_[i]));
+        Message message;
+        TF_RETURN_IF_ERROR(TakeMessage(&from, end, sizes_[i], &message));
         (*of_vectors)[i].push_back(message);
-        from += length;
       }
     }
     return from == end ? absl::OkStatus() : Damaged("there are bytes behind it");
@@ -267,6 +183,17 @@ class DecodeMeanOp : public OpKernel {
         }
         return absl::OkStatus();
       }
+      case kFloat16:
+        return AddCast(
+            message, factor, part,
+            [](uint16_t bits) {
+              return static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(bits));
+            },
+            sums);
+      case kBfloat16:
+        return AddCast(
+            message, factor, part,
+            [](uint16_t bits) { return FloatOfBits(uint32_t{bits} << 16); }, sums);
       case kTernary:
         return AddTernary(message, factor, part, sums);
       case kQsgd:

@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.compression import messages, qsgd, random_coordinates, sparse, ternary
+from resnet.checkpoint import merged_ranks
+from resnet.compression import (
+    messages,
+    qsgd,
+    random_coordinates,
+    slices,
+    sparse,
+    ternary,
+    wire,
+)
 from resnet.compression.random_bits import Stream
 from resnet.config.compression import CompressionSettings
+from resnet.distributed.communicator import AgreedError
 from resnet.distributed.compressed_exchange import CompressedExchange
 
 IN_3 = pytest.mark.ranks(3)
@@ -28,7 +38,10 @@ METHODS = [
         method="qsgd", qstates=7, qsgd_bucket=64, qsgd_norm="max", error_feedback=True
     ),
     CompressionSettings(method="randomk", ratio=0.1, error_feedback=True),
+    CompressionSettings(method="fp16"),
+    CompressionSettings(method="bf16", error_feedback=True),
 ]
+MESSAGES = [method for method in METHODS if method.method != "randomk"]
 
 
 def gradients_of(rank: int, step: int) -> list[np.ndarray]:
@@ -38,6 +51,11 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
 
 def encode(values: np.ndarray, method: CompressionSettings, stream: Stream):
     """Returns what a rank sends of a vector, in NumPy."""
+    if method.method == "fp16":
+        return wire.join(wire.FLOAT16, 0, values.astype(np.float16))
+    if method.method == "bf16":
+        rounded = sparse.round_to_bfloat16(values).view(np.uint32) >> 16
+        return wire.join(wire.BFLOAT16, 0, rounded.astype(np.uint16))
     if method.method == "terngrad":
         return ternary.encode(values, stream)[0]
     if method.method == "qsgd":
@@ -68,9 +86,68 @@ def sent(values: np.ndarray, method: CompressionSettings, stream: Stream) -> np.
     return messages.decode_mean_in_numpy(message, [values.size], 1)[0]
 
 
+def reference_step(
+    vectors: list[list[np.ndarray]],
+    method: CompressionSettings,
+    step: int,
+    slices_left: list[np.ndarray] | None,
+) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Returns the means over ranks of an exchange, and what each rank has not sent.
+
+    Args:
+        vectors: The vectors of each rank, all in one bucket.
+        method: The settings of compression.
+        step: Number of the step.
+        slices_left: What the message of each rank's slice lacked, which is replaced;
+            None for an exchange without slices.
+    """
+    num_ranks, sizes = len(vectors), [vector.size for vector in vectors[0]]
+    received = [
+        [
+            sent(vector, method, Stream(SEED, number, step, rank))
+            for number, vector in enumerate(of_rank)
+        ]
+        for rank, of_rank in enumerate(vectors)
+    ]
+    factor = np.float32(1) / np.float32(num_ranks)
+    means = [np.zeros(size, np.float32) for size in sizes]
+    for of_rank in received:
+        for mean, values in zip(means, of_rank, strict=True):
+            mean += values * factor
+    left = [
+        [vector - one for vector, one in zip(of_rank, other, strict=True)]
+        for of_rank, other in zip(vectors, received, strict=True)
+    ]
+    if slices_left is None:
+        return means, left
+    order = list(reversed(range(len(sizes))))  # The last vector comes first.
+    bucket = np.concatenate([means[number] for number in order])
+    alignment = slices.alignment(method, max(sizes))
+    cut = slices.cut([sizes[number] for number in order], num_ranks, alignment)
+    ends = np.cumsum([sum(piece.size for piece in one) for one in cut])
+    parts = []
+    for rank, part in enumerate(np.split(bucket, ends[:-1])):
+        whole = part + slices_left[rank]
+        stream = Stream(SEED, len(sizes), step, rank)
+        parts.append(sent(whole, method, stream) if whole.size else whole)
+        if method.error_feedback:
+            slices_left[rank] = whole - parts[-1]
+    in_order = np.split(
+        np.concatenate(parts), np.cumsum([sizes[number] for number in order])[:-1]
+    )
+    return [in_order[order.index(number)] for number in range(len(sizes))], left
+
+
 @on_2_and_3_ranks
 @pytest.mark.parametrize("compress", ["layerwise", "entiremodel"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.method)
+@pytest.mark.parametrize(
+    "method",
+    [
+        *METHODS,
+        *(dataclasses.replace(method, exchange="sliced") for method in MESSAGES),
+    ],
+    ids=lambda one: f"{one.method}-{one.exchange}",
+)
 def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
     communicator, compress, method, num_ranks
 ):
@@ -80,14 +157,11 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
     if compress == "entiremodel":
         sizes = [sum(sizes)]
     names = ["model"] if len(sizes) == 1 else list(SHAPES)
-    residuals = {
-        name: tf.Variable(tf.zeros([size]))
-        for name, size in zip(names, sizes, strict=True)
-        if method.error_feedback
-    }
-    exchange = CompressedExchange(communicator, list(SHAPES), method, SEED, residuals)
+    exchange = CompressedExchange(communicator, SHAPES, method, SEED)
     traced = tf.function(exchange, autograph=False)
     expected_left = [[np.zeros(size, np.float32) for size in sizes]] * num_ranks
+    is_sliced = method.exchange == "sliced"
+    slices_left = [np.float32(0)] * num_ranks if is_sliced else None
     for step in range(3):
         loss = tf.constant(float(communicator.rank))
         flags = tf.constant([0.0, float(communicator.rank == 1)])
@@ -97,33 +171,128 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
         assert float(result.loss) == pytest.approx((num_ranks - 1) / 2)
         assert result.flags.numpy() == pytest.approx([0, 1 / num_ranks])
 
-        total, left = [np.zeros(size) for size in sizes], []
+        vectors = []
         for rank in range(num_ranks):
             flat = [one.ravel() for one in gradients_of(rank, step)]
             flat = flat if len(sizes) > 1 else [np.concatenate(flat)]
-            rest = []
-            for number, vector in enumerate(flat):
-                values = vector + expected_left[rank][number]
-                received = sent(values, method, Stream(SEED, number, step, rank))
-                total[number] += received
-                rest.append(values - received)
-            left.append(rest)
-        means = np.concatenate([one / num_ranks for one in total])
+            pairs = zip(flat, expected_left[rank], strict=True)
+            vectors.append([vector + rest for vector, rest in pairs])
+        means, left = reference_step(vectors, method, step, slices_left)
         found = np.concatenate([one.numpy().ravel() for one in result.gradients])
-        np.testing.assert_allclose(found, means, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(found, np.concatenate(means), rtol=1e-6, atol=2e-6)
         assert [one.shape for one in result.gradients] == list(SHAPES.values())
         bits = communicator.allgather(found.tobytes())
         assert bits == bits[:1] * num_ranks
         if method.error_feedback:
             expected_left = left
             for name, rest in zip(names, left[communicator.rank], strict=True):
-                np.testing.assert_array_equal(residuals[name].numpy(), rest)
+                residual = exchange.rank_variables[f"residual/{name}"]
+                np.testing.assert_array_equal(residual.numpy(), rest)
+        else:
+            assert not exchange.rank_variables
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.method)
+@on_2_and_3_ranks
+@pytest.mark.parametrize("exchange", ["allgather", "sliced"])
+@pytest.mark.parametrize("name", ["topk", "qsgd", "bf16", "powersgd", "randomk"])
+def test_nothing_is_lost_but_what_is_left_over(communicator, name, exchange, num_ranks):
+    """Sums of all steps: what arrived and what is left over are all gradients."""
+    assert communicator.num_ranks == num_ranks
+    method = CompressionSettings(
+        compress="layerwise",
+        method=name,
+        ratio=0.1,
+        qstates=7,
+        qsgd_norm="max",
+        powersgd_rank=2,
+        exchange=exchange,
+        error_feedback=True,
+    )
+    one = CompressedExchange(communicator, SHAPES, method, SEED)
+    traced = tf.function(one, autograph=False)
+    total = np.zeros(sum(int(np.prod(shape)) for shape in SHAPES.values()))
+    for step in range(10):
+        own = [tf.constant(one) for one in gradients_of(communicator.rank, step)]
+        arrived = traced(
+            own, tf.constant(1.0), tf.zeros([2]), tf.constant(step, tf.int64)
+        )
+        total += np.concatenate([each.numpy().ravel() for each in arrived.gradients])
+        for rank in range(num_ranks):
+            flat = [each.ravel() for each in gradients_of(rank, step)]
+            total -= np.concatenate(flat).astype(np.float64) / num_ranks
+    saved = communicator.allgather(
+        {key: value.numpy() for key, value in one.rank_variables.items()}
+    )
+    left = merged_ranks.merge(
+        saved,
+        num_ranks,
+        {f"residual/{each}": [saved[0][f"residual/{each}"].size] for each in SHAPES},
+    )
+    left = [left[f"residual/{each}"] for each in SHAPES]
+    np.testing.assert_allclose(total + np.concatenate(left), 0, atol=2e-5)
+
+
+@on_2_and_3_ranks
+def test_powersgd_is_an_iteration_of_the_power_method(communicator, num_ranks):
+    method = CompressionSettings(
+        compress="layerwise", method="powersgd", powersgd_rank=3, error_feedback=True
+    )
+    exchange = CompressedExchange(communicator, SHAPES, method, SEED)
+    traced = tf.function(exchange, autograph=False)
+    matrices = {"first/kernel": (36, 8), "last/kernel": (50, 40)}
+    right = {
+        name: exchange.rank_variables[f"power_sgd/{name}"].numpy() for name in matrices
+    }
+    left = {name: [np.zeros(shape)] * num_ranks for name, shape in matrices.items()}
+    for step in range(3):
+        own = [tf.constant(one) for one in gradients_of(communicator.rank, step)]
+        result = traced(
+            own, tf.constant(1.0), tf.zeros([2]), tf.constant(step, tf.int64)
+        )
+        of_ranks = [
+            dict(zip(SHAPES, gradients_of(rank, step), strict=True))
+            for rank in range(num_ranks)
+        ]
+        found = dict(zip(SHAPES, result.gradients, strict=True))
+        bias = np.mean([one["first/bias"] for one in of_ranks], axis=0)
+        np.testing.assert_allclose(found["first/bias"], bias, rtol=1e-6, atol=1e-6)
+        for name, shape in matrices.items():
+            own = [
+                one[name].reshape(shape).astype(np.float64) + rest
+                for one, rest in zip(of_ranks, left[name], strict=True)
+            ]
+            basis, _ = np.linalg.qr(np.mean(own, axis=0) @ right[name])
+            expected = basis @ (basis.T @ np.mean(own, axis=0))
+            np.testing.assert_allclose(
+                found[name].numpy().reshape(shape), expected, atol=1e-4
+            )
+            left[name] = [one - basis @ (basis.T @ one) for one in own]
+            right[name] = exchange.rank_variables[f"power_sgd/{name}"].numpy()
+            residual = exchange.rank_variables[f"residual/{name}"].numpy()
+            expected = left[name][communicator.rank].ravel()
+            np.testing.assert_allclose(residual, expected, atol=1e-4)
+
+
+def test_powersgd_of_too_high_a_rank_is_refused(communicator):
+    method = CompressionSettings(
+        compress="layerwise", method="powersgd", powersgd_rank=9
+    )
+    with pytest.raises(AgreedError, match=r"at most 8, the smaller side of .* 36 x 8"):
+        CompressedExchange(communicator, SHAPES, method, SEED)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *METHODS,
+        CompressionSettings(method="powersgd"),
+        CompressionSettings(method="topk", ratio=0.01, exchange="sliced"),
+    ],
+    ids=lambda one: f"{one.method}-{one.exchange}",
+)
 def test_a_gradient_that_is_not_finite_is_told_to_all_ranks(communicator, method):
     method = dataclasses.replace(method, compress="layerwise", error_feedback=False)
-    exchange = CompressedExchange(communicator, list(SHAPES), method, SEED, {})
+    exchange = CompressedExchange(communicator, SHAPES, method, SEED)
     gradients = gradients_of(communicator.rank, 0)
     if communicator.rank == 1:
         gradients[0][0, 0, 0, 3] = np.nan

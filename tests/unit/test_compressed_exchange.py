@@ -8,7 +8,7 @@ from data_prep.errors import UserError
 from resnet import native
 from resnet.compression import random_coordinates, vectors
 from resnet.config.compression import CompressionSettings, problems
-from resnet.distributed import compressed_exchange
+from resnet.distributed import message_exchange
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.compressed_exchange import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
@@ -62,19 +62,18 @@ def test_error_feedback_of_a_contraction_is_allowed():
 
 
 def test_a_vector_is_that_of_a_variable_or_of_all():
-    assert vectors.sizes(["a", "b"], [2, 3], "none") == {}
-    assert vectors.sizes(["a", "b"], [2, 3], "layerwise") == {"a": 2, "b": 3}
-    assert vectors.sizes(["a", "b"], [2, 3], "entiremodel") == {"model": 5}
+    assert vectors.sizes({"a": 2, "b": 3}, "layerwise") == {"a": 2, "b": 3}
+    assert vectors.sizes({"a": 2, "b": 3}, "entiremodel") == {"model": 5}
 
 
 def test_messages_of_some_megabytes_of_gradients_travel_together():
     million = 1 << 20
-    assert compressed_exchange.buckets([1, 2 * million, 5, million, 7, 8]) == [
+    assert message_exchange.buckets([1, 2 * million, 5, million, 7, 8]) == [
         [5, 4, 3],
         [2, 1],
         [0],
     ]
-    assert compressed_exchange.buckets([4]) == [[0]]
+    assert message_exchange.buckets([4]) == [[0]]
 
 
 def test_random_coordinates_are_all_different_and_as_many_as_asked_for():
@@ -116,7 +115,8 @@ def test_without_compiled_ops_the_step_is_the_same(monkeypatch, method):
     ]
 
     def exchanged() -> list[np.ndarray]:
-        exchange = CompressedExchange(ALONE, ["a", "b", "c"], settings, 4, {})
+        shapes = {name: [9, 20 + i] for i, name in enumerate("abc")}
+        exchange = CompressedExchange(ALONE, shapes, settings, 4)
         traced = tf.function(exchange, autograph=False)
         step = tf.constant(2, tf.int64)
         result = traced(gradients, tf.constant(1.0), tf.zeros([2]), step)

@@ -7,10 +7,18 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.compression import messages, qsgd, sparse, ternary
+from resnet.compression import (
+    messages,
+    pieces,
+    qsgd,
+    slices,
+    sparse,
+    ternary,
+    wire,
+)
 from resnet.compression.random_bits import Stream
 from resnet.config.compression import METHODS as METHODS_OF_RUNS
-from resnet.config.compression import CompressionSettings
+from resnet.config.compression import SUMMED_METHODS, CompressionSettings
 
 STREAM = Stream(seed=2**40 + 3, vector=2, step=2**31, rank=1)
 # Around the ends of a strip of random numbers (240) and of a task (65,520 values).
@@ -25,6 +33,8 @@ METHODS = [
     CompressionSettings(method="qsgd"),
     CompressionSettings(method="qsgd", qstates=7, qsgd_bucket=1024, qsgd_norm="max"),
     CompressionSettings(method="qsgd", qstates=1, qsgd_bucket=100),
+    CompressionSettings(method="fp16"),
+    CompressionSettings(method="bf16"),
 ]
 
 
@@ -46,6 +56,15 @@ def encode_in_numpy(values: np.ndarray, compression: CompressionSettings):
     if compression.method == "qsgd":
         parameters = (compression.qstates, compression.qsgd_bucket)
         return qsgd.encode(values, STREAM, *parameters, compression.qsgd_norm)
+    if compression.method == "fp16":
+        largest = np.float32(65_504)
+        clipped = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
+        nearest = clipped.astype(np.float16)
+        return wire.join(wire.FLOAT16, 0, nearest), values - nearest.astype(np.float32)
+    if compression.method == "bf16":
+        rounded = sparse.round_to_bfloat16(values)
+        upper = (rounded.view(np.uint32) >> 16).astype(np.uint16)
+        return wire.join(wire.BFLOAT16, 0, upper), values - rounded
     threshold = {
         "topk": lambda: sparse.threshold_of_topk(
             values, sparse.topk_count(values.size, compression.ratio)
@@ -63,7 +82,8 @@ def _with_ops():
 
 @pytest.mark.parametrize("compression", METHODS, ids=str)
 def test_the_op_gives_the_bytes_of_the_reference(compression):
-    assert {one.method for one in METHODS} | {"randomk"} == set(METHODS_OF_RUNS)
+    own = {one.method for one in METHODS}
+    assert own | set(SUMMED_METHODS) == set(METHODS_OF_RUNS)
     for size in SIZES:
         values = vector(size) * np.float32(1e-3 if size % 2 else 1)
         message, left = encode(values, compression)
@@ -136,6 +156,73 @@ def test_damaged_messages_are_an_error_and_nothing_is_read_behind_them():
             if found is not None and expected is not None:
                 # TensorFlow's threads take subnormal numbers for zero.
                 np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-37)
+
+
+def test_pieces_of_a_message_hold_what_the_message_holds():
+    for compression, size in itertools.product(METHODS, (41, 5_000, 70_001)):
+        alignment = slices.alignment(compression, size)
+        cut = slices.cut([size], 3, alignment)
+        sizes = [piece.size for of_slice in cut for piece in of_slice]
+        message, _ = encode(vector(size), compression)
+        (whole,) = messages.decode_mean_in_numpy(message, [size], 1)
+        found, lengths = messages.cut(tf.constant(message), sizes)
+        expected = pieces.cut(message, sizes)
+        assert found.numpy().tobytes() == b"".join(one.tobytes() for one in expected)
+        assert lengths.numpy().tolist() == [one.size for one in expected]
+        decoded = messages.decode_mean_in_numpy(found.numpy(), sizes, 1)
+        np.testing.assert_array_equal(np.concatenate(decoded), whole)
+
+
+def test_a_piece_that_would_be_longer_than_its_values_is_dense():
+    values = np.zeros(1000, np.float32)
+    values[:10] = 1  # All in the first piece.
+    message, _ = sparse.encode(values, np.float32(1))
+    found, lengths = messages.cut(tf.constant(message), [10, 990])
+    assert lengths.numpy().tolist() == [8 + 4 * 10, 8 + 4]
+    assert found.numpy()[4] == wire.DENSE
+    assert found.numpy().tobytes() == b"".join(
+        one.tobytes() for one in pieces.cut(message, [10, 990])
+    )
+
+
+@pytest.mark.parametrize(
+    ("compression", "sizes"),
+    [
+        (CompressionSettings(method="terngrad"), [7, 93]),
+        (CompressionSettings(method="qsgd"), [12, 88]),
+        (CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=16), [24, 76]),
+    ],
+)
+def test_a_message_is_not_cut_inside_of_a_byte_or_a_bucket(compression, sizes):
+    message, _ = encode(vector(100), compression)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must have a multiple of"):
+        messages.cut(tf.constant(message), sizes)
+    with pytest.raises(ValueError, match="can be cut behind multiples"):
+        pieces.cut(message, sizes)
+
+
+def test_damaged_messages_are_not_cut():
+    draw = np.random.default_rng(4)
+    for compression in METHODS:
+        whole, _ = encode(vector(320), compression)
+        sizes = [160, 160] if compression.qsgd_bucket != 100 else [320]
+        for end in (0, 3, 8, len(whole) - 1):
+            with pytest.raises(tf.errors.DataLossError, match="is damaged"):
+                messages.cut(tf.constant(whole[:end]), sizes)
+        for _ in range(100):
+            damaged = whole.copy()
+            damaged[draw.integers(len(whole))] ^= np.uint8(1 << draw.integers(8))
+            try:
+                expected = np.concatenate(pieces.cut(damaged, sizes))
+            except ValueError:
+                expected = None
+            try:
+                found = messages.cut(tf.constant(damaged), sizes)[0].numpy()
+            except tf.errors.OpError:
+                found = None
+            assert (found is None) == (expected is None)
+            if found is not None and expected is not None:
+                assert found.tobytes() == expected.tobytes()
 
 
 def outcome_of_op(given: np.ndarray, sizes: list[int]) -> np.ndarray | None:

@@ -1,0 +1,57 @@
+"""randomk: the mean of the same random coordinates of all ranks, by an all-reduce."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from resnet.compression import random_coordinates
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.message_exchange import Means
+
+
+class RandomCoordinates:
+    """Averages random coordinates of each vector, without scaling the others' absence.
+
+    All ranks draw the same coordinates, so what they send is summed on its way.
+
+    Attributes:
+        rank_variables: The state of this rank by its stored name: none.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        vector_sizes: dict[str, int],
+        ratio: float,
+        seed: int,
+    ) -> None:
+        """Prepares the exchange.
+
+        Args:
+            communicator: The ranks.
+            vector_sizes: Length of each vector by its name, the same on all ranks.
+            ratio: Fraction of the values to keep.
+            seed: Seed of the coordinates.
+        """
+        self.rank_variables: dict[str, tf.Variable] = {}
+        self._collectives = communicator.collectives
+        self._vector_sizes = vector_sizes
+        self._ratio = ratio
+        self._seed = seed
+
+    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor) -> Means:
+        """Returns the means over ranks, as `GatheredMessages` does."""
+        means, left = [], []
+        for number, (name, size) in enumerate(self._vector_sizes.items()):
+            vector = flat[number]
+            indices = random_coordinates.draw(
+                size, self._ratio, self._seed, number, step
+            )
+            (mean,) = self._collectives.allreduce_mean(
+                [tf.gather(vector, indices)], [f"compressed/{name}"]
+            )
+            places = indices[:, tf.newaxis]
+            means.append(tf.scatter_nd(places, mean, [size]))
+            zeros = tf.zeros_like(mean)
+            left.append(tf.tensor_scatter_nd_update(vector, places, zeros))
+        return Means(means, left)

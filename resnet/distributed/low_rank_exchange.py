@@ -1,0 +1,109 @@
+"""powersgd: matrices of low rank instead of gradients, averaged by an all-reduce.
+
+The gradient M `[n, m]` of a variable, whose last axis has m outputs, becomes
+
+    P = orthonormal columns of mean(M Q),    Q' = mean(M^T P),    mean gradient = P Q'^T
+
+where Q `[m, r]` is the Q' of the step before, at first normally distributed, and the
+means are over ranks. That is one iteration of the power method for the mean of M. What
+a rank sends, r (n + m) values, is linear in its gradient: any all-reduce sums it.
+Vectors, and so all parameters of batch normalization, are averaged as they are.
+
+Source: Vogels et al. 2019, arXiv:1905.13727 (PowerSGD), algorithm 1.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.distributed.message_exchange import Means
+
+
+class LowRankMatrices:
+    """Averages the gradients of matrices by approximations of a low rank.
+
+    Attributes:
+        rank_variables: The Q of each matrix by its stored name, `[m, r]` float32; they
+            are the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        shapes: Mapping[str, Sequence[int]],
+        rank: int,
+        seed: int,
+    ) -> None:
+        """Prepares the exchange.
+
+        Args:
+            communicator: The ranks of the job.
+            shapes: Shape of each variable by its name, the same on all ranks.
+            rank: Rank r of the approximations.
+            seed: Seed of the first Q.
+
+        Raises:
+            AgreedError: On all ranks, if a matrix has a side of fewer than r values.
+        """
+        self._collectives = communicator.collectives
+        self._shapes = {name: _matrix_shape(shape) for name, shape in shapes.items()}
+        self.rank_variables: dict[str, tf.Variable] = {}
+        for number, (name, shape) in enumerate(self._shapes.items()):
+            if not shape:
+                continue
+            if min(shape) < rank:
+                raise AgreedError(
+                    f"--powersgd_rank={rank} must be at most {min(shape)}, the smaller"
+                    f" side of the gradient of {name}, a matrix of {shape[0]} x"
+                    f" {shape[1]}. Give a lower rank, or another --method."
+                )
+            first = tf.random.stateless_normal([shape[1], rank], [seed, number])
+            self.rank_variables[_stored_name(name)] = tf.Variable(first)
+
+    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor) -> Means:
+        """Returns the means over ranks, as `GatheredMessages` does."""
+        del step
+        pairs = [
+            self._exchange_vector(name, vector)
+            if not shape
+            else self._exchange_matrix(name, tf.reshape(vector, shape))
+            for vector, (name, shape) in zip(flat, self._shapes.items(), strict=True)
+        ]
+        means, left = zip(*pairs, strict=True)
+        return Means(list(means), list(left))
+
+    def _exchange_vector(
+        self, name: str, vector: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._mean(vector, f"compressed/{name}"), tf.zeros_like(vector)
+
+    def _exchange_matrix(
+        self, name: str, matrix: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the mean of a matrix of low rank, and what this rank's part lacks."""
+        right = self.rank_variables[_stored_name(name)]
+        left = self._mean(tf.matmul(matrix, right), f"compressed/{name}/p")
+        left, _ = tf.linalg.qr(left)
+        own = tf.matmul(matrix, left, transpose_a=True)
+        mean = self._mean(own, f"compressed/{name}/q")
+        right.assign(mean)
+        rest = matrix - tf.matmul(left, own, transpose_b=True)
+        approximation = tf.matmul(left, mean, transpose_b=True)
+        return tf.reshape(approximation, [-1]), tf.reshape(rest, [-1])
+
+    def _mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        (mean,) = self._collectives.allreduce_mean([tensor], [name])
+        return mean
+
+
+def _matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns rows and columns of the gradient as a matrix; nothing for a vector."""
+    if len(shape) < 2:
+        return ()
+    return math.prod(shape[:-1]), shape[-1]
+
+
+def _stored_name(name: str) -> str:
+    return f"power_sgd/{name}"

@@ -1,0 +1,211 @@
+// A TensorFlow op that cuts the message of a vector into messages of its pieces.
+//
+// The reference implementation is resnet/compression/pieces.py. The op never reads outside
+// of the message: a damaged one is an error.
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+#include "resnet/native/compression.h"
+#include "resnet/native/messages.h"
+#include "resnet/native/sparse_message.h"
+
+namespace resnet {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+
+// Bytes in the message of a vector that are copied.
+struct Range {
+  const uint8_t* begin;
+  int64_t size;
+};
+
+// Makes the messages of pieces, one behind the other.
+class PieceWriter {
+ public:
+  explicit PieceWriter(const Message& whole) : whole_(whole) {}
+
+  // Appends a message whose body is copied.
+  void AppendCopy(const std::vector<Range>& ranges) {
+    int64_t length = kHeaderBytes;
+    for (const Range& range : ranges) length += range.size;
+    uint8_t* to = Append(length);
+    StoreHeader(length, whole_.kind, whole_.bit_width, to);
+    to += kHeaderBytes;
+    for (const Range& range : ranges) to = std::copy_n(range.begin, range.size, to);
+  }
+
+  // Appends the message of kept values, which are in the vector's values from `begin` on.
+  void AppendSparse(const uint32_t* places, const float* kept, int64_t count,
+                    int64_t begin, int64_t size) {
+    const SparseLayout layout(places, count, begin, size, whole_.kind == kSparseBfloat16);
+    WriteSparse(layout, places, kept, Append(layout.length));
+  }
+
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  const std::vector<int32_t>& lengths() const { return lengths_; }
+
+ private:
+  uint8_t* Append(int64_t length) {
+    lengths_.push_back(length);
+    bytes_.resize(bytes_.size() + length);
+    return bytes_.data() + bytes_.size() - length;
+  }
+
+  const Message whole_;
+  std::vector<uint8_t> bytes_;
+  std::vector<int32_t> lengths_;
+};
+
+absl::Status CutSparse(const Message& message, const std::vector<int64_t>& sizes,
+                       int64_t num_values, PieceWriter* writer) {
+  std::vector<uint32_t> places;
+  std::vector<float> kept;
+  TF_RETURN_IF_ERROR(ForEachKept(message, num_values, [&](int64_t place, float value) {
+    places.push_back(place);
+    kept.push_back(value);
+  }));
+  int64_t begin = 0;
+  size_t first = 0;
+  for (int64_t size : sizes) {
+    size_t last = first;
+    while (last < places.size() && places[last] < begin + size) ++last;
+    writer->AppendSparse(places.data() + first, kept.data() + first, last - first, begin,
+                         size);
+    first = last;
+    begin += size;
+  }
+  return absl::OkStatus();
+}
+
+// Cuts a message with `numerator` bytes for each `denominator` values.
+absl::Status CutValues(const uint8_t* values, const std::vector<Range>& fixed,
+                       int64_t numerator, int64_t denominator,
+                       const std::vector<int64_t>& sizes, PieceWriter* writer) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] % denominator != 0 && i + 1 < sizes.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a piece must have a multiple of ", denominator, " values; got ", sizes[i]));
+    }
+    const int64_t num_bytes = CeilDivide(sizes[i] * numerator, denominator);
+    std::vector<Range> ranges = fixed;
+    ranges.push_back({values, num_bytes});
+    writer->AppendCopy(ranges);
+    values += num_bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CutQsgd(const Message& message, const std::vector<int64_t>& sizes,
+                     int64_t num_values, PieceWriter* writer) {
+  const int64_t given = Load<uint32_t>(message.body + 4);
+  const bool has_one_norm = given == 0 || given >= num_values;
+  const Range fixed{message.body, 8};
+  const uint8_t* norms = message.body + 8;
+  if (has_one_norm) {
+    return CutValues(norms + 4, {fixed, {norms, 4}}, message.bit_width, 8, sizes, writer);
+  }
+  const uint8_t* levels = norms + 4 * CeilDivide(num_values, given);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool is_last = i + 1 == sizes.size();
+    if (!is_last && (sizes[i] % 8 != 0 || sizes[i] % given != 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a piece must have a multiple of 8 and of ", given,
+                       " values; got ", sizes[i]));
+    }
+    const int64_t norm_bytes = 4 * CeilDivide(sizes[i], given);
+    const int64_t level_bytes = CeilDivide(sizes[i] * message.bit_width, 8);
+    writer->AppendCopy({fixed, {norms, norm_bytes}, {levels, level_bytes}});
+    norms += norm_bytes;
+    levels += level_bytes;
+  }
+  return absl::OkStatus();
+}
+
+class CutMessageOp : public OpKernel {
+ public:
+  explicit CutMessageOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("sizes", &sizes_));
+    for (int64_t size : sizes_) {
+      OP_REQUIRES(context, 0 < size && size < int64_t{1} << 30,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "a piece must have from 1 to 2^30 - 1 values; got ", size)));
+    }
+    num_values_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
+    OP_REQUIRES(context, num_values_ < int64_t{1} << 30,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "a vector must have fewer than 2^30 values; got ", num_values_)));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& input = context->input(0);
+    const uint8_t* from = input.flat<uint8_t>().data();
+    const uint8_t* const end = from + input.NumElements();
+    Message message;
+    OP_REQUIRES_OK(context, TakeMessage(&from, end, num_values_, &message));
+    OP_REQUIRES(context, from == end, Damaged("there are bytes behind it"));
+    PieceWriter writer(message);
+    OP_REQUIRES_OK(context, Cut(message, &writer));
+    Tensor *pieces, *lengths;
+    const int64_t num_bytes = writer.bytes().size(), num_pieces = writer.lengths().size();
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({num_bytes}), &pieces));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(1, TensorShape({num_pieces}), &lengths));
+    std::copy_n(writer.bytes().data(), num_bytes, pieces->flat<uint8_t>().data());
+    std::copy_n(writer.lengths().data(), num_pieces, lengths->flat<int32_t>().data());
+  }
+
+ private:
+  absl::Status Cut(const Message& message, PieceWriter* writer) const {
+    switch (message.kind) {
+      case kDense:
+        return CutValues(message.body, {}, 4, 1, sizes_, writer);
+      case kFloat16:
+      case kBfloat16:
+        return CutValues(message.body, {}, 2, 1, sizes_, writer);
+      case kTernary:
+        return CutValues(message.body + 4, {{message.body, 4}}, 1, 5, sizes_, writer);
+      case kQsgd:
+        return CutQsgd(message, sizes_, num_values_, writer);
+      default:
+        return CutSparse(message, sizes_, num_values_, writer);
+    }
+  }
+
+  std::vector<int64_t> sizes_;
+  int64_t num_values_;
+};
+
+REGISTER_OP("ResnetCutMessage")
+    .Input("message: uint8")
+    .Output("pieces: uint8")
+    .Output("lengths: int32")
+    .Attr("sizes: list(int) >= 1")
+    .SetShapeFn([](InferenceContext* c) {
+      std::vector<int64_t> sizes;
+      TF_RETURN_IF_ERROR(c->GetAttr("sizes", &sizes));
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      c->set_output(1, c->Vector(sizes.size()));
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("ResnetCutMessage").Device(tensorflow::DEVICE_CPU),
+                        CutMessageOp);
+
+}  // namespace
+}  // namespace resnet

@@ -1,0 +1,91 @@
+"""How buckets are cut into slices, and what becomes of the slices' residuals."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resnet.checkpoint import merged_ranks
+from resnet.compression import slices
+from resnet.compression.slices import Piece
+from resnet.config.compression import CompressionSettings
+from resnet.distributed import message_exchange
+
+
+def test_slices_are_equal_parts_of_all_vectors():
+    assert slices.cut([6, 2, 4], 3, 1) == [
+        [Piece(0, 4)],
+        [Piece(0, 2), Piece(1, 2)],
+        [Piece(2, 4)],
+    ]
+    assert slices.cut([10], 1, 5) == [[Piece(0, 10)]]
+
+
+def test_pieces_begin_at_multiples_of_the_alignment():
+    assert slices.cut([100], 3, 8) == [[Piece(0, 32)], [Piece(0, 32)], [Piece(0, 36)]]
+
+
+def test_there_may_be_fewer_values_than_slices():
+    assert slices.cut([2], 4, 1) == [[], [Piece(0, 1)], [], [Piece(0, 1)]]
+    assert slices.cut([3], 3, 8) == [[], [], [Piece(0, 3)]]
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=8),
+    st.integers(1, 9),
+    st.sampled_from([1, 5, 8, 24]),
+)
+def test_the_pieces_are_all_vectors_in_their_order(sizes, num_slices, alignment):
+    found = slices.cut(sizes, num_slices, alignment)
+    assert len(found) == num_slices
+    pieces = [piece for one in found for piece in one]
+    assert [piece.vector for piece in pieces] == sorted(p.vector for p in pieces)
+    for vector, size in enumerate(sizes):
+        own = [piece.size for piece in pieces if piece.vector == vector]
+        assert sum(own) == size
+        assert min(own) > 0
+        assert all(one % alignment == 0 for one in own[:-1])
+    for one in found:
+        size = message_exchange.num_values(one)
+        assert abs(size - sum(sizes) / num_slices) <= alignment + 1
+
+
+def test_the_alignment_keeps_bytes_and_norms_whole():
+    def of(size: int = 5000, **settings) -> int:
+        return slices.alignment(CompressionSettings(**settings), size)
+
+    assert of(method="topk") == of(method="bf16") == 1
+    assert of(method="terngrad") == 5
+    assert of(method="qsgd") == 8
+    assert of(method="qsgd", qsgd_bucket=1024) == 1024
+    assert of(method="qsgd", qsgd_bucket=100) == 200
+    assert of(method="qsgd", qsgd_bucket=5000) == 8  # One norm for the vector.
+
+
+def test_what_slices_lacked_becomes_a_part_of_all_residuals():
+    sizes = {"residual/a": [3], "residual/b": [message_exchange.BUCKET_VALUES]}
+    draw = np.random.default_rng(0)
+    total = message_exchange.BUCKET_VALUES
+    # The last variable has a bucket for itself, and the first one has the next.
+    slices_of = {0: (total // 2, total - total // 2), 1: (1, 2)}
+    saved = []
+    for rank in range(2):
+        own = {name: draw.standard_normal(size) for name, size in sizes.items()}
+        for bucket, parts in slices_of.items():
+            name = message_exchange.slice_name(bucket)
+            own[name] = draw.standard_normal(parts[rank])
+        saved.append({name: one.astype(np.float32) for name, one in own.items()})
+    new = {**sizes, "slice_residual/0": [7], "slice_residual/1": [1]}
+    merged = merged_ranks.merge(saved, 2, new)
+    for name, bucket in (("residual/a", 1), ("residual/b", 0)):
+        lacked = np.concatenate([own[f"slice_residual/{bucket}"] for own in saved])
+        expected = (saved[0][name] + saved[1][name]) / 2 + lacked
+        np.testing.assert_allclose(merged[name], expected, rtol=1e-6, atol=1e-6)
+    assert merged["slice_residual/0"].tolist() == [0] * 7
+    assert merged["slice_residual/1"].tolist() == [0]
+    assert merged.keys() == new.keys()
+
+
+def test_without_slices_each_rank_gets_the_mean():
+    saved = [{"residual/a": np.float32([1, 2])}, {"residual/a": np.float32([3, 6])}]
+    merged = merged_ranks.merge(saved, 2, {"residual/a": [2]})
+    assert merged["residual/a"].tolist() == [2, 4]
