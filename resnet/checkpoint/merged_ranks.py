@@ -17,10 +17,10 @@ def merge(
     """Returns the state that each rank begins with.
 
     It is the mean over the ranks that saved theirs. What the messages of slices lacked
-    (`message_exchange.SlicedMessages`) belonged to the mean over ranks; it becomes a
-    part of each rank's residual of the same values, and the residuals of the slices,
-    which are others on another number of ranks, begin with zeros. So the mean over ranks
-    of all that is left to be sent stays the same.
+    (`message_exchange.SlicedMessages`) belonged to the mean over ranks: it becomes a
+    part of each rank's residual of the same values. The residuals of the slices, which
+    are others on another number of ranks, begin with zeros. So the mean over ranks of
+    all that is left to be sent stays the same.
 
     Args:
         saved: What each rank saved, by name, in the order of the ranks.

@@ -5,7 +5,8 @@ import pytest
 from tests.unit.stub_programs import Clone
 
 FOR_ANY_CPU = {
-    *("compress_quantized.o", "compress_sparse.o", "decode_messages.o"),
+    *("compress_quantized.o", "compress_sparse.o", "cut_message.o"),
+    "decode_messages.o",
     *("read_example.o", "resize_bicubic.o", "momentum.o"),
 }
 
