@@ -7,7 +7,9 @@ import tensorflow as tf
 from resnet.compression import messages, random_coordinates, vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
+from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
+from resnet.distributed.exchange_account import ExchangeAccount, Traffic
 from resnet.distributed.gradient_exchange import (
     Exchanged,
     GradientExchange,
@@ -66,17 +68,18 @@ class CompressedExchange(GradientExchange):
         # A message may lack the value that isn't finite, so the loss must tell it.
         local_loss = nan_unless_finite(loss, gradients[0])
         means = self._mean_of_status(local_loss, flags)
-        mean_gradients = self._mean_of_gradients(gradients, step)
+        mean_gradients, account = self._mean_of_gradients(gradients, step)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
             loss=nan_unless_finite(means[0], mean_gradients[0]),
             flags=means[1:],
+            account=account,
         )
 
     def _mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> list[tf.Tensor]:
+    ) -> tuple[list[tf.Tensor], ExchangeAccount]:
         sizes = [gradient.shape.num_elements() for gradient in gradients]
         granularity = self._compression.compress
         names = list(vectors.sizes(self._variable_names, sizes, granularity))
@@ -88,9 +91,10 @@ class CompressedExchange(GradientExchange):
             for name, vector in zip(names, flat, strict=True)
         ]
         if self._compression.method == "randomk":
-            means, left = self._exchange_coordinates(names, flat, step)
+            means, left, traffic = self._exchange_coordinates(names, flat, step)
         else:
-            means, left = self._exchange_messages(names, flat, step)
+            means, left, traffic = self._exchange_messages(names, flat, step)
+        account = exchange_account.account(traffic, gradients, means, flat, left)
         for name, rest in zip(names, left, strict=True):
             if name in self._residuals:
                 self._residuals[name].assign(rest)
@@ -99,16 +103,16 @@ class CompressedExchange(GradientExchange):
         return [
             tf.reshape(mean, gradient.shape)
             for mean, gradient in zip(means, gradients, strict=True)
-        ]
+        ], account
 
     def _exchange_coordinates(
         self, names: Sequence[str], flat: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], Traffic]:
         """Returns the means of the same random coordinates of all ranks, and the rest.
 
         All ranks draw the same coordinates: what they send can be summed on its way.
         """
-        means, left = [], []
+        means, left, num_values = [], [], 0
         for number, (name, vector) in enumerate(zip(names, flat, strict=True)):
             size = vector.shape.num_elements()
             indices = random_coordinates.draw(
@@ -117,15 +121,17 @@ class CompressedExchange(GradientExchange):
             (mean,) = self._collectives.allreduce_mean(
                 [tf.gather(vector, indices)], [f"compressed/{name}"]
             )
+            num_values += random_coordinates.count(size, self._compression.ratio)
             places = indices[:, tf.newaxis]
             means.append(tf.scatter_nd(places, mean, [size]))
             zeros = tf.zeros_like(mean)
             left.append(tf.tensor_scatter_nd_update(vector, places, zeros))
-        return means, left
+        traffic = exchange_account.of_allreduce(num_values, self._num_ranks)
+        return means, left, traffic
 
     def _exchange_messages(
         self, names: Sequence[str], flat: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], Traffic]:
         """Returns the means of the messages of all ranks, and what this rank's lack."""
         sizes = [vector.shape.num_elements() for vector in flat]
         encoded: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
@@ -147,7 +153,10 @@ class CompressedExchange(GradientExchange):
             )
             means.update(zip(bucket, decoded, strict=True))
         order = range(len(flat))
-        return [means[i] for i in order], [encoded[i][1] for i in order]
+        traffic = exchange_account.of_allgather(
+            [encoded[i][0] for i in order], self._num_ranks
+        )
+        return [means[i] for i in order], [encoded[i][1] for i in order], traffic
 
 
 def exchange_of_run(

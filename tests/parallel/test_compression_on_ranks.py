@@ -97,14 +97,20 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
         assert float(result.loss) == pytest.approx((num_ranks - 1) / 2)
         assert result.flags.numpy() == pytest.approx([0, 1 / num_ranks])
 
-        total, left = [np.zeros(size) for size in sizes], []
+        total, left, num_bytes = [np.zeros(size) for size in sizes], [], []
         for rank in range(num_ranks):
             flat = [one.ravel() for one in gradients_of(rank, step)]
             flat = flat if len(sizes) > 1 else [np.concatenate(flat)]
             rest = []
+            num_bytes.append(0)
             for number, vector in enumerate(flat):
                 values = vector + expected_left[rank][number]
                 received = sent(values, method, Stream(SEED, number, step, rank))
+                num_bytes[-1] += (
+                    4 * random_coordinates.count(values.size, method.ratio)
+                    if method.method == "randomk"
+                    else encode(values, method, Stream(SEED, number, step, rank)).size
+                )
                 total[number] += received
                 rest.append(values - received)
             left.append(rest)
@@ -112,6 +118,7 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
         found = np.concatenate([one.numpy().ravel() for one in result.gradients])
         np.testing.assert_allclose(found, means, rtol=1e-6, atol=2e-6)
         assert [one.shape for one in result.gradients] == list(SHAPES.values())
+        assert result.account.message_bytes == num_bytes[communicator.rank]
         bits = communicator.allgather(found.tobytes())
         assert bits == bits[:1] * num_ranks
         if method.error_feedback:
