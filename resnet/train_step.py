@@ -193,7 +193,7 @@ class TrainStep:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns local loss, loss and both flags of all ranks, and the account.
 
-        The former are `[4]` float32, the latter `[4]` float64 (`ExchangeAccount`).
+        The former are `[4]` float32, the latter `[5]` float64 (`ExchangeAccount`).
         `lookahead` and `weight_decay` are constants of the graph: they change with the
         phase only.
         """

@@ -22,7 +22,7 @@ from resnet.compression.wire import Bytes, Values
 
 VALUES_PER_BYTE = 5
 _POWERS = 3 ** np.arange(VALUES_PER_BYTE)
-_SCALE_BYTES = 4
+SCALE_BYTES = 4
 
 
 def encode(values: Values, stream: Stream) -> tuple[Bytes, Values]:
@@ -60,12 +60,12 @@ def decode(body: bytes, num_values: int) -> Values:
     Raises:
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
-    if len(body) != _SCALE_BYTES - (-num_values // VALUES_PER_BYTE):
+    if len(body) != SCALE_BYTES - (-num_values // VALUES_PER_BYTE):
         raise ValueError(
             f"a ternary message of {num_values} values has {len(body)} bytes"
         )
-    scale = np.frombuffer(body[:_SCALE_BYTES], "<f4")
-    packed = np.frombuffer(body[_SCALE_BYTES:], np.uint8)
+    scale = np.frombuffer(body[:SCALE_BYTES], "<f4")
+    packed = np.frombuffer(body[SCALE_BYTES:], np.uint8)
     if packed.max(initial=0) >= 3**VALUES_PER_BYTE:
         raise ValueError(f"a byte of five ternary digits is {packed.max()}")
     digits = packed[:, np.newaxis].astype(np.int64) // _POWERS % 3

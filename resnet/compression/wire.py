@@ -25,6 +25,7 @@ TERNARY = 3
 QSGD = 4
 
 HEADER_BYTES = 8
+KIND_BYTE = 4
 _HEADER = struct.Struct("<IBBH")
 
 Bytes = npt.NDArray[np.uint8]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from resnet.compression import messages, random_coordinates, vectors
+from resnet.compression import messages, random_coordinates, sparse, vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.distributed import exchange_account
@@ -121,7 +121,7 @@ class CompressedExchange(GradientExchange):
             (mean,) = self._collectives.allreduce_mean(
                 [tf.gather(vector, indices)], [f"compressed/{name}"]
             )
-            num_values += random_coordinates.count(size, self._compression.ratio)
+            num_values += sparse.randomk_count(size, self._compression.ratio)
             places = indices[:, tf.newaxis]
             means.append(tf.scatter_nd(places, mean, [size]))
             zeros = tf.zeros_like(mean)

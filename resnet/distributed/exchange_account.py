@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from resnet.compression import message_sizes
+from resnet.compression import message_sizes, messages
 
 
 class Traffic(NamedTuple):
@@ -15,10 +15,13 @@ class Traffic(NamedTuple):
         message_bytes: Bytes of the rank's coded gradients; of its gradients themselves
             where they aren't compressed. They don't depend on how they are sent.
         bytes_sent: Bytes that the rank sends; 0 on one rank.
+        num_dense: Number of compressed vectors whose messages are dense, since coded
+            ones would be longer.
     """
 
     message_bytes: Any
     bytes_sent: Any
+    num_dense: Any = 0
 
 
 class ExchangeAccount(NamedTuple):
@@ -27,6 +30,7 @@ class ExchangeAccount(NamedTuple):
     Attributes:
         message_bytes: As in `Traffic`.
         bytes_sent: As in `Traffic`.
+        num_dense: As in `Traffic`.
         compression_error: Euclidean norm of what the messages lack, divided by that of
             what was to be sent (with error feedback, the gradients plus what earlier
             messages lacked); 0 without compression.
@@ -37,6 +41,7 @@ class ExchangeAccount(NamedTuple):
 
     message_bytes: Any
     bytes_sent: Any
+    num_dense: Any
     compression_error: Any
     exposed_seconds: Any
 
@@ -52,15 +57,17 @@ def of_allreduce(num_values: int, num_ranks: int) -> Traffic:
     return Traffic(num_bytes, message_sizes.sent_by_allreduce(num_bytes, num_ranks))
 
 
-def of_allgather(messages: Sequence[tf.Tensor], num_ranks: int) -> Traffic:
+def of_allgather(coded: Sequence[tf.Tensor], num_ranks: int) -> Traffic:
     """Returns the traffic of messages that all ranks receive.
 
     Args:
-        messages: This rank's messages, uint8.
+        coded: This rank's messages, uint8.
         num_ranks: Number of ranks.
     """
-    num_bytes = tf.add_n([tf.size(message, tf.int64) for message in messages])
-    return Traffic(num_bytes, message_sizes.sent_by_allgather(num_bytes, num_ranks))
+    num_bytes = tf.add_n([tf.size(message, tf.int64) for message in coded])
+    num_dense = tf.math.count_nonzero([messages.is_dense(message) for message in coded])
+    num_sent = message_sizes.sent_by_allgather(num_bytes, num_ranks)
+    return Traffic(num_bytes, num_sent, num_dense)
 
 
 def account(
@@ -91,7 +98,7 @@ def account(
     if vectors:
         error = tf.sqrt(tf.math.divide_no_nan(_energy(left), _energy(vectors)))
     return ExchangeAccount(
-        *(tf.cast(num_bytes, tf.float64) for num_bytes in traffic),
+        *(tf.cast(count, tf.float64) for count in traffic),
         tf.cast(error, tf.float64),
         tf.maximum(exchanged_at - computed_at, 0.0),
     )

@@ -2,19 +2,23 @@
 
 import math
 
+from absl import logging
+
 from resnet.distributed.exchange_account import ExchangeAccount
 
 
 class ExchangeCost:
     """Averages the accounts of this rank's exchanges over steps."""
 
-    def __init__(self, is_compressed: bool) -> None:
+    def __init__(self, is_compressed: bool, rank: int) -> None:
         """Begins without a step.
 
         Args:
             is_compressed: Whether the gradients are compressed.
+            rank: Rank of this process; rank 0 logs once if messages are dense.
         """
         self._is_compressed = is_compressed
+        self._tells_dense = rank == 0
         self._accounts: list[ExchangeAccount] = []
         self._exposed_seconds = 0.0
         self._step_seconds = 0.0
@@ -26,6 +30,13 @@ class ExchangeCost:
             account: What its exchange cost.
             seconds: Duration of the step; None if its time is not counted.
         """
+        if self._tells_dense and account.num_dense:
+            self._tells_dense = False
+            logging.info(
+                "The gradients of %d compressed vector(s) are sent dense in this step:"
+                " their coded message would be longer. This is not said again.",
+                account.num_dense,
+            )
         self._accounts.append(account)
         if seconds is not None:
             self._exposed_seconds += account.exposed_seconds

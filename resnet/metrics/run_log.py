@@ -61,7 +61,7 @@ class RunLog:
             state.num_log_lines = self._metrics.num_lines
         self.input_wait = InputWait()
         self.progress = Progress(config, state.step, rank)
-        self._exchange_cost = ExchangeCost(config.compress != "none")
+        self._exchange_cost = ExchangeCost(config.compress != "none", rank)
 
     def training_starts(self) -> None:
         """Logs the length of the training and the present step."""

@@ -107,7 +107,7 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
                 values = vector + expected_left[rank][number]
                 received = sent(values, method, Stream(SEED, number, step, rank))
                 num_bytes[-1] += (
-                    4 * random_coordinates.count(values.size, method.ratio)
+                    4 * sparse.randomk_count(values.size, method.ratio)
                     if method.method == "randomk"
                     else encode(values, method, Stream(SEED, number, step, rank)).size
                 )

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 from resnet.compression import message_sizes
 from resnet.config.compression import CompressionSettings
@@ -132,12 +133,14 @@ def test_nothing_waits_for_the_account():
     assert kinds <= {"Timestamp", "Sub", "Maximum", "Const", "Identity", "NoOp"}
 
 
-def account(error: float, seconds: float, num_bytes: int = 10) -> ExchangeAccount:
-    return ExchangeAccount(num_bytes, 3 * num_bytes, error, seconds)
+def account(
+    error: float, seconds: float, num_bytes: int = 10, num_dense: int = 0
+) -> ExchangeAccount:
+    return ExchangeAccount(num_bytes, 3 * num_bytes, num_dense, error, seconds)
 
 
 def test_the_metrics_are_means_over_the_steps_since_the_last_line():
-    cost = ExchangeCost(is_compressed=True)
+    cost = ExchangeCost(is_compressed=True, rank=0)
     cost.step_done(account(0.5, 7.0), None)  # Its time doesn't count.
     cost.step_done(account(0.7, 1.0, 20), 4.0)
     cost.step_done(account(0.6, 2.0, 31), 6.0)
@@ -154,10 +157,39 @@ def test_the_metrics_are_means_over_the_steps_since_the_last_line():
 
 
 def test_without_compression_no_error_is_reported_and_no_share_without_time():
-    cost = ExchangeCost(is_compressed=False)
+    cost = ExchangeCost(is_compressed=False, rank=0)
     cost.step_done(account(0.0, 1.0), None)
     assert cost.report() == {
         "message_bytes_per_step": 10,
         "bytes_sent_per_step": 30,
         "exchange_share": 0,
     }
+
+
+def test_messages_that_would_be_longer_than_dense_ones_are_dense(monkeypatch):
+    monkeypatch.setitem(globals(), "GRADIENTS", [1 + np.arange(8, dtype="f4")] * 2)
+    # All of 8 values are kept; at three states and buckets of one, each has its norm.
+    for settings in (
+        dataclasses.replace(TOPK, ratio=1.0),
+        dataclasses.replace(TOPK, method="qsgd", qstates=3, qsgd_bucket=1),
+    ):
+        account = account_of(settings)
+        assert account.num_dense == 2
+        assert account.message_bytes == 2 * (8 + 4 * 8)
+        assert account.compression_error == 0
+    assert account_of(TOPK).num_dense == 0
+    assert account_of(dataclasses.replace(TOPK, method="terngrad")).num_dense == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_dense_messages_are_told_once_by_rank_0(rank, monkeypatch):
+    told: list[str] = []
+    monkeypatch.setattr(
+        logging, "info", lambda form, *values: told.append(form % values)
+    )
+    cost = ExchangeCost(is_compressed=True, rank=rank)
+    for num_dense in (0, 2, 3):
+        cost.step_done(account(0.1, 1.0, num_dense=num_dense), None)
+        cost.report()
+    assert len(told) == (rank == 0)
+    assert all("gradients of 2 compressed vector(s) are sent dense" in t for t in told)
