@@ -20,7 +20,8 @@ FOLDERS = ("data_dir", "model_dir")  # Listed before the other flags.
 
 # Run in a process per program, since two programs may define the same flag. Imports the
 # program and prints its flags as JSON: by name, with the module, the default, the help
-# text and the values of an enumeration, which absl also puts before the help text.
+# text, the values of an enumeration, which absl also puts before the help text, and the
+# letter of the short form.
 LIST_FLAGS = """
 import importlib, json, sys
 from absl import flags
@@ -33,6 +34,7 @@ print(json.dumps({
         flag.default,
         flag.help.split(">: ", 1)[-1] if values else flag.help,
         values,
+        flag.short_name or "",
     ]
     for module, of_module in flags.FLAGS.flags_by_module_dict().items()
     if not module.startswith("absl")
@@ -160,7 +162,8 @@ INTRODUCTION = """# Flags
 
 Every flag of the installed programs. `--help` prints the same texts, also for the
 programs in `eval/benchmarking/`. Flags have the form `--name=value` or `--name value`;
-a flag that is True or False also has the forms `--name` and `--noname`.
+a flag that is True or False also has the forms `--name` and `--noname`. A short form is
+written like `-K 0.01`.
 """
 
 
@@ -174,6 +177,7 @@ class Flag:
         default: Default value, or None.
         help: Help text.
         values: Values of an enumeration; empty for other flags.
+        short_name: Letter of the short form; empty for none.
     """
 
     name: str
@@ -181,6 +185,7 @@ class Flag:
     default: Any
     help: str
     values: Sequence[str] = ()
+    short_name: str = ""
 
     @property
     def is_shared(self) -> bool:
@@ -241,8 +246,10 @@ def section(program: Program, flags: Sequence[Flag]) -> str:
         *("| Flag | Default | Meaning |", "|---|---|---|"),
     ]
     for flag in flags:
+        short_form = f", `-{flag.short_name}`" if flag.short_name else ""
         lines.append(
-            f"| `--{flag.name}` | {default_text(program, flag)} | {meaning(flag)} |"
+            f"| `--{flag.name}`{short_form} | {default_text(program, flag)} |"
+            f" {meaning(flag)} |"
         )
     return "\n".join(lines)
 

@@ -49,4 +49,5 @@ def define(
             settings.flag_name(field.name, declaration),
             field.default if has_defaults else None,
             declaration.help.format(names=", ".join(declaration.names)),
+            short_name=declaration.short_flag or None,
         )

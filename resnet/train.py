@@ -95,7 +95,7 @@ def train_and_evaluate(
                 *(Path(config.model_dir), communicator),
             )
             state.losses.append(float(result.loss))
-            log.step_done(settings)
+            log.step_done(settings, result.account)
             is_last = state.step == config.last_step
             is_wanted = result.save_requested or result.stop_requested
             if is_wanted or is_last or manager.is_due:

@@ -10,6 +10,7 @@ from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
+from resnet.distributed.exchange_account import ExchangeAccount
 from resnet.distributed.gradient_exchange import GradientExchange
 from resnet.models import dropout
 from resnet.optim import losses
@@ -29,12 +30,14 @@ class StepResult(NamedTuple):
             finite. Like the two requests, it is the same on all ranks.
         stop_requested: Whether any rank has been asked to stop.
         save_requested: Whether any rank asks for a checkpoint.
+        account: What the exchange of gradients cost this rank.
     """
 
     local_loss: float
     loss: float
     stop_requested: bool
     save_requested: bool
+    account: ExchangeAccount
 
 
 class TrainStep:
@@ -147,16 +150,20 @@ class TrainStep:
             save_requested: Whether this rank asks for a checkpoint.
         """
         changing = (settings.learning_rate, settings.momentum, settings.ema_decay)
-        local_loss, loss, stop, save = self._step(
+        agreed, account = self._step(
             *self._inputs(last, settings.step),
             tf.constant(changing, tf.float32),
             tf.constant([stop_requested, save_requested], tf.float32),
             tf.constant(settings.step, tf.int64),
             settings.lookahead,
             settings.weight_decay,
-        ).numpy()
+        )
+        local_loss, loss, stop, save = agreed.numpy()
         self.is_traced = True
-        return StepResult(local_loss, loss, bool(stop > 0), bool(save > 0))
+        return StepResult(
+            *(local_loss, loss, bool(stop > 0), bool(save > 0)),
+            ExchangeAccount(*account.numpy().tolist()),
+        )
 
     def _inputs(self, batch: Batch, step: int) -> tuple[tf.Tensor, ...]:
         """Returns what the graph needs of a batch, and the key of its dropout masks."""
@@ -183,9 +190,10 @@ class TrainStep:
         step: tf.Tensor,
         lookahead: float,
         weight_decay: float,
-    ) -> tf.Tensor:
-        """Returns local loss, loss and both flags of all ranks, `[4]` float32.
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns local loss, loss and both flags of all ranks, and the account.
 
+        The former are `[4]` float32, the latter `[5]` float64 (`ExchangeAccount`).
         `lookahead` and `weight_decay` are constants of the graph: they change with the
         phase only.
         """
@@ -207,9 +215,10 @@ class TrainStep:
         move_ema(self._ema, self._model.variables, ema_decay)
         for total in self._sums:
             total.assign(tf.zeros_like(total))
-        return tf.concat(
+        agreed = tf.concat(
             [[exchanged.local_loss, exchanged.loss], exchanged.flags], axis=0
         )
+        return agreed, tf.stack(exchanged.account)
 
     def _gradients(
         self,

@@ -11,7 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import native
-from resnet.compression import casts, pieces, qsgd, sparse, ternary, wire
+from resnet.compression import (
+    casts,
+    message_sizes,
+    pieces,
+    qsgd,
+    sparse,
+    ternary,
+    wire,
+)
 from resnet.compression.random_bits import Stream
 from resnet.config.compression import CompressionSettings
 
@@ -21,6 +29,9 @@ def encode(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the message of a vector, and what it lacks.
 
+    Where the message would be longer than that of all values in float32, it is this
+    dense one.
+
     Args:
         values: `[n]` float32; n is known in the graph, and at least 1.
         compression: The method, any but "randomk" and "powersgd", and its parameters.
@@ -28,6 +39,18 @@ def encode(
 
     Returns:
         The message, uint8; and `values` minus the values in the message, float32.
+    """
+    if message_sizes.is_always_dense(compression, values.shape.num_elements()):
+        return _dense(values), tf.zeros_like(values)
+    return encode_by_method(values, compression, stream)
+
+
+def encode_by_method(
+    values: tf.Tensor, compression: CompressionSettings, stream: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the message that a method makes, and what it lacks; see `encode`.
+
+    That of terngrad or qsgd may be longer than a dense one.
     """
     ops = native.ops()
     (size,) = values.shape
@@ -163,6 +186,17 @@ def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> wire.Valu
     if len(body) != 4 * num_values:
         raise ValueError(f"a message of {num_values} values has {len(body)} bytes")
     return np.frombuffer(body, "<f4").astype(np.float32)
+
+
+def is_dense(message: tf.Tensor) -> tf.Tensor:
+    """Returns whether a message, uint8, holds all values in float32; a bool scalar."""
+    return tf.equal(message[wire.KIND_BYTE], wire.DENSE)
+
+
+def _dense(values: tf.Tensor) -> tf.Tensor:
+    header = wire.encode_dense(np.zeros(values.shape, np.float32))[: wire.HEADER_BYTES]
+    body = tf.reshape(tf.bitcast(values, tf.uint8), [-1])
+    return tf.concat([header, body], axis=0)
 
 
 def _threshold(

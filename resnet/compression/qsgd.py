@@ -26,7 +26,7 @@ from resnet.compression.random_bits import Stream
 from resnet.compression.wire import Bytes, Values
 
 LARGEST_STATES = 2**23
-_FIXED_BYTES = 8
+FIXED_BYTES = 8
 _BLOCK = 1 << 16  # Values whose squares are summed apart.
 _LANES = 8
 
@@ -60,13 +60,13 @@ def encode(
     )
     levels = np.minimum(np.where(is_valid, drawn, 0), states).astype(np.int64)
     levels = np.where(np.signbit(values), -levels, levels)
-    bit_width = (2 * states).bit_length()
+    width = level_width(states)
     message = wire.join(
         wire.QSGD,
-        bit_width,
+        width,
         np.array([states, bucket], np.uint32),
         norms,
-        wire.pack_integers((levels + states).astype(np.uint32), bit_width),
+        wire.pack_integers((levels + states).astype(np.uint32), width),
     )
     with np.errstate(invalid="ignore"):
         return message, values - _values(levels, of_each, states)
@@ -84,7 +84,7 @@ def decode(bit_width: int, body: bytes, num_values: int) -> Values:
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
     states, size, norms_end = _layout(bit_width, body, num_values)
-    norms = np.frombuffer(body[_FIXED_BYTES:norms_end], "<f4")
+    norms = np.frombuffer(body[FIXED_BYTES:norms_end], "<f4")
     packed = np.frombuffer(body[norms_end:], np.uint8)
     codes = wire.unpack_integers(packed, bit_width, num_values).astype(np.int64)
     if codes.max(initial=0) > 2 * states:
@@ -117,7 +117,7 @@ def pieces(bit_width: int, body: bytes, sizes: Sequence[int]) -> list[bytes]:
             "a QSGD message can be cut behind multiples of 8 and of the bucket"
         )
     fixed, norms, levels = np.split(
-        np.frombuffer(body, np.uint8), [_FIXED_BYTES, norms_end]
+        np.frombuffer(body, np.uint8), [FIXED_BYTES, norms_end]
     )
     found, place = [], 0
     for size in sizes:
@@ -141,17 +141,22 @@ def _layout(bit_width: int, body: bytes, num_values: int) -> tuple[int, int, int
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
     states, bucket = np.frombuffer(
-        body[:_FIXED_BYTES].ljust(_FIXED_BYTES), "<u4"
+        body[:FIXED_BYTES].ljust(FIXED_BYTES), "<u4"
     ).tolist()
     size = min(bucket or num_values, num_values) or 1
-    norms_end = _FIXED_BYTES + 4 * -(-num_values // size)
+    norms_end = FIXED_BYTES + 4 * -(-num_values // size)
     expected = norms_end + wire.num_packed_bytes(num_values, bit_width)
     is_damaged = not 1 <= states <= LARGEST_STATES or len(body) != expected
-    if is_damaged or bit_width != (2 * states).bit_length():
+    if is_damaged or bit_width != level_width(states):
         raise ValueError(
             f"a QSGD message of {num_values} values is damaged: s = {states}"
         )
     return states, size, norms_end
+
+
+def level_width(states: int) -> int:
+    """Returns the bits of a level: the least w with 2^w > 2 s."""
+    return (2 * states).bit_length()
 
 
 def _values(levels: np.ndarray, norms: Values, states: int) -> Values:

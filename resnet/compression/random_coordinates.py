@@ -6,14 +6,9 @@ without scaling, as in the source. The order is a function of seed, vector and s
 Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Randomk.
 """
 
-import math
-
 import tensorflow as tf
 
-
-def count(num_values: int, ratio: float) -> int:
-    """Returns how many of so many values are kept, ceil(n ratio)."""
-    return min(math.ceil(num_values * ratio), num_values)
+from resnet.compression.sparse import randomk_count
 
 
 def draw(
@@ -39,6 +34,6 @@ def draw(
         maxval=None,
         dtype=tf.int64,
     )
-    indices = tf.range(count(num_values, ratio), dtype=tf.int64)
+    indices = tf.range(randomk_count(num_values, ratio), dtype=tf.int64)
     last = tf.constant(num_values - 1, tf.int64)
     return tf.random.experimental.index_shuffle(indices, keys, last)

@@ -26,7 +26,7 @@ from resnet.compression import wire
 from resnet.compression.wire import Bytes, Values
 
 _DTYPE_OF_KIND = {wire.SPARSE_FLOAT32: "<f4", wire.SPARSE_BFLOAT16: "<u2"}
-_COUNT_BYTES = 4
+COUNT_BYTES = 4
 
 
 def topk_count(num_values: int, ratio: float) -> int:
@@ -39,6 +39,18 @@ def topk_count(num_values: int, ratio: float) -> int:
     Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Topk.
     """
     return min(num_values - math.ceil(num_values * (1 - ratio)) + 1, num_values)
+
+
+def randomk_count(num_values: int, ratio: float) -> int:
+    """Returns how many values randomk keeps, ceil(n ratio).
+
+    Args:
+        num_values: Length n of the vector.
+        ratio: Fraction of the values to keep, above 0 and at most 1.
+
+    Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Randomk.
+    """
+    return min(math.ceil(num_values * ratio), num_values)
 
 
 def threshold_of_topk(values: Values, count: int) -> np.float32:
@@ -187,13 +199,13 @@ def _kept(
 ) -> tuple[npt.NDArray[np.int64], Values]:
     """Returns the indices and the values of a message, as `decode` takes it."""
     dtype = np.dtype(_DTYPE_OF_KIND[kind])
-    count = int.from_bytes(body[:_COUNT_BYTES], "little")
-    values_end = _COUNT_BYTES + count * dtype.itemsize
+    count = int.from_bytes(body[:COUNT_BYTES], "little")
+    values_end = COUNT_BYTES + count * dtype.itemsize
     remainders_end = values_end + wire.num_packed_bytes(count, bit_width)
-    is_damaged = len(body) < _COUNT_BYTES or bit_width > 31
+    is_damaged = len(body) < COUNT_BYTES or bit_width > 31
     if is_damaged or count > num_values or remainders_end > len(body):
         raise ValueError(f"a sparse message of {num_values} values is damaged: {count}")
-    numbers = np.frombuffer(body[_COUNT_BYTES:values_end], dtype)
+    numbers = np.frombuffer(body[COUNT_BYTES:values_end], dtype)
     packed = np.frombuffer(body[values_end:remainders_end], np.uint8)
     remainders = wire.unpack_integers(packed, bit_width, count).astype(np.int64)
     unary = np.frombuffer(body[remainders_end:], np.uint8)

@@ -24,7 +24,7 @@ from resnet.compression.wire import Bytes, Values
 
 VALUES_PER_BYTE = 5
 _POWERS = 3 ** np.arange(VALUES_PER_BYTE)
-_SCALE_BYTES = 4
+SCALE_BYTES = 4
 
 
 def encode(values: Values, stream: Stream) -> tuple[Bytes, Values]:
@@ -63,8 +63,8 @@ def decode(body: bytes, num_values: int) -> Values:
         ValueError: If the body is not one that `encode` makes for such a vector.
     """
     _check_length(body, num_values)
-    scale = np.frombuffer(body[:_SCALE_BYTES], "<f4")
-    packed = np.frombuffer(body[_SCALE_BYTES:], np.uint8)
+    scale = np.frombuffer(body[:SCALE_BYTES], "<f4")
+    packed = np.frombuffer(body[SCALE_BYTES:], np.uint8)
     if packed.max(initial=0) >= 3**VALUES_PER_BYTE:
         raise ValueError(f"a byte of five ternary digits is {packed.max()}")
     digits = packed[:, np.newaxis].astype(np.int64) // _POWERS % 3
@@ -86,7 +86,7 @@ def pieces(body: bytes, sizes: Sequence[int]) -> list[bytes]:
     _check_length(body, sum(sizes))
     if any(size % VALUES_PER_BYTE for size in sizes[:-1]):
         raise ValueError("a ternary message can be cut behind multiples of 5 values")
-    scale, digits = body[:_SCALE_BYTES], body[_SCALE_BYTES:]
+    scale, digits = body[:SCALE_BYTES], body[SCALE_BYTES:]
     found = []
     for size in sizes:
         num_bytes = -(-size // VALUES_PER_BYTE)
@@ -96,7 +96,7 @@ def pieces(body: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def _check_length(body: bytes, num_values: int) -> None:
-    if len(body) != _SCALE_BYTES - (-num_values // VALUES_PER_BYTE):
+    if len(body) != SCALE_BYTES - (-num_values // VALUES_PER_BYTE):
         raise ValueError(
             f"a ternary message of {num_values} values has {len(body)} bytes"
         )

@@ -28,6 +28,7 @@ FLOAT16 = 5
 BFLOAT16 = 6
 
 HEADER_BYTES = 8
+KIND_BYTE = 4
 _HEADER = struct.Struct("<IBBH")
 
 Bytes = npt.NDArray[np.uint8]

@@ -26,13 +26,17 @@ _THRESHOLD = 0.001 / 512
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionSettings:
-    """How the ranks compress the gradients that they exchange."""
+    """How the ranks compress the gradients that they exchange.
+
+    The flags' short forms are those of sands-lab/layer-wise-aaai20, CIFAR10/README.md.
+    """
 
     compress: str = setting(
         "none",
         "What the ranks compress as one vector before they exchange gradients, one of"
         " {names}: nothing, each variable's gradient, or all gradients together.",
         names=GRANULARITIES,
+        short_flag="c",
     )
     method: str = setting(
         "topk", "The method of compression, one of {names}.", names=METHODS
@@ -41,17 +45,20 @@ class CompressionSettings:
         0.5,
         "The fraction of the values that topk and randomk keep.",
         bounds=(1e-9, 1),
+        short_flag="K",
     )
     threshold: float = setting(
         _THRESHOLD,
         "The smallest magnitude of a gradient, that of the mean loss, which thresholdv"
         " keeps.",
         bounds=AT_LEAST_ZERO,
+        short_flag="V",
     )
     qstates: int = setting(
         255,
         "The number of levels above zero to which qsgd rounds magnitudes.",
         bounds=(1, MOST_QSTATES),
+        short_flag="Q",
     )
     qsgd_bucket: int = setting(
         0,

@@ -41,6 +41,7 @@ class Declaration:
             `intervals.parse` takes them; empty for other settings.
         flag: The name of the command-line flag if it isn't that of the field; None if
             the setting has no flag.
+        short_flag: The letter of the flag's short form; empty for none.
         decides_the_result: Whether a run can't be resumed with another value.
         decisive_part: A function that returns the part of the value that decides the
             result.
@@ -51,6 +52,7 @@ class Declaration:
     names: tuple[str, ...] = ()
     interval_units: str = ""
     flag: str | None = ""
+    short_flag: str = ""
     decides_the_result: bool = True
     decisive_part: Callable[[Any], Any] = _itself
 

@@ -17,6 +17,11 @@ class Collectives:
     def __init__(self) -> None:
         self._horovod: Any = None
 
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self._horovod.size() if self._horovod else 1
+
     def start(self) -> None:
         """Starts Horovod, and imports TensorFlow; to be called on all ranks together.
 

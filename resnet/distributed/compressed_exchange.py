@@ -7,8 +7,10 @@ import tensorflow as tf
 from resnet.compression import vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
+from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.coordinate_exchange import RandomCoordinates
+from resnet.distributed.exchange_account import ExchangeAccount
 from resnet.distributed.gradient_exchange import (
     Exchanged,
     GradientExchange,
@@ -79,17 +81,18 @@ class CompressedExchange(GradientExchange):
         # A message may lack the value that isn't finite, so the loss must tell it.
         local_loss = nan_unless_finite(loss, gradients[0])
         means = self._mean_of_status(local_loss, flags)
-        mean_gradients = self._mean_of_gradients(gradients, step)
+        mean_gradients, account = self._mean_of_gradients(gradients, step)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
             loss=nan_unless_finite(means[0], mean_gradients[0]),
             flags=means[1:],
+            account=account,
         )
 
     def _mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> list[tf.Tensor]:
+    ) -> tuple[list[tf.Tensor], ExchangeAccount]:
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         if len(self._vector_names) < len(flat):
             flat = [tf.concat(flat, axis=0)]
@@ -97,7 +100,8 @@ class CompressedExchange(GradientExchange):
             vector + self._residuals[name] if name in self._residuals else vector
             for name, vector in zip(self._vector_names, flat, strict=True)
         ]
-        means, left = self._means_of(flat, step)
+        means, left, traffic = self._means_of(flat, step)
+        account = exchange_account.account(traffic, gradients, means, flat, left)
         for name, rest in zip(self._vector_names, left, strict=True):
             if name in self._residuals:
                 self._residuals[name].assign(rest)
@@ -106,7 +110,7 @@ class CompressedExchange(GradientExchange):
         return [
             tf.reshape(mean, gradient.shape)
             for mean, gradient in zip(means, gradients, strict=True)
-        ]
+        ], account
 
 
 def exchange_of_run(

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from resnet.compression import random_coordinates
+from resnet.compression import random_coordinates, sparse
+from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.message_exchange import Means
 
@@ -35,13 +36,14 @@ class RandomCoordinates:
         """
         self.rank_variables: dict[str, tf.Variable] = {}
         self._collectives = communicator.collectives
+        self._num_ranks = communicator.num_ranks
         self._vector_sizes = vector_sizes
         self._ratio = ratio
         self._seed = seed
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor) -> Means:
         """Returns the means over ranks, as `GatheredMessages` does."""
-        means, left = [], []
+        means, left, num_kept = [], [], 0
         for number, (name, size) in enumerate(self._vector_sizes.items()):
             vector = flat[number]
             indices = random_coordinates.draw(
@@ -50,8 +52,10 @@ class RandomCoordinates:
             (mean,) = self._collectives.allreduce_mean(
                 [tf.gather(vector, indices)], [f"compressed/{name}"]
             )
+            num_kept += sparse.randomk_count(size, self._ratio)
             places = indices[:, tf.newaxis]
             means.append(tf.scatter_nd(places, mean, [size]))
             zeros = tf.zeros_like(mean)
             left.append(tf.tensor_scatter_nd_update(vector, places, zeros))
-        return Means(means, left)
+        traffic = exchange_account.of_allreduce(num_kept, self._num_ranks)
+        return Means(means, left, traffic)

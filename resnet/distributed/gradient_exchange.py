@@ -6,7 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from resnet.distributed import exchange_account
 from resnet.distributed.collectives import Collectives
+from resnet.distributed.exchange_account import ExchangeAccount
 
 
 class Exchanged(NamedTuple):
@@ -18,12 +20,14 @@ class Exchanged(NamedTuple):
         loss: Mean loss over ranks; NaN if the mean gradients are not finite.
         flags: Mean over ranks of each status flag, `[num_flags]` float32; more than 0
             where any rank has set the flag.
+        account: What the exchange costs this rank.
     """
 
     gradients: list[tf.Tensor]
     local_loss: tf.Tensor
     loss: tf.Tensor
     flags: tf.Tensor
+    account: ExchangeAccount
 
 
 class GradientExchange:
@@ -67,11 +71,14 @@ class GradientExchange:
         means = self._mean_of_status(loss, flags)
         local_loss = nan_unless_finite(loss, gradients[0])
         mean_gradients = self._collectives.allreduce_mean(gradients, self._names)
+        num_values = sum(gradient.shape.num_elements() for gradient in gradients)
+        traffic = exchange_account.of_allreduce(num_values, self._collectives.num_ranks)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
             loss=nan_unless_finite(means[0], mean_gradients[0]),
             flags=means[1:],
+            account=exchange_account.account(traffic, gradients, mean_gradients),
         )
 
     def _mean_of_status(self, loss: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:

@@ -12,11 +12,12 @@ Vectors, and so all parameters of batch normalization, are averaged as they are.
 Source: Vogels et al. 2019, arXiv:1905.13727 (PowerSGD), algorithm 1.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from resnet.compression import message_sizes
+from resnet.distributed import exchange_account
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.distributed.message_exchange import Means
 
@@ -48,7 +49,11 @@ class LowRankMatrices:
             AgreedError: On all ranks, if a matrix has a side of fewer than r values.
         """
         self._collectives = communicator.collectives
-        self._shapes = {name: _matrix_shape(shape) for name, shape in shapes.items()}
+        self._num_ranks = communicator.num_ranks
+        self._num_values = message_sizes.of_powersgd(shapes.values(), rank) // 4
+        self._shapes = {
+            name: message_sizes.matrix_shape(shape) for name, shape in shapes.items()
+        }
         self.rank_variables: dict[str, tf.Variable] = {}
         for number, (name, shape) in enumerate(self._shapes.items()):
             if not shape:
@@ -72,7 +77,8 @@ class LowRankMatrices:
             for vector, (name, shape) in zip(flat, self._shapes.items(), strict=True)
         ]
         means, left = zip(*pairs, strict=True)
-        return Means(list(means), list(left))
+        traffic = exchange_account.of_allreduce(self._num_values, self._num_ranks)
+        return Means(list(means), list(left), traffic)
 
     def _exchange_vector(
         self, name: str, vector: tf.Tensor
@@ -96,13 +102,6 @@ class LowRankMatrices:
     def _mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         (mean,) = self._collectives.allreduce_mean([tensor], [name])
         return mean
-
-
-def _matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns rows and columns of the gradient as a matrix; nothing for a vector."""
-    if len(shape) < 2:
-        return ()
-    return math.prod(shape[:-1]), shape[-1]
 
 
 def _stored_name(name: str) -> str:

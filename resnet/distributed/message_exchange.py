@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from resnet.compression import messages, slices
+from resnet.compression import message_sizes, messages, slices
 from resnet.config.compression import CompressionSettings
+from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
+from resnet.distributed.exchange_account import Traffic
 
 # Values whose messages are sent together: 4 MB of gradients.
 BUCKET_VALUES = 1 << 20
@@ -26,10 +28,12 @@ class Means(NamedTuple):
         means: Mean over ranks of what was sent of each vector, `[n]` float32 each, the
             same on all ranks.
         left: What this rank has not sent of each of its own vectors, `[n]` float32.
+        traffic: The bytes of it.
     """
 
     means: list[tf.Tensor]
     left: list[tf.Tensor]
+    traffic: Traffic
 
 
 class GatheredMessages:
@@ -73,20 +77,25 @@ class GatheredMessages:
         """
         encoded: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
         means: dict[int, tf.Tensor] = {}
+        sent = []
         for number, bucket in enumerate(self._buckets):
             for vector in bucket:
                 encoded[vector] = self._encode(flat[vector], vector, step)
             coded = [encoded[vector][0] for vector in bucket]
-            means.update(
-                zip(bucket, self._mean_of_bucket(number, coded, step), strict=True)
-            )
+            of_bucket, num_bytes = self._mean_of_bucket(number, coded, step)
+            means.update(zip(bucket, of_bucket, strict=True))
+            sent.append(num_bytes)
         order = range(len(flat))
-        return Means([means[i] for i in order], [encoded[i][1] for i in order])
+        return Means(
+            [means[i] for i in order],
+            [encoded[i][1] for i in order],
+            exchange_account.of_messages([encoded[i][0] for i in order], sent),
+        )
 
     def _mean_of_bucket(
         self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> list[tf.Tensor]:
-        """Returns the means over ranks of a bucket's vectors.
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the means of a bucket's vectors, and the bytes that this rank sends.
 
         Args:
             number: Number of the bucket.
@@ -95,11 +104,18 @@ class GatheredMessages:
         """
         del step
         bucket = self._buckets[number]
+        message = tf.concat(coded, axis=0)
         gathered = self._collectives.allgather(
-            tf.concat(coded, axis=0), f"compressed/{self._names[bucket[0]]}"
+            message, f"compressed/{self._names[bucket[0]]}"
         )
         sizes = [self._sizes[vector] for vector in bucket]
-        return messages.decode_mean(gathered, sizes, self._num_ranks)
+        means = messages.decode_mean(gathered, sizes, self._num_ranks)
+        return means, self._bytes_to_all(message)
+
+    def _bytes_to_all(self, message: tf.Tensor) -> tf.Tensor:
+        return message_sizes.sent_by_allgather(
+            tf.size(message, tf.int64), self._num_ranks
+        )
 
     def _encode(
         self, values: tf.Tensor, vector: int, step: tf.Tensor
@@ -149,24 +165,28 @@ class SlicedMessages(GatheredMessages):
 
     def _mean_of_bucket(
         self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor
-    ) -> list[tf.Tensor]:
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
         bucket, of_ranks = self._buckets[number], self._slices[number]
         name = f"compressed/{self._names[bucket[0]]}"
-        received = self._send_slices(coded, of_ranks, name)
+        received, num_bytes = self._send_slices(coded, of_ranks, name)
         message = self._message_of_slice(number, received, step)
         gathered = self._collectives.allgather(message, f"{name}/slice")
         sizes = [size for pieces in of_ranks if (size := num_values(pieces))]
         decoded = messages.decode_mean(gathered, sizes, 1)
         whole = decoded[0] if len(decoded) == 1 else tf.concat(decoded, axis=0)
-        return tf.split(whole, [self._sizes[vector] for vector in bucket])
+        means = tf.split(whole, [self._sizes[vector] for vector in bucket])
+        return means, num_bytes + self._bytes_to_all(message)
 
     def _send_slices(
         self,
         coded: Sequence[tf.Tensor],
         of_ranks: Sequence[Sequence[slices.Piece]],
         name: str,
-    ) -> tf.Tensor:
-        """Returns the messages of all ranks for the pieces of this rank's slice."""
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the messages that this rank receives for the pieces of its slice.
+
+        And the bytes that it sends to other ranks for theirs.
+        """
         cut, lengths = [], []
         for vector, message in enumerate(coded):
             sizes = [
@@ -186,7 +206,11 @@ class SlicedMessages(GatheredMessages):
         bytes_of_rank = tf.math.unsorted_segment_sum(
             tf.concat(lengths, axis=0), tf.constant(receivers), len(of_ranks)
         )
-        return self._collectives.alltoall(tf.concat(cut, axis=0), bytes_of_rank, name)
+        received = self._collectives.alltoall(
+            tf.concat(cut, axis=0), bytes_of_rank, name
+        )
+        to_others = tf.reduce_sum(bytes_of_rank) - bytes_of_rank[self._rank]
+        return received, tf.cast(to_others, tf.int64)
 
     def _message_of_slice(
         self, number: int, received: tf.Tensor, step: tf.Tensor

@@ -38,13 +38,20 @@ class InputWait:
         yield
         self._waited_in_step += time.monotonic() - requested_at
 
-    def step_done(self) -> None:
-        """Counts the time since the first micro-batch of the step was requested."""
+    def step_done(self) -> float | None:
+        """Counts the time since the first micro-batch of the step was requested.
+
+        Returns:
+            The seconds of the step; None if they are not counted.
+        """
+        seconds = None
         if not self._is_first and self._step_began_at is not None:
+            seconds = time.monotonic() - self._step_began_at
             self._waited += self._waited_in_step
-            self._elapsed += time.monotonic() - self._step_began_at
+            self._elapsed += seconds
         self._is_first = False
         self._step_began_at, self._waited_in_step = None, 0.0
+        return seconds
 
     def paused(self) -> None:
         """Notes a pause between two steps, which is not counted."""

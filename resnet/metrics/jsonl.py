@@ -2,9 +2,10 @@
 
 Each line has `kind`, `step`, `epoch` and the metrics of its kind. Lines of kind "train"
 have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
-`images_per_second` and `input_wait_share`. Lines of kind "eval", and "eval_ema" for the
-moving average of the weights, have `top1`, `top5`, `count` and the same losses. Files
-that older versions wrote have only `loss`.
+`images_per_second`, `input_wait_share` and the cost of the exchange of gradients
+(`exchange_cost`). Lines of kind "eval", and "eval_ema" for the moving average of the
+weights, have `top1`, `top5`, `count` and the same losses. Files that older versions
+wrote have only `loss`.
 """
 
 import json

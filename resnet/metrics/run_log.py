@@ -11,6 +11,8 @@ from absl import logging
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
+from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.metrics.exchange_cost import ExchangeCost
 from resnet.metrics.input_wait import InputWait
 from resnet.metrics.log import MetricsLog
 from resnet.metrics.progress import Progress
@@ -59,6 +61,7 @@ class RunLog:
             state.num_log_lines = self._metrics.num_lines
         self.input_wait = InputWait()
         self.progress = Progress(config, state.step, rank)
+        self._exchange_cost = ExchangeCost(config.compress != "none", rank)
 
     def training_starts(self) -> None:
         """Logs the length of the training and the present step."""
@@ -98,15 +101,16 @@ class RunLog:
         self._records.write(step, examples, mask)
         self._num_skipped += int(np.count_nonzero(~mask))
 
-    def step_done(self, settings: StepSettings) -> None:
+    def step_done(self, settings: StepSettings, account: ExchangeAccount) -> None:
         """Counts a step, and logs it where a line is due.
 
         Args:
             settings: The hyperparameters of the step.
+            account: What the exchange of gradients cost this rank.
         """
         config, state = self._config, self._state
         self.progress.step_done()
-        self.input_wait.step_done()
+        self._exchange_cost.step_done(account, self.input_wait.step_done())
         is_last = state.step == config.last_step
         if not is_last and state.step % config.log_step_count_steps:
             return
@@ -123,6 +127,7 @@ class RunLog:
                 state.step, loss, settings.learning_rate
             ),
             "input_wait_share": self.input_wait.report(self._communicator),
+            **self._exchange_cost.report(),
         }
         if config.on_bad_record == "skip":
             (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))

@@ -181,6 +181,15 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
         found = np.concatenate([one.numpy().ravel() for one in result.gradients])
         np.testing.assert_allclose(found, np.concatenate(means), rtol=1e-6, atol=2e-6)
         assert [one.shape for one in result.gradients] == list(SHAPES.values())
+        own_vectors = vectors[communicator.rank]
+        assert result.account.message_bytes == sum(
+            4 * sparse.randomk_count(vector.size, method.ratio)
+            if method.method == "randomk"
+            else encode(
+                vector, method, Stream(SEED, number, step, communicator.rank)
+            ).size
+            for number, vector in enumerate(own_vectors)
+        )
         bits = communicator.allgather(found.tobytes())
         assert bits == bits[:1] * num_ranks
         if method.error_feedback:

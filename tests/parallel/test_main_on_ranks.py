@@ -67,8 +67,13 @@ def test_metrics_hold_every_number_once(model_dir):
         "learning_rate",
         "images_per_second",
         "input_wait_share",
+        "message_bytes_per_step",
+        "bytes_sent_per_step",
+        "exchange_share",
     }
     assert train["epoch"] == pytest.approx(2 * 6 / 24)
+    assert train["bytes_sent_per_step"] == train["message_bytes_per_step"]  # 2 ranks.
+    assert 0 < train["exchange_share"] < 1
     both = train["cross_entropy"] + train["weight_penalty"]
     assert train["loss"] == pytest.approx(both, rel=1e-6)
     assert 0 < evaluation["cross_entropy"] < evaluation["loss"]

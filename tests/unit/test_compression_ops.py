@@ -46,7 +46,7 @@ def encode(
     values: np.ndarray, compression: CompressionSettings
 ) -> tuple[np.ndarray, ...]:
     stream = tf.constant(STREAM, tf.int64)
-    message, left = messages.encode(tf.constant(values), compression, stream)
+    message, left = messages.encode_by_method(tf.constant(values), compression, stream)
     return message.numpy(), left.numpy()
 
 

@@ -247,6 +247,20 @@ def test_the_program_explains_without_data(tmp_path):
     assert done.stderr == ""
 
 
+def test_the_settings_of_compression_have_short_flags():
+    values = {"-c": "entiremodel", "-K": "0.03", "-V": "0.25", "-Q": "9"}
+    given = [word for pair in values.items() for word in pair]
+    done = run(resnet_main, "--explain", *given)
+    assert done.returncode == 0, done.stderr
+    for change in (
+        "compress = entiremodel",
+        "ratio = 0.03",
+        "threshold = 0.25",
+        "qstates = 9",
+    ):
+        assert change in done.stdout
+
+
 def test_the_program_explains_without_tensorflow():
     code = (
         f"import sys; sys.path[:0] = [{str(PROGRAM.parents[1])!r}]\n"

@@ -47,3 +47,11 @@ def test_the_page_tells_what_a_program_leaves_unset(generator, flags):
 def test_an_enumeration_lists_its_values(generator):
     flag = generator.Flag("way", "m", "a", "Way to go | stay.", ("a", "b"))
     assert generator.meaning(flag) == r"Way to go \| stay. One of `a`, `b`."
+
+
+def test_a_short_form_is_listed_with_its_flag(generator):
+    program = generator.Program("a/b.py", "Does it.", {})
+    flag = generator.Flag("ratio", "m", 0.5, "The ratio.", (), "K")
+    assert "| `--ratio`, `-K` | `0.5` | The ratio. |" in generator.section(
+        program, [flag]
+    )

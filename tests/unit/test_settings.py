@@ -18,7 +18,9 @@ class Base:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Small(Base):
     size: int = 2
-    ratio: float = setting(0.5, "The ratio.", bounds=(0, math.inf), flag="how_much")
+    ratio: float = setting(
+        0.5, "The ratio.", bounds=(0, math.inf), flag="how_much", short_flag="H"
+    )
     plain: bool = True
 
 
@@ -70,11 +72,16 @@ def test_values_are_checked_by_their_own_names():
 
 @pytest.fixture
 def defined(monkeypatch):
-    """Flags that a test defines, by name: default and help."""
+    """Flags that a test defines, by name: default, help and short form."""
     found = {}
 
-    def define(name: str, default: object, help: str) -> None:  # noqa: A002
-        found[name] = (default, help)
+    def define(
+        name: str,
+        default: object,
+        help: str,  # noqa: A002
+        short_name: str | None,
+    ) -> None:
+        found[name] = (default, help, short_name)
 
     for kind in (int, float, str):
         monkeypatch.setitem(setting_flags._DEFINE, kind, define)
@@ -83,10 +90,10 @@ def defined(monkeypatch):
 
 def test_flags_are_those_that_a_class_declares_itself(defined):
     setting_flags.define(Base)
-    assert defined == {"kind": (None, "The kind, one of a, b.")}
+    assert defined == {"kind": (None, "The kind, one of a, b.", None)}
     defined.clear()
     setting_flags.define(Small, has_defaults=True)
-    assert defined == {"how_much": (0.5, "The ratio.")}
+    assert defined == {"how_much": (0.5, "The ratio.", "H")}
 
 
 def test_flags_can_be_chosen_and_left_out(defined):

@@ -1,0 +1,108 @@
+"""What an exchange of gradients costs: bytes, what is left out, and time."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from resnet.compression import message_sizes, messages
+
+
+class Traffic(NamedTuple):
+    """The bytes of one rank's gradients in a step, without Horovod's own messages.
+
+    Attributes:
+        message_bytes: Bytes of the rank's coded gradients; of its gradients themselves
+            where they aren't compressed. They don't depend on how they are sent.
+        bytes_sent: Bytes that the rank sends; 0 on one rank.
+        num_dense: Number of compressed vectors whose messages are dense, since coded
+            ones would be longer.
+    """
+
+    message_bytes: Any
+    bytes_sent: Any
+    num_dense: Any = 0
+
+
+class ExchangeAccount(NamedTuple):
+    """The cost of an exchange on one rank: float64 scalars in a graph, later floats.
+
+    Attributes:
+        message_bytes: As in `Traffic`.
+        bytes_sent: As in `Traffic`.
+        num_dense: As in `Traffic`.
+        compression_error: Euclidean norm of what the messages lack, divided by that of
+            what was to be sent (with error feedback, the gradients plus what earlier
+            messages lacked); 0 without compression.
+        exposed_seconds: Seconds from this rank's last gradient to the last mean
+            gradient. That is the time of the exchange which the backward pass doesn't
+            cover: coding, sending, waiting for slower ranks, and decoding.
+    """
+
+    message_bytes: Any
+    bytes_sent: Any
+    num_dense: Any
+    compression_error: Any
+    exposed_seconds: Any
+
+
+def of_allreduce(num_values: int, num_ranks: int) -> Traffic:
+    """Returns the traffic of float32 values that are summed on their way.
+
+    Args:
+        num_values: Number of values.
+        num_ranks: Number of ranks.
+    """
+    num_bytes = 4 * num_values
+    return Traffic(num_bytes, message_sizes.sent_by_allreduce(num_bytes, num_ranks))
+
+
+def of_messages(coded: Sequence[tf.Tensor], sent: Sequence[tf.Tensor]) -> Traffic:
+    """Returns the traffic of messages.
+
+    Args:
+        coded: This rank's messages, uint8.
+        sent: Bytes that this rank sends for parts of them, int64.
+    """
+    num_bytes = tf.add_n([tf.size(message, tf.int64) for message in coded])
+    num_dense = tf.math.count_nonzero([messages.is_dense(message) for message in coded])
+    return Traffic(num_bytes, tf.add_n(list(sent)), num_dense)
+
+
+def account(
+    traffic: Traffic,
+    gradients: Sequence[tf.Tensor],
+    means: Sequence[tf.Tensor],
+    vectors: Sequence[tf.Tensor] = (),
+    left: Sequence[tf.Tensor] = (),
+) -> ExchangeAccount:
+    """Returns the account of an exchange; to be called inside the graph of a step.
+
+    Nothing waits for what it adds to the graph.
+
+    Args:
+        traffic: The bytes of the exchange.
+        gradients: This rank's gradients.
+        means: The mean gradients over ranks.
+        vectors: For compressed gradients the vectors that were to be sent, float32.
+        left: What the messages of these vectors lack, float32.
+    """
+    # Each timestamp has its own control inputs. TensorFlow also keeps the order of
+    # stateful ops: a stateful op that is made between the two would disturb them.
+    with tf.control_dependencies(gradients):
+        computed_at = tf.timestamp()
+    with tf.control_dependencies(means):
+        exchanged_at = tf.timestamp()
+    error = tf.constant(0.0)
+    if vectors:
+        error = tf.sqrt(tf.math.divide_no_nan(_energy(left), _energy(vectors)))
+    return ExchangeAccount(
+        *(tf.cast(count, tf.float64) for count in traffic),
+        tf.cast(error, tf.float64),
+        tf.maximum(exchanged_at - computed_at, 0.0),
+    )
+
+
+def _energy(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns half of the sum of squares, in one pass without temporary tensors."""
+    return tf.add_n([tf.nn.l2_loss(tensor) for tensor in tensors])
