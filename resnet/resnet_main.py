@@ -52,6 +52,8 @@ if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.example_shard import ExampleShard
 
 FLAGS = flags.FLAGS
+# Where these are "auto", a measurement at the start of the run decides.
+MEASURED_SETTINGS = ("precision", "exchange")
 
 
 def main(
@@ -90,11 +92,14 @@ def main(
             FLAGS.num_inter_threads,
             FLAGS.kmp_blocktime,
         )
+        from resnet.distributed import exchange_choice
         from resnet.runtime import precision
 
         shards = startup.open_shards(record_set, shards_of_ranks, communicator)
         config = dataclasses.replace(
-            config, precision=precision.choose(config.precision, communicator)
+            config,
+            precision=precision.choose(config.precision, communicator),
+            exchange=exchange_choice.choose(config, communicator),
         )
     write_settings(config, communicator)
     train(config, shards, threads, communicator, signals, lock)
@@ -157,7 +162,7 @@ def resolve_settings(
             *(split.num_examples, contents.class_names),
         )
         config = meanings[0]
-        number, precision = 0, config.precision
+        number, measured = 0, {}
         splits = splits_to_read(config, contents)
         check_ranks(config, communicator.num_ranks)
         if FLAGS.require_mixed:
@@ -166,9 +171,9 @@ def resolve_settings(
             run_folder.make(config.model_dir)
             lock = take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
-            number, precision = match_saved_run(meanings)
-    number, precision = communicator.broadcast((number, precision))
-    config = dataclasses.replace(meanings[number], precision=precision)
+            number, measured = match_saved_run(meanings)
+    number, measured = communicator.broadcast((number, measured))
+    config = dataclasses.replace(meanings[number], **measured)
     return config, splits, lock
 
 
@@ -206,11 +211,12 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
     return lock
 
 
-def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
-    """Returns the index of the saved run's settings in `meanings`, and the precision.
+def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
+    """Returns the index of the saved run's settings in `meanings`, and its choices.
 
-    A precision of "auto" becomes that of the saved run. A run without a checkpoint
-    doesn't count: its files are overwritten. Without a saved run the index is 0.
+    The choices are its values of those `MEASURED_SETTINGS` that are "auto" now. A run
+    without a checkpoint doesn't count: its files are overwritten. Without a saved run
+    the index is 0.
 
     Args:
         meanings: The possible settings of the command: those of the present recipes,
@@ -225,16 +231,18 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
             step_dirs.require_any(pathlib.Path(config.initial_weights))
-        return 0, config.precision
+        return 0, {}
     old = retention.newest_settings(model_dir)
     if old is None and (model_dir / CONFIG_FILE).exists():
         old = load_config(config.model_dir)
     if old is None:
-        return 0, config.precision
-    precision = old.precision if config.precision == "auto" else config.precision
-    candidates = [
-        dataclasses.replace(meaning, precision=precision) for meaning in meanings
-    ]
+        return 0, {}
+    measured = {
+        name: getattr(old, name)
+        for name in MEASURED_SETTINGS
+        if getattr(config, name) == "auto"
+    }
+    candidates = [dataclasses.replace(meaning, **measured) for meaning in meanings]
     nearest = min(candidates, key=lambda new: len(differences(old, new)))
     refuse_other(old, nearest)
     if changed := differences(old, candidates[0]):
@@ -243,7 +251,7 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, str]:
             " that it was begun with.",
             *(config.recipe, "; ".join(changed)),
         )
-    return candidates.index(nearest), precision
+    return candidates.index(nearest), measured
 
 
 def write_settings(config: Config, communicator: Communicator) -> None:

@@ -180,6 +180,22 @@ class Communicator:
         self._world.Allreduce(np.ascontiguousarray(values), total)
         return total
 
+    def alltoall(self, parts: np.ndarray) -> np.ndarray:
+        """Sends a part of an array to each rank; returns what this rank receives.
+
+        Args:
+            parts: The part for each rank, `[num_ranks, n]`, of the same length and
+                dtype on all ranks.
+
+        Returns:
+            The part from each rank, `[num_ranks, n]`.
+        """
+        if self._world is None:
+            return parts
+        received = np.empty_like(parts)
+        self._world.Alltoall(np.ascontiguousarray(parts), received)
+        return received
+
     def gather(self, row: np.ndarray) -> np.ndarray | None:
         """Returns the arrays of all ranks, `[num_ranks, n]`, to rank 0; None to others.
 

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from eval import resnet_eval
 from resnet import resnet_main
+from resnet.checkpoint import rank_files
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.hardware import cpu_features
 from resnet.runtime import host_warnings
@@ -106,6 +108,43 @@ def test_compressed_gradients_train_and_resume_on_other_ranks(train, tmp_path):
     assert other.returncode == 2
     assert "method" not in other.stderr  # It is topk by default too.
     assert "ratio=0.1, now 0.5" in other.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--method=topk", "--ratio=0.1", "--exchange=sliced", "--error_feedback"),
+        ("--method=powersgd", "--powersgd_rank=2", "--error_feedback"),
+        pytest.param(
+            ("--method=qsgd", "--qstates=7", "--qsgd_norm=max", "--error_feedback"),
+            marks=pytest.mark.ranks(3),  # The exchange is chosen by a measurement.
+        ),
+    ],
+    ids=lambda one: one[0],
+)
+def test_a_stopped_run_of_compressed_gradients_resumes_bit_for_bit(
+    train, tmp_path, communicator, flags
+):
+    flags = ("--compress=layerwise", *flags)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder, more in (
+        (whole, ()),
+        (stopped, ("--stop_after_steps=3",)),
+        (stopped, ()),
+    ):
+        job = train(folder, *flags, *more)
+        assert job.returncode == 0, job.stderr
+    rank = rank_files.prefix(communicator.rank, communicator.num_ranks)
+    for name in ("state", rank):
+        found, expected = (
+            tf.train.load_checkpoint(str(of_step(folder, 6) / name))
+            for folder in (stopped, whole)
+        )
+        names = expected.get_variable_to_shape_map()
+        assert names == found.get_variable_to_shape_map()
+        for one in names:
+            expected_bits = expected.get_tensor(one).tobytes()
+            assert found.get_tensor(one).tobytes() == expected_bits
 
 
 def test_auto_keeps_the_precision_of_the_run(train, model_dir):

@@ -70,8 +70,8 @@ def values(config: Config) -> dict[str, object]:
 def test_the_same_command_resumes_a_run_as_it_was_begun(begun, name):
     model_dir = begun(name)
     now, before, *_ = found = meanings(name, model_dir)
-    number, precision = resnet_main.match_saved_run(found)
-    assert (found[number], precision) == (before, "float32")
+    number, choices = resnet_main.match_saved_run(found)
+    assert (found[number], choices) == (before, {"exchange": "auto"})
     old = load_config(str(model_dir))
     assert values(before) == values(old)
     different = {key for key, one in values(now).items() if one != values(old)[key]}
@@ -113,7 +113,7 @@ def test_another_setting_is_still_refused_and_named_alone(begun):
 
 def test_a_new_run_has_the_settings_of_today(tmp_path):
     found = meanings("goyal_90ep_8k", tmp_path)
-    assert resnet_main.match_saved_run(found) == (0, "float32")
+    assert resnet_main.match_saved_run(found) == (0, {})
     assert not found[0].learning_rate_in_velocity
 
 
@@ -121,7 +121,7 @@ def test_a_run_of_today_stays_one(tmp_path):
     found = meanings("goyal_90ep_8k", tmp_path)
     save_config(found[0])
     of_step(tmp_path, 100).mkdir(parents=True)
-    assert resnet_main.match_saved_run(found) == (0, "float32")
+    assert resnet_main.match_saved_run(found) == (0, {"exchange": "auto"})
 
 
 def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
@@ -132,7 +132,7 @@ def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
     contents = {"based_on": "goyal_90ep_8k", "name": "mine"}
     file = small_recipe_file.write(tmp_path, contents)
     found = meanings(str(file), model_dir)
-    assert resnet_main.match_saved_run(found) == (1, "float32")
+    assert resnet_main.match_saved_run(found) == (1, {"exchange": "auto"})
     assert found[1].learning_rate_in_velocity
 
 

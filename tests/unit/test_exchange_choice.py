@@ -1,0 +1,63 @@
+"""Which exchange of messages a run chooses."""
+
+import dataclasses
+
+import pytest
+
+from resnet.config.compression import CompressionSettings, problems
+from resnet.distributed import exchange_choice, network
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.network import Network
+from resnet.hardware.placement import ProcessInfo
+
+TOPK = CompressionSettings(compress="layerwise", method="topk", ratio=0.01)
+GIGABIT = Network(latency=50e-6, bandwidth=125e6)
+
+
+def of_ranks(num_ranks: int) -> Communicator:
+    return Communicator(ProcessInfo(rank=0, num_ranks=num_ranks))
+
+
+def test_the_time_is_that_of_all_messages_one_after_the_other():
+    assert GIGABIT.seconds(3, 125e3) == pytest.approx(3 * 50e-6 + 1e-3)
+    assert exchange_choice.seconds_of_allgather(125_000, 4, GIGABIT) == pytest.approx(
+        3 * (50e-6 + 1e-3)
+    )
+    assert exchange_choice.seconds_of_slices(125_000, 4, GIGABIT) == pytest.approx(
+        6 * 50e-6 + 2 * 3 / 4 * 1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_ranks", "latency", "chosen"),
+    [
+        (TOPK, 2, 1e-6, "allgather"),  # The bytes are the same.
+        (TOPK, 8, 1e-6, "sliced"),
+        (TOPK, 8, 5e-3, "allgather"),  # Twice as many messages.
+        (TOPK, 512, 50e-6, "sliced"),
+        (dataclasses.replace(TOPK, method="bf16"), 3, 50e-6, "sliced"),
+        (dataclasses.replace(TOPK, method="thresholdv"), 512, 50e-6, "sliced"),
+        (dataclasses.replace(TOPK, method="randomk"), 8, 1e-6, "auto"),
+        (dataclasses.replace(TOPK, method="powersgd"), 8, 1e-6, "auto"),
+        (CompressionSettings(), 8, 1e-6, "auto"),
+        (dataclasses.replace(TOPK, exchange="allgather"), 512, 50e-6, "allgather"),
+    ],
+)
+def test_the_faster_exchange_is_chosen(
+    monkeypatch, settings, num_ranks, latency, chosen
+):
+    measured = Network(latency, bandwidth=125e6)
+    monkeypatch.setattr(network, "measure", lambda _: measured)
+    assert exchange_choice.choose(settings, of_ranks(num_ranks)) == chosen
+
+
+def test_what_an_all_reduce_sums_has_no_other_exchange():
+    for method in ("randomk", "powersgd"):
+        settings = dataclasses.replace(TOPK, method=method, exchange="sliced")
+        (sentence,) = problems(settings)
+        assert f"--exchange=sliced has no effect with --method={method}" in sentence
+
+
+def test_powersgd_needs_the_matrices_of_variables():
+    settings = dataclasses.replace(TOPK, method="powersgd", compress="entiremodel")
+    assert "needs --compress=layerwise" in problems(settings)[0]
