@@ -13,7 +13,7 @@ from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import compressed_exchange
+from resnet.distributed import exchange_of_run
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluations import Evaluations
 from resnet.metrics.run_log import RunLog
@@ -51,7 +51,7 @@ def train_and_evaluate(
         UserError: If a record is corrupt and none may be skipped.
     """
     state = TrainState(config)
-    exchange = compressed_exchange.exchange_of_run(config, state.shapes, communicator)
+    exchange = exchange_of_run.make(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
     restore_newest(state, Path(config.model_dir), communicator)
     train_batches = batches.training(
@@ -80,6 +80,7 @@ def train_and_evaluate(
                 train_step = TrainStep.of_run(state, phase, exchange)
             if phases.resets_momentum_at(config.phases, state.step):
                 state.optimizer.reset()
+                exchange.reset_momentum()
             settings = step_settings.at(config, state.step)
             last, examples, mask = _read_and_accumulate(
                 train_batches, train_step, state.step, config, log, communicator

@@ -206,12 +206,17 @@ class TrainStep:
                 (total + value) / self._num_micro_batches
                 for total, value in zip(self._sums, [loss, *gradients], strict=True)
             )
-        exchanged = self._exchange(gradients, loss, flags, step)
         settings = StepSettings(
             *(learning_rate, momentum, tf.constant(lookahead), weight_decay),
             *(ema_decay, step),
         )
-        apply_update(self._optimizer, exchanged.gradients, settings, self._clip_norm)
+        exchanged = self._exchange(gradients, loss, flags, settings)
+        if self._exchange.has_momentum:
+            apply_directions(self._optimizer, exchanged.gradients, settings)
+        else:
+            apply_update(
+                self._optimizer, exchanged.gradients, settings, self._clip_norm
+            )
         move_ema(self._ema, self._model.variables, ema_decay)
         for total in self._sums:
             total.assign(tf.zeros_like(total))
@@ -297,6 +302,25 @@ def apply_update(
     if clip_norm:
         gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
     optimizer.apply(gradients, settings)
+
+
+def apply_directions(
+    optimizer: Momentum, directions: Sequence[tf.Tensor], settings: StepSettings
+) -> None:
+    """Updates the optimizer's variables by directions that contain the momentum.
+
+    To be called inside the graph of a step. The optimizer's velocities are those of the
+    weight decay alone.
+
+    Args:
+        optimizer: The optimizer.
+        directions: The mean directions over ranks, one for each variable of the
+            optimizer, which the learning rate is yet to multiply.
+        settings: The hyperparameters of the step.
+    """
+    optimizer.apply([tf.zeros_like(one) for one in directions], settings)
+    for variable, direction in zip(optimizer.variables, directions, strict=True):
+        variable.assign_sub(settings.learning_rate * direction)
 
 
 def move_ema(

@@ -41,7 +41,7 @@ def of_vector(compression: CompressionSettings, num_values: int) -> int:
         return 4 * sparse.randomk_count(num_values, compression.ratio)
     if compression.method in CASTS:
         return wire.HEADER_BYTES + 2 * num_values
-    if compression.method == "topk":
+    if compression.method in ("topk", "dgc"):
         coded = _sparse(num_values, compression)
     else:
         coded = _quantized(num_values, compression)

@@ -25,7 +25,10 @@ from resnet.config.compression import CompressionSettings
 
 
 def encode(
-    values: tf.Tensor, compression: CompressionSettings, stream: tf.Tensor
+    values: tf.Tensor,
+    compression: CompressionSettings,
+    stream: tf.Tensor,
+    ratio: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the message of a vector, and what it lacks.
 
@@ -36,17 +39,22 @@ def encode(
         values: `[n]` float32; n is known in the graph, and at least 1.
         compression: The method, any but "randomk" and "powersgd", and its parameters.
         stream: `[4]` int64: the numbers of a `random_bits.Stream`.
+        ratio: Fraction of the values that topk and dgc keep, a number or a float64
+            scalar; None for that of the settings.
 
     Returns:
         The message, uint8; and `values` minus the values in the message, float32.
     """
     if message_sizes.is_always_dense(compression, values.shape.num_elements()):
         return _dense(values), tf.zeros_like(values)
-    return encode_by_method(values, compression, stream)
+    return encode_by_method(values, compression, stream, ratio)
 
 
 def encode_by_method(
-    values: tf.Tensor, compression: CompressionSettings, stream: tf.Tensor
+    values: tf.Tensor,
+    compression: CompressionSettings,
+    stream: tf.Tensor,
+    ratio: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the message that a method makes, and what it lacks; see `encode`.
 
@@ -76,7 +84,7 @@ def encode_by_method(
             ),
             *(values, stream),
         )
-    threshold = _threshold(values, size, compression)
+    threshold = _threshold(values, size, compression, ratio)
     is_bfloat16 = compression.kept_values == "bfloat16"
     if ops:
         return ops.resnet_encode_sparse(values, threshold, is_bfloat16=is_bfloat16)
@@ -200,7 +208,7 @@ def _dense(values: tf.Tensor) -> tf.Tensor:
 
 
 def _threshold(
-    values: tf.Tensor, size: int, compression: CompressionSettings
+    values: tf.Tensor, size: int, compression: CompressionSettings, ratio: Any
 ) -> tf.Tensor:
     """Returns the smallest magnitude that a method keeps, a float32 scalar."""
     if compression.method == "thresholdv":
@@ -209,15 +217,21 @@ def _threshold(
         # By the order of bits, in which NaN is the largest.
         bits = tf.bitcast(values, tf.int32) & 0x7FFFFFFF
         return tf.bitcast(tf.reduce_max(bits), tf.float32) / 2
-    count = sparse.topk_count(size, compression.ratio)
+    count = _topk_count(size, compression.ratio if ratio is None else ratio)
     ops = native.ops()
     if ops:
-        return ops.resnet_topk_threshold(values, count=count)
-    threshold = tf.numpy_function(
-        lambda one: sparse.threshold_of_topk(one, count), [values], tf.float32
-    )
+        return ops.resnet_topk_threshold(values, count)
+    threshold = tf.numpy_function(sparse.threshold_of_topk, [values, count], tf.float32)
     threshold.set_shape([])
     return threshold
+
+
+def _topk_count(size: int, ratio: Any) -> tf.Tensor:
+    """Returns `sparse.topk_count`, an int64 scalar."""
+    if not tf.is_tensor(ratio):
+        return tf.constant(sparse.topk_count(size, ratio), tf.int64)
+    num_dropped = tf.cast(tf.math.ceil(size * (1 - ratio)), tf.int64)
+    return tf.minimum(size - num_dropped + 1, size)
 
 
 def _in_numpy(

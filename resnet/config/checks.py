@@ -9,6 +9,8 @@ def problems_of(config: Config) -> list[str]:
     """Returns a sentence about each setting that isn't allowed, wherever it is from."""
     problems = bounds.problems_of(config, f"the recipe {config.recipe}")
     problems += compression.problems(config)
+    if config.compress != "none" and config.method == "dgc":
+        problems += _problems_of_dgc(config)
     problems += _problems_of_channels(config)
     for phase in config.phases:
         problems += _problems_of_phase(phase)
@@ -33,6 +35,15 @@ def problems_of(config: Config) -> list[str]:
             " 1epoch: without it nothing is evaluated before the last step."
         )
     return problems
+
+
+def _problems_of_dgc(config: Config) -> list[str]:
+    if config.optimizer == "momentum":
+        return []
+    return [
+        "--method=dgc replaces the velocity of momentum: it needs --optimizer=momentum;"
+        f" got {config.optimizer}."
+    ]
 
 
 def _problems_of_channels(config: Config) -> list[str]:

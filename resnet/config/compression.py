@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from resnet.config.settings import AT_LEAST_ZERO, COUNT, setting
+from resnet.config.settings import AT_LEAST_ZERO, COUNT, COUNT_OR_ZERO, setting
 
 # What is compressed as one vector: nothing, each variable's gradient, or all of them.
 GRANULARITIES = ("none", "layerwise", "entiremodel")
@@ -13,7 +13,7 @@ _METHODS_OF_SOURCE = (
     *("adaptivethreshold", "terngrad", "qsgd"),
 )
 CASTS = ("fp16", "bf16")
-METHODS = (*_METHODS_OF_SOURCE, *CASTS, "powersgd")
+METHODS = (*_METHODS_OF_SOURCE, *CASTS, "powersgd", "dgc")
 # Methods whose messages are summed on their way.
 SUMMED_METHODS = ("randomk", "powersgd")
 EXCHANGES = ("auto", "allgather", "sliced")
@@ -43,7 +43,7 @@ class CompressionSettings:
     )
     ratio: float = setting(
         0.5,
-        "The fraction of the values that topk and randomk keep.",
+        "The fraction of the values that topk, randomk and dgc keep.",
         bounds=(1e-9, 1),
         short_flag="K",
     )
@@ -74,14 +74,19 @@ class CompressionSettings:
     )
     kept_values: str = setting(
         "float32",
-        "The type in which topk, thresholdv and adaptivethreshold send the values that"
-        " they keep, one of {names}.",
+        "The type in which topk, thresholdv, adaptivethreshold and dgc send the values"
+        " that they keep, one of {names}.",
         names=VALUE_DTYPES,
     )
     powersgd_rank: int = setting(
         4,
         "The rank of the matrices by which powersgd approximates gradients.",
         bounds=COUNT,
+    )
+    dgc_warmup_epochs: int = setting(
+        4,
+        "The number of epochs in which dgc keeps more values than it does later.",
+        bounds=COUNT_OR_ZERO,
     )
     exchange: str = setting(
         "auto",
@@ -95,8 +100,13 @@ class CompressionSettings:
     error_feedback: bool = setting(
         False,
         "Whether each rank adds what a message lacks to its gradients of the next"
-        " step.",
+        " step; dgc always keeps it.",
     )
+
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether each rank keeps what its messages lack for later steps."""
+        return self.error_feedback or self.method == "dgc"
 
 
 def problems(settings: CompressionSettings) -> list[str]:

@@ -1,12 +1,13 @@
 """From each rank's gradients to the mean of all ranks' compressed gradients."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from resnet.compression import vectors
 from resnet.config.compression import CompressionSettings
-from resnet.config.config import Config
+from resnet.config.step_settings import StepSettings
 from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.coordinate_exchange import RandomCoordinates
@@ -52,6 +53,7 @@ class CompressedExchange(GradientExchange):
             AgreedError: On all ranks, if the settings don't fit the variables.
         """
         super().__init__(communicator.collectives, list(shapes))
+        self._compression = compression
         sizes = {
             name: tf.TensorShape(one).num_elements() for name, one in shapes.items()
         }
@@ -59,12 +61,11 @@ class CompressedExchange(GradientExchange):
         vector_sizes = vectors.sizes(sizes, compression.compress)
         self._means_of = _method(communicator, shapes, vector_sizes, compression, seed)
         self._residuals: dict[str, tf.Variable] = {}
-        if compression.error_feedback:
+        if compression.keeps_residuals:
             self._residuals = {
                 name: tf.Variable(tf.zeros([size]))
                 for name, size in vector_sizes.items()
             }
-        self._vector_names = list(vector_sizes)
         self.rank_variables = {
             **{f"residual/{name}": one for name, one in self._residuals.items()},
             **self._means_of.rank_variables,
@@ -75,13 +76,13 @@ class CompressedExchange(GradientExchange):
         gradients: Sequence[tf.Tensor],
         loss: tf.Tensor,
         flags: tf.Tensor,
-        step: tf.Tensor,
+        settings: StepSettings,
     ) -> Exchanged:
         """Returns the means over ranks, as `GradientExchange` does."""
         # A message may lack the value that isn't finite, so the loss must tell it.
         local_loss = nan_unless_finite(loss, gradients[0])
         means = self._mean_of_status(local_loss, flags)
-        mean_gradients, account = self._mean_of_gradients(gradients, step)
+        mean_gradients, account = self._mean_of_gradients(gradients, settings)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
@@ -91,20 +92,14 @@ class CompressedExchange(GradientExchange):
         )
 
     def _mean_of_gradients(
-        self, gradients: Sequence[tf.Tensor], step: tf.Tensor
+        self, gradients: Sequence[tf.Tensor], settings: StepSettings
     ) -> tuple[list[tf.Tensor], ExchangeAccount]:
-        flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
-        if len(self._vector_names) < len(flat):
-            flat = [tf.concat(flat, axis=0)]
-        flat = [
-            vector + self._residuals[name] if name in self._residuals else vector
-            for name, vector in zip(self._vector_names, flat, strict=True)
-        ]
-        means, left, traffic = self._means_of(flat, step)
-        account = exchange_account.account(traffic, gradients, means, flat, left)
-        for name, rest in zip(self._vector_names, left, strict=True):
-            if name in self._residuals:
-                self._residuals[name].assign(rest)
+        vectors = self._to_send(gradients, settings)
+        means, left, traffic = self._means_of(
+            vectors, settings.step, self._ratio_at(settings.step)
+        )
+        account = exchange_account.account(traffic, gradients, means, vectors, left)
+        self._keep(vectors, left)
         if len(means) < len(gradients):
             means = tf.split(means[0], self._sizes)
         return [
@@ -112,23 +107,33 @@ class CompressedExchange(GradientExchange):
             for mean, gradient in zip(means, gradients, strict=True)
         ], account
 
+    def _to_send(
+        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+    ) -> list[tf.Tensor]:
+        """Returns the vectors that this rank compresses, `[n]` float32 each."""
+        del settings
+        vectors = self._as_vectors(gradients)
+        if not self._residuals:
+            return vectors
+        pairs = zip(vectors, self._residuals.values(), strict=True)
+        return [vector + residual for vector, residual in pairs]
 
-def exchange_of_run(
-    config: Config, shapes: Mapping[str, Sequence[int]], communicator: Communicator
-) -> GradientExchange:
-    """Returns the exchange of gradients that the settings of a run ask for.
+    def _keep(self, vectors: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
+        """Keeps what was not sent of the vectors."""
+        del vectors
+        if self._residuals:
+            for residual, rest in zip(self._residuals.values(), left, strict=True):
+                residual.assign(rest)
 
-    Args:
-        config: The settings; the exchange must not be "auto".
-        shapes: Shape of each variable by its name, in the order of the gradients.
-        communicator: The ranks.
+    def _ratio_at(self, step: tf.Tensor) -> Any:
+        """Returns the fraction of the values that topk and randomk keep in a step."""
+        del step
+        return self._compression.ratio
 
-    Raises:
-        AgreedError: On all ranks, if the settings don't fit the variables.
-    """
-    if config.compress == "none":
-        return GradientExchange(communicator.collectives, list(shapes))
-    return CompressedExchange(communicator, shapes, config, config.seed)
+    def _as_vectors(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
+        is_one = self._compression.compress == "entiremodel"
+        return [tf.concat(flat, axis=0)] if is_one else flat
 
 
 def _method(
@@ -140,7 +145,7 @@ def _method(
 ) -> GatheredMessages | RandomCoordinates | LowRankMatrices:
     """Returns the exchange of vectors that the settings ask for."""
     if compression.method == "randomk":
-        return RandomCoordinates(communicator, vector_sizes, compression.ratio, seed)
+        return RandomCoordinates(communicator, vector_sizes, seed)
     if compression.method == "powersgd":
         return LowRankMatrices(communicator, shapes, compression.powersgd_rank, seed)
     is_sliced = compression.exchange == "sliced"

@@ -1,6 +1,7 @@
 """randomk: the mean of the same random coordinates of all ranks, by an all-reduce."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,7 +24,6 @@ class RandomCoordinates:
         self,
         communicator: Communicator,
         vector_sizes: dict[str, int],
-        ratio: float,
         seed: int,
     ) -> None:
         """Prepares the exchange.
@@ -31,28 +31,24 @@ class RandomCoordinates:
         Args:
             communicator: The ranks.
             vector_sizes: Length of each vector by its name, the same on all ranks.
-            ratio: Fraction of the values to keep.
             seed: Seed of the coordinates.
         """
         self.rank_variables: dict[str, tf.Variable] = {}
         self._collectives = communicator.collectives
         self._num_ranks = communicator.num_ranks
         self._vector_sizes = vector_sizes
-        self._ratio = ratio
         self._seed = seed
 
-    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor) -> Means:
+    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
         """Returns the means over ranks, as `GatheredMessages` does."""
         means, left, num_kept = [], [], 0
         for number, (name, size) in enumerate(self._vector_sizes.items()):
             vector = flat[number]
-            indices = random_coordinates.draw(
-                size, self._ratio, self._seed, number, step
-            )
+            indices = random_coordinates.draw(size, ratio, self._seed, number, step)
             (mean,) = self._collectives.allreduce_mean(
                 [tf.gather(vector, indices)], [f"compressed/{name}"]
             )
-            num_kept += sparse.randomk_count(size, self._ratio)
+            num_kept += sparse.randomk_count(size, ratio)
             places = indices[:, tf.newaxis]
             means.append(tf.scatter_nd(places, mean, [size]))
             zeros = tf.zeros_like(mean)

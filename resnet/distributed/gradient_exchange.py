@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from resnet.config.step_settings import StepSettings
 from resnet.distributed import exchange_account
 from resnet.distributed.collectives import Collectives
 from resnet.distributed.exchange_account import ExchangeAccount
@@ -38,9 +39,13 @@ class GradientExchange:
     non-finite loss without an extra round of communication.
 
     Attributes:
+        has_momentum: Whether the mean gradients contain the momentum, so that the
+            optimizer must not add its own.
         rank_variables: The state of this rank that the exchange keeps from step to
             step, by its stored name (`TrainState.rank_variables`): none.
     """
+
+    has_momentum = False
 
     def __init__(self, collectives: Collectives, names: Sequence[str]) -> None:
         """Prepares the exchange.
@@ -58,7 +63,7 @@ class GradientExchange:
         gradients: Sequence[tf.Tensor],
         loss: tf.Tensor,
         flags: tf.Tensor,
-        step: tf.Tensor,
+        settings: StepSettings,
     ) -> Exchanged:
         """Returns the means over ranks; to be called inside the graph of a step.
 
@@ -66,7 +71,7 @@ class GradientExchange:
             gradients: This rank's gradients, dense float32, in the order of the names.
             loss: This rank's mean loss, a float32 scalar.
             flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
-            step: Number of the step, an int64 scalar.
+            settings: The hyperparameters of the step.
         """
         means = self._mean_of_status(loss, flags)
         local_loss = nan_unless_finite(loss, gradients[0])
@@ -80,6 +85,9 @@ class GradientExchange:
             flags=means[1:],
             account=exchange_account.account(traffic, gradients, mean_gradients),
         )
+
+    def reset_momentum(self) -> None:
+        """Sets the velocities of this exchange to zero, if it has any."""
 
     def _mean_of_status(self, loss: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
         """Returns the means over ranks of the loss and the flags, `[1 + num_flags]`."""

@@ -13,6 +13,7 @@ Source: Vogels et al. 2019, arXiv:1905.13727 (PowerSGD), algorithm 1.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -67,9 +68,9 @@ class LowRankMatrices:
             first = tf.random.stateless_normal([shape[1], rank], [seed, number])
             self.rank_variables[_stored_name(name)] = tf.Variable(first)
 
-    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor) -> Means:
+    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
         """Returns the means over ranks, as `GatheredMessages` does."""
-        del step
+        del step, ratio
         pairs = [
             self._exchange_vector(name, vector)
             if not shape

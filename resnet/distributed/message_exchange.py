@@ -5,7 +5,7 @@ time, as soon as these are computed.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -68,21 +68,23 @@ class GatheredMessages:
         self._seed = seed
         self._buckets = buckets(self._sizes)
 
-    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor) -> Means:
+    def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
         """Returns the means over ranks; to be called inside the graph of a step.
 
         Args:
             flat: The vectors of this rank, `[n]` float32 each.
             step: Number of the step, an int64 scalar.
+            ratio: Fraction of the values to keep, for methods that keep some: a number,
+                or a float64 scalar.
         """
         encoded: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
         means: dict[int, tf.Tensor] = {}
         sent = []
         for number, bucket in enumerate(self._buckets):
             for vector in bucket:
-                encoded[vector] = self._encode(flat[vector], vector, step)
+                encoded[vector] = self._encode(flat[vector], vector, step, ratio)
             coded = [encoded[vector][0] for vector in bucket]
-            of_bucket, num_bytes = self._mean_of_bucket(number, coded, step)
+            of_bucket, num_bytes = self._mean_of_bucket(number, coded, step, ratio)
             means.update(zip(bucket, of_bucket, strict=True))
             sent.append(num_bytes)
         order = range(len(flat))
@@ -93,7 +95,7 @@ class GatheredMessages:
         )
 
     def _mean_of_bucket(
-        self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor
+        self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns the means of a bucket's vectors, and the bytes that this rank sends.
 
@@ -101,8 +103,9 @@ class GatheredMessages:
             number: Number of the bucket.
             coded: The messages of its vectors, uint8.
             step: Number of the step.
+            ratio: Fraction of the values to keep.
         """
-        del step
+        del step, ratio
         bucket = self._buckets[number]
         message = tf.concat(coded, axis=0)
         gathered = self._collectives.allgather(
@@ -118,11 +121,11 @@ class GatheredMessages:
         )
 
     def _encode(
-        self, values: tf.Tensor, vector: int, step: tf.Tensor
+        self, values: tf.Tensor, vector: int, step: tf.Tensor, ratio: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the message of a vector of that number, and what it lacks."""
         stream = tf.stack([self._seed, tf.constant(vector, tf.int64), step, self._rank])
-        return messages.encode(values, self._compression, stream)
+        return messages.encode(values, self._compression, stream, ratio)
 
 
 class SlicedMessages(GatheredMessages):
@@ -158,18 +161,18 @@ class SlicedMessages(GatheredMessages):
             )
             for bucket in self._buckets
         ]
-        if compression.error_feedback:
+        if compression.keeps_residuals:
             for number, of_ranks in enumerate(self._slices):
                 size = num_values(of_ranks[self._rank])
                 self.rank_variables[slice_name(number)] = tf.Variable(tf.zeros([size]))
 
     def _mean_of_bucket(
-        self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor
+        self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         bucket, of_ranks = self._buckets[number], self._slices[number]
         name = f"compressed/{self._names[bucket[0]]}"
         received, num_bytes = self._send_slices(coded, of_ranks, name)
-        message = self._message_of_slice(number, received, step)
+        message = self._message_of_slice(number, received, step, ratio)
         gathered = self._collectives.allgather(message, f"{name}/slice")
         sizes = [size for pieces in of_ranks if (size := num_values(pieces))]
         decoded = messages.decode_mean(gathered, sizes, 1)
@@ -213,7 +216,7 @@ class SlicedMessages(GatheredMessages):
         return received, tf.cast(to_others, tf.int64)
 
     def _message_of_slice(
-        self, number: int, received: tf.Tensor, step: tf.Tensor
+        self, number: int, received: tf.Tensor, step: tf.Tensor, ratio: Any
     ) -> tf.Tensor:
         """Returns the message of this rank's slice of a bucket; empty without values.
 
@@ -221,6 +224,7 @@ class SlicedMessages(GatheredMessages):
             number: Number of the bucket.
             received: The messages of all ranks for the pieces of this rank's slice.
             step: Number of the step.
+            ratio: Fraction of the values to keep.
         """
         pieces = self._slices[number][self._rank]
         if not pieces:
@@ -231,7 +235,7 @@ class SlicedMessages(GatheredMessages):
         residual = self.rank_variables.get(slice_name(number))
         if residual is not None:
             values += residual
-        message, left = self._encode(values, len(self._sizes) + number, step)
+        message, left = self._encode(values, len(self._sizes) + number, step, ratio)
         if residual is not None:
             residual.assign(left)
         return message

@@ -96,24 +96,27 @@ uint32_t GuessFromSample(const float* values, int64_t size, int64_t count) {
 // more that equal it. A sample gives a lower bound, so that memory is read once.
 class TopkThresholdOp : public OpKernel {
  public:
-  explicit TopkThresholdOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("count", &count_));
-  }
+  explicit TopkThresholdOp(OpKernelConstruction* context) : OpKernel(context) {}
 
   void Compute(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     const int64_t size = input.NumElements();
-    OP_REQUIRES(context, 1 <= count_ && count_ <= size,
+    OP_REQUIRES(context, context->input(1).dims() == 0,
+                absl::InvalidArgumentError(
+                    absl::StrCat("count must be a scalar; got the shape ",
+                                 context->input(1).shape().DebugString())));
+    const int64_t count = context->input(1).scalar<int64_t>()();
+    OP_REQUIRES(context, 1 <= count && count <= size,
                 absl::InvalidArgumentError(
                     absl::StrCat("count must be from 1 to the number of values, ", size,
-                                 "; got ", count_)));
+                                 "; got ", count)));
     Tensor* threshold;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &threshold));
     const float* values = input.flat<float>().data();
     OpContext workers(context);
-    uint32_t smallest = size > 4 * kSampled ? GuessFromSample(values, size, count_) : 0;
+    uint32_t smallest = size > 4 * kSampled ? GuessFromSample(values, size, count) : 0;
     Large large = FindLargeInPieces(values, size, smallest, &workers);
-    if (Total(large) < count_) large = FindLargeInPieces(values, size, 0, &workers);
+    if (Total(large) < count) large = FindLargeInPieces(values, size, 0, &workers);
     std::vector<uint32_t> candidates;
     candidates.reserve(Total(large));
     for (size_t piece = 0; piece < large.counts.size(); ++piece) {
@@ -122,9 +125,9 @@ class TopkThresholdOp : public OpKernel {
             MagnitudeBits(values[piece * kPiece + large.of_piece(piece)[i]]));
       }
     }
-    std::nth_element(candidates.begin(), candidates.begin() + count_ - 1,
+    std::nth_element(candidates.begin(), candidates.begin() + count - 1,
                      candidates.end(), std::greater<uint32_t>());
-    threshold->scalar<float>()() = FloatOfBits(candidates[count_ - 1]);
+    threshold->scalar<float>()() = FloatOfBits(candidates[count - 1]);
   }
 
  private:
@@ -133,8 +136,6 @@ class TopkThresholdOp : public OpKernel {
     for (int64_t count : large.counts) total += count;
     return total;
   }
-
-  int64_t count_;
 };
 
 class EncodeSparseOp : public OpKernel {
@@ -203,8 +204,8 @@ class EncodeSparseOp : public OpKernel {
 
 REGISTER_OP("ResnetTopkThreshold")
     .Input("values: float")
+    .Input("count: int64")
     .Output("threshold: float")
-    .Attr("count: int")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Scalar());
       return absl::OkStatus();

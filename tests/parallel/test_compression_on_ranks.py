@@ -18,6 +18,7 @@ from resnet.compression import (
 )
 from resnet.compression.random_bits import Stream
 from resnet.config.compression import CompressionSettings
+from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import AgreedError
 from resnet.distributed.compressed_exchange import CompressedExchange
 
@@ -41,7 +42,13 @@ METHODS = [
     CompressionSettings(method="fp16"),
     CompressionSettings(method="bf16", error_feedback=True),
 ]
+# Those of DGC are in test_dgc_on_ranks.
 MESSAGES = [method for method in METHODS if method.method != "randomk"]
+
+
+def settings_of(step: int) -> StepSettings:
+    rates = (tf.constant(one) for one in (0.1, 0.9, 0.9))
+    return StepSettings(*rates, 0.0, 0.0, tf.constant(step, tf.int64))
 
 
 def gradients_of(rank: int, step: int) -> list[np.ndarray]:
@@ -166,7 +173,7 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
         loss = tf.constant(float(communicator.rank))
         flags = tf.constant([0.0, float(communicator.rank == 1)])
         own = [tf.constant(one) for one in gradients_of(communicator.rank, step)]
-        result = traced(own, loss, flags, tf.constant(step, tf.int64))
+        result = traced(own, loss, flags, settings_of(step))
         assert result.local_loss == communicator.rank
         assert float(result.loss) == pytest.approx((num_ranks - 1) / 2)
         assert result.flags.numpy() == pytest.approx([0, 1 / num_ranks])
@@ -222,9 +229,7 @@ def test_nothing_is_lost_but_what_is_left_over(communicator, name, exchange, num
     total = np.zeros(sum(int(np.prod(shape)) for shape in SHAPES.values()))
     for step in range(10):
         own = [tf.constant(one) for one in gradients_of(communicator.rank, step)]
-        arrived = traced(
-            own, tf.constant(1.0), tf.zeros([2]), tf.constant(step, tf.int64)
-        )
+        arrived = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(step))
         total += np.concatenate([each.numpy().ravel() for each in arrived.gradients])
         for rank in range(num_ranks):
             flat = [each.ravel() for each in gradients_of(rank, step)]
@@ -255,9 +260,7 @@ def test_powersgd_is_an_iteration_of_the_power_method(communicator, num_ranks):
     left = {name: [np.zeros(shape)] * num_ranks for name, shape in matrices.items()}
     for step in range(3):
         own = [tf.constant(one) for one in gradients_of(communicator.rank, step)]
-        result = traced(
-            own, tf.constant(1.0), tf.zeros([2]), tf.constant(step, tf.int64)
-        )
+        result = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(step))
         of_ranks = [
             dict(zip(SHAPES, gradients_of(rank, step), strict=True))
             for rank in range(num_ranks)
@@ -306,7 +309,7 @@ def test_a_gradient_that_is_not_finite_is_told_to_all_ranks(communicator, method
     if communicator.rank == 1:
         gradients[0][0, 0, 0, 3] = np.nan
     traced = tf.function(exchange, autograph=False)
-    step, flags = tf.constant(0, tf.int64), tf.zeros([2])
-    result = traced([tf.constant(g) for g in gradients], tf.constant(1.0), flags, step)
+    own = [tf.constant(gradient) for gradient in gradients]
+    result = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(0))
     assert np.isnan(result.loss)
     assert np.isnan(result.local_loss) == (communicator.rank == 1)

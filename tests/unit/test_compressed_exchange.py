@@ -8,6 +8,7 @@ from data_prep.errors import UserError
 from resnet import native
 from resnet.compression import random_coordinates, vectors
 from resnet.config.compression import CompressionSettings, problems
+from resnet.config.step_settings import StepSettings
 from resnet.distributed import message_exchange
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.compressed_exchange import CompressedExchange
@@ -40,6 +41,11 @@ ALONE = Communicator(ProcessInfo())
         ),
         ({"compress": "layerwise", "ratio": 0.0}, "--ratio must be in"),
         ({"compress": "layerwise", "qstates": 0}, "--qstates must be in"),
+        (
+            {"compress": "layerwise", "method": "dgc", "optimizer": "lars"},
+            "--method=dgc replaces the velocity .* got lars",
+        ),
+        ({"compress": "layerwise", "powersgd_rank": 0}, "--powersgd_rank must be in"),
         ({"compress": "some"}, "--compress must be one of none, layerwise"),
     ],
 )
@@ -118,8 +124,10 @@ def test_without_compiled_ops_the_step_is_the_same(monkeypatch, method):
         shapes = {name: [9, 20 + i] for i, name in enumerate("abc")}
         exchange = CompressedExchange(ALONE, shapes, settings, 4)
         traced = tf.function(exchange, autograph=False)
-        step = tf.constant(2, tf.int64)
-        result = traced(gradients, tf.constant(1.0), tf.zeros([2]), step)
+        settings_of_step = StepSettings(
+            0.1, 0.9, 0.9, 0.0, 0.0, tf.constant(2, tf.int64)
+        )
+        result = traced(gradients, tf.constant(1.0), tf.zeros([2]), settings_of_step)
         return [one.numpy() for one in result.gradients]
 
     expected = exchanged()

@@ -10,6 +10,7 @@ from absl import logging
 
 from resnet.compression import message_sizes
 from resnet.config.compression import CompressionSettings
+from resnet.config.step_settings import StepSettings
 from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.compressed_exchange import CompressedExchange
@@ -19,6 +20,7 @@ from resnet.hardware.placement import ProcessInfo
 from resnet.metrics.exchange_cost import ExchangeCost
 
 ALONE = Communicator(ProcessInfo())
+STEP = StepSettings(0.1, 0.9, 0.9, 0.0, 0.0, tf.constant(0, tf.int64))
 SHAPES = {"a": [2, 4], "b": [8]}
 TOPK = CompressionSettings(compress="layerwise", method="topk", ratio=0.25)
 # Of eight values each; topk at 0.25 keeps 8 - 6 + 1 = 3.
@@ -41,8 +43,7 @@ def account_of(
         exchange = exchange_of(settings)
     traced = tf.function(exchange, autograph=False)
     gradients = [tf.constant(one) for one in GRADIENTS]
-    step = tf.constant(0, tf.int64)
-    result = traced(gradients, tf.constant(1.0), tf.zeros([2]), step)
+    result = traced(gradients, tf.constant(1.0), tf.zeros([2]), STEP)
     return ExchangeAccount(*(part.numpy() for part in result.account))
 
 
@@ -126,9 +127,7 @@ def test_nothing_waits_for_the_account():
     exchange = CompressedExchange(ALONE, SHAPES, TOPK, 0)
     traced = tf.function(exchange, autograph=False)
     arguments = ([tf.constant(one) for one in GRADIENTS], tf.constant(1.0))
-    graph = traced.get_concrete_function(
-        *arguments, tf.zeros([2]), tf.constant(0, tf.int64)
-    ).graph
+    graph = traced.get_concrete_function(*arguments, tf.zeros([2]), STEP).graph
     stamps = [op for op in graph.get_operations() if op.type == "Timestamp"]
     assert len(stamps) == 2
     reached, waiting = set(), list(stamps)

@@ -1,0 +1,29 @@
+"""The exchange of gradients that the settings of a run ask for."""
+
+from collections.abc import Mapping, Sequence
+
+from resnet.config.config import Config
+from resnet.distributed.communicator import Communicator
+from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.distributed.dgc_exchange import DgcExchange
+from resnet.distributed.gradient_exchange import GradientExchange
+
+
+def make(
+    config: Config, shapes: Mapping[str, Sequence[int]], communicator: Communicator
+) -> GradientExchange:
+    """Returns the exchange of gradients that the settings of a run ask for.
+
+    Args:
+        config: The settings; the exchange must not be "auto".
+        shapes: Shape of each variable by its name, in the order of the gradients.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if the settings don't fit the variables.
+    """
+    if config.compress == "none":
+        return GradientExchange(communicator.collectives, list(shapes))
+    if config.method == "dgc":
+        return DgcExchange(communicator, shapes, config)
+    return CompressedExchange(communicator, shapes, config, config.seed)
