@@ -36,7 +36,7 @@ def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
         for name, values in own.items():
             part = values / np.float32(files.num_ranks)
             means[name] = means[name] + part if name in means else part
-    rank_files.assign(state.rank_variables, means)
+    rank_files.assign(state.own_variables, means)
 
 
 def restore_newest(
@@ -49,7 +49,8 @@ def restore_newest(
     Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
     If the number of ranks is still that of the checkpoint, each rank gets its own
     BatchNorm averages back and reads its own `rank_variables`. Otherwise all ranks get
-    the mean of the averages, and that of the `rank_variables`.
+    the mean of the averages, and that of the `rank_variables`. In a round of local SGD
+    the weights are treated as these are.
 
     Args:
         state: The state of a new run, which is replaced.
@@ -87,7 +88,7 @@ def restore_newest(
         with communicator.collective_errors():
             files = RankFiles(step_dirs.of_step(model_dir, state.step))
             if files.num_ranks == communicator.num_ranks:
-                rank_files.assign(state.rank_variables, files.read(communicator.rank))
+                rank_files.assign(state.own_variables, files.read(communicator.rank))
             else:
                 _restore_mean_of_ranks(state, files)
 
