@@ -151,11 +151,10 @@ def _rounds(config: Config, first: int, phase: Phase) -> str:
     index = phases.index_of(config.phases, first)
     bounds = rounds.bounds_of_phase(config.phases, index)
     lengths = [end - begin for begin, end in itertools.pairwise(bounds)]
-    *whole, last = lengths
-    span = whole or [last]  # The last round may be cut.
-    steps = f"{min(span):,}"
-    if min(span) < max(span):
-        steps += f" to {max(span):,}"
+    shortest = min(lengths[:-1] or lengths)  # The last round may be cut.
+    steps = f"{shortest:,}"
+    if max(lengths) > shortest:
+        steps += f" to {max(lengths):,}"
     text = f"in phase {phase.name} the ranks average their weights every {steps} steps"
     if phase.qsr_coefficient:
         text += f" (QSR with c = {phase.qsr_coefficient:g})"
