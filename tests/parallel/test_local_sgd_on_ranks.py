@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.local_exchange import LocalExchange
+from resnet.metrics.run_log import RunLog
 from resnet.synchronization import Synchronization
 from resnet.train_state import TrainState
 from tests.local_sgd import (
@@ -236,6 +238,15 @@ def test_on_other_ranks_each_has_the_mean(lockstep, tmp_path, num_before, num_no
         saved = tensors.load(tmp_path, 6).tensors["model/classifier/kernel"]
         kernel = state.trainable_variables[0]
         np.testing.assert_allclose(saved, kernel, rtol=1e-5, atol=1e-6)
+
+
+def test_the_logged_weight_penalty_is_the_mean_over_ranks(communicator, tmp_path):
+    state = make_state([phase(8, sync_every=4)], model_dir=str(tmp_path))
+    train_to(state, communicator, 2)
+    own = communicator.allgather(state.weight_penalty())
+    assert own[0] != pytest.approx(own[1], rel=1e-4)
+    with closing(RunLog(state.config, state, communicator)) as log:
+        assert log._weight_penalty() == pytest.approx(sum(own) / 2, rel=1e-6)
 
 
 LOCAL = (

@@ -26,10 +26,9 @@ ALONE = Communicator(ProcessInfo())
     ],
 )
 def test_one_rank_by_itself_trains_as_without_local_steps(changes):
+    local = [phase(3, "a", sync_every=2), phase(2, "b", sync_every=4, schedule=None)]
     ends = []
-    for parts in ([phase(5)], [phase(3, "a", sync_every=2), phase(2, "b")]):
-        if len(parts) == 2:
-            parts[1] = phase(2, "b", sync_every=4, schedule=None)
+    for parts in ([phase(5)], local):
         state = make_state(parts, has_batch_norm=True, **changes)
         train_to(state, ALONE, 5)
         ends.append(values(state.model.variables))

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.recipes import digits, explain
+from resnet.recipes import digits, explain, json_file
 
 
 def phase(num_steps: int, name: str = "train", **settings) -> Phase:
@@ -179,6 +180,19 @@ def test_what_does_not_fit_together_is_refused_in_one_sentence():
     assert "local_velocities must be one of keep, average, reset" in refused(
         sync_every=2, local_velocities="lose"
     )
+
+
+def test_a_recipe_file_states_a_start_as_a_phase(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "local_sgd.md").read_text()
+    (tmp_path / "mine.json").write_text(page.split("```json\n")[1].split("```")[0])
+    recipe = json_file.read(tmp_path / "mine.json")
+    config = resolve(recipe, {}, 64 * 100, ("a", "b"))  # 100 steps an epoch.
+    found = ends(config.phases)
+    assert found[:801] == [*range(801)]
+    assert found[801:] == [*range(808, 1601, 8)]
+    # The second phase continues the schedule of the first one.
+    rate = phase_list.learning_rate(config.phases, 850)
+    assert rate == pytest.approx(0.05 * (1600 - 850) / (1600 - 100))
 
 
 def plan(**phases: RecipePhase) -> str:
