@@ -162,7 +162,7 @@ def resolve_settings(
             *(split.num_examples, contents.class_names),
         )
         config = meanings[0]
-        number, measured = 0, {}
+        number, measured = 0, dict[str, str]()
         splits = splits_to_read(config, contents)
         check_ranks(config, communicator.num_ranks)
         if FLAGS.require_mixed:

@@ -15,11 +15,14 @@ from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed import exchange_of_run
 from resnet.distributed.communicator import Communicator
+from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.distributed.local_exchange import LocalExchange
 from resnet.evaluation.evaluations import Evaluations
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.runtime.run_lock import RunLock
+from resnet.synchronization import Synchronization
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 
@@ -57,6 +60,7 @@ def train_and_evaluate(
     train_batches = batches.training(
         config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
     )
+    synchronize = Synchronization(state, communicator)
     evaluations = Evaluations(
         *(config, state, train_shard, eval_shard),
         *(communicator, num_parallel_calls, signals),
@@ -67,19 +71,17 @@ def train_and_evaluate(
     with closing(log), closing(manager):
         if any(communicator.allgather(_stop_requested(signals))):
             raise Preempted(f"stopped before step {state.step + 1}")
-        phase = phases.at(config.phases, state.step)
-        train_step = TrainStep.of_run(state, phase, exchange)
+        train_step = _step_of_phase(state, exchange, communicator)
         while True:
             if evaluations.is_due:
                 _save(manager, log)  # First, since an evaluation takes long.
                 _save(manager, log, evaluations.run(log))
             if state.step >= config.last_step or evaluations.target_is_reached:
                 break
-            phase = phases.at(config.phases, state.step)
-            if phase is not train_step.phase:
-                train_step = TrainStep.of_run(state, phase, exchange)
+            if phases.at(config.phases, state.step) is not train_step.phase:
+                train_step = _step_of_phase(state, exchange, communicator)
+            state.begin_step()
             if phases.resets_momentum_at(config.phases, state.step):
-                state.optimizer.reset()
                 exchange.reset_momentum()
             settings = step_settings.at(config, state.step)
             last, examples, mask = _read_and_accumulate(
@@ -96,16 +98,26 @@ def train_and_evaluate(
                 *(Path(config.model_dir), communicator),
             )
             state.losses.append(float(result.loss))
-            log.step_done(settings, result.account)
+            log.step_done(settings, synchronize(result.account))
             is_last = state.step == config.last_step
-            is_wanted = result.save_requested or result.stop_requested
-            if is_wanted or is_last or manager.is_due:
+            is_wanted = result.save_requested and state.is_synchronized
+            if is_wanted or result.stop_requested or is_last or manager.is_due:
                 _save(manager, log)
             if result.stop_requested and not (is_last and eval_shard is None):
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         manager.finish()
     log.training_ended(evaluations.target_is_reached)
+
+
+def _step_of_phase(
+    state: TrainState, exchange: GradientExchange, communicator: Communicator
+) -> TrainStep:
+    """Returns the step of the phase that the next step of the run is in."""
+    phase = phases.at(state.config.phases, state.step)
+    if phase.is_local:
+        exchange = LocalExchange(communicator.collectives)
+    return TrainStep.of_run(state, phase, exchange)
 
 
 def _read_and_accumulate(

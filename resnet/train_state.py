@@ -8,13 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import models
-from resnet.config import phases
+from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
+from resnet.optim.outer_momentum import OuterMomentum
 
 
 class TrainState:
@@ -28,8 +29,10 @@ class TrainState:
         ema: Exponential moving averages of all of the network's variables, in their
             order; empty if the settings want none.
         rank_variables: Variables as large as the model that differ from rank to rank,
-            by their stored names; empty unless the ranks have such state, such as what
-            compressed gradients lacked. Each rank saves its own.
+            by their stored names; empty unless the ranks have such state. Each rank
+            saves its own. They are what compressed gradients lacked or, in a run with
+            local SGD, the velocities.
+        outer: The outer momentum of local SGD; None if no phase has one.
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was
             not evaluated.
@@ -46,6 +49,12 @@ class TrainState:
         self.model = build_model(config)
         self.optimizer = self._make_optimizer()
         self.rank_variables: dict[str, tf.Variable] = {}
+        self._is_local = any(phase.is_local for phase in config.phases)
+        if self._is_local:
+            self.rank_variables |= self._velocities()
+        self.outer: OuterMomentum | None = None
+        if any(phase.outer_momentum for phase in config.phases):
+            self.outer = OuterMomentum(self.trainable_variables)
         self.ema: list[tf.Variable] = []
         if config.ema_decay:
             self.ema = [
@@ -59,6 +68,52 @@ class TrainState:
             return Momentum(variables, decaying, config.nesterov)
         scaled = [decays(name) and not name.endswith("/bias") for name in self.names]
         return Lars(variables, scaled, config.nesterov, config.trust_coefficient)
+
+    def begin_step(self) -> None:
+        """Prepares the optimizers for a phase, if one begins with the next step."""
+        if self.step not in phases.first_steps(self.config.phases):
+            return
+        is_reset = phases.resets_momentum_at(self.config.phases, self.step)
+        if is_reset:
+            self.optimizer.reset()
+        if self.outer is not None:
+            self.outer.begin(is_reset)
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Whether all ranks have the same weights, as at the end of a round."""
+        return rounds.is_synchronized(self.config.phases, self.step)
+
+    @property
+    def own_variables(self) -> dict[str, tf.Variable]:
+        """The variables that each rank saves for itself, by their stored names.
+
+        In a round of local SGD the weights are among them.
+        """
+        if self.is_synchronized:
+            return self.rank_variables
+        weights = zip(self.names, self.trainable_variables, strict=True)
+        return {
+            **self.rank_variables,
+            **{f"weight/{name}": variable for name, variable in weights},
+        }
+
+    def _velocities(self) -> dict[str, tf.Variable]:
+        velocities = zip(self.names, self.optimizer.velocities, strict=True)
+        return {f"velocity/{name}": velocity for name, velocity in velocities}
+
+    def _outer_variables(self) -> dict[str, tf.Variable]:
+        if self.outer is None:
+            return {}
+        each = zip(self.names, self.outer.starts, self.outer.velocities, strict=True)
+        return {
+            f"{prefix}/{name}": variable
+            for name, start, velocity in each
+            for prefix, variable in (
+                ("outer_start", start),
+                ("outer_velocity", velocity),
+            )
+        }
 
     @property
     def names(self) -> list[str]:
@@ -104,15 +159,16 @@ class TrainState:
     def tensors(self) -> dict[str, tf.Variable]:
         """Returns the variables that are equal on all ranks, by their stored names.
 
-        BatchNorm's moving averages are equal inside `averaged_batch_norm`.
+        BatchNorm's moving averages are equal inside `averaged_batch_norm`, and in a
+        round of local SGD the weights inside `averaged_over_ranks`.
         """
-        velocities = zip(self.names, self.optimizer.velocities, strict=True)
         return {
             **{
                 f"model/{variable.path}": variable.value
                 for variable in self.model.variables
             },
-            **{f"velocity/{name}": velocity for name, velocity in velocities},
+            **({} if self._is_local else self._velocities()),
+            **self._outer_variables(),
             **{
                 f"ema/{variable.path}": average
                 for variable, average in zip(
@@ -169,7 +225,15 @@ def averaged_batch_norm(
     has its own averages again, so that the training doesn't depend on when it was
     evaluated or saved.
     """
-    variables = state.batch_norm_averages
+    with averaged_over_ranks(state.batch_norm_averages, communicator):
+        yield
+
+
+@contextlib.contextmanager
+def averaged_over_ranks(
+    variables: Sequence[tf.Variable], communicator: Communicator
+) -> Iterator[None]:
+    """Replaces variables by their mean over all ranks inside the block."""
     own = [variable.numpy() for variable in variables]
     communicator.allreduce_mean(variables)
     try:

@@ -117,7 +117,7 @@ class TrainStep:
             state.optimizer,
             phase,
             exchange,
-            ema=state.ema,
+            ema=() if phase.is_local else state.ema,  # `Synchronization` moves it.
             num_micro_batches=state.config.accumulation_steps,
             clip_norm=state.config.clip_norm,
             freeze_batch_norm=freeze_batch_norm,

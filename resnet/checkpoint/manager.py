@@ -13,12 +13,17 @@ import numpy as np
 
 from resnet.checkpoint.async_writer import CheckpointWriter
 from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
-from resnet.config import intervals, phases
+from resnet.config import intervals, phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.runtime import versions
 from resnet.runtime.run_lock import RunLock
-from resnet.train_state import TrainState, averaged_batch_norm, flatten
+from resnet.train_state import (
+    TrainState,
+    averaged_batch_norm,
+    averaged_over_ranks,
+    flatten,
+)
 
 
 class CheckpointManager:
@@ -29,7 +34,6 @@ class CheckpointManager:
         config: Config,
         state: TrainState,
         communicator: Communicator,
-        weights_are_equal: bool = True,
         lock: RunLock | None = None,
     ) -> None:
         """Starts the intervals between checkpoints at the present state.
@@ -39,13 +43,10 @@ class CheckpointManager:
             state: The state of the run, which is saved.
             communicator: The ranks of the job. Rank 0 writes the checkpoint; each rank
                 with `rank_variables` writes those itself.
-            weights_are_equal: Whether all ranks must have the same weights at each
-                save; False if ranks train independently for some steps.
             lock: The lock of the run's folder, if this rank holds it; else None.
         """
         self._config = config
         self._lock = lock
-        self._weights_are_equal = weights_are_equal
         self._state = state
         self._communicator = communicator
         self._interval = intervals.parse(config.checkpoint_every, "--checkpoint_every")
@@ -72,9 +73,7 @@ class CheckpointManager:
         """Whether the settings ask for a checkpoint after the step just done."""
         config, step = self._config, self._state.step
         is_end = phases.ended_by(config.phases, step) is not None
-        return is_end or self._interval.ends_at(
-            step, config.num_train_examples, config.global_batch_size
-        )
+        return is_end or rounds.ends_interval(config, self._interval, step)
 
     def save(self, evaluated: Mapping[str, Mapping[str, float]]) -> None:
         """Saves the state in the background, unless it is saved already.
@@ -96,7 +95,7 @@ class CheckpointManager:
         )
         with self._communicator.collective_errors():
             self._require_folder()
-        check_weights(self._state, self._communicator, self._weights_are_equal)
+        check_weights(self._state, self._communicator, self._state.is_synchronized)
         metadata: dict[str, Any] = {
             "config": dataclasses.asdict(self._config),
             "installation": self._installation,
@@ -140,9 +139,10 @@ def take_snapshot(
 ) -> Checkpoint | None:
     """Returns the part of a checkpoint that this rank writes; None if it writes none.
 
-    Rank 0 writes everything except the other ranks' own state. The tensors are those of
-    the variables themselves, not copies: the next update of a variable allocates a new
-    tensor and leaves this one unchanged.
+    Rank 0 writes everything except the other ranks' own state. In a round of local SGD
+    the network has the mean over ranks of the weights, and each rank's own weights are
+    among its own state. The tensors are those of the variables themselves, not copies:
+    the next update of a variable allocates a new tensor and leaves this one unchanged.
 
     Args:
         state: The state of this rank.
@@ -153,7 +153,11 @@ def take_snapshot(
     rank_averages = None
     if communicator.num_ranks > 1 and len(own):  # Some networks have no BatchNorm.
         rank_averages = communicator.gather(own)
-    with averaged_batch_norm(state, communicator):
+    apart = [] if state.is_synchronized else state.trainable_variables
+    with (
+        averaged_batch_norm(state, communicator),
+        averaged_over_ranks(apart, communicator),
+    ):
         tensors = {}
         if communicator.rank == 0:
             tensors = {
@@ -161,7 +165,7 @@ def take_snapshot(
                 for name, variable in state.tensors().items()
             }
     own_tensors = {
-        name: variable.read_value() for name, variable in state.rank_variables.items()
+        name: variable.read_value() for name, variable in state.own_variables.items()
     }
     if communicator.rank != 0 and not own_tensors:
         return None

@@ -30,9 +30,9 @@ def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
             state.step,
         )
         return
-    shapes = {name: one.shape.as_list() for name, one in state.rank_variables.items()}
+    shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
     merged = merged_ranks.merge(files, files.num_ranks, shapes)
-    rank_files.assign(state.rank_variables, merged)
+    rank_files.assign(state.own_variables, merged)
 
 
 def restore_newest(
@@ -45,7 +45,8 @@ def restore_newest(
     Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
     If the number of ranks is still that of the checkpoint, each rank gets its own
     BatchNorm averages back and reads its own `rank_variables`. Otherwise all ranks get
-    the mean of the averages, and that of the `rank_variables`.
+    the mean of the averages, and that of the `rank_variables`. In a round of local SGD
+    the weights are treated as these are.
 
     Args:
         state: The state of a new run, which is replaced.
@@ -83,9 +84,9 @@ def restore_newest(
         with communicator.collective_errors():
             files = RankFiles(step_dirs.of_step(model_dir, state.step))
             is_as_many = files.num_ranks == communicator.num_ranks
-            own = files.read(communicator.rank) if is_as_many else {}
-            if own.keys() == state.rank_variables.keys():
-                rank_files.assign(state.rank_variables, own)
+            saved_own = files.read(communicator.rank) if is_as_many else {}
+            if saved_own.keys() == state.own_variables.keys():
+                rank_files.assign(state.own_variables, saved_own)
             else:  # Other ranks, or another exchange of compressed gradients.
                 _restore_mean_of_ranks(state, files)
 

@@ -14,6 +14,7 @@ def problems_of(config: Config) -> list[str]:
     problems += _problems_of_channels(config)
     for phase in config.phases:
         problems += _problems_of_phase(phase)
+    problems += _problems_of_local_sgd(config)
     names = [phase.name for phase in config.phases]
     if len(set(names)) < len(names):
         problems.append(
@@ -54,6 +55,39 @@ def _problems_of_channels(config: Config) -> list[str]:
         f"channel_mean and channel_stddev of the recipe {config.recipe} must be three"
         f" numbers each, the second ones above 0; got {list(mean)} and {list(stddev)}."
     ]
+
+
+def _problems_of_local_sgd(config: Config) -> list[str]:
+    problems = []
+    if config.compress != "none" and any(phase.is_local for phase in config.phases):
+        problems.append(
+            "--compress excludes --sync_every and --qsr_coefficient, with which the"
+            f" ranks exchange no gradients; got --compress={config.compress}. Leave one"
+            " of them out."
+        )
+    for phase in config.phases:
+        described = f"of phase {phase.name!r}"
+        if phase.outer_momentum == 0:
+            unused = [
+                f"{name} {described} needs outer_momentum, which is 0; got {value}."
+                for name, value, default in (
+                    ("outer_nesterov", phase.outer_nesterov, False),
+                    ("outer_learning_rate", phase.outer_learning_rate, 1.0),
+                )
+                if value != default
+            ]
+            problems += unused
+        if not phase.is_local:
+            problems += [
+                f"{name} {described} needs --sync_every above 1 or --qsr_coefficient:"
+                f" without them no weights are averaged; got {value}."
+                for name, value, default in (
+                    ("local_velocities", phase.local_velocities, "keep"),
+                    ("outer_momentum", phase.outer_momentum, 0.0),
+                )
+                if value != default
+            ]
+    return problems
 
 
 def _problems_of_phase(phase: Phase) -> list[str]:

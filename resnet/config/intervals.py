@@ -29,7 +29,13 @@ class Interval:
             return self.unit
         return f"{float(self.length):g} {self.unit}s"
 
-    def ends_at(self, step: int, examples_per_epoch: int, batch_size: int) -> bool:
+    def ends_at(
+        self,
+        step: int,
+        examples_per_epoch: int,
+        batch_size: int,
+        since: int | None = None,
+    ) -> bool:
         """Returns whether an interval ends with the last of `step` steps.
 
         It is always False for intervals in minutes.
@@ -38,11 +44,14 @@ class Interval:
             step: The number of steps done, at least 1.
             examples_per_epoch: The number of training examples.
             batch_size: The number of examples in a step.
+            since: The number of steps done at which the ends before were counted; None
+                for one less than `step`.
         """
         if self.unit == "minute":
             return False
         sizes = examples_per_epoch, batch_size
-        return self.number_at(step, *sizes) > self.number_at(step - 1, *sizes)
+        before = step - 1 if since is None else since
+        return self.number_at(step, *sizes) > self.number_at(before, *sizes)
 
     def number_at(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
         """Returns the number of intervals, not in minutes, within `step` steps."""

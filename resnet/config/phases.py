@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from resnet.augmentation.names import AUGMENTATIONS, MIN_OBJECT_COVERED
 from resnet.config import schedules
 from resnet.config.schedules import Schedule
-from resnet.config.settings import AT_LEAST_ZERO, FRACTION, setting
+from resnet.config.settings import (
+    ABOVE_ZERO,
+    AT_LEAST_ZERO,
+    COUNT,
+    FRACTION,
+    setting,
+)
 
 SMALLEST_IMAGE = 32  # The stages halve it five times.
 LARGEST_IMAGE = 1024
+# What becomes of the velocities of the ranks when their weights are averaged.
+LOCAL_VELOCITIES = ("keep", "average", "reset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +90,50 @@ class PhaseSettings:
         "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
         bounds=AT_LEAST_ZERO,
     )
+    sync_every: int = setting(
+        1,
+        "The number of steps that each rank trains by itself before the ranks average"
+        " their weights (local SGD); with 1 they average their gradients in each step.",
+        bounds=COUNT,
+    )
+    qsr_coefficient: float = setting(
+        0.0,
+        "The coefficient c of the quadratic synchronization rule (QSR), by which the"
+        " ranks average their weights after max(sync_every, floor((c / rate)^2)) steps,"
+        " a number that grows as the learning rate falls; 0 turns the rule off.",
+        bounds=AT_LEAST_ZERO,
+    )
+    local_velocities: str = setting(
+        "keep",
+        "What becomes of the ranks' own velocities when their weights are averaged, one"
+        " of {names}.",
+        names=LOCAL_VELOCITIES,
+    )
+    outer_momentum: float = setting(
+        0.0,
+        "The coefficient of a momentum over the averages of the weights (SlowMo); 0"
+        " turns it off.",
+        bounds=FRACTION,
+    )
+    outer_nesterov: bool = setting(
+        False, "Whether the outer momentum is Nesterov's, as in DiLoCo.", flag=None
+    )
+    outer_learning_rate: float = setting(
+        1.0,
+        "The factor of the learning rate in the update by the outer momentum.",
+        bounds=ABOVE_ZERO,
+        flag=None,
+    )
 
     @property
     def smallest_crop_area(self) -> float:
         """The smallest fraction of the area that random resized crops really take."""
         return max(self.min_crop_area, MIN_OBJECT_COVERED)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether each rank trains by itself for some steps (local SGD)."""
+        return self.sync_every > 1 or self.qsr_coefficient > 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The evaluations of a run: when they are due, and of which weights."""
 
 from resnet.checkpoint.retention import best_top1
-from resnet.config import intervals
+from resnet.config import intervals, rounds
 from resnet.config.config import Config
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import Communicator
@@ -94,10 +94,10 @@ class Evaluations:
 
 
 def is_due_after(config: Config, step: int) -> bool:
-    """Returns whether the settings ask for an evaluation after `step` steps."""
+    """Returns whether an evaluation is due after `step` steps."""
     if step == config.train_steps:
         return True
     if not config.eval_every or step == 0:
         return False
     interval = intervals.parse(config.eval_every, "--eval_every")
-    return interval.ends_at(step, config.num_train_examples, config.global_batch_size)
+    return rounds.ends_interval(config, interval, step)

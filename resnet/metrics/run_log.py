@@ -115,7 +115,7 @@ class RunLog:
         if not is_last and state.step % config.log_step_count_steps:
             return
         cross_entropy = math.fsum(state.losses) / len(state.losses)
-        weight_penalty = state.weight_penalty()
+        weight_penalty = self._weight_penalty()
         loss = cross_entropy + weight_penalty
         state.losses.clear()
         numbers = {
@@ -134,6 +134,14 @@ class RunLog:
             numbers["skipped_records"] = int(total)
             self._num_skipped = 0
         self._write("train", numbers)
+
+    def _weight_penalty(self) -> float:
+        """Returns the mean over ranks, whose weights differ in a round of local SGD."""
+        own = self._state.weight_penalty()
+        if self._state.is_synchronized:
+            return own
+        (total,) = self._communicator.allreduce_sum(np.array([own]))
+        return float(total) / self._communicator.num_ranks
 
     def evaluated(self, kind: str, numbers: Mapping[str, float], text: str) -> None:
         """Logs and shows the result of an evaluation.

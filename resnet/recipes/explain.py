@@ -5,7 +5,7 @@ import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 
-from resnet.config import intervals, phases
+from resnet.config import intervals, phases, rounds
 from resnet.config.config import Config
 from resnet.config.intervals import Interval
 from resnet.config.phases import Phase, PhaseSettings
@@ -25,6 +25,13 @@ _IN_COLUMNS = (
     "image_size",
     "augmentation",
     "min_crop_area",
+    # These are in the line about local SGD.
+    "sync_every",
+    "qsr_coefficient",
+    "local_velocities",
+    "outer_momentum",
+    "outer_nesterov",
+    "outer_learning_rate",
 )
 
 
@@ -104,6 +111,11 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
         ("evaluation", _evaluations(config)),
         ("checkpoints", _checkpoints(config)),
     ]
+    facts += [
+        ("local SGD", _rounds(config, first_step, phase))
+        for first_step, phase in trained_phases(config)
+        if phase.is_local
+    ]
     if config.first_phase or config.initial_weights:
         begin = phases.at(config.phases, first).name
         weights = "random initialization (--initial_weights would change that)"
@@ -128,6 +140,33 @@ def _optimizer(config: Config) -> str:
     if config.ema_decay:
         text += f", moving average (EMA) of the weights with decay {config.ema_decay:g}"
     return text
+
+
+def _rounds(config: Config, first: int, phase: Phase) -> str:
+    """Returns how often the ranks average their weights in a phase, and its cost.
+
+    The cost counts exchanged values: those of the weights and, if they are averaged, of
+    the velocities, against those of the gradients in each step.
+    """
+    index = phases.index_of(config.phases, first)
+    bounds = rounds.bounds_of_phase(config.phases, index)
+    lengths = [end - begin for begin, end in itertools.pairwise(bounds)]
+    shortest = min(lengths[:-1] or lengths)  # The last round may be cut.
+    steps = f"{shortest:,}"
+    if max(lengths) > shortest:
+        steps += f" to {max(lengths):,}"
+    text = f"in phase {phase.name} the ranks average their weights every {steps} steps"
+    if phase.qsr_coefficient:
+        text += f" (QSR with c = {phase.qsr_coefficient:g})"
+    text += f", {len(lengths):,} times in {phase.num_steps:,} steps; velocities: "
+    text += phase.local_velocities
+    if phase.outer_momentum:
+        kind = " with Nesterov" if phase.outer_nesterov else ""
+        text += f"; outer momentum {phase.outer_momentum:g}{kind}"
+        text += f", outer learning rate {phase.outer_learning_rate:g}"
+    sent = len(lengths) * (2 if phase.local_velocities == "average" else 1)
+    share = 100 * sent / phase.num_steps
+    return f"{text}; sends {share:.3g} % of the bytes of gradients in each step"
 
 
 def _evaluations(config: Config) -> str:
@@ -167,8 +206,14 @@ def _first_and_last(config: Config, every: Interval) -> str:
         return ""
     sizes = config.num_train_examples, config.global_batch_size
     begin, end = trained_phases(config)[0][0], config.train_steps
-    first = every.next_end(begin, *sizes)
-    before = [step for step in (first, every.next_end(first, *sizes)) if step < end]
+    before = []
+    step = begin
+    for _ in range(2):
+        step = every.next_end(step, *sizes)
+        if step < end:
+            step = rounds.next_synchronization(config.phases, step)
+        if step < end:
+            before.append(step)
     ends = [f"{step:,}" for step in before] + ["..."] * (len(before) == 2)
     return f" (after {', '.join([*ends, f'{end:,}'])} steps)"
 

@@ -38,16 +38,16 @@ def read_order(folder) -> dict[int, list[int]]:
 def interrupted(start, model_dir, tmp_path):
     """Returns a function: a run of so many ranks, and the same one with a pause."""
 
-    def run(num_ranks: int, num_ranks_later: int):
+    def run(num_ranks: int, num_ranks_later: int, *more: str):
         whole = tmp_path / "whole"
         job = start(
-            *FLAGS,
+            *(*FLAGS, *more),
             f"--record_log={tmp_path / 'whole-log'}",
             f"--model_dir={whole}",
             num_ranks=num_ranks,
         )
         assert job.end(DONE_SECONDS) == 0, job.output
-        flags = (*FLAGS, f"--record_log={tmp_path / 'log'}")
+        flags = (*FLAGS, *more, f"--record_log={tmp_path / 'log'}")
         job = start(*flags, num_ranks=num_ranks)
         job.wait_for_step(13)
         job.signal_mpirun(signal.SIGUSR1)
@@ -62,13 +62,23 @@ def interrupted(start, model_dir, tmp_path):
     return run
 
 
+# The ranks have weights of their own when they are stopped.
+LOCAL = ("--sync_every=29",)
+
+
 @pytest.mark.parametrize(
-    "num_ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))]
+    ("num_ranks", "flags"),
+    [
+        (2, ()),
+        (2, LOCAL),
+        *(pytest.param(n, (), marks=pytest.mark.slow) for n in (1, 3, 4)),
+        pytest.param(3, LOCAL, marks=pytest.mark.slow),
+    ],
 )
 def test_on_as_many_ranks_all_is_the_same_bit_for_bit(
-    interrupted, model_dir, tmp_path, num_ranks
+    interrupted, model_dir, tmp_path, num_ranks, flags
 ):
-    whole = interrupted(num_ranks, num_ranks)
+    whole = interrupted(num_ranks, num_ranks, *flags)
     expected = tensors.load(whole, 30)
     found = tensors.load(model_dir, 30)
     assert found.tensors.keys() == expected.tensors.keys()

@@ -120,6 +120,12 @@ RESNET_DIRECTIONS = {
         "resnet.optim",
         "resnet.train_state",
     },
+    "resnet.synchronization": {
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.train_state",
+        "resnet.train_step",
+    },
     "resnet.train": {
         "resnet.checkpoint",
         "resnet.config",
@@ -128,6 +134,7 @@ RESNET_DIRECTIONS = {
         "resnet.evaluation",
         "resnet.metrics",
         "resnet.runtime",
+        "resnet.synchronization",
         "resnet.train_state",
         "resnet.train_step",
     },
@@ -178,6 +185,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.recipes.registry",
     "resnet.config.checks",
     "resnet.config.resolve",
+    "resnet.config.rounds",
     "resnet.config.settings",
     "resnet.config.dataclass_json",
     "resnet.evaluation.view_names",

@@ -304,6 +304,15 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     assert tensors.load(tmp_path, 2).metadata["eval"]["top1"] == 0.25
 
 
+def test_a_save_that_is_asked_for_in_a_round_waits_for_its_end(
+    run, tmp_path, monkeypatch
+):
+    wanted = property(lambda manager: True)
+    monkeypatch.setattr(manager.CheckpointManager, "wanted", wanted)
+    run(tmp_path, sync_every=4, checkpoint_every="10minutes")
+    assert saved_steps(tmp_path) == [4, 6]
+
+
 def test_the_first_loss_is_near_that_of_guessing(config, whole):
     # ln 3, and the penalty of the weights: half of 0.01 times the sum of the squares.
     state = TrainState(config)

@@ -1,0 +1,116 @@
+"""The rounds of local SGD: which steps end with an average of the ranks' weights.
+
+A round is the steps from one average to the next. In a phase without local steps the
+ranks exchange their gradients in each step, so that each step is a round of its own.
+All of it is a pure function of settings and step.
+"""
+
+import bisect
+import functools
+from collections.abc import Sequence
+
+from resnet.config import phases as phase_list
+from resnet.config import schedules
+from resnet.config.config import Config
+from resnet.config.intervals import Interval
+from resnet.config.phases import Phase
+
+_ROUNDING = 1e-9  # A rate of 0.8 * 0.1 is a little more than 0.08.
+
+
+def of_step(phases: Sequence[Phase], step: int) -> range:
+    """Returns the steps of the round that a step of the run is in.
+
+    Args:
+        phases: The phases of the run.
+        step: The step, from 0 to the last one of the run.
+    """
+    index = phase_list.index_of(phases, step)
+    if not phases[index].is_local:
+        return range(step, step + 1)
+    bounds = bounds_of_phase(tuple(phases), index)
+    end = bisect.bisect_right(bounds, step)
+    return range(bounds[end - 1], bounds[end])
+
+
+@functools.cache
+def bounds_of_phase(phases: tuple[Phase, ...], index: int) -> list[int]:
+    """Returns the first step of each round of a phase, and the step after the last.
+
+    A round begins with the phase, so that the last one of the phase before is cut.
+
+    Args:
+        phases: The phases of the run.
+        index: The index of the phase, which has local steps.
+    """
+    step = phase_list.first_steps(phases)[index]
+    end = step + phases[index].num_steps
+    bounds = []
+    while step < end:
+        bounds.append(step)
+        step = min(end, step + _length(phases, step, end))
+    return [*bounds, end]
+
+
+def _length(phases: Sequence[Phase], step: int, end: int) -> int:
+    """Returns the length of the round that begins with a step, if it isn't cut.
+
+    With the quadratic synchronization rule it is max(H, floor((c / rate) ** 2)), where
+    the rate is that of the first step of the round. In a warmup it is that of the step
+    after the warmup: the rule is meant for rates that fall, and there they rise.
+
+    Args:
+        phases: The phases of the run.
+        step: The first step of the round.
+        end: The step after the last one of the phase, for a rate of 0.
+
+    Source: Gu et al. 2023, arXiv:2310.14423, section 3; the authors' program, too,
+    leaves out the rates of the warmup (hmgxr128/QSR, localopt.py, adjust_h).
+    """
+    phase = phase_list.at(phases, step)
+    if not phase.qsr_coefficient:
+        return phase.sync_every
+    first, schedule = phase_list.schedule_at(phases, step)
+    time = max(step - first, int(schedule.warmup_length))
+    rate = schedules.learning_rate(schedule, time)
+    if phase.qsr_coefficient >= rate * (end - step):  # Without an overflow.
+        return end - step
+    ratio = phase.qsr_coefficient / rate
+    return max(phase.sync_every, int(ratio * ratio * (1 + _ROUNDING)))
+
+
+def is_synchronized(phases: Sequence[Phase], num_done: int) -> bool:
+    """Returns whether the ranks have the same weights after so many steps.
+
+    Args:
+        phases: The phases of the run.
+        num_done: The number of steps done, from 0.
+    """
+    return num_done == 0 or of_step(phases, num_done - 1).stop == num_done
+
+
+def next_synchronization(phases: Sequence[Phase], num_done: int) -> int:
+    """Returns the first number of steps, of at least `num_done`, with equal weights.
+
+    Args:
+        phases: The phases of the run.
+        num_done: The number of steps done, from 1.
+    """
+    return of_step(phases, num_done - 1).stop
+
+
+def ends_interval(config: Config, interval: Interval, num_done: int) -> bool:
+    """Returns whether what an interval asks for is due after so many steps.
+
+    It is due at the first synchronization at or after the end of the interval.
+
+    Args:
+        config: The settings of the run.
+        interval: The interval between saves or evaluations.
+        num_done: The number of steps done, at least 1.
+    """
+    done = of_step(config.phases, num_done - 1)
+    sizes = config.num_train_examples, config.global_batch_size
+    return done.stop == num_done and interval.ends_at(
+        num_done, *sizes, since=done.start
+    )

@@ -1,0 +1,238 @@
+"""Which steps end with an average of the ranks' weights: pure functions."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.errors import UserError
+from resnet.config import phases as phase_list
+from resnet.config import rounds
+from resnet.config.intervals import parse
+from resnet.config.phases import Phase
+from resnet.config.recipe import RecipePhase
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
+from resnet.recipes import digits, explain, json_file
+
+
+def phase(num_steps: int, name: str = "train", **settings) -> Phase:
+    """Returns a phase whose rate is constant, unless the settings say another."""
+    settings.setdefault("schedule", Schedule(peak_value=0.1, decay="none"))
+    return Phase(name=name, num_steps=num_steps, **settings)
+
+
+def ends(phases: tuple[Phase, ...]) -> list[int]:
+    """Returns the numbers of steps done with which all ranks have the same weights."""
+    total = phase_list.num_steps(phases)
+    return [n for n in range(total + 1) if rounds.is_synchronized(phases, n)]
+
+
+def test_ranks_that_exchange_gradients_agree_after_each_step():
+    assert ends((phase(4),)) == [0, 1, 2, 3, 4]
+    assert rounds.of_step((phase(4),), 2) == range(2, 3)
+
+
+def test_rounds_have_a_constant_length_and_the_last_one_is_cut():
+    assert ends((phase(10, sync_every=4),)) == [0, 4, 8, 10]
+    assert rounds.of_step((phase(10, sync_every=4),), 9) == range(8, 10)
+    assert ends((phase(3, sync_every=100),)) == [0, 3]
+
+
+def test_post_local_sgd_begins_with_a_phase():
+    both = (phase(3, "together"), phase(6, "apart", sync_every=4, schedule=None))
+    assert ends(both) == [0, 1, 2, 3, 7, 9]
+
+
+def test_rounds_begin_with_their_phase():
+    parts = (
+        phase(5, "a", sync_every=2),
+        phase(7, "b", sync_every=3),
+        phase(2, "c"),
+    )
+    assert ends(parts) == [0, 2, 4, 5, 8, 11, 12, 13, 14]
+
+
+def test_rounds_grow_with_the_inverse_square_of_the_rate():
+    # Rates 0.8 in steps 0 to 9, 0.4 to 29, 0.1 from then on: lengths 1, 4, 64.
+    falling = Schedule(
+        peak_value=0.8, decay="steps", decay_factor=0.5, boundaries=(10, 30, 30)
+    )
+    one = phase(200, schedule=falling, qsr_coefficient=0.8)
+    expected = [*range(11), *range(14, 31, 4)]
+    # The round that begins with step 30 is the first one at the rate of 0.1.
+    assert ends((one,)) == [*expected, 94, 158, 200]
+    # H_min is a lower bound; a round keeps the length of the rate that it begins with.
+    least = dataclasses.replace(one, sync_every=3)
+    assert ends((least,)) == [0, 3, 6, 9, 12, 16, 20, 24, 28, 32, 96, 160, 200]
+
+
+def test_in_a_warmup_the_rate_after_it_counts():
+    rising = Schedule(peak_value=0.2, init_value=0.0, warmup_length=6, decay="none")
+    one = phase(12, schedule=rising, qsr_coefficient=0.4)
+    assert ends((one,)) == [0, 4, 8, 12]
+    # Counted from the beginning of the schedule, not of the phase.
+    two = (dataclasses.replace(one, num_steps=3), phase(9, "b", schedule=None))
+    two = (two[0], dataclasses.replace(two[1], qsr_coefficient=0.4))
+    assert ends(two) == [0, 3, 7, 11, 12]
+
+
+def test_a_rate_of_zero_ends_the_rounds_with_the_phase():
+    to_zero = Schedule(peak_value=0.1, decay_start=0, decay_end=4)
+    one = phase(50, schedule=to_zero, qsr_coefficient=0.1)
+    # Rates 0.1, 0.075, 0.05, 0.025, 0: lengths 1, 1, 4.
+    assert ends((one,)) == [0, 1, 2, 6, 50]
+    tiny = dataclasses.replace(one, qsr_coefficient=1e300)
+    assert ends((tiny,)) == [0, 50]
+
+
+SCHEDULES = st.builds(
+    Schedule,
+    peak_value=st.floats(1e-3, 10),
+    init_value=st.just(0.0),
+    warmup_length=st.integers(0, 20),
+    decay=st.sampled_from(["polynomial", "cosine", "none"]),
+    decay_start=st.just(0),
+    decay_end=st.integers(21, 80),
+)
+PHASES = st.lists(
+    st.builds(
+        Phase,
+        num_steps=st.integers(1, 60),
+        schedule=SCHEDULES,
+        sync_every=st.integers(1, 12),
+        qsr_coefficient=st.sampled_from([0.0, 1e-6, 0.5, 5.0, 1e9]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(PHASES)
+def test_rounds_split_each_phase_and_have_at_least_their_least_length(parts):
+    parts = tuple(parts)
+    found = ends(parts)
+    total = phase_list.num_steps(parts)
+    assert {0, total, *phase_list.first_steps(parts)} <= set(found)
+    for begin, end in itertools.pairwise(found):
+        steps = range(begin, end)
+        assert all(rounds.of_step(parts, step) == steps for step in steps)
+        assert all(rounds.next_synchronization(parts, n + 1) == end for n in steps)
+        here = phase_list.at(parts, begin)
+        is_cut = end in (total, *phase_list.first_steps(parts))
+        assert phase_list.at(parts, end - 1) is here
+        if not here.is_local:
+            assert len(steps) == 1
+        elif not is_cut:
+            assert len(steps) >= here.sync_every
+            if not here.qsr_coefficient:
+                assert len(steps) == here.sync_every
+
+
+@given(SCHEDULES, st.floats(1e-3, 10), st.integers(1, 5))
+def test_rounds_of_the_rule_have_the_length_of_the_formula(schedule, c, least):
+    one = phase(100, schedule=schedule, qsr_coefficient=c, sync_every=least)
+    found = ends((one,))
+    for begin, end in itertools.pairwise(found):
+        rate = phase_list.learning_rate((one,), max(begin, schedule.warmup_length))
+        length = (
+            max(least, math.floor((c / rate) ** 2 * (1 + 1e-9))) if rate else math.inf
+        )
+        assert end - begin == min(length, 100 - begin)
+
+
+@given(st.integers(1, 9), st.integers(1, 40))
+def test_each_interval_that_ends_is_served_by_the_next_synchronization(every, length):
+    config = resolve(
+        digits.DIGITS,
+        {"train_steps": 60, "warmup_steps": 0, "sync_every": every},
+        500,
+        ("a", "b"),
+    )
+    interval = parse(f"{length}steps", "--checkpoint_every")
+    due = [n for n in range(1, 61) if rounds.ends_interval(config, interval, n)]
+    wanted = range(length, 61, length)
+    assert due == sorted({min(60, math.ceil(n / every) * every) for n in wanted})
+
+
+def refused(**settings) -> str:
+    with pytest.raises(UserError) as error:
+        resolve(digits.DIGITS, settings, 500, ("a", "b"))
+    return str(error.value)
+
+
+def test_what_does_not_fit_together_is_refused_in_one_sentence():
+    assert refused(sync_every=0) == "--sync_every must be at least 1; got 0."
+    assert refused(qsr_coefficient=-1.0).startswith("--qsr_coefficient must be at")
+    sentence = refused(sync_every=4, compress="layerwise")
+    assert sentence.startswith("--compress excludes --sync_every")
+    assert refused(qsr_coefficient=0.1, compress="layerwise") == sentence
+    assert "outer_momentum of phase 'train' needs --sync_every above 1" in refused(
+        outer_momentum=0.5
+    )
+    assert "local_velocities of phase 'train' needs" in refused(
+        local_velocities="reset"
+    )
+    assert "local_velocities must be one of keep, average, reset" in refused(
+        sync_every=2, local_velocities="lose"
+    )
+
+
+def test_a_recipe_file_states_a_start_as_a_phase(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "local_sgd.md").read_text()
+    (tmp_path / "mine.json").write_text(page.split("```json\n")[1].split("```")[0])
+    recipe = json_file.read(tmp_path / "mine.json")
+    config = resolve(recipe, {}, 64 * 100, ("a", "b"))  # 100 steps an epoch.
+    found = ends(config.phases)
+    assert found[:801] == [*range(801)]
+    assert found[801:] == [*range(808, 1601, 8)]
+    # The second phase continues the schedule of the first one.
+    rate = phase_list.learning_rate(config.phases, 850)
+    assert rate == pytest.approx(0.05 * (1600 - 850) / (1600 - 100))
+
+
+def plan(**phases: RecipePhase) -> str:
+    """Returns the plan of a run of 64 images a step and 100 steps an epoch."""
+    recipe = dataclasses.replace(
+        digits.DIGITS,
+        num_train_examples=6400,
+        phases=tuple(
+            dataclasses.replace(one, name=name) for name, one in phases.items()
+        ),
+    )
+    config = resolve(recipe, {"checkpoint_every": "30steps"}, 6400, ("a", "b"))
+    return " ".join(explain.describe_run(recipe, config, 4, []).split())
+
+
+def test_the_plan_tells_the_rounds_of_each_phase_and_the_bytes_that_they_save():
+    rates = Schedule(peak_value=0.8, decay="steps", boundaries=(2,))
+    text = plan(
+        together=RecipePhase(epochs=1, schedule=rates),
+        apart=RecipePhase(epochs=1, sync_every=8, local_velocities="average"),
+        far=RecipePhase(
+            epochs=1, sync_every=4, qsr_coefficient=0.8, outer_momentum=0.5
+        ),
+    )
+    assert (
+        "in phase apart the ranks average their weights every 8 steps, 13 times in 100"
+        " steps; velocities: average; sends 26 % of the bytes of gradients in each"
+        " step"
+    ) in text
+    # The rate is 0.08 there: (0.8 / 0.08)^2 is 100.
+    assert (
+        "in phase far the ranks average their weights every 100 steps (QSR with c ="
+        " 0.8), 1 times in 100 steps; velocities: keep; outer momentum 0.5, outer"
+        " learning rate 1; sends 1 %"
+    ) in text
+    assert "in phase together the ranks" not in text
+    assert "sync_every" not in text
+
+
+def test_the_plan_tells_the_checkpoints_at_synchronizations():
+    rates = Schedule(peak_value=0.8, decay="none")
+    text = plan(apart=RecipePhase(epochs=1, schedule=rates, sync_every=16))
+    assert "every 30 steps (after 32, 64, ..., 100 steps)" in text
