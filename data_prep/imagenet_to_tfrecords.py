@@ -70,6 +70,13 @@ flags.DEFINE_integer(
     "Number of worker processes; 0: one per available core.",
     lower_bound=0,
 )
+flags.DEFINE_integer(
+    "train_images",
+    0,
+    "Number of training images to convert, those that come first in the record order;"
+    " 0: all.",
+    lower_bound=0,
+)
 flags.DEFINE_integer("shuffle_seed", 0, "Random seed of the record order.")
 flags.DEFINE_enum(
     "on_bad_image",
@@ -202,6 +209,7 @@ def _options() -> Options:
         shuffle_seed=FLAGS.shuffle_seed,
         apply_exif_orientation=FLAGS.apply_exif_orientation,
         skip_bad_images=FLAGS.on_bad_image == "skip",
+        num_train_images=FLAGS.train_images,
     )
 
 

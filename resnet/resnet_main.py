@@ -6,6 +6,8 @@ mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --mod
 import atexit
 import dataclasses
 import functools
+import math
+import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,8 +42,10 @@ from resnet.config.config import (
 )
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
+from resnet.distributed import exchange_plan
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.models.names import CIFAR_MODELS
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, explain, json_file, registry
 from resnet.runtime import host_warnings, program, startup
@@ -134,7 +138,32 @@ def print_plan(communicator: Communicator) -> None:
 
         plot_file = pathlib.Path(FLAGS.explain_plot)
         figure_file.write(explain_plot.draw(config), plot_file, "--explain_plot")
-    print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes))
+    exchange = ""
+    if config.compress != "none":
+        exchange = describe_exchange(config, num_ranks)
+    print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes, exchange))
+
+
+def describe_exchange(config: Config, num_ranks: int) -> str:
+    """Returns what each rank sends of its gradients. Imports TensorFlow.
+
+    Args:
+        config: The settings of the run, which compresses gradients. Without --data_dir
+            its classes are not known, and those of CIFAR-10 or ImageNet are taken.
+        num_ranks: The number of ranks.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    startup.import_tensorflow()
+    from resnet.train_state import build_model
+
+    if not FLAGS.data_dir:
+        num_classes = 10 if config.model in CIFAR_MODELS else 1000
+        config = dataclasses.replace(config, num_classes=num_classes)
+    # The precision that "auto" stands for makes no difference here.
+    model = build_model(dataclasses.replace(config, precision="float32"))
+    num_values = [math.prod(one.shape) for one in model.trainable_variables]
+    text = exchange_plan.describe(config, num_values, num_ranks)
+    return f"with {config.num_classes:,} classes, {text}"
 
 
 def resolve_settings(

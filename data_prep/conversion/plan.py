@@ -35,12 +35,15 @@ class Options:
             orientation.
         skip_bad_images: Whether to skip images that can't be decoded; otherwise they
             are errors.
+        num_train_images: Number of training images to convert: the first in the record
+            order of all of them. 0: all.
     """
 
     num_shards: dict[str, int]
     shuffle_seed: int = 0
     apply_exif_orientation: bool = False
     skip_bad_images: bool = False
+    num_train_images: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class SplitPlan:
 
     Attributes:
         name: `train` or `validation`.
-        images: All images of the split, in source order.
+        images: The images of the split, in source order.
         order: Index into `images` for each record, `[num_images]`, int64.
         record_ranges: Range of records of each shard.
     """
@@ -128,11 +131,14 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
     Reads the first bytes of the images, up to the first lossily compressed one.
 
     Raises:
-        UserError: If a split has fewer images than shards.
+        UserError: If a split has fewer images than shards, or the source fewer
+            training images than asked for.
         OSError: If an image can't be read.
     """
     splits = []
     for name, images in raw.splits.items():
+        if name == schema.TRAIN and options.num_train_images:
+            images = _first_images(images, options)
         num_shards = options.num_shards.get(name, 0) or shards.default_num_shards(
             len(images), MAX_SHARDS[name]
         )
@@ -149,9 +155,23 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
                 record_ranges=shards.split_evenly(len(images), num_shards),
             )
         )
-    is_lossy = any(images.has_lossy_image() for images in raw.splits.values())
+    is_lossy = any(split.images.has_lossy_image() for split in splits)
     image_format = "jpeg" if is_lossy else "png"
     return Plan(root, raw, options, tuple(splits), image_format)
+
+
+def _first_images(images: ImageList, options: Options) -> ImageList:
+    """Returns the training images that come first in the order of the records.
+
+    The order of a part of the images is that in which they are among all of them.
+    """
+    if options.num_train_images > len(images):
+        raise UserError(
+            f"--train_images must be at most {len(images)}, the number of training"
+            f" images; got {options.num_train_images}"
+        )
+    order = images.order(options.shuffle_seed, schema.TRAIN)
+    return images.subset(np.sort(order[: options.num_train_images]))
 
 
 def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJob]:

@@ -185,6 +185,26 @@ class ImageList:
     def __iter__(self) -> Iterator[SourceImage]:
         return (self[index] for index in range(len(self)))
 
+    def subset(self, indices: npt.NDArray[np.int64]) -> "ImageList":
+        """Returns the list of some of the images.
+
+        Args:
+            indices: Their indices, `[num_images]`.
+        """
+        ends = self.filename_ends[indices]
+        starts = np.concatenate([[0], self.filename_ends])[indices]
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        return dataclasses.replace(
+            self,
+            class_indices=self.class_indices[indices],
+            container_indices=self.container_indices[indices],
+            filenames=b"".join(self.filenames[start:end] for start, end in spans),
+            filename_ends=np.cumsum(ends - starts),
+            offsets=self.offsets[indices],
+            sizes=self.sizes[indices],
+            pixels=None if self.pixels is None else self.pixels[indices],
+        )
+
     def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
         """Returns a deterministic pseudorandom order of the images.
 

@@ -55,7 +55,11 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
 
 
 def describe_run(
-    recipe: Recipe, config: Config, num_ranks: int, changes: Sequence[str]
+    recipe: Recipe,
+    config: Config,
+    num_ranks: int,
+    changes: Sequence[str],
+    exchange: str = "",
 ) -> str:
     """Returns the plan of a run: its settings, phases, learning rates and checkpoints.
 
@@ -64,9 +68,13 @@ def describe_run(
         config: The settings of the run.
         num_ranks: The number of ranks of the run.
         changes: The differences from the recipe, as `describe_changes` returns them.
+        exchange: What the ranks send of their gradients; empty for no such line.
     """
     lines = []
-    for name, text in _facts(recipe, config, num_ranks):
+    facts = _facts(recipe, config, num_ranks)
+    if exchange:
+        facts.append(("exchange", exchange))
+    for name, text in facts:
         lines += textwrap.wrap(
             text, WIDTH, initial_indent=f"{name:13}", subsequent_indent=" " * 13
         )

@@ -244,14 +244,28 @@ def start_tensorflow(communicator: Communicator) -> None:
     """Imports TensorFlow and starts Horovod.
 
     From then on the temporary files of this process, such as those of TensorFlow's
-    AutoGraph, are in a folder of its own (`scratch_dir`).
-
-    During its import, TensorFlow 2.21 prints the same notes twice on each rank, at any
-    TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
-    missing GPU. If this build of TensorFlow ignores KMP_* and OMP_*, this is logged.
+    AutoGraph, are in a folder of its own (`scratch_dir`). If this build of TensorFlow
+    ignores KMP_* and OMP_*, this is logged.
     """
     allow_open_files()
     scratch_dir.make()
+    import_tensorflow()
+    communicator.start_horovod()
+    if not placement.openmp_is_loaded():
+        logging.info(
+            "KMP_* and OMP_* (--kmp_blocktime among them) have no effect in this"
+            " TensorFlow, whose oneDNN runs on TensorFlow's own threads:"
+            " --num_intra_threads and --num_inter_threads set those"
+        )
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without its notes.
+
+    During its import, TensorFlow 2.21 prints the same notes twice on each rank, at any
+    TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
+    missing GPU.
+    """
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as notes:
@@ -267,13 +281,6 @@ def start_tensorflow(communicator: Communicator) -> None:
             for line in notes.read().decode(errors="replace").splitlines():
                 if not _STARTUP_NOTE.search(line):
                     print(line, file=sys.stderr)
-    communicator.start_horovod()
-    if not placement.openmp_is_loaded():
-        logging.info(
-            "KMP_* and OMP_* (--kmp_blocktime among them) have no effect in this"
-            " TensorFlow, whose oneDNN runs on TensorFlow's own threads:"
-            " --num_intra_threads and --num_inter_threads set those"
-        )
 
 
 def open_shards(

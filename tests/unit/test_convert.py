@@ -85,6 +85,21 @@ def test_more_shards_than_images_are_refused(raw, tmp_path):
         make_plan(raw, tmp_path, num_shards={"validation": 4})
 
 
+def test_a_part_of_the_training_images_are_those_that_come_first(raw, tmp_path):
+    def names_of(plan: Plan) -> list[str]:
+        jobs = shard_jobs(plan, left_out=())
+        return [image.name for job in jobs for image in job.images]
+
+    whole = names_of(make_plan(raw, tmp_path / "set", shuffle_seed=2))
+    part = make_plan(raw, tmp_path / "set", shuffle_seed=2, num_train_images=4)
+    assert names_of(part) == whole[:4] + whole[7:]
+    made = convert_all(part)
+    assert made.splits["train"].num_examples == 4
+    assert made.splits["validation"].num_examples == 3
+    with pytest.raises(errors.UserError, match="--train_images must be at most 7"):
+        make_plan(raw, tmp_path, num_train_images=8)
+
+
 def test_the_manifest_counts_what_was_written(raw, tmp_path):
     write_image(raw / "train" / "n1" / "5.JPEG", 5, kind="PNG")
     (raw / "train" / "n0" / "4.JPEG").write_bytes(b"bad")
@@ -134,6 +149,7 @@ def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
         ({"shuffle_seed": 5}, "shuffle_seed is 5, was 0"),
         ({"num_shards": {"train": 2}}, "train_shards is 2, was 3"),
         ({"apply_exif_orientation": True}, "apply_exif_orientation is True, was"),
+        ({"num_train_images": 6}, "train_images is 6, was 7"),
     ]:
         with pytest.raises(errors.UserError, match=message):
             output_folder.begin(make_plan(raw, root, **options))

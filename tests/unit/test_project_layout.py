@@ -193,6 +193,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.config.schedules",
     "resnet.config.bounds",
     "resnet.data.example_order",
+    "resnet.distributed.exchange_plan",
     "resnet.checkpoint.step_dirs",
     "resnet.checkpoint.integrity",
     "resnet.checkpoint.retention",
