@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parent
 LIBRARY = Path("resnet", "native", "libresnet_ops.so")
 # install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)
+# Folders of programs, which a wheel holds in the folder resnet_cpu. As packages they
+# would replace others of these names in an environment (resnet/commands.py).
+PROGRAMS = ("eval", "launch")
 
 
 def direct_requirements() -> list[str]:
@@ -29,7 +32,7 @@ def direct_requirements() -> list[str]:
 
 
 class BuildWithOps(build_py):
-    """Builds the package, with the compiled ops if it is for a wheel."""
+    """Builds the packages; for a wheel, with the compiled ops and all programs."""
 
     def run(self) -> None:
         """Builds; without TensorFlow or a compiler, it prints an error and exits."""
@@ -48,6 +51,13 @@ class BuildWithOps(build_py):
         if subprocess.run(["bash", str(script), sys.prefix]).returncode:
             sys.exit("error: the compiled ops of resnet-cpu did not build (see above).")
         shutil.copyfile(ROOT / LIBRARY, Path(self.build_lib, LIBRARY))
+        for name in PROGRAMS:
+            shutil.copytree(
+                ROOT / name,
+                Path(self.build_lib, "resnet_cpu", name),
+                ignore=shutil.ignore_patterns("__pycache__", "jobs"),
+                dirs_exist_ok=True,
+            )
 
 
 class WithCompiledOps(Distribution):
@@ -81,10 +91,6 @@ setup(
         "data_prep.conversion",
         "data_prep.records",
         "data_prep.sources",
-        "eval",
-        "eval.benchmarking",
-        "eval.peers",
-        "launch",
         "resnet",
         "resnet.augmentation",
         "resnet.checkpoint",
@@ -110,13 +116,13 @@ setup(
     entry_points={
         "console_scripts": [
             "resnet-train = resnet.resnet_main:run",
-            "resnet-eval = eval.resnet_eval:run",
+            "resnet-eval = resnet.commands:evaluate",
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
-            "resnet-learning-curve = eval.learning_curve:run",
-            "resnet-benchmark = eval.benchmark:run",
+            "resnet-learning-curve = resnet.commands:draw_learning_curve",
+            "resnet-benchmark = resnet.commands:benchmark",
             "resnet-digits = data_prep.digits:run",
-            "resnet-place-shards = launch.place_shards:run",
-            "resnet-supervise = launch.supervise:run",
+            "resnet-place-shards = resnet.commands:place_shards",
+            "resnet-supervise = resnet.commands:supervise",
         ]
     },
 )

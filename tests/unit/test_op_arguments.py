@@ -21,6 +21,7 @@ OUTPUTS = tf.zeros([1, 4, 4, 2])
     ("changed", "words"),
     [
         ({"images": tf.zeros([1, 4, 4, 0]), "kernel": tf.zeros([1, 1, 0, 2])}, "least"),
+        ({"images": tf.zeros([1, 4, 4, 0]), "kernel": tf.zeros([3, 3, 0, 2])}, "least"),
         ({"kernel": tf.zeros([3, 3, 3, 0])}, "at least one channel"),
         ({"kernel": tf.zeros([0, 0, 3, 2])}, "at least one channel"),
         ({"bias": [tf.zeros([1, 2])]}, r"bias must be \[2\]"),
@@ -51,15 +52,27 @@ def test_gradients_of_a_convolution_refuse_images_without_channels():
 
 
 def test_normalization_takes_at_most_one_residual():
-    x = tf.zeros([2, 2, 2, 8])
+    x, ones = tf.zeros([2, 2, 2, 8]), tf.ones([8])
     with pytest.raises(REFUSED, match="num_residuals must be 0 or 1; got 2"):
         native.ops().resnet_batch_norm(
             x=x,
-            gamma=tf.ones([8]),
-            beta=tf.zeros([8]),
+            gamma=ones,
+            beta=ones,
             residual=[x, x],
             num_copies=1,
             epsilon=1e-5,
+            relu=False,
+        )
+    with pytest.raises(REFUSED, match="num_residuals must be 0 or 1; got 2"):
+        native.ops().resnet_batch_norm_grad(
+            dy=[x],
+            x=x,
+            positive=tf.zeros([0], tf.uint8),
+            gamma=ones,
+            beta=ones,
+            mean=ones,
+            inverse_stddev=ones,
+            num_residuals=2,
             relu=False,
         )
 
@@ -105,9 +118,10 @@ def test_resizing_takes_a_vector_and_a_scalar():
         resize(image, [4, 4], [True])
 
 
-def test_an_image_of_more_than_two_gib_is_resized():
+def test_an_image_with_rows_beyond_two_gib_is_resized():
     height = 2**14
-    image = tf.fill([height, 2**31 // (3 * height) + 1, 3], tf.constant(200, tf.uint8))
+    width = 2**31 // (3 * (height - 1)) + 1  # So the last row begins at 2 GiB.
+    image = tf.fill([height, width, 3], tf.constant(200, tf.uint8))
     np.testing.assert_allclose(resize(image, [height, 1]), 200, rtol=1e-5)
 
 

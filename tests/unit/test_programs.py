@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
-from tests import in_process
+from tests import console_scripts, in_process
 from tests.in_process import assert_refused
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = dict(  # Of each console script.
-    re.findall(r'"([\w-]+) = ([\w.]+):run"', (ROOT / "setup.py").read_text())
-)
+MODULES = console_scripts.modules()
 
 
 def run_all(

@@ -4,52 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
-from resnet.config.resolve import contradictions, phases_in_steps
 from resnet.config.schedules import Schedule, learning_rate
 from resnet.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
+from tests.unit.resolved_phases import COLLAPSE, TWO_PHASES, fit, schedule_of
 
-TPU = imagenet.TPU_90EP_24K
-COLLAPSE = imagenet.COLLAPSE_72EP_4K
 NUM_IMAGENET = 1_281_167
-# 40 examples in batches of 4: 10 steps an epoch.
-TWO_PHASES = Recipe(
-    name="two",
-    source="here",
-    model="resnet18",
-    image_size=32,
-    global_batch_size=4,
-    num_train_examples=40,
-    phases=(
-        RecipePhase(
-            epochs=4, schedule=Schedule(peak_value=1.0, warmup_length=1), name="first"
-        ),
-        RecipePhase(epochs=2, name="second", weight_decay=1e-4),
-    ),
-)
-
-
-def fit(
-    recipe: Recipe = TPU,
-    batch: int | None = None,
-    num_train_examples: int | None = None,
-    **given,
-) -> tuple[Phase, ...]:
-    return phases_in_steps(
-        recipe,
-        given,
-        batch or recipe.global_batch_size,
-        num_train_examples or recipe.num_train_examples,
-    )
-
-
-def schedule_of(*arguments, **given) -> Schedule:
-    """Returns the rates of a run of one phase."""
-    (phase,) = fit(*arguments, **given)
-    assert phase.schedule is not None
-    return phase.schedule
 
 
 def lengths(phases: tuple[Phase, ...]) -> list[int]:
@@ -282,103 +243,6 @@ def test_phases_keep_their_own_settings():
     small = dataclasses.replace(small, image_size=160)
     recipe = dataclasses.replace(COLLAPSE, phases=(small, *COLLAPSE.phases[1:]))
     assert [one.image_size for one in fit(recipe)] == [160, 224, 224, 224, 224]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("weight_decay", 1e-4),
-        ("augmentation", "none"),
-        ("peak_learning_rate", 1.0),
-        ("base_learning_rate", 0.1),
-        ("warmup_steps", 5),
-        ("warmup_epochs", 5.0),
-    ],
-)
-def test_what_differs_among_phases_cannot_be_given(name, value):
-    assert contradictions(COLLAPSE, {name: value}) == [
-        f"--{name} can't be one for the whole run: it differs among the 5 phases of"
-        " collapse_72ep_4k. Change it in a recipe file."
-    ]
-
-
-def test_what_is_the_same_in_all_phases_can_be_given():
-    given = {"momentum": 0.8, "image_size": 128, "mixup": 0.2, "train_epochs": 7.0}
-    assert contradictions(COLLAPSE, given) == []
-    rates = {"peak_learning_rate": 1.0, "warmup_steps": 5}
-    assert contradictions(TWO_PHASES, rates) == []
-    assert contradictions(TPU, {"weight_decay": 1e-4, **rates}) == []
-
-
-@pytest.mark.parametrize("what", ["train", "warmup"])
-def test_steps_and_epochs_exclude_each_other(what):
-    given = {f"{what}_steps": 300, f"{what}_epochs": 1.0}
-    assert contradictions(TPU, given) == [
-        f"--{what}_steps and --{what}_epochs exclude each other; got both."
-    ]
-
-
-TRIAL = (
-    "To run only the first steps of the recipe, unchanged, give --stop_after_steps"
-    " instead of --train_steps."
-)
-
-
-@pytest.mark.parametrize("train_steps", [1, 4])
-def test_fewer_steps_than_phases_are_refused(train_steps):
-    with pytest.raises(UserError) as caught:
-        fit(COLLAPSE, train_steps=train_steps)
-    assert str(caught.value) == (
-        "--train_steps must be at least 5, one for each phase of collapse_72ep_4k; got"
-        f" {train_steps}. {TRIAL}"
-    )
-
-
-def test_a_warm_up_as_long_as_the_training_is_refused():
-    with pytest.raises(UserError) as caught:
-        fit(train_steps=260)
-    assert str(caught.value) == (
-        "the warmup must end before the training; got warmup_steps=260, 260 steps in"
-        " all of phase 'train'. Shorten it (--warmup_steps, or a recipe file if each"
-        f" phase has a schedule of its own), or train longer. {TRIAL}"
-    )
-    assert schedule_of(train_steps=261).warmup_length == 260
-
-
-def test_a_warm_up_must_end_within_its_phase():
-    part = RecipePhase(
-        epochs=2, schedule=Schedule(peak_value=1.0, warmup_length=2.0), name="slow"
-    )
-    recipe = dataclasses.replace(TWO_PHASES, phases=(*TWO_PHASES.phases, part))
-    with pytest.raises(UserError, match=r"=20, 20 steps in all of phase 'slow'\."):
-        fit(recipe)
-
-
-def test_a_decay_must_end_behind_its_beginning():
-    part = RecipePhase(
-        epochs=4,
-        schedule=Schedule(peak_value=1.0, warmup_length=2.0, decay_end=2.0),
-        name="short",
-    )
-    recipe = dataclasses.replace(TWO_PHASES, phases=(part,))
-    with pytest.raises(UserError) as caught:
-        fit(recipe)
-    assert str(caught.value) == (
-        "a decay must end after the warmup that it begins from; got the end 20 and the"
-        " beginning 20 in steps of phase 'short'. Change it in a recipe file, or train"
-        " longer."
-    )
-
-
-def test_a_given_warm_up_does_not_fall():
-    given = {"batch": 64, "base_learning_rate": 0.2, "peak_learning_rate": 0.1}
-    with pytest.raises(UserError) as caught:
-        fit(**given)
-    assert str(caught.value) == (
-        "the learning rate can't fall in a warmup: --base_learning_rate must be at most"
-        " the peak; got 0.2 and 0.1. Lower it, or raise --peak_learning_rate."
-    )
-    assert schedule_of(**given, warmup_steps=0).peak_value == 0.1
 
 
 def test_rates_by_the_root_of_the_batch():

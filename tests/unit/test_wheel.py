@@ -1,12 +1,17 @@
 """What pip builds from a clone: a wheel with the compiled ops, or none."""
 
+import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
-import zipfile
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests import console_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_TENSORFLOW = """
@@ -22,10 +27,8 @@ runpy.run_path("setup.py", run_name="__main__")
 """
 
 
-@pytest.fixture
-def clone(tmp_path):
-    """Returns a copy of the project whose ops are built at once."""
-    folder = tmp_path / "clone"
+def copy_project(folder: Path) -> None:
+    """Makes a copy of the project whose ops are built at once."""
     no_library = shutil.ignore_patterns("libresnet_ops*", "__pycache__")
     for name in ("data_prep", "eval", "launch", "resnet"):
         shutil.copytree(ROOT / name, folder / name, ignore=no_library)
@@ -35,30 +38,78 @@ def clone(tmp_path):
     (folder / "install").mkdir()
     script = 'cd "$(dirname "$0")/.."; echo "$1" >resnet/native/libresnet_ops.so'
     (folder / "install/build_native.sh").write_text(script)
-    return folder
 
 
-def build(clone, *program: str) -> subprocess.CompletedProcess[str]:
+def build(clone: Path, *program: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, *program, "--quiet", "bdist_wheel", "--dist-dir=out"]
     return subprocess.run(
         words, cwd=clone, capture_output=True, text=True, check=False, timeout=200
     )
 
 
-def test_a_wheel_holds_the_compiled_ops(clone):
-    done = build(clone, "setup.py")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The contents of a wheel, unpacked as pip does it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy_project(folder / "clone")
+    done = build(folder / "clone", "setup.py")
     assert done.returncode == 0, done.stderr
-    (wheel,) = (clone / "out").iterdir()
-    assert "linux" in wheel.name
-    with zipfile.ZipFile(wheel) as file:
-        library = file.read("resnet/native/libresnet_ops.so").decode()
-        names = file.namelist()
-    assert library == f"{sys.prefix}\n"
-    assert [name for name in names if name.endswith("/LICENSE")]
+    (file,) = (folder / "clone" / "out").iterdir()
+    assert "linux" in file.name
+    shutil.unpack_archive(file, folder / "installed", "zip")
+    return folder / "installed"
 
 
-def test_without_tensorflow_there_is_no_wheel(clone):
-    done = build(clone, "-c", WITHOUT_TENSORFLOW)
+def test_a_wheel_holds_the_compiled_ops(wheel):
+    library = wheel / "resnet/native/libresnet_ops.so"
+    assert library.read_text() == f"{sys.prefix}\n"
+    assert list(wheel.rglob("LICENSE"))
+
+
+def test_a_wheel_holds_no_packages_of_common_names(wheel):
+    (metadata,) = wheel.glob("resnet_cpu-*.dist-info")
+    found = {path.name for path in wheel.iterdir()} - {metadata.name}
+    assert found == {"data_prep", "resnet", "resnet_cpu"}
+    packages = (metadata / "top_level.txt").read_text().split()
+    assert packages == ["data_prep", "resnet"]
+    for folder in ("eval", "launch"):
+        programs = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py")}
+        copies = (wheel / "resnet_cpu" / folder).rglob("*")
+        files = {path.relative_to(wheel / "resnet_cpu") for path in copies}
+        assert {path for path in files if path.suffix} == programs
+
+
+def test_the_commands_of_a_wheel_run_its_programs(wheel, tmp_path):
+    # Without `site`, no .pth file adds the clone in which the tests run.
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(wheel), sysconfig.get_path("purelib")])
+    }
+    (distribution,) = importlib.metadata.distributions(path=[str(wheel)])
+    modules = console_scripts.modules()
+    scripts = distribution.entry_points.select(group="console_scripts")
+    assert {script.name for script in scripts} == set(modules)
+
+    def run(script: importlib.metadata.EntryPoint) -> subprocess.CompletedProcess[str]:
+        code = f"import sys; from {script.module} import {script.attr} as run; run()"
+        return subprocess.run(
+            [sys.executable, "-S", "-c", code, "--version"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in pool.map(run, scripts):
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout == f"resnet-cpu {distribution.version}\n"
+
+
+def test_without_tensorflow_there_is_no_wheel(tmp_path):
+    copy_project(tmp_path)
+    done = build(tmp_path, "-c", WITHOUT_TENSORFLOW)
     assert done.returncode != 0
     assert "which this environment lacks. Run make venv in a clone" in done.stderr
-    assert not (clone / "out").exists()
+    assert not (tmp_path / "out").exists()

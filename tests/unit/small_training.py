@@ -1,0 +1,89 @@
+"""A run of 6 steps on 12 images in this process, for the tests of `resnet.train`."""
+
+import io
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from data_prep.records import manifest
+from resnet import train
+from resnet.checkpoint import tensors
+from resnet.config.config import Config, save_config
+from resnet.data import record_files
+from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import RecordFiles
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
+from resnet.metrics import jsonl
+
+NUM_EXAMPLES = 12
+CLASSES = ("red", "green", "blue")
+SETTINGS = {
+    "seed": 3,
+    "eval_batch_size": 5,
+    "log_step_count_steps": 1,
+    "global_batch_size": 6,
+    "base_learning_rate": 0.01,
+    "peak_learning_rate": 0.05,
+    "train_steps": 6,
+    "warmup_steps": 2,
+    "weight_decay": 0.01,
+    "batch_norm_momentum": 0.9,
+    "label_smoothing": 0.0,
+}
+
+
+def write_records(
+    folder: pathlib.Path, write_tiny_set: Callable[..., None]
+) -> RecordFiles:
+    """Writes noisy images, each brighter in the channel of its class, in two files."""
+    generator = np.random.default_rng(0)
+    images = []
+    labels = [index % len(CLASSES) for index in range(NUM_EXAMPLES)]
+    for label in labels:
+        pixels = generator.integers(0, 150, (32, 32, 3))
+        pixels[..., label] += 100
+        file = io.BytesIO()
+        Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG")
+        images.append(file.getvalue())
+    write_tiny_set(folder, images, labels, CLASSES, [4, 8])
+    return record_files.open_split(manifest.load(str(folder), "train"), "train")
+
+
+def runner(
+    make_config: Callable[..., Config], records: RecordFiles
+) -> Callable[..., None]:
+    """Returns a function that trains in a folder."""
+    alone = Communicator(ProcessInfo())
+
+    def run(
+        model_dir: pathlib.Path,
+        signals: Any = None,
+        **changes: Any,
+    ) -> None:
+        own = make_config(
+            *(NUM_EXAMPLES, CLASSES),
+            **{**SETTINGS, "model_dir": str(model_dir), **changes},
+        )
+        shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+        save_config(own)
+        eval_shard = shard if own.mode == "train_and_eval" else None
+        train.train_and_evaluate(own, shard, eval_shard, alone, 2, signals)
+
+    return run
+
+
+def lines(model_dir: pathlib.Path, kind: str) -> list[jsonl.Line]:
+    found = jsonl.read(model_dir / jsonl.FILE)
+    return [line for line in found if line["kind"] == kind]
+
+
+def assert_same_weights(model_dir, other_model_dir, step: int) -> None:
+    ours = tensors.load(model_dir, step).tensors
+    expected = tensors.load(other_model_dir, step).tensors
+    assert ours.keys() == expected.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
