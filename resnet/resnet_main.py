@@ -18,10 +18,11 @@ from data_prep import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
+from resnet.runtime import launcher_death
 from resnet.runtime.preemption import Preempted, StopSignals
 
 if __name__ == "__main__":  # Before the other imports, which take half a second.
-    SIGNALS = StopSignals()
+    SIGNALS = StopSignals(launcher_death.fork_rank())
 
 from absl import flags, logging
 
@@ -68,7 +69,11 @@ def main(
             return
         shared_flags.check()
         train_flags.check()
-    startup.join_job(process, communicator, FLAGS.stall_seconds, FLAGS.model_dir)
+    startup.join_job(
+        *(process, communicator, FLAGS.stall_seconds, FLAGS.model_dir),
+        outlives_launcher=signals.can_outlive_launcher,
+    )
+    signals.outlive_launcher()
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "train", process, communicator
     )
@@ -309,9 +314,10 @@ def run(signals: StopSignals | None = None) -> None:
 
     Args:
         signals: The handlers of stop requests, if they are installed already; None
-            installs them.
+            installs them, in a child process if MPICH's mpirun has started this one.
     """
-    program.run(functools.partial(main, signals=signals or StopSignals()))
+    signals = signals or StopSignals(launcher_death.fork_rank())
+    program.run(functools.partial(main, signals=signals))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,11 @@ class Communicator:
         self._watchdog: WatchdogClient | None = None
 
     def start_watchdog(
-        self, process: ProcessInfo, stall_seconds: float, model_dir: str | None = None
+        self,
+        process: ProcessInfo,
+        stall_seconds: float,
+        model_dir: str | None = None,
+        outlives_launcher: bool = False,
     ) -> None:
         """Starts the watchdog of this rank; a process that runs alone needs none.
 
@@ -71,11 +75,15 @@ class Communicator:
             stall_seconds: Seconds without progress after which a rank has stalled.
             model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
                 no file.
+            outlives_launcher: Whether this rank saves and ends by itself when the
+                launcher has died, rather than being killed.
         """
         if self._world is None:
             return
         token = self.broadcast(client.new_token())
-        self._watchdog = WatchdogClient(process, token, stall_seconds, model_dir)
+        self._watchdog = WatchdogClient(
+            process, token, stall_seconds, model_dir, outlives_launcher
+        )
         endpoint = None
         if self.rank == 0:
             endpoint = platform.node(), client.own_addresses(), self._watchdog.port
@@ -283,6 +291,8 @@ def connect(process: ProcessInfo) -> Communicator:
     if process.num_ranks == 1:
         return Communicator(process)
     _check_shared_memory(process)
+    # UCX, when it is loaded, would take SIGHUP for itself: a signal to start debugging.
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     mpi = importlib.import_module("mpi4py.MPI")
     rank, num_ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     if (rank, num_ranks) != (process.rank, process.num_ranks):

@@ -41,6 +41,7 @@ class WatchdogClient:
         token: str,
         stall_seconds: float,
         model_dir: str | None,
+        outlives_launcher: bool = False,
     ) -> None:
         """Starts the watchdog.
 
@@ -51,6 +52,9 @@ class WatchdogClient:
                 (`stalls.find_stall`).
             model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
                 no file.
+            outlives_launcher: Whether this rank saves and ends by itself when the
+                launcher has died, rather than being killed. Its parent is then its
+                stand-in, a child of the launcher.
         """
         self._process = subprocess.Popen(
             [
@@ -60,9 +64,10 @@ class WatchdogClient:
                 f"--num_ranks={process.num_ranks}",
                 f"--host={platform.node()}",
                 f"--pid={os.getpid()}",
-                f"--launcher={os.getppid()}",
+                f"--parent={os.getppid()}",
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
+                *(["--outlives_launcher"] if outlives_launcher else []),
                 f"--scratch_dir={scratch_dir.path()}",
                 # Passed on, since this rank may die before its watchdog looks it up.
                 *("--shared_memory", *proc.shared_memory()),
