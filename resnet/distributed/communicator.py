@@ -104,6 +104,20 @@ class Communicator:
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
 
+    def report_warning(self, level: str, text: str) -> bool:
+        """Has rank 0's watchdog print a warning of this rank, with the rank's name.
+
+        Args:
+            level: "warning" or "error".
+            text: The warning.
+
+        Returns:
+            Whether there is a watchdog.
+        """
+        if self._watchdog is not None:
+            self._watchdog.report_warning(level, text)
+        return self._watchdog is not None
+
     def deregister(self) -> None:
         """Reports to the watchdog that this rank is done."""
         if self._watchdog is not None:

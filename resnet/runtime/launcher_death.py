@@ -51,7 +51,7 @@ def fork_rank() -> int | None:
 def _is_under_hydra(environ: Mapping[str, str]) -> bool:
     """Returns whether MPICH's Hydra has started a process (Intel MPI is untested)."""
     is_intels = any(name.startswith("I_MPI_") for name in environ)
-    return {"PMI_FD", "HYDI_CONTROL_FD"} <= set(environ) and not is_intels
+    return {"PMI_FD", "MPI_LOCALRANKID"} <= set(environ) and not is_intels
 
 
 def _stand_in_for(rank: int, launcher: int, mask: set[signal.Signals]) -> NoReturn:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import select
 import socket
 import struct
 import subprocess
@@ -19,6 +20,7 @@ from resnet.watchdog.messages import TOKEN_VARIABLE
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 _TRACEBACK_BYTES = 16_384  # A message of this size fits into a pipe or socket at once.
+_SHORT_CHARACTERS = 300  # As JSON, of up to 12 bytes each, within PIPE_BUF (4,096).
 _WATCHDOG_EXIT_SECONDS = 10.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START = """
@@ -114,6 +116,22 @@ class WatchdogClient:
                 "waits_for_others": waits_for_others,
             }
         )
+
+    def report_warning(self, level: str, text: str) -> None:
+        """Has the watchdog of rank 0 print a warning, with the name of this rank.
+
+        That of rank 0 only notes it, since rank 0 prints it by itself. It may be called
+        by any thread.
+
+        Args:
+            level: "warning" or "error".
+            text: The warning.
+        """
+        message = {"warning": text, "level": level}
+        # Longer ones could be torn apart by another thread's, or by a full pipe.
+        if len(json.dumps(message)) >= select.PIPE_BUF:
+            message["warning"] = f"{text[:_SHORT_CHARACTERS]}..."
+        self._send(message)
 
     def failed(self, text: str) -> None:
         """Reports why the job fails; afterwards this rank has to end the job.

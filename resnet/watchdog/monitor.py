@@ -25,6 +25,7 @@ from resnet.watchdog import arguments, failure_file, parent_death
 from resnet.watchdog.messages import Channel, Message
 from resnet.watchdog.output import Output
 from resnet.watchdog.rank_process import RankProcess
+from resnet.watchdog.rank_warnings import RankWarnings
 from resnet.watchdog.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
@@ -62,6 +63,7 @@ class Watchdog:
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
         self._suspended_seconds = min(_MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
         self._output = Output()
+        self._warnings = RankWarnings()
         if args.rank == 0:
             self._listener = socket.create_server(("", 0), backlog=4096)
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -151,6 +153,14 @@ class Watchdog:
     def _receive_from_own_rank(self, message: Message) -> None:
         if "status" in message:
             self._me.update(message)
+        elif "warning" in message:
+            if self._monitor:
+                self._monitor.send(message)
+            elif self._args.rank == 0:
+                self._warnings.add_printed(message["warning"])
+            else:
+                text = f"{message['level']}: {self._me.name}: {message['warning']}"
+                self._output.print(text)
         elif "port" in message:
             self._monitor_address = message
             self._connect()
@@ -199,6 +209,8 @@ class Watchdog:
                 self._end_job(message["died"])
         elif "failed" in message:
             self._end_job(message["failed"], kill=False)
+        elif "warning" in message:
+            self._warnings.add(message["level"], message["warning"], peer.name)
         elif "orphaned" in message:
             self._launcher_has_died(message["orphaned"])
         elif "deregister" in message:
@@ -207,6 +219,7 @@ class Watchdog:
 
     def _tick(self, now: float) -> None:
         self._rank.tick()
+        self._print_warnings(self._warnings.tick())
         if self._deregistered_at is not None:
             self._watch_shutdown(now)
             return
@@ -388,8 +401,13 @@ class Watchdog:
         self._rank.kill()
         self._exit()
 
+    def _print_warnings(self, lines: list[str]) -> None:
+        if lines:
+            self._output.print("\n".join(lines))
+
     def _exit(self) -> None:
         """Removes what the rank left behind, and exits when everything is printed."""
+        self._print_warnings(self._warnings.take_all())
         self._rank.remove_leftovers()
         self._output.finish()
         sys.exit(0)
