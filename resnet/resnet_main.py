@@ -73,7 +73,7 @@ def main(
         *(process, communicator, FLAGS.stall_seconds, FLAGS.model_dir),
         outlives_launcher=signals.can_outlive_launcher,
     )
-    signals.outlive_launcher()
+    signals.outlive_launcher(communicator.await_end_of_watchdog)
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "train", process, communicator
     )

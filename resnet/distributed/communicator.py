@@ -9,6 +9,7 @@ import importlib
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -90,6 +91,13 @@ class Communicator:
         host, addresses, port = self.broadcast(endpoint)
         if self.rank != 0:
             self._watchdog.connect(host, addresses, port)
+
+    def await_end_of_watchdog(self) -> None:
+        """Returns when the watchdog of this rank has ended; never without one."""
+        if self._watchdog is None:
+            threading.Event().wait()
+        else:
+            self._watchdog.await_end()
 
     def report_status(
         self, status: str, is_timed: bool = True, waits_for_others: bool = False

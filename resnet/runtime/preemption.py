@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -14,6 +15,7 @@ from resnet.watchdog import parent_death
 REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
+_POLL_SECONDS = 0.1  # Of a rank without a watchdog for the launcher's death.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -67,6 +69,13 @@ def _discard_output(descriptor: int) -> None:
     os.close(nowhere)
 
 
+def _die_without(await_end_of_watchdog: Callable[[], None], stand_in: int) -> None:
+    await_end_of_watchdog()
+    while os.getppid() == stand_in:
+        time.sleep(_POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class StopSignals:
     """Records stop requests, which the training loop checks after each step.
 
@@ -94,13 +103,24 @@ class StopSignals:
         """Whether this process survives the death of its launcher."""
         return self._stand_in is not None
 
-    def outlive_launcher(self) -> None:
+    def outlive_launcher(self, await_end_of_watchdog: Callable[[], None]) -> None:
         """Turns the death of the launcher into SIGTERM, where it was SIGKILL.
 
-        To be called when a watchdog ends the job if another rank doesn't survive.
+        Without its watchdog, a rank that outlives the launcher could wait for a dead
+        rank forever. So it still dies with the launcher if its watchdog has ended.
+
+        Args:
+            await_end_of_watchdog: A function that returns when the watchdog has ended.
         """
-        if self._stand_in is not None and self.seen != "SIGINT":
-            parent_death.send_signal(signal.SIGTERM, self._stand_in)
+        if self._stand_in is None or self.seen == "SIGINT":
+            return
+        threading.Thread(
+            target=_die_without,
+            args=(await_end_of_watchdog, self._stand_in),
+            name="end-of-watchdog",
+            daemon=True,
+        ).start()
+        parent_death.send_signal(signal.SIGTERM, self._stand_in)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:

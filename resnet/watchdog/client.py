@@ -146,6 +146,10 @@ class WatchdogClient:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_WATCHDOG_EXIT_SECONDS)
 
+    def await_end(self) -> None:
+        """Waits until the watchdog has ended."""
+        self._process.wait()
+
     def deregister(self) -> None:
         """Reports that this rank is done; the watchdog exits after the rank has."""
         self._send({"deregister": True})
