@@ -93,7 +93,10 @@ class Communicator:
             self._watchdog.connect(host, addresses, port)
 
     def await_end_of_watchdog(self) -> None:
-        """Returns when the watchdog of this rank has ended; never without one."""
+        """Returns when the watchdog of this rank has ended; never without one.
+
+        A watchdog that a signal has stopped is continued.
+        """
         if self._watchdog is None:
             threading.Event().wait()
         else:

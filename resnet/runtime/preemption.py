@@ -15,7 +15,7 @@ from resnet.watchdog import parent_death
 REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
-_POLL_SECONDS = 0.1  # Of a rank without a watchdog for the launcher's death.
+_POLL_SECONDS = 0.25  # Of the thread that notices the launcher's death.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -69,10 +69,11 @@ def _discard_output(descriptor: int) -> None:
     os.close(nowhere)
 
 
-def _die_without(await_end_of_watchdog: Callable[[], None], stand_in: int) -> None:
-    await_end_of_watchdog()
+def _die_with(await_end_of_watchdog: Callable[[], None], stand_in: int) -> None:
+    """Ends this process when both its stand-in and its watchdog have ended."""
     while os.getppid() == stand_in:
         time.sleep(_POLL_SECONDS)
+    await_end_of_watchdog()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -107,17 +108,19 @@ class StopSignals:
         """Turns the death of the launcher into SIGTERM, where it was SIGKILL.
 
         Without its watchdog, a rank that outlives the launcher could wait for a dead
-        rank forever. So it still dies with the launcher if its watchdog has ended.
+        rank forever, and handle no signal. So a thread ends it if the watchdog has
+        ended.
 
         Args:
             await_end_of_watchdog: A function that returns when the watchdog has ended.
+                If a signal has stopped the watchdog, it has to continue it.
         """
         if self._stand_in is None or self.seen == "SIGINT":
             return
         threading.Thread(
-            target=_die_without,
+            target=_die_with,
             args=(await_end_of_watchdog, self._stand_in),
-            name="end-of-watchdog",
+            name="launcher-death",
             daemon=True,
         ).start()
         parent_death.send_signal(signal.SIGTERM, self._stand_in)

@@ -7,6 +7,7 @@ import os
 import platform
 import secrets
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -147,7 +148,8 @@ class WatchdogClient:
             self._process.wait(_WATCHDOG_EXIT_SECONDS)
 
     def await_end(self) -> None:
-        """Waits until the watchdog has ended."""
+        """Waits until the watchdog has ended; continues one that was stopped."""
+        self._process.send_signal(signal.SIGCONT)
         self._process.wait()
 
     def deregister(self) -> None:

@@ -171,6 +171,8 @@ class Watchdog:
 
     def _deregister(self) -> None:
         """Disconnects; from now on, only the end of MPI and the process is awaited."""
+        if self._rank.is_orphaned:
+            self._launcher_has_died(self._rank.reason_of_orphanhood)
         for key in list(self._selector.get_map().values()):
             if key.fileobj is self._own_rank:
                 continue

@@ -57,9 +57,10 @@ class RankProcess:
     @property
     def reason_of_orphanhood(self) -> str:
         """The reason why it is orphaned, as a sentence without its full stop."""
+        stand_in = f", or its child {self._args.parent}," * self._args.outlives_launcher
         return (
             f"the launcher's process {self._launcher} on {self._args.host}, which"
-            f" started rank {self._args.rank}, has died"
+            f" started rank {self._args.rank}{stand_in or ','} has died"
         )
 
     @property
