@@ -69,7 +69,7 @@ class StopRequests:
         preemption.catch_stop_signals(self._record)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:  # The terminal was closed. Hydra dies of SIGHUP.
+        if number == signal.SIGHUP:  # The terminal was closed. Hydra would die of it.
             preemption.discard_output_to_closed_terminal()
             number = signal.SIGTERM
         self.seen.append(number)

@@ -6,7 +6,6 @@ mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --mod
 import atexit
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 import sys
@@ -20,10 +19,11 @@ from data_prep import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
+from resnet.runtime import launcher_death
 from resnet.runtime.preemption import Preempted, StopSignals
 
 if __name__ == "__main__":  # Before the other imports, which take half a second.
-    SIGNALS = StopSignals()
+    SIGNALS = StopSignals(launcher_death.fork_rank())
 
 from absl import flags, logging
 
@@ -74,7 +74,11 @@ def main(
             return
         shared_flags.check()
         train_flags.check()
-    startup.join_job(process, communicator, FLAGS.stall_seconds, FLAGS.model_dir)
+    startup.join_job(
+        *(process, communicator, FLAGS.stall_seconds, FLAGS.model_dir),
+        outlives_launcher=signals.can_outlive_launcher,
+    )
+    signals.outlive_launcher(communicator.await_end_of_watchdog)
     record_set = record_sets.open_record_set(
         FLAGS.data_dir, "train", process, communicator
     )
@@ -161,8 +165,8 @@ def describe_exchange(config: Config, num_ranks: int) -> str:
         config = dataclasses.replace(config, num_classes=num_classes)
     # The precision that "auto" stands for makes no difference here.
     model = build_model(dataclasses.replace(config, precision="float32"))
-    num_values = [math.prod(one.shape) for one in model.trainable_variables]
-    text = exchange_plan.describe(config, num_values, num_ranks)
+    shapes = [one.shape for one in model.trainable_variables]
+    text = exchange_plan.describe(config, shapes, num_ranks)
     return f"with {config.num_classes:,} classes, {text}"
 
 
@@ -173,7 +177,7 @@ def resolve_settings(
 
     Rank 0 creates and locks the model directory. If the directory holds a run, the
     settings must be those of that run; settings that an earlier version derived from
-    the same command are accepted too. All ranks get the precision of rank 0.
+    the same command are accepted too. All ranks get rank 0's `MEASURED_SETTINGS`.
 
     Args:
         contents: The manifest of the data set.
@@ -346,9 +350,10 @@ def run(signals: StopSignals | None = None) -> None:
 
     Args:
         signals: The handlers of stop requests, if they are installed already; None
-            installs them.
+            installs them, in a child process if MPICH's mpirun has started this one.
     """
-    program.run(functools.partial(main, signals=signals or StopSignals()))
+    signals = signals or StopSignals(launcher_death.fork_rank())
+    program.run(functools.partial(main, signals=signals))
 
 
 if __name__ == "__main__":

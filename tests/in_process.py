@@ -24,7 +24,7 @@ from unittest import mock
 from absl import flags
 from absl import logging as absl_logging
 
-from resnet.runtime import run_lock
+from resnet.runtime import launcher_death, run_lock
 from resnet.watchdog import scratch_dir
 
 PACKAGES = ("data_prep", "eval", "launch", "resnet")
@@ -67,6 +67,7 @@ def run(program: ModuleType, *arguments: str) -> Done:
             _locks_released(),
             mock.patch.object(sys, "argv", argv),
             mock.patch.object(scratch_dir, "make", return_value=None),
+            mock.patch.object(launcher_death, "fork_rank", return_value=None),
         ):
             stack.enter_context(change)
         code = _run(program, stdout)

@@ -9,6 +9,7 @@ import importlib
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -62,7 +63,11 @@ class Communicator:
         self._watchdog: WatchdogClient | None = None
 
     def start_watchdog(
-        self, process: ProcessInfo, stall_seconds: float, model_dir: str | None = None
+        self,
+        process: ProcessInfo,
+        stall_seconds: float,
+        model_dir: str | None = None,
+        outlives_launcher: bool = False,
     ) -> None:
         """Starts the watchdog of this rank; a process that runs alone needs none.
 
@@ -71,17 +76,31 @@ class Communicator:
             stall_seconds: Seconds without progress after which a rank has stalled.
             model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
                 no file.
+            outlives_launcher: Whether this rank saves and ends by itself when the
+                launcher has died, rather than being killed.
         """
         if self._world is None:
             return
         token = self.broadcast(client.new_token())
-        self._watchdog = WatchdogClient(process, token, stall_seconds, model_dir)
+        self._watchdog = WatchdogClient(
+            process, token, stall_seconds, model_dir, outlives_launcher
+        )
         endpoint = None
         if self.rank == 0:
             endpoint = platform.node(), client.own_addresses(), self._watchdog.port
         host, addresses, port = self.broadcast(endpoint)
         if self.rank != 0:
             self._watchdog.connect(host, addresses, port)
+
+    def await_end_of_watchdog(self) -> None:
+        """Returns when the watchdog of this rank has ended; never without one.
+
+        A watchdog that a signal has stopped is continued.
+        """
+        if self._watchdog is None:
+            threading.Event().wait()
+        else:
+            self._watchdog.await_end()
 
     def report_status(
         self, status: str, is_timed: bool = True, waits_for_others: bool = False
@@ -95,6 +114,20 @@ class Communicator:
         """
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
+
+    def report_warning(self, level: str, text: str) -> bool:
+        """Has rank 0's watchdog print a warning of this rank, with the rank's name.
+
+        Args:
+            level: "warning" or "error".
+            text: The warning.
+
+        Returns:
+            Whether there is a watchdog.
+        """
+        if self._watchdog is not None:
+            self._watchdog.report_warning(level, text)
+        return self._watchdog is not None
 
     def deregister(self) -> None:
         """Reports to the watchdog that this rank is done."""
@@ -299,6 +332,8 @@ def connect(process: ProcessInfo) -> Communicator:
     if process.num_ranks == 1:
         return Communicator(process)
     _check_shared_memory(process)
+    # UCX, when it is loaded, would take SIGHUP for itself: a signal to start debugging.
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     mpi = importlib.import_module("mpi4py.MPI")
     rank, num_ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     if (rank, num_ranks) != (process.rank, process.num_ranks):

@@ -1,36 +1,49 @@
 """Describes the exchange of gradients of a run that is planned. Needs no TensorFlow."""
 
+import math
 from collections.abc import Sequence
 
 from resnet.compression import message_sizes, vectors
-from resnet.config.compression import CompressionSettings
+from resnet.config.compression import SUMMED_METHODS, CompressionSettings
 
 _WAYS = {"layerwise": "variable by variable", "entiremodel": "as one vector"}
 
 
 def describe(
-    compression: CompressionSettings, num_values: Sequence[int], num_ranks: int
+    compression: CompressionSettings, shapes: Sequence[Sequence[int]], num_ranks: int
 ) -> str:
     """Returns what the ranks send in a step, compressed and dense.
 
     Args:
         compression: The settings of compression, which is on.
-        num_values: Number of values of each variable.
+        shapes: Shape of each variable.
         num_ranks: Number of ranks.
     """
-    names = [str(number) for number in range(len(num_values))]
-    sizes = vectors.sizes(names, num_values, compression.compress).values()
-    coded, dense = message_sizes.of_step(compression, sizes), 4 * sum(num_values)
+    dense = 4 * sum(math.prod(shape) for shape in shapes)
+    coded = _coded_bytes(compression, shapes)
     text = f"{compression.method} {_WAYS[compression.compress]}:"
     text += f" {_megabytes(dense)} of gradients a step become"
     if coded is None:
         text += " a message whose size depends on them"
     else:
-        about = " about" if compression.method == "topk" else ""
+        about = " about" if compression.method in ("topk", "dgc") else ""
         text += f"{about} {_megabytes(coded)}, a factor of {dense / coded:.3g}"
+    if compression.method == "dgc" and (epochs := compression.dgc_warmup_epochs):
+        text += f" after a warm-up of {epochs} epoch(s)"
     if num_ranks == 1:
         return f"{text}. One rank sends nothing."
     return f"{text}. {_sent(compression, coded, dense, num_ranks)}"
+
+
+def _coded_bytes(
+    compression: CompressionSettings, shapes: Sequence[Sequence[int]]
+) -> int | None:
+    """Returns the bytes of a rank's coded gradients; None if they depend on these."""
+    if compression.method == "powersgd":
+        return message_sizes.of_powersgd(shapes, compression.powersgd_rank)
+    sizes = {str(number): math.prod(shape) for number, shape in enumerate(shapes)}
+    of_vectors = vectors.sizes(sizes, compression.compress).values()
+    return message_sizes.of_step(compression, of_vectors)
 
 
 def _sent(
@@ -46,20 +59,40 @@ def _sent(
     """
     dense_sent = message_sizes.sent_by_allreduce(dense, num_ranks)
     instead = f"instead of {_megabytes(dense_sent)} without compression (all-reduce)"
-    if coded is not None and compression.method == "randomk":
+    if coded is not None and compression.method in SUMMED_METHODS:
         sent = message_sizes.sent_by_allreduce(coded, num_ranks)
-        way = "The ranks sum the same coordinates (all-reduce)"
+        way = "What the ranks send is summed on its way (all-reduce)"
         return f"{way}: each of {num_ranks:,} sends {_megabytes(sent)} {instead}."
-    way = "Each message goes to all other ranks (all-gather)"
+    ways = {
+        "allgather": "Each message goes to all other ranks (all-gather)",
+        "sliced": "Each rank sums up one slice of all messages (slices)",
+    }
+    sentences = [
+        f"{way}: {_sent_by(name, coded, dense_sent, num_ranks)} {instead}"
+        for name, way in ways.items()
+        if compression.exchange in ("auto", name)
+    ]
+    text = ". ".join(sentences)
+    if len(sentences) > 1:
+        text += ". A measurement at the start decides"
+    return f"{text}."
+
+
+def _sent_by(exchange: str, coded: int | None, dense_sent: int, num_ranks: int) -> str:
+    """Returns what each rank sends by an exchange of messages."""
+    ranks = f"each of {num_ranks:,} ranks sends"
     if coded is None:
-        most = _megabytes(dense_sent // (num_ranks - 1))
-        return (
-            f"{way}: each of {num_ranks:,} ranks sends its message {num_ranks - 1:,}"
-            f" times, {instead}. That is less if a message has less than {most}."
-        )
-    sent = message_sizes.sent_by_allgather(coded, num_ranks)
-    text = f"{way}: each of {num_ranks:,} ranks sends {_megabytes(sent)} {instead}"
-    return text + (", which is more." if sent > dense_sent else ".")
+        factor = num_ranks - 1
+        if exchange == "sliced":
+            factor = 2 * (num_ranks - 1) / num_ranks
+        return f"{ranks} {factor:.3g} times its message"
+    sent_by = {
+        "allgather": message_sizes.sent_by_allgather,
+        "sliced": message_sizes.sent_by_slices,
+    }
+    sent = sent_by[exchange](coded, num_ranks)
+    more = ", which is more," if sent > dense_sent else ""
+    return f"{ranks} {_megabytes(sent)}{more}"
 
 
 def _megabytes(num_bytes: int) -> str:

@@ -1,4 +1,8 @@
-"""Rank 0 logs the warnings of all ranks, such as about a host that will be slow."""
+"""The warnings of all ranks reach the user, with the names of the ranks and hosts.
+
+Those of the start, such as about a host that will be slow, are gathered and logged by
+rank 0. Later ones are printed by rank 0's watchdog.
+"""
 
 import contextlib
 import logging
@@ -13,19 +17,66 @@ from resnet.hardware import cpu_features
 _NAMED_HOSTS = 4  # Further ones are counted.
 
 
-class _Collector(logging.Handler):
-    """Collects the warnings of a rank; errors are printed as usual."""
+class _Reporter(logging.Handler):
+    """Reports the warnings and errors of a rank to its watchdog."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, communicator: Communicator) -> None:
+        super().__init__(logging.WARNING)
+        self._communicator = communicator
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "warning" if record.levelno == logging.WARNING else "error"
+        is_reported = self._communicator.report_warning(level, record.getMessage())
+        if not is_reported and level == "error" and self._communicator.rank != 0:
+            logging.getLogger().handle(record)
+
+
+class _Collector(logging.Handler):
+    """Collects the warnings of a rank; errors are treated as outside the block."""
+
+    def __init__(self, rank: int, outside: Sequence[logging.Handler]) -> None:
         super().__init__(logging.WARNING)
         self.messages: list[str] = []
         self._passes_on = rank != 0
+        self._outside = outside or [logging.getLogger()]
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
             self.messages.append(record.getMessage())
         elif self._passes_on:
-            logging.getLogger().handle(record)
+            for one in self._outside:
+                one.handle(record)
+
+
+@contextlib.contextmanager
+def reported(communicator: Communicator) -> Iterator[None]:
+    """Has rank 0's watchdog print the warnings of other ranks inside the block.
+
+    It prints each text once, with the names of the ranks that have logged it. Rank 0
+    prints its own as usual. Before a rank has a watchdog, its warnings are dropped and
+    its errors are printed as usual.
+
+    Args:
+        communicator: The ranks.
+    """
+    with _handlers([_Reporter(communicator)], communicator.rank):
+        yield
+
+
+@contextlib.contextmanager
+def _handlers(handlers: list[logging.Handler], rank: int) -> Iterator[None]:
+    """Has handlers alone get absl's warnings; those of rank 0 are printed too."""
+    logger = absl_logging.get_absl_logger()
+    before = logger.level, logger.propagate, logger.handlers
+    logger.handlers = handlers
+    if rank != 0:
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        level, logger.propagate, logger.handlers = before
+        logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -38,19 +89,10 @@ def gathered(communicator: Communicator) -> Iterator[None]:
     Args:
         communicator: The ranks.
     """
-    logger = absl_logging.get_absl_logger()
-    collector = _Collector(communicator.rank)
-    level, propagates = logger.level, logger.propagate
-    logger.addHandler(collector)
-    if communicator.rank != 0:
-        logger.setLevel(logging.WARNING)
-        logger.propagate = False
-    try:
+    outside = absl_logging.get_absl_logger().handlers
+    collector = _Collector(communicator.rank, outside)
+    with _handlers([collector], communicator.rank):
         yield
-    finally:
-        logger.removeHandler(collector)
-        logger.setLevel(level)
-        logger.propagate = propagates
     report = (socket.gethostname(), cpu_features.model_name(), collector.messages)
     reports = communicator.allgather(report)
     if communicator.rank == 0:

@@ -4,15 +4,19 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+
+from resnet.watchdog import parent_death
 
 # EX_TEMPFAIL of sysexits.h: rerunning the same command resumes the run.
 REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+_POLL_SECONDS = 0.25  # Of the thread that notices the launcher's death.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
 class Preempted(Exception):
@@ -35,7 +39,7 @@ def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None
     Args:
         handler: The handler, as `signal.signal` takes it.
     """
-    for number in _SIGNALS:
+    for number in STOP_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -46,7 +50,7 @@ def ignore_stop_signals() -> None:
     While Python ends, it replaces handlers by the default ones, and a repeated signal
     would end the process with another exit code.
     """
-    for number in _SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -56,31 +60,82 @@ def discard_output_to_closed_terminal() -> None:
         with contextlib.suppress(OSError):
             is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
             if is_device and not os.isatty(descriptor):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                _discard_output(descriptor)
+
+
+def _discard_output(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _die_with(await_end_of_watchdog: Callable[[], None], stand_in: int) -> None:
+    """Ends this process when both its stand-in and its watchdog have ended."""
+    while os.getppid() == stand_in:
+        time.sleep(_POLL_SECONDS)
+    await_end_of_watchdog()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class StopSignals:
     """Records stop requests, which the training loop checks after each step.
 
-    They are SIGTERM, SIGUSR1, SIGINT, and SIGHUP of a terminal that is closed. Repeated
-    signals change nothing, except that a second Ctrl-C (SIGINT) ends the process at
-    once.
+    They are SIGTERM, SIGUSR1, SIGINT, and SIGHUP of a terminal that is closed; also the
+    death of the launcher, after `outlive_launcher`. Repeated signals change nothing,
+    except that a second Ctrl-C (SIGINT) ends the process at once.
 
     Attributes:
         seen: Name of the first signal, such as "SIGTERM"; empty before.
     """
 
-    def __init__(self) -> None:
-        """Installs the handlers. To be created in the main thread."""
+    def __init__(self, stand_in: int | None = None) -> None:
+        """Installs the handlers. To be created in the main thread.
+
+        Args:
+            stand_in: Process id of the rank's stand-in (`launcher_death`), if any.
+        """
         self.seen = ""
+        self._stand_in = stand_in
         self._seen_at = 0.0
         catch_stop_signals(self._record)
+
+    @property
+    def can_outlive_launcher(self) -> bool:
+        """Whether this process survives the death of its launcher."""
+        return self._stand_in is not None
+
+    def outlive_launcher(self, await_end_of_watchdog: Callable[[], None]) -> None:
+        """Turns the death of the launcher into SIGTERM, where it was SIGKILL.
+
+        Without its watchdog, a rank that outlives the launcher could wait for a dead
+        rank forever, and handle no signal. So a thread ends it if the watchdog has
+        ended.
+
+        Args:
+            await_end_of_watchdog: A function that returns when the watchdog has ended.
+                If a signal has stopped the watchdog, it has to continue it.
+        """
+        if self._stand_in is None or self.seen == "SIGINT":
+            return
+        threading.Thread(
+            target=_die_with,
+            args=(await_end_of_watchdog, self._stand_in),
+            name="launcher-death",
+            daemon=True,
+        ).start()
+        parent_death.send_signal(signal.SIGTERM, self._stand_in)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             discard_output_to_closed_terminal()
+        if self._stand_in is not None:
+            if os.getppid() != self._stand_in:
+                # Nobody reads the launcher's pipes. Ranks inherit each other's, so
+                # that writing would block rather than fail.
+                for descriptor in (1, 2):
+                    _discard_output(descriptor)
+            elif number == signal.SIGINT:  # A second one kills the launcher.
+                parent_death.send_signal(signal.SIGKILL, self._stand_in)
         if not self.seen:
             self.seen = signal.Signals(number).name
             self._seen_at = time.monotonic()

@@ -13,7 +13,7 @@ from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import preemption
+from resnet.runtime import host_warnings, preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
 
 Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
@@ -42,7 +42,8 @@ def run(main: Main) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
     try:
         try:
-            main(sys.argv, process, communicator)
+            with host_warnings.reported(communicator):
+                main(sys.argv, process, communicator)
         finally:
             preemption.ignore_stop_signals()
         communicator.deregister()

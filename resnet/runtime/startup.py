@@ -45,6 +45,7 @@ def join_job(
     communicator: Communicator,
     stall_seconds: float,
     model_dir: str | None = None,
+    outlives_launcher: bool = False,
 ) -> None:
     """Starts the watchdog, and checks that all ranks run the same installation.
 
@@ -55,11 +56,13 @@ def join_job(
             the watchdog aborts the job.
         model_dir: The folder in which the watchdog reports a failure; None for no
             report.
+        outlives_launcher: Whether this rank saves and ends by itself when the launcher
+            has died, rather than being killed.
 
     Raises:
         AgreedError: On all ranks, if the installations differ.
     """
-    communicator.start_watchdog(process, stall_seconds, model_dir)
+    communicator.start_watchdog(process, stall_seconds, model_dir, outlives_launcher)
     for what, value in versions.describe().items():
         communicator.assert_equal_across_ranks(what, value)
 

@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import secrets
+import select
+import signal
 import socket
 import struct
 import subprocess
@@ -19,6 +21,7 @@ from resnet.watchdog.messages import TOKEN_VARIABLE
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 _TRACEBACK_BYTES = 16_384  # A message of this size fits into a pipe or socket at once.
+_SHORT_CHARACTERS = 300  # As JSON, of up to 12 bytes each, within PIPE_BUF (4,096).
 _WATCHDOG_EXIT_SECONDS = 10.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START = """
@@ -41,6 +44,7 @@ class WatchdogClient:
         token: str,
         stall_seconds: float,
         model_dir: str | None,
+        outlives_launcher: bool = False,
     ) -> None:
         """Starts the watchdog.
 
@@ -51,6 +55,9 @@ class WatchdogClient:
                 (`stalls.find_stall`).
             model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
                 no file.
+            outlives_launcher: Whether this rank saves and ends by itself when the
+                launcher has died, rather than being killed. Its parent is then its
+                stand-in, a child of the launcher.
         """
         self._process = subprocess.Popen(
             [
@@ -60,9 +67,10 @@ class WatchdogClient:
                 f"--num_ranks={process.num_ranks}",
                 f"--host={platform.node()}",
                 f"--pid={os.getpid()}",
-                f"--launcher={os.getppid()}",
+                f"--parent={os.getppid()}",
                 f"--stall_seconds={stall_seconds}",
                 *([f"--model_dir={model_dir}"] if model_dir else []),
+                *(["--outlives_launcher"] if outlives_launcher else []),
                 f"--scratch_dir={scratch_dir.path()}",
                 # Passed on, since this rank may die before its watchdog looks it up.
                 *("--shared_memory", *proc.shared_memory()),
@@ -110,6 +118,22 @@ class WatchdogClient:
             }
         )
 
+    def report_warning(self, level: str, text: str) -> None:
+        """Has the watchdog of rank 0 print a warning, with the name of this rank.
+
+        That of rank 0 only notes it, since rank 0 prints it by itself. It may be called
+        by any thread.
+
+        Args:
+            level: "warning" or "error".
+            text: The warning.
+        """
+        message = {"warning": text, "level": level}
+        # Longer ones could be torn apart by another thread's, or by a full pipe.
+        if len(json.dumps(message)) >= select.PIPE_BUF:
+            message["warning"] = f"{text[:_SHORT_CHARACTERS]}..."
+        self._send(message)
+
     def failed(self, text: str) -> None:
         """Reports why the job fails; afterwards this rank has to end the job.
 
@@ -122,6 +146,11 @@ class WatchdogClient:
         self._send({"failed": last})
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_WATCHDOG_EXIT_SECONDS)
+
+    def await_end(self) -> None:
+        """Waits until the watchdog has ended; continues one that was stopped."""
+        self._process.send_signal(signal.SIGCONT)
+        self._process.wait()
 
     def deregister(self) -> None:
         """Reports that this rank is done; the watchdog exits after the rank has."""

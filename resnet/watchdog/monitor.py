@@ -21,14 +21,16 @@ import sys
 import time
 from pathlib import Path
 
-from resnet.watchdog import failure_file, parent_death
-from resnet.watchdog.messages import TOKEN_VARIABLE, Channel, Message
+from resnet.watchdog import arguments, failure_file, parent_death
+from resnet.watchdog.messages import Channel, Message
 from resnet.watchdog.output import Output
 from resnet.watchdog.rank_process import RankProcess
+from resnet.watchdog.rank_warnings import RankWarnings
 from resnet.watchdog.stalls import Peer, find_stall
 
 CONNECT_SECONDS = 5.0
 _ENDING_SECONDS = 5.0  # Time for a rank to end the job itself before it is killed.
+_ENDING_INTERVAL_SECONDS = 0.25  # Time between ticks meanwhile.
 # A tick that is later than this, or than half of the stall time if that is less, means
 # that the whole job was suspended.
 _MAX_SUSPENDED_SECONDS = 10.0
@@ -55,11 +57,13 @@ class Watchdog:
         self._unregistered = set(range(args.num_ranks)) - {args.rank}  # Of the monitor.
         self._deregistered_at: float | None = None  # When the rank was done.
         self._kill_at: float | None = None  # Deadline of a job that is ending.
+        self._has_reported_orphan = False
         self._died_at: float | None = None  # Wall-clock time, of the monitor's rank.
         self._rank = RankProcess(args)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
         self._suspended_seconds = min(_MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
         self._output = Output()
+        self._warnings = RankWarnings()
         if args.rank == 0:
             self._listener = socket.create_server(("", 0), backlog=4096)
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -149,6 +153,14 @@ class Watchdog:
     def _receive_from_own_rank(self, message: Message) -> None:
         if "status" in message:
             self._me.update(message)
+        elif "warning" in message:
+            if self._monitor:
+                self._monitor.send(message)
+            elif self._args.rank == 0:
+                self._warnings.add_printed(message["warning"])
+            else:
+                text = f"{message['level']}: {self._me.name}: {message['warning']}"
+                self._output.print(text)
         elif "port" in message:
             self._monitor_address = message
             self._connect()
@@ -159,6 +171,8 @@ class Watchdog:
 
     def _deregister(self) -> None:
         """Disconnects; from now on, only the end of MPI and the process is awaited."""
+        if self._rank.is_orphaned:
+            self._launcher_has_died(self._rank.reason_of_orphanhood)
         for key in list(self._selector.get_map().values()):
             if key.fileobj is self._own_rank:
                 continue
@@ -197,23 +211,31 @@ class Watchdog:
                 self._end_job(message["died"])
         elif "failed" in message:
             self._end_job(message["failed"], kill=False)
+        elif "warning" in message:
+            self._warnings.add(message["level"], message["warning"], peer.name)
+        elif "orphaned" in message:
+            self._launcher_has_died(message["orphaned"])
         elif "deregister" in message:
             del self._peers[channel.rank]
             self._close(channel)
 
     def _tick(self, now: float) -> None:
         self._rank.tick()
+        self._print_warnings(self._warnings.tick())
         if self._deregistered_at is not None:
             self._watch_shutdown(now)
             return
         if self._kill_at is not None:
-            if now > self._kill_at:
+            # The launcher doesn't reach a rank that outlives it.
+            if now > self._kill_at or self._rank.is_orphaned:
                 self._rank.kill()
                 self._exit()
             return
         self._me.set_stopped(self._rank.is_stopped)
         self._me.heard_at = now
-        if self._rank.is_orphaned:
+        if self._rank.has_outlived_launcher:
+            self._launcher_has_died(self._rank.reason_of_orphanhood)
+        elif self._rank.is_lost:
             self._own_rank_is_orphaned()
         if self._monitor:
             self._report()
@@ -240,7 +262,8 @@ class Watchdog:
         """Kills a rank that is done, but whose MPI_Finalize waits for other ranks."""
         assert self._deregistered_at is not None  # noqa: S101 - The caller checks it.
         waited = now - self._deregistered_at
-        if waited > self._args.stall_seconds:
+        is_orphaned = self._rank.is_orphaned  # MPI_Finalize may wait for the launcher.
+        if waited > (_ENDING_SECONDS if is_orphaned else self._args.stall_seconds):
             self._output.print(
                 f"error: {self._me.name} was done {waited:.0f} s ago, but its process"
                 " has not ended: another rank hangs during shutdown (MPI_Finalize). The"
@@ -284,11 +307,20 @@ class Watchdog:
         """Ends the job after the launcher's process on this host has died."""
         self._rank.kill()
         self._report_death(
-            f"the launcher's process {self._args.launcher} on {self._args.host}, which"
-            f" started rank {self._args.rank}, has died while this rank was"
-            f" {self._me.status}"
+            f"{self._rank.reason_of_orphanhood} while this rank was {self._me.status}"
         )
         self._exit()
+
+    def _launcher_has_died(self, reason: str) -> None:
+        """Reports once why the ranks that have outlived their launcher save and end."""
+        if self._has_reported_orphan:
+            return
+        self._has_reported_orphan = True
+        if self._monitor:
+            self._monitor.send({"orphaned": reason})
+            return
+        self._output.print(f"error: {reason}. The ranks save and end.")
+        self._write_failure(reason)
 
     def _report_death(self, sentence: str) -> None:
         if self._monitor:
@@ -313,7 +345,7 @@ class Watchdog:
 
     def _own_rank_has_failed(self, text: str) -> None:
         """Reports the reason; the rank ends the job after this watchdog has exited."""
-        if self._rank.is_orphaned:  # It fails to write to the launcher's broken pipe.
+        if self._rank.is_lost:  # It fails to write to the launcher's broken pipe.
             self._own_rank_is_orphaned()
         text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.status})"
         if self._monitor:
@@ -346,13 +378,17 @@ class Watchdog:
         for watchdog in self._watchdogs:
             watchdog.send({"kill": kill})
         self._job_is_ending(kill)
-        if self._args.model_dir:  # Last, since the disk may hang.
-            # The last two lines: of a traceback, the exception and the rank's status.
-            reason = " ".join(text.splitlines()[-2:])
+        # Last, since the disk may hang. The last two lines of a traceback are the
+        # exception and the rank's status.
+        self._write_failure(" ".join(text.splitlines()[-2:]))
+
+    def _write_failure(self, reason: str) -> None:
+        if self._args.model_dir:
             failure_file.write(Path(self._args.model_dir), reason)
 
     def _job_is_ending(self, kill: bool) -> None:
         self._kill_at = time.monotonic() + _ENDING_SECONDS
+        self._interval = min(self._interval, _ENDING_INTERVAL_SECONDS)
         if kill:
             self._rank.kill()
 
@@ -367,8 +403,13 @@ class Watchdog:
         self._rank.kill()
         self._exit()
 
+    def _print_warnings(self, lines: list[str]) -> None:
+        if lines:
+            self._output.print("\n".join(lines))
+
     def _exit(self) -> None:
         """Removes what the rank left behind, and exits when everything is printed."""
+        self._print_warnings(self._warnings.take_all())
         self._rank.remove_leftovers()
         self._output.finish()
         sys.exit(0)
@@ -376,23 +417,12 @@ class Watchdog:
 
 def main() -> None:
     """Runs the watchdog of the rank that the arguments name."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--num_ranks", type=int, required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--launcher", type=int, required=True)
-    parser.add_argument("--stall_seconds", type=float, required=True)
-    parser.add_argument("--model_dir")
-    parser.add_argument("--scratch_dir")
-    parser.add_argument("--shared_memory", nargs="*", default=[])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # One per rank.
     # The rank handles signals; the watchdog exits when its rank has ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    args = parser.parse_args()
-    args.token = os.environ.pop(TOKEN_VARIABLE)
+    args = arguments.parse(__doc__)
     # Holds mpirun's pipes: if it stayed stopped after its rank, mpirun would never end.
     parent_death.send_signal(signal.SIGCONT, args.pid)
     Watchdog(args).run()

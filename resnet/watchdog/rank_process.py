@@ -19,11 +19,16 @@ class RankProcess:
             args: The arguments of the watchdog, which describe the process.
         """
         self._args = args
+        self._launcher: int | None = args.parent
+        if args.outlives_launcher:  # Its parent is its stand-in.
+            self._launcher = parent_of(args.parent)
+        self._orphaned_ticks = 0
         self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
 
     def tick(self) -> None:
         """Updates the counters; to be called at regular intervals."""
         self._oom_kills = [oom_kills(), self._oom_kills[0]]
+        self._orphaned_ticks += self.is_orphaned
 
     @property
     def is_stopped(self) -> bool:
@@ -32,8 +37,31 @@ class RankProcess:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the process of the launcher that started it has died."""
-        return parent_of(self._args.pid) not in (self._args.launcher, None)
+        """Whether its parent has died: the launcher's process, or its stand-in."""
+        return parent_of(self._args.pid) not in (self._args.parent, None)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is orphaned and doesn't end by itself."""
+        return self.is_orphaned and not self._args.outlives_launcher
+
+    @property
+    def has_outlived_launcher(self) -> bool:
+        """Whether it was orphaned at two ticks, and ends by itself.
+
+        After a failure the launcher kills its processes while the report of the failure
+        is on its way, which ends the rank by the second tick.
+        """
+        return self._args.outlives_launcher and self._orphaned_ticks > 1
+
+    @property
+    def reason_of_orphanhood(self) -> str:
+        """The reason why it is orphaned, as a sentence without its full stop."""
+        stand_in = f", or its child {self._args.parent}," * self._args.outlives_launcher
+        return (
+            f"the launcher's process {self._launcher} on {self._args.host}, which"
+            f" started rank {self._args.rank}{stand_in or ','} has died"
+        )
 
     @property
     def reason_of_death(self) -> str:

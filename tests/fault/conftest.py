@@ -75,7 +75,7 @@ def mpirun(hosts: Hosts | None) -> Callable[[int], list[str]]:
 def start(
     records: Path, model_dir: Path, mpirun: Callable[[int], list[str]]
 ) -> Iterator[StartJob]:
-    """Returns `start(*flags, num_ranks=2, fault=(), supervisor=())`.
+    """Returns `start(*flags, num_ranks=2, fault=(), supervisor=(), in_terminal=False)`.
 
     Its jobs end with the test.
     """
@@ -86,12 +86,13 @@ def start(
         num_ranks: int = 2,
         fault: Sequence[str] = (),
         supervisor: Sequence[str] = (),
+        in_terminal: bool = False,
     ) -> Job:
         arguments = [*fault, *FLAGS, f"--data_dir={records}"]
         arguments += [f"--model_dir={model_dir}", *flags]
         program = "tests/fault/faulty_main.py" if fault else "resnet/resnet_main.py"
         launcher = [*supervisor, *mpirun(num_ranks)]
-        started.append(Job(launcher, num_ranks, arguments, program))
+        started.append(Job(launcher, num_ranks, arguments, program, in_terminal))
         return started[-1]
 
     yield start_job

@@ -1,18 +1,24 @@
 """A training job under mpirun, into which tests inject faults from outside."""
 
+import fcntl
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from resnet.watchdog import proc
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -36,6 +42,7 @@ class Job:
         num_ranks: int,
         arguments: Sequence[str],
         program: str = "resnet/resnet_main.py",
+        in_terminal: bool = False,
     ) -> None:
         self._mark = uuid.uuid4().hex
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - Closed with it.
@@ -48,6 +55,8 @@ class Job:
         self._temporary = Path(tempfile.mkdtemp(prefix="job-"))
         self._hydras_files: set[Path] = set()
         self._of_earlier_jobs = _unfinished_files(arguments)
+        self._terminal = _Terminal(self._output.fileno()) if in_terminal else None
+        screen = self._terminal.screen if self._terminal else None
         self.process = subprocess.Popen(
             [*launcher, sys.executable, str(REPOSITORY / program), *arguments],
             env={
@@ -56,9 +65,11 @@ class Job:
                 "TMPDIR": str(self._temporary),
                 _MARK: self._mark,
             },
-            stdout=subprocess.DEVNULL,
-            stderr=self._output,
+            stdin=screen,
+            stdout=subprocess.DEVNULL if screen is None else screen,
+            stderr=self._output if screen is None else screen,
             start_new_session=True,
+            preexec_fn=_take_terminal if in_terminal else None,
         )
 
     def __enter__(self) -> "Job":
@@ -71,6 +82,8 @@ class Job:
             except ProcessLookupError:
                 continue
         self.process.wait()
+        if self._terminal:
+            self._terminal.close()
         self._output.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
         for file in self._hydras_files:
@@ -102,15 +115,17 @@ class Job:
         self.wait_until(lambda: self.step >= step)
 
     def pid(self, rank: int) -> int:
-        """Returns the process of a rank, once it is there."""
+        """Returns the process of a rank, once it is there; not that of its stand-in."""
         found: list[int] = []
 
         def is_there() -> list[int]:
-            found[:] = self._processes(lambda facts: _is_rank(facts, rank))
+            same = self._processes(lambda facts: _is_rank(facts, rank))
+            found[:] = [one for one in same if proc.parent_of(one) in same]
             return found
 
         self.wait_until(is_there)
-        return min(found)
+        (pid,) = found
+        return pid
 
     def watchdog_pid(self, rank: int) -> int:
         """Returns the process of a rank's watchdog."""
@@ -130,6 +145,12 @@ class Job:
         """Sends a signal to mpirun; the clock to the job's end begins."""
         self.faulted_at = time.monotonic()
         self.process.send_signal(number)
+
+    def close_terminal(self) -> None:
+        """Closes mpirun's terminal; the clock to the job's end begins."""
+        assert self._terminal
+        self.faulted_at = time.monotonic()
+        self._terminal.close()
 
     def end(self, seconds: float) -> int:
         """Returns mpirun's exit code; fails if it doesn't come within so long."""
@@ -216,6 +237,38 @@ class Job:
             if mark in facts and is_one(facts + b"\0" + command):
                 found.append(int(entry.name))
         return found
+
+
+class _Terminal:
+    """A terminal whose output is copied to a file until it is closed.
+
+    Attributes:
+        screen: Its file descriptor for the programs that run in it.
+    """
+
+    def __init__(self, output: int) -> None:
+        self._keyboard, self.screen = pty.openpty()
+        self._output = output
+        self._is_open = True
+        self._thread = threading.Thread(target=self._copy)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Closes it, as the kernel does when its window is closed."""
+        self._is_open = False
+        self._thread.join()
+
+    def _copy(self) -> None:
+        while self._is_open:
+            if select.select([self._keyboard], [], [], 0.05)[0]:
+                os.write(self._output, os.read(self._keyboard, 1 << 16))
+        os.close(self.screen)
+        os.close(self._keyboard)
+
+
+def _take_terminal() -> None:
+    """Makes standard input the controlling terminal of this new session."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _unfinished_files(arguments: Sequence[str]) -> set[Path]:

@@ -41,7 +41,7 @@ def test_a_launchers_process_that_is_killed_is_named_and_no_rank_stays(
 ):
     job = start()
     job.wait_for_step(5)
-    proxy = proc.parent_of(job.pid(0))
+    proxy = proc.parent_of(proc.parent_of(job.pid(0)))
     job.kill(0, 0)  # The clock begins.
     os.kill(proxy, signal.SIGKILL)
     code = job.end(12 * STALL_SECONDS)

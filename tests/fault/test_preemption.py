@@ -27,6 +27,7 @@ EVERY = "--checkpoint_every=1000steps"
         pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow),
         pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize(

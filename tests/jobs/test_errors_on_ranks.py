@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+
 pytestmark = pytest.mark.multiprocess
 
 PROGRAM = "tests/jobs/fail_on_one_rank.py"
@@ -56,3 +58,10 @@ def test_ranks_with_different_code_are_refused(run_ranks, records, tmp_path):
     assert job.returncode == 2
     assert job.stderr.count("error:") == 1
     assert "the same code of this project (SHA-256); rank 1" in job.stderr
+
+
+def test_a_rank_that_gets_sighup_is_preempted(run_ranks):
+    """UCX would take the signal for itself."""
+    job = run_ranks(2, "tests/jobs/hang_up_rank_1.py")
+    assert job.returncode == REQUEUE_EXIT_CODE
+    assert "stopped. Rerun the same command" in job.stderr

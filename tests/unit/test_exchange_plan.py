@@ -12,15 +12,30 @@ MILLION = 1_000_000
 
 def told(num_ranks: int, compress: str = "entiremodel", **given) -> str:
     compression = CompressionSettings(compress=compress, **given)
-    return exchange_plan.describe(compression, [MILLION - 7, 7], num_ranks)
+    return exchange_plan.describe(
+        compression, [[MILLION // 1000, 999], [1000]], num_ranks
+    )
 
 
 def test_bytes_are_told_compressed_and_dense():
     # With 4 ranks a dense all-reduce sends 2 x 3/4 of 4 MB; a message travels 3 times.
-    assert told(4, method="terngrad") == (
+    start = (
         "terngrad as one vector: 4.0 MB of gradients a step become 200.0 kB, a factor"
-        " of 20. Each message goes to all other ranks (all-gather): each of 4 ranks"
-        " sends 600.0 kB instead of 6.0 MB without compression (all-reduce)."
+        " of 20."
+    )
+    instead = " instead of 6.0 MB without compression (all-reduce)"
+    gathered = (
+        " Each message goes to all other ranks (all-gather): each of 4 ranks sends"
+        f" 600.0 kB{instead}."
+    )
+    in_slices = (
+        " Each rank sums up one slice of all messages (slices): each of 4 ranks sends"
+        f" 300.0 kB{instead}."
+    )
+    assert told(4, method="terngrad", exchange="allgather") == start + gathered
+    assert told(4, method="terngrad", exchange="sliced") == start + in_slices
+    assert told(4, method="terngrad") == (
+        f"{start}{gathered}{in_slices} A measurement at the start decides."
     )
 
 
@@ -32,22 +47,31 @@ def test_one_rank_sends_nothing():
 
 def test_more_bytes_than_without_compression_are_told():
     text = told(64, method="qsgd")
-    assert "sends 70.9 MB instead of 7.9 MB" in text
-    assert text.endswith(", which is more.")
+    assert "sends 70.9 MB, which is more, instead of 7.9 MB" in text
+    assert "sends 2.2 MB instead of 7.9 MB" in text
 
 
-def test_random_coordinates_are_summed():
+def test_what_is_summed_is_told():
     text = told(2, method="randomk", ratio=0.25)
     assert "each of 2 sends 1.0 MB instead of 4.0 MB" in text
     assert "all-gather" not in text
+    # A matrix of 1000 x 999 and a vector of 1000: 4 (2 (1000 + 999) + 1000) bytes.
+    text = told(3, compress="layerwise", method="powersgd", powersgd_rank=2)
+    assert "4.0 MB of gradients a step become 20.0 kB, a factor of 200" in text
+    assert "each of 3 sends 26.7 kB instead of 5.3 MB" in text
+
+
+def test_the_warmup_of_dgc_is_told():
+    text = told(2, method="dgc", ratio=0.01)
+    assert "become about 50.2 kB, a factor of 79.8 after a warm-up of 4 epoch" in text
 
 
 @pytest.mark.parametrize("method", ["thresholdv", "adaptivethreshold"])
 def test_what_depends_on_the_gradients_is_told_as_that(method):
     text = told(3, method=method)
     assert "a message whose size depends on them" in text
-    assert "sends its message 2 times, instead of 5.3 MB" in text
-    assert "That is less if a message has less than 2.7 MB." in text
+    assert "sends 2 times its message instead of 5.3 MB" in text
+    assert "sends 1.33 times its message instead of 5.3 MB" in text
 
 
 def test_the_program_tells_the_exchange_of_its_network():

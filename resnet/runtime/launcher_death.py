@@ -1,0 +1,74 @@
+"""Lets a rank outlive MPICH's launcher, so that it saves when a terminal is closed.
+
+The kernel sends SIGHUP to mpirun when its terminal is closed, and mpirun dies of it.
+Its proxies notice that, and at once send SIGKILL to the process groups of all processes
+that they have started.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Mapping
+from types import FrameType
+from typing import NoReturn
+
+from resnet.runtime.preemption import STOP_SIGNALS
+from resnet.watchdog import parent_death
+
+# Starts with a launcher's name, behind which `metrics.progress` looks for a terminal.
+STAND_IN_NAME = "mpirun-rank"
+
+
+def fork_rank() -> int | None:
+    """Continues in a child process, which Hydra doesn't kill together with its own.
+
+    The child is in a session and a process group of its own. It uses the connection of
+    its parent to the proxy, which the MPI library needs only when it starts and ends.
+    The parent remains as the stand-in of the rank: it forwards the signals that ask to
+    stop, and ends as the rank does. If the stand-in dies, so does the rank, until it
+    calls `StopSignals.outlive_launcher`.
+
+    To be called before threads are started.
+
+    Returns:
+        The process id of the stand-in; None in a process that was not started by
+        MPICH's mpirun, and is left as it is.
+    """
+    if not _is_under_hydra(os.environ):
+        return None
+    stand_in, launcher = os.getpid(), os.getppid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    rank = os.fork()
+    if rank == 0:
+        os.setsid()
+        parent_death.send_signal(signal.SIGKILL, stand_in)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return stand_in
+    _stand_in_for(rank, launcher, mask)
+
+
+def _is_under_hydra(environ: Mapping[str, str]) -> bool:
+    """Returns whether MPICH's Hydra has started a process (Intel MPI is untested)."""
+    is_intels = any(name.startswith("I_MPI_") for name in environ)
+    return {"PMI_FD", "MPI_LOCALRANKID"} <= set(environ) and not is_intels
+
+
+def _stand_in_for(rank: int, launcher: int, mask: set[signal.Signals]) -> NoReturn:
+    def forward(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, forward)
+    parent_death.set_process_name(STAND_IN_NAME)
+    parent_death.send_signal(signal.SIGKILL, launcher)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    _, status = os.waitpid(rank, 0)
+    if os.WIFSIGNALED(status):  # Hydra reports the signal.
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # The rank has written it.
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))

@@ -1,0 +1,77 @@
+"""The warnings of all ranks, of which each text is printed once."""
+
+from dataclasses import dataclass, field
+
+_NAMED_RANKS = 4  # Further ones are counted.
+_MAX_LINES = 8  # At a time; further ones are counted.
+
+
+@dataclass
+class _Waiting:
+    level: str
+    ranks: list[str] = field(default_factory=list)
+    num_ticks: int = 0
+
+
+class RankWarnings:
+    """Collects warnings until those of other ranks with the same text have arrived.
+
+    Rank 0 prints its own warnings by itself. Another rank's warning with the same text
+    is not printed again.
+    """
+
+    def __init__(self) -> None:
+        """Starts without warnings."""
+        self._known: set[str] = set()
+        self._waiting: dict[str, _Waiting] = {}
+
+    def add(self, level: str, text: str, rank: str) -> None:
+        """Adds a warning of a rank other than 0.
+
+        Args:
+            level: "warning" or "error".
+            text: The warning.
+            rank: Name of the rank, such as "rank 1 on node7".
+        """
+        if text not in self._known:
+            ranks = self._waiting.setdefault(text, _Waiting(level)).ranks
+            if rank not in ranks:
+                ranks.append(rank)
+
+    def add_printed(self, text: str) -> None:
+        """Adds a warning that rank 0 has printed."""
+        self._known.add(text)
+        self._waiting.pop(text, None)
+
+    def tick(self) -> list[str]:
+        """Returns the lines to print; to be called at regular intervals.
+
+        A warning is due at the second call, since the same warning of another rank may
+        be on its way at the first one.
+        """
+        due = [text for text, one in self._waiting.items() if one.num_ticks]
+        for one in self._waiting.values():
+            one.num_ticks += 1
+        return self._take(due)
+
+    def take_all(self) -> list[str]:
+        """Returns the lines of all warnings that have not been printed yet."""
+        return self._take(list(self._waiting))
+
+    def _take(self, texts: list[str]) -> list[str]:
+        taken = {text: self._waiting.pop(text) for text in texts}
+        self._known.update(texts)
+        lines = [
+            f"{one.level}: {_names(one.ranks)}: {text}" for text, one in taken.items()
+        ]
+        num_left = len(lines) - _MAX_LINES
+        if num_left > 0:
+            lines[_MAX_LINES:] = [f"warning: {num_left} more warnings of other ranks"]
+        return lines
+
+
+def _names(ranks: list[str]) -> str:
+    text = ", ".join(ranks[:_NAMED_RANKS])
+    if len(ranks) > _NAMED_RANKS:
+        text += f" and {len(ranks) - _NAMED_RANKS} more"
+    return text
