@@ -82,7 +82,7 @@ def _sent_by(exchange: str, coded: int | None, dense_sent: int, num_ranks: int) 
     """Returns what each rank sends by an exchange of messages."""
     ranks = f"each of {num_ranks:,} ranks sends"
     if coded is None:
-        factor = num_ranks - 1
+        factor: float = num_ranks - 1
         if exchange == "sliced":
             factor = 2 * (num_ranks - 1) / num_ranks
         return f"{ranks} {factor:.3g} times its message"
