@@ -84,6 +84,7 @@ setup(
         "eval",
         "eval.benchmarking",
         "eval.peers",
+        "eval.studying",
         "launch",
         "resnet",
         "resnet.augmentation",

@@ -98,9 +98,11 @@ def account(
     if vectors:
         error = tf.sqrt(tf.math.divide_no_nan(_energy(left), _energy(vectors)))
     return ExchangeAccount(
-        *(tf.cast(count, tf.float64) for count in traffic),
-        tf.cast(error, tf.float64),
-        tf.maximum(exchanged_at - computed_at, 0.0),
+        message_bytes=tf.cast(traffic.message_bytes, tf.float64),
+        bytes_sent=tf.cast(traffic.bytes_sent, tf.float64),
+        num_dense=tf.cast(traffic.num_dense, tf.float64),
+        compression_error=tf.cast(error, tf.float64),
+        exposed_seconds=tf.maximum(exchanged_at - computed_at, 0.0),
     )
 
 
