@@ -25,6 +25,7 @@ from absl import flags
 
 from data_prep import atomic_files, errors
 from data_prep.errors import UserError
+from eval.benchmarking.training_hours import hours_of_steps
 from resnet import shared_flags
 from resnet.config.config import Config, load_config
 from resnet.metrics.jsonl import FILE as METRICS_FILE
@@ -37,7 +38,6 @@ flags.DEFINE_string(
 )
 
 HEADER = "epoch\thours\ttop1Accuracy"
-_SECONDS_PER_HOUR = 3600
 
 
 def main() -> None:
@@ -87,34 +87,6 @@ def table(config: Config, lines: Sequence[Line], metrics: str) -> str:
         hour = np.interp(line["step"], steps, hours)
         rows.append(f"{epoch}\t{hour:.8f}\t{100 * line['top1']:.2f}")
     return "\n".join(rows) + "\n"
-
-
-def hours_of_steps(
-    config: Config, trained: Sequence[Line], metrics: str
-) -> tuple[list[int], list[float]]:
-    """Returns step numbers, from 0, and the hours of training up to each of them.
-
-    The images per second of a line leave out evaluations, checkpoints and the step in
-    which a start traces its graph, which counts as long as the others of its line. A
-    line without a rate, which has only such a step, has the rate of the next one.
-
-    Args:
-        config: The settings of the run.
-        trained: The lines of training.
-        metrics: The name of their file, for messages.
-    """
-    rates = [line.get("images_per_second", 0.0) for line in trained]
-    if not any(rates):
-        raise UserError(f"{metrics} must have images_per_second; it has none above 0")
-    last_rate = next(rate for rate in reversed(rates) if rate)
-    for index in reversed(range(len(rates))):
-        rates[index] = last_rate = rates[index] or last_rate
-    steps, hours = [0], [0.0]
-    for line, rate in zip(trained, rates, strict=True):
-        num_images = (line["step"] - steps[-1]) * config.global_batch_size
-        steps.append(line["step"])
-        hours.append(hours[-1] + num_images / rate / _SECONDS_PER_HOUR)
-    return steps, hours
 
 
 def run() -> None:

@@ -14,7 +14,7 @@ from data_prep.errors import UserError
 _PROGRAM = Path(__file__).parents[1] / "benchmark.py"
 # By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
 # cores. Other MPIs ignore these variables.
-_OPEN_MPI = {
+OPEN_MPI = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -41,7 +41,7 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
         capture_output=True,
         text=True,
         check=False,
-        env={**_OPEN_MPI, **os.environ},
+        env={**OPEN_MPI, **os.environ},
     )
     return _results(completed, "this benchmark")[-1]
 

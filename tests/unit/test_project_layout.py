@@ -15,6 +15,7 @@ MAINS = {
     "eval.resnet_eval",
     "eval.learning_curve",
     "eval.benchmark",
+    "eval.compression_study",
     "eval.benchmarking.input_rate",
     "eval.benchmarking.imagenet_scale",
     "eval.benchmarking.checkpoint_cost",

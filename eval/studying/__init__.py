@@ -1,0 +1,1 @@
+"""Studies that compare trainings: their rows, runs, table and figure."""

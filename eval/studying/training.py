@@ -1,0 +1,80 @@
+"""Runs the training program for one row of a study, and resumes it."""
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.errors import UserError
+from eval.benchmarking import process
+from eval.studying import results
+from eval.studying.results import Result
+from resnet.watchdog import parent_death
+
+_PROGRAM = Path(__file__).parents[2] / "resnet" / "resnet_main.py"
+
+
+def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
+    """Trains to the end, from the newest checkpoint if there is one.
+
+    What the program prints is appended to `<model_dir>.log`. Of a training that has
+    ended, the checkpoints and TensorBoard's files are removed.
+
+    Args:
+        flags: The flags of the training, without --model_dir.
+        model_dir: The folder of the run.
+        num_ranks: The number of ranks that mpirun starts; 1 is one process without it.
+
+    Raises:
+        UserError: If the training fails, except by a loss that is not finite.
+        KeyboardInterrupt: If this program is interrupted; the training has saved then.
+    """
+    model_dir.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(_PROGRAM), *flags, f"--model_dir={model_dir}"]
+    if num_ranks > 1:
+        command = [process.find_mpirun(), "-np", str(num_ranks), *command]
+    log_path = Path(f"{model_dir}.log")
+    code = _run(command, log_path)
+    has_diverged = bool(code) and any(model_dir.glob("diverged-step-*.json"))
+    if code and not has_diverged:
+        printed = log_path.read_text(errors="replace").split("\n")
+        reason = next(filter(None, map(str.strip, reversed(printed))), "no output")
+        raise UserError(
+            f"the training in {model_dir} failed with exit code {code}, and {log_path}"
+            f" ends with {reason!r}. The same command resumes the study."
+        )
+    result = results.of_training(model_dir, has_diverged)
+    for folder in ("checkpoints", "tensorboard"):
+        shutil.rmtree(model_dir / folder, ignore_errors=True)
+    return result
+
+
+def _run(command: Sequence[str], log_path: Path) -> int:
+    """Runs a command; returns its exit code.
+
+    The command is in a session of its own, so that only this program sends it signals:
+    SIGTERM, upon which a training saves and stops, if this program is interrupted or
+    ends.
+    """
+    with log_path.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**process.OPEN_MPI, **os.environ},
+            start_new_session=True,
+            preexec_fn=functools.partial(
+                parent_death.send_signal, signal.SIGTERM, os.getpid()
+            ),
+        )
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGTERM)
+            child.wait()
+            raise

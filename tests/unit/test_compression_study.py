@@ -1,0 +1,310 @@
+"""The study of compression: rows, results, table, figure, and resuming."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_prep.errors import UserError
+from eval import compression_study
+from eval.studying import figure, report, results, rows, training
+from eval.studying.results import Result, Run, StudyFile
+from resnet.config.compression import CompressionSettings
+from resnet.config.config import Config, save_config
+from resnet.config.resolve import resolve
+from resnet.metrics import jsonl
+from resnet.recipes import digits
+from tests.in_process import assert_refused, run
+
+TOPK = CompressionSettings(compress="layerwise", ratio=0.01, error_feedback=True)
+QSGD = CompressionSettings(compress="entiremodel", method="qsgd", qstates=7)
+
+# In place of the training program: it takes its result from the seed, is told the
+# settings by STUB_CONFIG, and lists its flags in STUB_CALLS. While the file STUB_WAITS
+# exists, it waits for SIGTERM.
+STUB = """
+import json, os, pathlib, signal, sys, time
+flags = dict(flag[2:].split("=", 1) for flag in sys.argv[1:])
+with open(os.environ["STUB_CALLS"], "a") as calls:
+    calls.write(" ".join(sys.argv[1:]) + chr(10))
+folder = pathlib.Path(flags["model_dir"])
+(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+while os.path.exists(os.environ["STUB_WAITS"]):
+    (folder / "waits").touch()
+    time.sleep(0.01)
+settings = json.loads(pathlib.Path(os.environ["STUB_CONFIG"]).read_text())
+(folder / "config.json").write_text(json.dumps(settings))
+if flags["seed"] == "13":
+    sys.exit("error: an unlucky number")
+train = {"kind": "train", "step": 4, "epoch": 1.0, "images_per_second": 8.0,
+         "message_bytes_per_step": 1000 if flags.get("compress") else 4000,
+         "bytes_sent_per_step": 0, "exchange_share": 0.25}
+evaluation = {"kind": "eval", "step": 4, "epoch": 1.0, "top1": int(flags["seed"]) / 10}
+lines = [train, evaluation]
+if flags["seed"] == "9":
+    lines = [train]
+    (folder / "diverged-step-00000004.json").touch()
+(folder / "metrics.jsonl").write_text("".join(json.dumps(x) + chr(10) for x in lines))
+sys.exit(flags["seed"] == "9")
+"""
+
+
+@pytest.fixture
+def config(tmp_path) -> Config:
+    """Settings of a run with 4 steps of 16 images, saved."""
+    config = resolve(
+        digits.DIGITS,
+        {
+            "model_dir": str(tmp_path / "settings"),
+            "global_batch_size": 16,
+            "train_steps": 4,
+            "warmup_steps": 1,
+        },
+        num_train_examples=64,
+        class_names=("a", "b"),
+    )
+    save_config(config)
+    return config
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch, config) -> pathlib.Path:
+    """Replaces the training program; returns the file that lists its flags."""
+    program = tmp_path / "stub.py"
+    program.write_text(STUB)
+    calls = tmp_path / "calls"
+    monkeypatch.setattr(training, "_PROGRAM", program)
+    monkeypatch.setenv("STUB_CALLS", str(calls))
+    monkeypatch.setenv("STUB_WAITS", str(tmp_path / "wait"))
+    monkeypatch.setenv("STUB_CONFIG", str(tmp_path / "settings" / "config.json"))
+    return calls
+
+
+def study(folder: pathlib.Path, *flags: str):
+    return run(
+        compression_study,
+        *("--data_dir=D", "--recipe=digits", f"--output_dir={folder}", *flags),
+    )
+
+
+def test_rows_are_all_combinations_that_can_work():
+    found, left_out = rows.product(
+        ["topk:ratio=0.01", "terngrad"], ["layerwise", "entiremodel"], "both"
+    )
+    assert list(map(rows.name, found)) == [
+        "dense",
+        "topk-ratio=0.01-layerwise",
+        "topk-ratio=0.01-layerwise-feedback",
+        "topk-ratio=0.01-entiremodel",
+        "topk-ratio=0.01-entiremodel-feedback",
+        "terngrad-layerwise",
+        "terngrad-entiremodel",
+    ]
+    assert left_out == ["terngrad-layerwise-feedback", "terngrad-entiremodel-feedback"]
+    assert found[2] == TOPK
+    assert rows.flags(TOPK) == [
+        "--compress=layerwise",
+        "--ratio=0.01",
+        "--error_feedback=true",
+    ]
+    assert rows.flags(rows.DENSE) == []
+    assert rows.method(TOPK) == "topk, ratio=0.01"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("topk:rate=0.1", "there is no parameter 'rate'"),
+        ("topk:compress=none", "there is no parameter 'compress'"),
+        ("topk:ratio=much", "ratio can't be 'much'"),
+        ("topk:ratio=2", "ratio .* must be in"),
+        ("top", "method .* must be one of"),
+    ],
+)
+def test_a_method_that_does_not_exist_is_refused(text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        rows.product([text], ["layerwise"], "without")
+
+
+def test_rows_can_be_read_from_a_file(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{}, rows.changed(TOPK), rows.changed(QSGD)]))
+    assert rows.read(path) == [rows.DENSE, TOPK, QSGD]
+    for text, sentence in (
+        ("[]", "must have a list of rows"),
+        ("{", "expected a JSON file"),
+        ('[{"rate": 1}]', "unknown field 'rate' of row 1 of"),
+        ('[{}, {"error_feedback": true}]', "row 2 of .*needs compression"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=sentence):
+            rows.read(path)
+
+
+def train_line(step: int, rate: float, **numbers: float) -> jsonl.Line:
+    costs = {
+        "message_bytes_per_step": 100,
+        "bytes_sent_per_step": 50,
+        "exchange_share": 0.5,
+        "compression_error": 0.25,
+    }
+    numbers = {"images_per_second": rate, **costs, **numbers}
+    return jsonl.make_line("train", step, step / 4, numbers)
+
+
+def write_metrics(config: Config, *lines: jsonl.Line) -> pathlib.Path:
+    folder = pathlib.Path(config.model_dir)
+    (folder / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
+    return folder
+
+
+def test_the_result_is_the_mean_over_the_steps(config):
+    folder = write_metrics(
+        config,
+        train_line(3, 8.0),
+        jsonl.make_line("eval", 3, 0.75, {"top1": 0.5}),
+        train_line(4, 4.0, message_bytes_per_step=500, compression_error=0.65),
+        jsonl.make_line("eval", 4, 1.0, {"top1": 0.75}),
+    )
+    # Three steps of 16 images at 8 images per second, one at 4.
+    expected = Result(0.75, 4, 6.0 + 4.0, 200.0, 50.0, 0.5, 0.35)
+    found = dataclasses.astuple(results.of_training(folder))
+    assert found == pytest.approx(dataclasses.astuple(expected))
+
+
+def test_a_training_without_its_last_evaluation_has_no_result(config):
+    folder = write_metrics(
+        config, train_line(4, 8.0), jsonl.make_line("eval", 3, 0.75, {"top1": 0.5})
+    )
+    with pytest.raises(UserError, match="no evaluation of the last step"):
+        results.of_training(folder)
+    diverged = results.of_training(folder, has_diverged=True)
+    assert (diverged.top1, diverged.steps, diverged.seconds) == (None, 4, 8.0)
+
+
+def test_the_table_has_medians_and_ranges():
+    dense = [Result(top1, 100, 60.0, 4000.0, 0.0, 0.0) for top1 in (0.9, 0.8, 0.7)]
+    topk = [
+        Result(0.85, 100, 120.0, 50.0, 150.0, 0.125, 0.5),
+        Result(None, 50, 60.0, 50.0, 150.0, 0.125, 0.7),
+    ]
+    lines = report.table({rows.DENSE: dense, TOPK: topk}).splitlines()
+    assert lines[2:] == [
+        "| dense | - | - | 80.00 (70.00 to 90.00) | 3 | 4,000 | 1.0 | 0 | - | 0.0 % |"
+        " 0.6 | 1.0 |",
+        "| topk, ratio=0.01 | layer by layer | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
+        " | 150 | 0.6 | 12.5 % | 1.2 | 1.5 |",
+    ]
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_the_figure_has_a_point_for_each_row_that_has_not_diverged():
+    found = {
+        rows.DENSE: [Result(0.5, 1, 1.0, 400.0, 0.0, 0.0)],
+        TOPK: [Result(one, 1, 60.0, 20.0, 0.0, 0.0) for one in (0.4, 0.1, 0.2)],
+        QSGD: [Result(None, 1, 1.0, 100.0, 0.0, 0.0)],
+    }
+    over_bytes, over_time = figure.draw(found, "title").axes
+    for axes, places in ((over_bytes, (400, 20)), (over_time, (1 / 60, 1))):
+        assert axes.get_xscale() == "log"
+        points = [bar.lines[0].get_xydata()[0].tolist() for bar in axes.containers]
+        assert [x for x, _ in points] == pytest.approx(places)
+        assert [y for _, y in points] == pytest.approx([50, 20])
+    ends = over_bytes.containers[1].lines[2][0].get_segments()[0][:, 1]
+    assert ends.tolist() == pytest.approx([10, 40])
+
+
+def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp_path):
+    flags = ("--methods=topk:ratio=0.01", "--ways=layerwise", "--feedback=with")
+    done = study(tmp_path / "study", *flags, "--train_flags=--eval_every=1epoch")
+    assert done.returncode == 0, done.stderr
+    assert "| dense | - | - | 0.00 | 1 | 4,000 | 1.0 |" in done.stdout
+    assert "| topk, ratio=0.01 | layer by layer | yes | 0.00 | 1 |" in done.stdout
+    (dense, topk) = stub.read_text().splitlines()
+    runs = tmp_path / "study" / "runs"
+    common = "--data_dir=D --recipe=digits --seed=0"
+    assert dense == f"{common} --eval_every=1epoch --model_dir={runs}/dense/seed-0"
+    assert f"{common} --compress=layerwise --ratio=0.01 --error_feedback=true" in topk
+    assert not (runs / "dense" / "seed-0" / "checkpoints").exists()
+
+    more = (*flags, "--train_flags=--eval_every=1epoch", "--seeds=0,2,9")
+    done = study(tmp_path / "study", *more)
+    assert done.returncode == 0, done.stderr
+    assert "dense, seed 9: diverged after step 4" in done.stderr
+    assert "| dense | - | - | 10.00 (0.00 to 20.00), 1 diverged | 3 |" in done.stdout
+    assert len(stub.read_text().splitlines()) == 6
+    assert (tmp_path / "study" / "study.md").read_text() == done.stdout
+    assert (tmp_path / "study" / "study.png").stat().st_size > 10_000
+
+    assert_refused(
+        study(tmp_path / "study", *flags), "other settings: train_flags was '--eval"
+    )
+
+
+def test_a_training_that_fails_ends_the_study(stub, tmp_path):
+    done = study(tmp_path / "study", "--methods=topk", "--seeds=13")
+    assert_refused(done, "ends with 'error: an unlucky number'. The same command")
+    assert "failed with exit code 1" in done.stderr
+    assert_refused(study(tmp_path / "study", "--seeds=x"), "--seeds must be whole")
+
+
+def test_what_is_required_is_asked_for():
+    assert_refused(run(compression_study), "--data_dir is required")
+    assert_refused(run(compression_study, "--data_dir=D"), "--recipe is required")
+
+
+def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
+    (tmp_path / "wait").touch()
+    flags = ("--methods=topk", "--ways=layerwise", "--feedback=without")
+    folder = tmp_path / "study"
+    code = (
+        "import pathlib, sys; from eval import compression_study\n"
+        "from eval.studying import training\n"
+        f"training._PROGRAM = pathlib.Path({str(training._PROGRAM)!r})\n"
+        "compression_study.run()"
+    )
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", code, "--data_dir=D", "--recipe=digits"),
+            *(f"--output_dir={folder}", *flags),
+        ],
+        cwd=pathlib.Path(__file__).resolve().parents[2],
+        env=os.environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    waits = folder / "runs" / "dense" / "seed-0" / "waits"
+    deadline = time.monotonic() + 100
+    while not waits.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, printed = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert "interrupted; the same command resumes the study" in printed
+    (tmp_path / "wait").unlink()
+    done = study(folder, *flags)
+    assert done.returncode == 0, done.stderr
+    assert len(stub.read_text().splitlines()) == 3  # The first one twice.
+
+
+def test_a_file_that_is_no_study_is_refused(tmp_path):
+    path = tmp_path / "study.json"
+    StudyFile(path, {"recipe": "a"}).add(
+        Run(TOPK, 3, Result(None, 1, 1.0, 1.0, 1.0, 0.0))
+    )
+    kept = StudyFile(path, {"recipe": "a"})
+    assert kept.find(TOPK, 3) == Result(None, 1, 1.0, 1.0, 1.0, 0.0)
+    assert kept.find(TOPK, 4) is None
+    assert kept.find(QSGD, 3) is None
+    for text in ("{", "[]", '{"shared": {}, "runs": [{}]}'):
+        path.write_text(text)
+        with pytest.raises(UserError, match="is not the file of a study"):
+            StudyFile(path, {})
