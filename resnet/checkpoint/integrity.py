@@ -82,6 +82,29 @@ def write_contents(
     atomic_write_bytes(folder / CONTENTS_FILE, text.encode())
 
 
+def drop_files(folder: Path, is_dropped: Callable[[str], bool]) -> None:
+    """Removes files from a checkpoint, which stays intact without them.
+
+    Args:
+        folder: Folder of the checkpoint.
+        is_dropped: A function that returns whether to remove the file of a name, such
+            as that of a rank's own state.
+
+    Raises:
+        DamagedCheckpoint: If `checkpoint.json` is not as it was written.
+        OSError: If a file can't be removed.
+        UserError: If `checkpoint.json` has a later format, or can't be read now.
+    """
+    contents = read_contents(folder)
+    files = contents["files"]
+    kept = {name: one for name, one in files.items() if not is_dropped(name)}
+    if len(kept) == len(files):
+        return
+    write_contents(folder, contents[METADATA], kept)  # First: a crash may follow.
+    for name in files.keys() - kept.keys():
+        (folder / name).unlink(missing_ok=True)
+
+
 def read_contents(folder: Path) -> dict[str, Any]:
     """Returns what `checkpoint.json` holds.
 

@@ -5,7 +5,6 @@ TensorFlow's format. A rank holds the state of one rank in memory at a time: tog
 the files are `num_ranks` times as large as the model.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,20 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet.checkpoint import integrity
-
-_NAME = re.compile(r"rank-(\d{5,})-of-(\d{5,})\.(index|data-.*)")
-
-
-def prefix(rank: int, num_ranks: int) -> str:
-    """Returns the first part of the names of a rank's files."""
-    return f"rank-{rank:05d}-of-{num_ranks:05d}"
-
-
-def owner(name: str) -> int | None:
-    """Returns the rank that wrote a file of this name; None for rank 0's `state`."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+from resnet.checkpoint import integrity, rank_names
 
 
 class RankFiles:
@@ -45,8 +31,7 @@ class RankFiles:
         """
         self.folder = folder
         names = integrity.read_contents(folder)["files"]
-        numbers = [int(match[2]) for name in names if (match := _NAME.fullmatch(name))]
-        self.num_ranks = max(numbers, default=0)
+        self.num_ranks = max(map(rank_names.num_ranks, names), default=0)
 
     def read(self, rank: int) -> dict[str, np.ndarray]:
         """Returns the tensors that one rank saved, by name.
@@ -55,7 +40,7 @@ class RankFiles:
             UserError: If they can't be read now.
         """
         try:
-            path = str(self.folder / prefix(rank, self.num_ranks))
+            path = str(self.folder / rank_names.prefix(rank, self.num_ranks))
             reader = tf.train.load_checkpoint(path)
             names = reader.get_variable_to_shape_map()
             return {name: reader.get_tensor(name) for name in names}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from resnet.checkpoint import step_dirs
+from resnet.checkpoint import integrity, rank_names, step_dirs
 from resnet.checkpoint.integrity import DamagedCheckpoint, OtherStep, read_metadata
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config.config import Config, config_from_json
@@ -85,6 +85,9 @@ def newest_settings(model_dir: Path) -> Config | None:
 def remove_old(model_dir: Path, keep: int) -> None:
     """Removes all but the newest checkpoints, the best one and the ends of phases.
 
+    Only the newest one keeps the ranks' own state, which takes as much space as the
+    model for each rank.
+
     Args:
         model_dir: Folder of the run.
         keep: Number of the newest checkpoints that are kept, at least 1.
@@ -98,6 +101,12 @@ def remove_old(model_dir: Path, keep: int) -> None:
     for old in steps[:-keep]:
         if old not in kept:
             step_dirs.remove(of_step(model_dir, old))
+    for old in steps[:-1]:
+        with contextlib.suppress(DamagedCheckpoint):
+            if (folder := of_step(model_dir, old)).exists():
+                integrity.drop_files(
+                    folder, lambda name: rank_names.owner(name) is not None
+                )
 
 
 def _has_step(model_dir: Path, step: int) -> bool:

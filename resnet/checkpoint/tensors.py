@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from data_prep.errors import UserError
-from resnet.checkpoint import integrity, rank_files, retention, step_dirs
+from resnet.checkpoint import integrity, rank_names, retention, step_dirs
 from resnet.checkpoint.integrity import DamagedCheckpoint, Fingerprint
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.distributed.background_communicator import BackgroundCommunicator
@@ -105,7 +105,7 @@ def save(
             named = {**checkpoint.tensors, "step": np.int64(checkpoint.step)}
             files += _write_tensors(unfinished / PREFIX, named)
         if checkpoint.rank_tensors:
-            prefix = rank_files.prefix(ranks.rank, ranks.num_ranks)
+            prefix = rank_names.prefix(ranks.rank, ranks.num_ranks)
             files += _write_tensors(unfinished / prefix, checkpoint.rank_tensors)
         return integrity.fingerprints(files)
 
@@ -191,7 +191,7 @@ def load(model_dir: Path, step: int) -> Checkpoint:
 
 
 def _read(folder: Path) -> Checkpoint:
-    metadata = integrity.verify(folder, lambda name: rank_files.owner(name) is None)
+    metadata = integrity.verify(folder, lambda name: rank_names.owner(name) is None)
     try:
         reader = tf.train.load_checkpoint(str(folder / PREFIX))
         names = reader.get_variable_to_shape_map()
@@ -273,7 +273,7 @@ def load_newest_on_ranks(
     steps = communicator.broadcast(steps)
 
     def is_mine(name: str) -> bool:
-        writer = rank_files.owner(name)
+        writer = rank_names.owner(name)
         if writer is None:
             return False  # Rank 0 checks this file when it loads it.
         return writer % communicator.num_ranks == communicator.rank

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet.checkpoint import restore
+from resnet.checkpoint import restore, tensors
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.checkpoint.step_dirs import of_step, saved_steps
@@ -92,6 +92,18 @@ def test_each_rank_writes_its_own_file_and_rank_0_the_rest(saved, num_ranks):
     assert set(contents["files"]) == names - {"checkpoint.json"}
 
 
+def test_only_the_newest_checkpoint_keeps_the_ranks_own_state(saved):
+    model_dir, found = saved
+    for step in found["in succession"]:
+        folder = of_step(model_dir, step)
+        names = {file.name for file in folder.iterdir()}
+        state = {"state.index", "state.data-00000-of-00001"}
+        assert names == {"checkpoint.json", *state}
+        contents = json.loads((folder / "checkpoint.json").read_text())
+        assert (contents["format"], set(contents["files"])) == (1, state)
+        assert tensors.load(model_dir, step).step == step
+
+
 @on_2_and_3_ranks
 def test_ranks_agree_on_the_steps_that_are_saved(lockstep, saved, num_ranks):
     found = saved[1]
@@ -167,7 +179,7 @@ def assert_mean_is_restored(
 
 @on_2_and_3_ranks
 def test_a_damaged_file_of_a_rank_is_a_damaged_checkpoint(
-    lockstep, communicator, saved, tmp_path, num_ranks
+    lockstep, communicator, saved, tmp_path, num_ranks, caplog
 ):
     model_dir, found = saved
     copy = tmp_path / "model"
@@ -176,7 +188,10 @@ def test_a_damaged_file_of_a_rank_is_a_damaged_checkpoint(
     restore_newest(state, copy, communicator)
     steps = lockstep.from_rank_0(lambda: saved_steps(copy))
     assert steps == found["in succession"]
-    rank_state.assert_is_of(state, 12, communicator.rank)
+    rank_state.assert_common_is_of(state, 12)
+    rank_state.assert_averages_are(state, communicator.rank)
+    assert not state.rank_variables[rank_state.NAME].numpy().any()
+    assert "of step 12 has no state of the ranks' own" in caplog.text
     assert (copy / "checkpoints" / "damaged-step-00000030").is_dir()
 
 

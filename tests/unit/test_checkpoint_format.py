@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
-from resnet.checkpoint import rank_files, retention
+from resnet.checkpoint import rank_names, retention
 from resnet.checkpoint import tensors as checkpoints
 from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.step_dirs import of_step
@@ -66,7 +66,7 @@ def own_state(tmp_path) -> Path:
 def test_state_of_ranks_raises_the_format_and_lies_beside_the_rest(own_state):
     contents = json.loads((own_state / "checkpoint.json").read_text())
     assert contents["format"] == 2
-    owners = {name: rank_files.owner(name) for name in contents["files"]}
+    owners = {name: rank_names.owner(name) for name in contents["files"]}
     assert owners == {
         "state.index": None,
         "state.data-00000-of-00001": None,
