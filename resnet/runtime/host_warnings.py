@@ -38,6 +38,7 @@ class _Collector(logging.Handler):
         super().__init__(logging.WARNING)
         self.messages: list[str] = []
         self._passes_on = rank != 0
+        self._outside: Sequence[logging.Handler | logging.Logger]
         self._outside = outside or [logging.getLogger()]
 
     def emit(self, record: logging.LogRecord) -> None:

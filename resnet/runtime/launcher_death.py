@@ -9,7 +9,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import NoReturn
 
@@ -54,13 +54,13 @@ def _is_under_hydra(environ: Mapping[str, str]) -> bool:
     return {"PMI_FD", "MPI_LOCALRANKID"} <= set(environ) and not is_intels
 
 
-def _stand_in_for(rank: int, launcher: int, mask: set[signal.Signals]) -> NoReturn:
+def _stand_in_for(rank: int, launcher: int, mask: Iterable[int]) -> NoReturn:
     def forward(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank, number)
 
-    for number in STOP_SIGNALS:
-        signal.signal(number, forward)
+    for stop_signal in STOP_SIGNALS:
+        signal.signal(stop_signal, forward)
     parent_death.set_process_name(STAND_IN_NAME)
     parent_death.send_signal(signal.SIGKILL, launcher)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
