@@ -118,6 +118,11 @@ def problems(settings: CompressionSettings) -> list[str]:
                 " Give --compress, or leave the flag out."
             ]
         return []
+    if settings.method == "dgc" and settings.error_feedback:
+        return [
+            "--error_feedback has no effect with --method=dgc, which keeps what its"
+            " messages lack in any case: leave it out."
+        ]
     if settings.method == "powersgd" and settings.compress != "layerwise":
         return [
             "--method=powersgd approximates the matrix of each variable: it needs"

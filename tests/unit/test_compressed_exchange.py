@@ -45,6 +45,10 @@ ALONE = Communicator(ProcessInfo())
             {"compress": "layerwise", "method": "dgc", "optimizer": "lars"},
             "--method=dgc replaces the velocity .* got lars",
         ),
+        (
+            {"compress": "layerwise", "method": "dgc", "error_feedback": True},
+            "--error_feedback has no effect with --method=dgc",
+        ),
         ({"compress": "layerwise", "powersgd_rank": 0}, "--powersgd_rank must be in"),
         ({"compress": "some"}, "--compress must be one of none, layerwise"),
     ],
