@@ -49,7 +49,10 @@ ALONE = Communicator(ProcessInfo())
             {"compress": "layerwise", "method": "dgc", "error_feedback": True},
             "--error_feedback has no effect with --method=dgc",
         ),
-        ({"compress": "layerwise", "powersgd_rank": 0}, "--powersgd_rank must be at least 1"),
+        (
+            {"compress": "layerwise", "powersgd_rank": 0},
+            "--powersgd_rank must be at least 1",
+        ),
         ({"compress": "some"}, "--compress must be one of none, layerwise"),
     ],
 )
