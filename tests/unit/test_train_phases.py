@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -209,9 +208,9 @@ def test_a_run_with_every_setting_resumes_bit_for_bit(run, tmp_path):
     saved |= {"compress": "layerwise", "method": "topk", "ratio": 0.05}
     saved["error_feedback"] = True
     run(whole, FULL, **saved)
-    shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
+    run(resumed, FULL, **saved, stop_after_steps=4)
     run(resumed, FULL, **saved)
-    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
+    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)][-2:] == [5, 6]
     assert_same(resumed, whole, 6, ("model/", "velocity/", "ema/"))
     left, expected = (RankFiles(of_step(one, 6)).read(0) for one in (resumed, whole))
     assert sum(np.count_nonzero(residual) for residual in expected.values())

@@ -1,0 +1,87 @@
+"""The order of compression, accumulation, clipping and the optimizer in a step."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet.compression import sparse
+from resnet.config import step_settings
+from resnet.distributed import exchange_of_run
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
+from resnet.train_state import TrainState
+from resnet.train_step import TrainStep
+from tests.unit.test_train_step import (
+    batch,
+    gradients_of,
+    in_parts,
+    parts_of,
+    values_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_block")
+
+ALONE = Communicator(ProcessInfo())
+RATIO = 0.3
+
+
+def kept(gradient: np.ndarray) -> np.ndarray:
+    """Returns what topk keeps of the gradient of a variable."""
+    flat = gradient.ravel()
+    threshold = sparse.threshold_of_topk(flat, sparse.topk_count(flat.size, RATIO))
+    return np.where(np.abs(gradient) >= threshold, gradient, 0)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "lars"])
+def test_the_mean_of_all_micro_batches_is_compressed_then_clipped_then_applied(
+    make_config, optimizer
+):
+    config = make_config(
+        seed=3,
+        global_batch_size=8,
+        weight_decay=0.01,
+        accumulation_steps=2,
+        clip_norm=0.1,
+        optimizer=optimizer,
+        compress="layerwise",
+        method="topk",
+        ratio=RATIO,
+    )
+    state, reference = TrainState(config), TrainState(config)
+    parts = parts_of(batch(), 2)
+    exchange = exchange_of_run.make(config, state.shapes, ALONE)
+    step = TrainStep.of_run(state, config.phases[0], exchange)
+    settings = step_settings.at(config, 50)
+    in_parts(step, parts, settings, 50)
+
+    of_parts = [gradients_of(reference, part)[1] for part in parts]
+    means = [(one + other) / 2 for one, other in zip(*of_parts, strict=True)]
+    sent = [tf.constant(kept(mean)) for mean in means]
+    assert any((one.numpy() == 0).any() for one in sent)
+    clipped, norm = tf.clip_by_global_norm(sent, config.clip_norm)
+    assert norm > config.clip_norm
+    reference.optimizer.apply(clipped, settings)
+    for name, found, expected in zip(
+        state.names,
+        values_of(state.trainable_variables),
+        values_of(reference.trainable_variables),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
+
+
+def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
+    config = make_config(
+        global_batch_size=8, compress="layerwise", method="topk", error_feedback=True
+    )
+    state = TrainState(config)
+    exchange = exchange_of_run.make(config, state.shapes, ALONE)
+    for phase in (config.phases[0], dataclasses.replace(config.phases[0], name="b")):
+        before = {name: one.numpy() for name, one in exchange.rank_variables.items()}
+        step = TrainStep.of_run(state, phase, exchange)
+        in_parts(step, [batch()], step_settings.at(config, 0))
+        name = "residual/classifier/kernel"
+        assert np.abs(exchange.rank_variables[name] - before[name]).max() > 0
+    assert np.abs(before[name]).max() > 0
