@@ -79,6 +79,11 @@ def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
         ("benchmarking/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
         ("benchmarking/imagenet_scale.py", (), "--work_dir is required"),
         (
+            "benchmarking/exchange_cost.py",
+            ("--interface=none0",),
+            "--interface must be one of this host's",
+        ),
+        (
             "benchmarking/imagenet_scale.py",
             ("--work_dir=/x", "--num_images=9"),
             "at least 1000",

@@ -1,10 +1,14 @@
-"""The benchmark on ranks, on records."""
+"""The benchmark on ranks, on records, and that of the exchange of gradients."""
 
 import re
 from types import SimpleNamespace
 
+import pytest
+
 from eval import benchmark
+from eval.benchmarking import exchange_cost
 from eval.benchmarking.settings import Settings
+from resnet.config.compression import CompressionSettings
 from resnet.watchdog import scratch_dir
 from tests import smallest
 from tests.parallel.conftest import PROCESS
@@ -30,3 +34,31 @@ def test_ranks_measure_together_on_records(communicator, records, capsys, monkey
     rates = communicator.allgather(result["images_per_second"])
     assert rates[0] == rates[1]
     assert communicator.rank != 0 or "gradient exchange" in result["profile_ms"]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "exchange", "factor"),
+    [
+        (2, "allgather", 1),
+        (2, "sliced", 1),
+        pytest.param(3, "allgather", 2, marks=pytest.mark.ranks(3)),
+        pytest.param(3, "sliced", 4 / 3, marks=pytest.mark.ranks(3)),
+    ],
+)
+def test_the_bytes_of_an_exchange_are_those_of_its_formula(
+    communicator, capsys, monkeypatch, num_ranks, exchange, factor
+):
+    flags = SimpleNamespace(model="resnet8", steps=2, warmup_steps=1, interface=None)
+    monkeypatch.setattr(exchange_cost, "FLAGS", flags)
+    method = CompressionSettings(
+        compress="layerwise", method="terngrad", exchange=exchange
+    )
+    exchange_cost.measure(method, communicator)
+    output = capsys.readouterr().out
+    if communicator.rank == 0:
+        assert f"{exchange}, {num_ranks} rank(s)" in output
+        found = re.search(r"messages +([\d,]+) bytes.*\n.*sends +([\d,]+) ", output)
+        message, sent = (int(one.replace(",", "")) for one in found.groups())
+        # 139,640 values of resnet8 with 1,000 classes, 5 a byte.
+        assert message == pytest.approx(139_640 / 5, rel=0.02)
+        assert sent == pytest.approx(factor * message, rel=0.02)
