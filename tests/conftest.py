@@ -25,6 +25,8 @@ if cpu_features.amx_is_hidden(cpu_features.flags()):
 # that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # Likewise under nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
