@@ -20,6 +20,7 @@ MAINS = {
     "eval.benchmarking.imagenet_scale",
     "eval.benchmarking.checkpoint_cost",
     "eval.benchmarking.dawnbench_log",
+    "eval.benchmarking.exchange_cost",
     "launch.place_shards",
     "launch.supervise",
     "resnet.watchdog.monitor",
