@@ -4,12 +4,13 @@ mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --mod
 """
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
@@ -30,6 +31,7 @@ from absl import flags, logging
 from data_prep.errors import UserError, parse_flags, print_to_pipe
 from data_prep.records import manifest
 from resnet import shared_flags, train_flags
+from resnet.async_training import roles as async_roles
 from resnet.checkpoint import retention, run_folder, step_dirs
 from resnet.config.config import (
     CONFIG_FILE,
@@ -92,6 +94,12 @@ def main(
     )
     if any(communicator.allgather(bool(signals.seen))):
         raise Preempted("stopped before the training began")
+    if config.is_async:
+        train_async(
+            *(config, record_set, shards_of_ranks, process),
+            *(communicator, signals, lock),
+        )
+        return
     with host_warnings.gathered(communicator):
         threads = startup.start_on_own_cores(
             process,
@@ -111,6 +119,65 @@ def main(
         )
     write_settings(config, communicator)
     train(config, shards, threads, communicator, signals, lock)
+
+
+def train_async(
+    config: Config,
+    record_set: manifest.RecordSet,
+    shards_of_ranks: Mapping[str, list[tuple[int, ...]]],
+    process: ProcessInfo,
+    communicator: Communicator,
+    signals: StopSignals,
+    lock: RunLock | None,
+) -> None:
+    """Trains on parameter servers: rank 0 coordinates, the others serve or work.
+
+    Args:
+        config: The settings of the run.
+        record_set: The data set.
+        shards_of_ranks: The shards that each rank reads, by split.
+        process: The rank of this process and its position on the node.
+        communicator: The ranks.
+        signals: The stop requests of this rank.
+        lock: The lock of the run's folder on rank 0; None on other ranks.
+    """
+    from resnet.async_training import job
+
+    threads = startup.settle_placement(
+        process,
+        communicator,
+        FLAGS.num_intra_threads,
+        FLAGS.num_inter_threads,
+        FLAGS.kmp_blocktime,
+    )
+
+    def coordinate(endpoints: Sequence[job.Endpoint], alone: Communicator) -> None:
+        startup.start_tensorflow(alone)
+        from resnet.async_training import cluster
+        from resnet.async_training.training import AsyncTraining
+        from resnet.runtime import precision
+
+        chosen = precision.choose(config.precision, alone)
+        settings = dataclasses.replace(config, precision=chosen)
+        of_rank_0 = {name: shards[:1] for name, shards in shards_of_ranks.items()}
+        shards = startup.open_shards(record_set, of_rank_0, alone)
+        write_settings(settings, alone)
+        training = AsyncTraining(
+            settings,
+            shards["train"],
+            shards.get("validation"),
+            cluster.connect(endpoints),
+            async_roles.num_workers(communicator.num_ranks, config.num_ps),
+            alone,
+            config.num_parallel_calls or len(threads.cpus),
+            signals,
+            lock,
+            communicator.report_status,
+        )
+        with failures_recorded(settings, communicator):
+            training.run()
+
+    job.run(config.num_ps, threads, communicator, FLAGS.stall_seconds, coordinate)
 
 
 def print_plan(communicator: Communicator) -> None:
@@ -134,7 +201,7 @@ def print_plan(communicator: Communicator) -> None:
     if config.initial_weights:
         step_dirs.require_any(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
-    check_ranks(config, num_ranks)
+    check_ranks(config, num_parts(config, num_ranks))
     changes = recipe_changes.describe_changes(recipe, overrides, config, num_ranks)
     if FLAGS.explain_plot and communicator.rank == 0:
         from resnet.metrics import figure_file  # Takes a second to import.
@@ -197,7 +264,7 @@ def resolve_settings(
         config = meanings[0]
         number, measured = 0, dict[str, str]()
         splits = splits_to_read(config, contents)
-        check_ranks(config, communicator.num_ranks)
+        check_ranks(config, num_parts(config, communicator.num_ranks))
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
@@ -208,6 +275,17 @@ def resolve_settings(
     number, measured = communicator.broadcast((number, measured))
     config = dataclasses.replace(meanings[number], **measured)
     return config, splits, lock
+
+
+def num_parts(config: Config, num_ranks: int) -> int:
+    """Returns the number of parts of a global batch: of the ranks, or of the workers.
+
+    Raises:
+        UserError: If there is no worker.
+    """
+    if config.is_async:
+        return async_roles.num_workers(num_ranks, config.num_ps)
+    return num_ranks
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
@@ -314,7 +392,7 @@ def train(
     signals: StopSignals,
     lock: RunLock | None,
 ) -> None:
-    """Trains, and writes `failure.json` if the run fails on all ranks.
+    """Trains synchronously, and writes `failure.json` if the run fails on all ranks.
 
     Args:
         config: The settings of the run.
@@ -329,7 +407,7 @@ def train(
     """
     from resnet import train as training  # Imports TensorFlow.
 
-    try:
+    with failures_recorded(config, communicator):
         training.train_and_evaluate(
             config,
             shards["train"],
@@ -339,6 +417,13 @@ def train(
             signals,
             lock,
         )
+
+
+@contextlib.contextmanager
+def failures_recorded(config: Config, communicator: Communicator) -> Iterator[None]:
+    """Writes `failure.json` on rank 0 if the block raises an AgreedFailure."""
+    try:
+        yield
     except AgreedFailure as error:
         if communicator.rank == 0:
             failure_file.write(pathlib.Path(config.model_dir), str(error))

@@ -7,6 +7,7 @@ from absl import flags
 from data_prep.errors import UserError
 from resnet import setting_flags, shared_flags
 from resnet.config import resolve, settings
+from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
@@ -50,6 +51,7 @@ flags.DEFINE_bool(
 # Without defaults: the recipe supplies the values of flags that are not given.
 for kind in (
     ScheduleOverrides,
+    AsyncSettings,
     CompressionSettings,
     TrainingSettings,
     PhaseSettings,

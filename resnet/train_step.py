@@ -17,7 +17,7 @@ from resnet.optim import losses
 from resnet.optim.momentum import Momentum
 from resnet.train_state import TrainState
 
-_DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
+DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
 
 
 class StepResult(NamedTuple):
@@ -167,7 +167,7 @@ class TrainStep:
 
     def _inputs(self, batch: Batch, step: int) -> tuple[tf.Tensor, ...]:
         """Returns what the graph needs of a batch, and the key of its dropout masks."""
-        key = example_order.mix_seed(self._seed, _DROPOUT_STREAM, step)
+        key = example_order.mix_seed(self._seed, DROPOUT_STREAM, step)
         return (
             *(batch.images, batch.labels, batch.mix_weight, batch.examples),
             tf.constant(key, tf.int64),
@@ -270,15 +270,30 @@ def compute_gradients(
         A float32 scalar, and one float32 tensor for each variable.
     """
     with tf.GradientTape() as tape:
-        logits = model(images, training=training)
-        if phase.mixup or phase.cutmix:
-            each = losses.mixed_cross_entropy(
-                logits, labels, mix_weight, phase.label_smoothing
-            )
-        else:
-            each = losses.cross_entropy(logits, labels, phase.label_smoothing)
-        loss = tf.reduce_mean(each)
+        loss = mean_loss(model, images, labels, mix_weight, phase, training)
     return loss, tape.gradient(loss, variables)
+
+
+def mean_loss(
+    model: keras.Model,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    mix_weight: tf.Tensor,
+    phase: Phase,
+    training: bool = True,
+) -> tf.Tensor:
+    """Returns the mean loss of a micro-batch, a float32 scalar.
+
+    The arguments are as for `compute_gradients`.
+    """
+    logits = model(images, training=training)
+    if phase.mixup or phase.cutmix:
+        each = losses.mixed_cross_entropy(
+            logits, labels, mix_weight, phase.label_smoothing
+        )
+    else:
+        each = losses.cross_entropy(logits, labels, phase.label_smoothing)
+    return tf.reduce_mean(each)
 
 
 def apply_update(

@@ -1,6 +1,7 @@
 """Checks the settings of a run as a whole, wherever their values are from."""
 
 from resnet.config import bounds, compression
+from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 
@@ -15,6 +16,7 @@ def problems_of(config: Config) -> list[str]:
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     problems += _problems_of_local_sgd(config)
+    problems += _problems_of_async(config)
     names = [phase.name for phase in config.phases]
     if len(set(names)) < len(names):
         problems.append(
@@ -88,6 +90,37 @@ def _problems_of_local_sgd(config: Config) -> list[str]:
                 if value != default
             ]
     return problems
+
+
+def _problems_of_async(config: Config) -> list[str]:
+    if not config.is_async:
+        return [
+            f"--{name} needs --sync_mode=async; got {value}. Leave it out."
+            for name, value, default in (
+                ("max_staleness", config.max_staleness, NO_BOUND),
+                ("staleness_rate", config.staleness_rate, "none"),
+            )
+            if value != default
+        ]
+    excluded = {
+        "--accumulation_steps": config.accumulation_steps > 1,
+        "--compress": config.compress != "none",
+        "--sync_every and --qsr_coefficient": any(
+            phase.is_local for phase in config.phases
+        ),
+        "--optimizer=lars": config.optimizer == "lars",
+        "--ema_decay": config.ema_decay > 0,
+        "--shard_by=file": config.shard_by == "file",
+        "--on_bad_record=skip": config.on_bad_record == "skip",
+        "--decoded_cache_mb": config.decoded_cache_mb > 0,
+        "--record_log": bool(config.record_log),
+    }
+    return [
+        f"--sync_mode=async excludes {name}: leave it out, or train with"
+        " --sync_mode=bsp."
+        for name, is_set in excluded.items()
+        if is_set
+    ]
 
 
 def _problems_of_phase(phase: Phase) -> list[str]:

@@ -59,6 +59,13 @@ class Config(TrainingSettings):
         "The random seed of weight initialization, shuffling and augmentation.",
         bounds=(0, 2**63 - 1),
     )
+    num_ps: int = setting(
+        1,
+        "With --sync_mode=async, the number of ranks that are parameter servers, behind"
+        " rank 0, which coordinates; the others are workers.",
+        bounds=COUNT,
+        decides_the_result=False,
+    )
     shard_by: str = setting(
         "example",
         "What ranks share the data set by: with example each rank reads from all record"

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from resnet.augmentation.names import EVAL_CROPS, IMAGENET_MEAN, IMAGENET_STDDEV
+from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, FRACTION, setting
@@ -13,7 +14,7 @@ SCALINGS = ("linear", "root", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(CompressionSettings):
+class TrainingSettings(CompressionSettings, AsyncSettings):
     """The settings that a recipe and a run have in common, apart from those of phases.
 
     A new setting of recipes is declared here; the code that uses it reads it from the

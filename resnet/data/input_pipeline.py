@@ -23,6 +23,24 @@ PREFETCHED_BATCHES = 2
 _as_written = tf.autograph.experimental.do_not_convert
 
 
+class ToRead(NamedTuple):
+    """What to read for a micro-batch, a vector each.
+
+    Attributes:
+        examples: The examples, `[size]` int64.
+        mask: `[size]` bool; False where an example replaces a corrupt one.
+        seeds: The seeds of their augmentation, `[size, 2]` int64.
+        paths: The paths of their record files, `[size]` string.
+        offsets: Their offsets in these files in bytes, `[size]` int64.
+    """
+
+    examples: tf.Tensor
+    mask: tf.Tensor
+    seeds: tf.Tensor
+    paths: tf.Tensor
+    offsets: tf.Tensor
+
+
 class Batch(NamedTuple):
     """The examples of a batch.
 
@@ -80,7 +98,7 @@ def train_batches(
         cache: The cache of decoded images, or None.
         normalization: The mean and standard deviation of the images.
     """
-    examples_of = _micro_batch_examples(
+    examples_of = to_read(
         records,
         seed,
         accumulation_steps,
@@ -113,7 +131,7 @@ def train_batches(
     )
 
 
-def _micro_batch_examples(
+def to_read(
     records: RecordFiles,
     seed: int,
     accumulation_steps: int,
@@ -121,19 +139,17 @@ def _micro_batch_examples(
     num_ranks: int,
     local_batch_size: int,
     replacements: Replacements,
-) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Returns a function from the number of a micro-batch to the data to read for it.
+) -> Callable[[tf.Tensor], ToRead]:
+    """Returns a function from the number of a micro-batch to what to read for it.
 
     The function computes a whole micro-batch at a time, since it needs only arithmetic.
-    It returns vectors of the examples, of their mask, seeds (int64 `[2]` each), paths
-    and offsets, as `_batches_of_phase` takes them. The arguments are as for
-    `train_batches`.
+    The arguments are as for `train_batches`.
     """
     order = traced_order.of_run(seed, records.num_examples)
     locations = _Locations(records)
 
     @_as_written
-    def examples_of(micro_batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def examples_of(micro_batch: tf.Tensor) -> ToRead:
         first, size = example_order.micro_batch_positions(
             micro_batch,
             accumulation_steps,
@@ -144,7 +160,7 @@ def _micro_batch_examples(
         example, key = order(first + tf.range(size, dtype=tf.int64))
         example, mask = replacements.replace(example)
         seeds = tf.stack([key, locations.numbers(example)], axis=1)
-        return example, mask, seeds, *locations.of(example)
+        return ToRead(example, mask, seeds, *locations.of(example))
 
     return examples_of
 
@@ -161,8 +177,7 @@ def _batches_of_phase(
     """Returns the `Batch`es of a phase.
 
     Args:
-        examples: A dataset of what to read: vectors of the examples, of their mask,
-            seeds (int64 `[2]` each), paths and offsets.
+        examples: A dataset of what to read, `ToRead`.
         phase: The phase.
         records: The split or part of it that `examples` belong to.
         batch_size: The number of examples of each element of the result.
@@ -206,6 +221,39 @@ def _batches_of_phase(
         .batch(batch_size, drop_remainder=True)
     )
     return batches.map(mix) if is_mixed else batches
+
+
+def read_batch(
+    what: ToRead,
+    phase: Phase,
+    records: RecordFiles,
+    batch_size: int,
+    num_parallel_calls: int,
+    normalization: Normalization = preprocessing.IMAGENET,
+) -> Batch:
+    """Returns one batch; to be called inside a graph.
+
+    Args:
+        what: What to read.
+        phase: The phase, whose augmentation and mixing the batch has.
+        records: The examples.
+        batch_size: The number of examples of the batch.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        normalization: The mean and standard deviation of the images.
+    """
+    return (
+        _batches_of_phase(
+            tf.data.Dataset.from_tensors(what),
+            phase,
+            records,
+            batch_size,
+            num_parallel_calls,
+            None,
+            normalization,
+        )
+        .with_options(options(num_parallel_calls))
+        .get_single_element()
+    )
 
 
 def examples_of_micro_batch(

@@ -108,9 +108,12 @@ class RunLog:
             settings: The hyperparameters of the step.
             account: What the exchange of gradients cost this rank.
         """
+        self._exchange_cost.step_done(account, self.input_wait.step_done())
+        self._count_step(settings)
+
+    def _count_step(self, settings: StepSettings) -> None:
         config, state = self._config, self._state
         self.progress.step_done()
-        self._exchange_cost.step_done(account, self.input_wait.step_done())
         is_last = state.step == config.last_step
         if not is_last and state.step % config.log_step_count_steps:
             return
@@ -126,14 +129,20 @@ class RunLog:
             "images_per_second": self.progress.show(
                 state.step, loss, settings.learning_rate
             ),
-            "input_wait_share": self.input_wait.report(self._communicator),
-            **self._exchange_cost.report(),
+            **self._measured(),
         }
         if config.on_bad_record == "skip":
             (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))
             numbers["skipped_records"] = int(total)
             self._num_skipped = 0
         self._write("train", numbers)
+
+    def _measured(self) -> dict[str, float]:
+        """Returns what was measured since the last line, by the metrics' names."""
+        return {
+            "input_wait_share": self.input_wait.report(self._communicator),
+            **self._exchange_cost.report(),
+        }
 
     def _weight_penalty(self) -> float:
         """Returns the mean over ranks, whose weights differ in a round of local SGD."""

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resnet.models import convolution, normalization
+from resnet.models import convolution, moving_averages, normalization
 
 
 class Layer(keras.layers.Layer):
@@ -166,11 +166,11 @@ class ConvNorm(Layer):
             self.num_copies,
             self.epsilon,
         )
-        for average, new in (
-            (self.moving_mean.value, mean),
-            (self.moving_variance.value, variance),
+        for average, statistic in (
+            (self.moving_mean, mean),
+            (self.moving_variance, variance),
         ):
-            average.assign_sub((average - new) * (1 - self.batch_norm_momentum))
+            moving_averages.update(average, statistic, self.batch_norm_momentum)
         return list(outputs)
 
     def _call_in_inference(

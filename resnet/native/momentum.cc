@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 
 #include "resnet/native/for_each_cpu.h"
+#include "resnet/native/momentum.h"
 #include "resnet/native/op_context.h"
 
 namespace resnet {
@@ -58,15 +60,6 @@ FOR_EACH_CPU void MovePlain(const float* gradient, int64_t size, float learning_
 
 #pragma GCC pop_options
 
-// The memory that one task reads and writes.
-struct Piece {
-  const float* gradient;
-  float* variable;
-  float* velocity;
-  int64_t size;
-  float weight_decay;
-};
-
 // Replaces the variable's tensor with a copy if a reader still holds a reference to it.
 absl::Status Own(OpKernelContext* context, Var* variable) {
   Tensor* tensor = variable->tensor();
@@ -79,6 +72,63 @@ absl::Status Own(OpKernelContext* context, Var* variable) {
   *tensor = copy;
   return absl::OkStatus();
 }
+
+}  // namespace
+
+void Move(const MomentumPiece& piece, const MomentumStep& step) {
+  if (step.nesterov) {
+    MoveNesterov(piece.gradient, piece.size, step.learning_rate, step.momentum,
+                 step.lookahead, piece.weight_decay, piece.variable, piece.velocity);
+  } else {
+    MovePlain(piece.gradient, piece.size, step.learning_rate, step.momentum,
+              piece.weight_decay, piece.variable, piece.velocity);
+  }
+}
+
+absl::Status LookupVariable(OpKernelContext* context, const Tensor& handle,
+                            tensorflow::core::RefCountPtr<Var>* variable) {
+  if (handle.dims() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the handle of a variable must be a scalar; got ",
+                     handle.shape().DebugString()));
+  }
+  return tensorflow::LookupResource(
+      context, handle.scalar<tensorflow::ResourceHandle>()(), variable);
+}
+
+absl::Status Prepare(OpKernelContext* context, int number, Var* variable,
+                     const Tensor& gradient) {
+  if (variable->tensor()->dtype() != tensorflow::DT_FLOAT) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("variable ", number, " must be float32; it is ",
+                     tensorflow::DataTypeString(variable->tensor()->dtype())));
+  }
+  if (variable->tensor()->shape() != gradient.shape()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "variable ", number, " has the shape ",
+        variable->tensor()->shape().DebugString(), ", its gradient ",
+        gradient.shape().DebugString()));
+  }
+  return Own(context, variable);
+}
+
+absl::Status AddPieces(OpKernelContext* context, int number, Var* variable,
+                       Var* velocity, const Tensor& gradient, float weight_decay,
+                       std::vector<MomentumPiece>* pieces) {
+  TF_RETURN_IF_ERROR(Prepare(context, number, variable, gradient));
+  TF_RETURN_IF_ERROR(Prepare(context, number, velocity, gradient));
+  const float* from = gradient.flat<float>().data();
+  float* values = variable->tensor()->flat<float>().data();
+  float* velocities = velocity->tensor()->flat<float>().data();
+  const int64_t size = gradient.NumElements();
+  for (int64_t begin = 0; begin < size; begin += kPiece) {
+    pieces->push_back({from + begin, values + begin, velocities + begin,
+                       std::min(kPiece, size - begin), weight_decay});
+  }
+  return absl::OkStatus();
+}
+
+namespace {
 
 class MomentumOp : public OpKernel {
  public:
@@ -104,55 +154,25 @@ class MomentumOp : public OpKernel {
                       "learning_rate, momentum and lookahead must be scalars; got ",
                       context->input(i).shape().DebugString())));
     }
-    const float learning_rate = context->input(first_scalar).scalar<float>()();
-    const float momentum = context->input(first_scalar + 1).scalar<float>()();
-    const float lookahead = context->input(first_scalar + 2).scalar<float>()();
-
+    const MomentumStep step = {context->input(first_scalar).scalar<float>()(),
+                               context->input(first_scalar + 1).scalar<float>()(),
+                               context->input(first_scalar + 2).scalar<float>()(),
+                               nesterov_};
     std::vector<tensorflow::core::RefCountPtr<Var>> held;
-    std::vector<Piece> pieces;
+    std::vector<MomentumPiece> pieces;
     for (int i = 0; i < variables.size(); ++i) {
-      float* data[2];
-      for (int which = 0; which < 2; ++which) {
-        const Tensor& handle = which == 0 ? variables[i] : velocities[i];
-        OP_REQUIRES(context, handle.dims() == 0,
-                    absl::InvalidArgumentError(absl::StrCat(
-                        "the handle of a variable must be a scalar; got ",
-                        handle.shape().DebugString())));
-        held.emplace_back();
-        OP_REQUIRES_OK(context, tensorflow::LookupResource(
-                                    context, handle.scalar<tensorflow::ResourceHandle>()(),
-                                    &held.back()));
-        Var* variable = held.back().get();
-        tensorflow::mutex_lock lock(*variable->mu());
-        OP_REQUIRES(context, variable->tensor()->dtype() == tensorflow::DT_FLOAT,
-                    absl::InvalidArgumentError(absl::StrCat(
-                        "variable ", i, " must be float32; it is ",
-                        tensorflow::DataTypeString(variable->tensor()->dtype()))));
-        OP_REQUIRES(context, variable->tensor()->shape() == gradients[i].shape(),
-                    absl::InvalidArgumentError(absl::StrCat(
-                        "variable ", i, " has the shape ",
-                        variable->tensor()->shape().DebugString(), ", its gradient ",
-                        gradients[i].shape().DebugString())));
-        OP_REQUIRES_OK(context, Own(context, variable));
-        data[which] = variable->tensor()->flat<float>().data();
-      }
-      const float* gradient = gradients[i].flat<float>().data();
-      const int64_t size = gradients[i].NumElements();
-      for (int64_t begin = 0; begin < size; begin += kPiece) {
-        pieces.push_back({gradient + begin, data[0] + begin, data[1] + begin,
-                          std::min(kPiece, size - begin), weight_decays_[i]});
-      }
+      tensorflow::core::RefCountPtr<Var> variable, velocity;
+      OP_REQUIRES_OK(context, LookupVariable(context, variables[i], &variable));
+      OP_REQUIRES_OK(context, LookupVariable(context, velocities[i], &velocity));
+      tensorflow::mutex_lock lock(*variable->mu());
+      tensorflow::mutex_lock lock_of_velocity(*velocity->mu());
+      OP_REQUIRES_OK(context, AddPieces(context, i, variable.get(), velocity.get(),
+                                        gradients[i], weight_decays_[i], &pieces));
+      held.push_back(std::move(variable));
+      held.push_back(std::move(velocity));
     }
-    OpContext(context).Run(pieces.size(), [&](int64_t task) {
-      const Piece& piece = pieces[task];
-      if (nesterov_) {
-        MoveNesterov(piece.gradient, piece.size, learning_rate, momentum, lookahead,
-                     piece.weight_decay, piece.variable, piece.velocity);
-      } else {
-        MovePlain(piece.gradient, piece.size, learning_rate, momentum,
-                  piece.weight_decay, piece.variable, piece.velocity);
-      }
-    });
+    OpContext(context).Run(pieces.size(),
+                           [&](int64_t task) { Move(pieces[task], step); });
   }
 
  private:

@@ -1,0 +1,98 @@
+"""Schedules closures on the workers, and collects their results."""
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from resnet.async_training.staleness import StalenessBound
+
+_WAITING_PER_WORKER = 1  # So that a worker never waits for the coordinator.
+
+
+class Result(NamedTuple):
+    """The result of a closure.
+
+    Attributes:
+        number: The number of the closure.
+        value: What its function returned, as NumPy values.
+    """
+
+    number: int
+    value: Any
+
+
+class Closures:
+    """The closures that workers execute now, or are about to.
+
+    Any worker executes any closure. A worker that is lost has its closure executed by
+    another one.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        num_workers: int,
+        max_staleness: int,
+    ) -> None:
+        """Begins without closures.
+
+        Args:
+            coordinator: The coordinator of the cluster.
+            num_workers: The number of workers.
+            max_staleness: The bound on staleness; below 0 there is none.
+        """
+        self._coordinator = coordinator
+        self._most = num_workers * (1 + _WAITING_PER_WORKER)
+        self._bound = StalenessBound(max_staleness)
+        self._ended: queue.SimpleQueue[tuple[int, Any, Exception | None]] = (
+            queue.SimpleQueue()
+        )
+        self._waiters = ThreadPoolExecutor(self._most, "closure")
+        self.running: set[int] = set()
+
+    def may_start(self) -> bool:
+        """Returns whether another closure may be scheduled now."""
+        return len(self.running) < self._most and self._bound.may_start()
+
+    def start(self, number: int, function: Callable[..., Any], *args: Any) -> None:
+        """Schedules a closure.
+
+        Args:
+            number: The number of the closure.
+            function: A `tf.function`, with the arguments that follow.
+        """
+        value = self._coordinator.schedule(function, args=args)
+        self.running.add(number)
+        self._bound.start(number)
+        self._waiters.submit(self._wait, number, value)
+
+    def _wait(self, number: int, value: Any) -> None:
+        try:
+            result = tf.nest.map_structure(lambda one: one.fetch(), value)
+        except Exception as error:
+            self._ended.put((number, None, error))
+        else:
+            self._ended.put((number, result, None))
+
+    def next_result(self, seconds: float) -> Result | None:
+        """Returns the next result; None if none comes within some seconds.
+
+        Raises:
+            tf.errors.OpError: If the closure has failed, or a server is lost.
+        """
+        try:
+            number, result, error = self._ended.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        self.running.remove(number)
+        self._bound.finish(number)
+        if error is not None:
+            raise error
+        return Result(number, result)
+
+    def close(self) -> None:
+        """Ends the threads that wait for results."""
+        self._waiters.shutdown(wait=False, cancel_futures=True)

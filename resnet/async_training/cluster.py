@@ -1,0 +1,60 @@
+"""The cluster of TensorFlow servers, as rank 0 sees it."""
+
+import socket
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet.async_training.job import Endpoint
+from resnet.async_training.roles import SERVER, WORKER
+
+_CONNECT_SECONDS = 5.0
+
+
+def connect(
+    endpoints: Sequence[Endpoint],
+) -> tf.distribute.coordinator.ClusterCoordinator:
+    """Returns the coordinator of the servers and workers.
+
+    Args:
+        endpoints: Of each rank its job, its index, the addresses of its host and the
+            port of its server, and why it has none.
+
+    Raises:
+        UserError: If a server has not started, or can't be reached.
+    """
+    hosts: dict[str, dict[int, str]] = {SERVER: {}, WORKER: {}}
+    for job, index, endpoint, failure in endpoints:
+        if failure:
+            raise UserError(
+                f"the TensorFlow server of {job} {index} must start; {failure}. Its"
+                " messages are above."
+            )
+        if endpoint is not None:
+            hosts[job][index] = _reachable(job, index, *endpoint)
+    cluster = tf.train.ClusterSpec(
+        {
+            job: [of_job[index] for index in sorted(of_job)]
+            for job, of_job in hosts.items()
+        }
+    )
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, rpc_layer="grpc"
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def _reachable(job: str, index: int, addresses: Sequence[str], port: int) -> str:
+    """Returns the first of a host's addresses at which its server answers."""
+    for address in addresses:
+        try:
+            with socket.create_connection((address, port), _CONNECT_SECONDS):
+                return f"{address}:{port}"
+        except OSError:
+            continue
+    raise UserError(
+        f"{job} {index} must be reachable from rank 0 by TCP; it is not, at"
+        f" {', '.join(addresses)}, port {port}. Open the ports between the hosts."
+    )

@@ -1,0 +1,54 @@
+"""An asynchronous job: each rank in its role, until rank 0 ends it."""
+
+from collections.abc import Callable, Sequence
+
+from data_prep.errors import UserError
+from resnet.async_training import roles, serving
+from resnet.async_training.ending import Ending
+from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
+from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.runtime.preemption import Preempted
+
+# Of a rank: its job, its index, addresses and port of its server, and why it has none.
+Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
+Coordinate = Callable[[Sequence[Endpoint], Communicator], None]
+
+
+def run(
+    num_servers: int,
+    threads: Threads,
+    communicator: Communicator,
+    stall_seconds: float,
+    coordinate: Coordinate,
+) -> None:
+    """Runs this rank's part of the job.
+
+    Args:
+        num_servers: The number of parameter servers.
+        threads: The threads of this rank.
+        communicator: The ranks.
+        stall_seconds: The time in seconds after which a silent child counts as lost.
+        coordinate: What rank 0 does, from the endpoints of all ranks and from a
+            communicator of rank 0 alone.
+
+    Raises:
+        AgreedError, AgreedFailure, Preempted: On all ranks, as rank 0 raises it.
+        ServerLost: On a rank whose parameter server is lost.
+    """
+    role = roles.of_rank(communicator.rank, num_servers)
+    if role.job != roles.COORDINATOR:
+        serving.serve(role, threads, communicator, stall_seconds)
+        return
+    endpoints = communicator.allgather((role.job, role.index, None, ""))
+    background = communicator.duplicate()
+    alone = Communicator(ProcessInfo())
+    try:
+        coordinate(endpoints, alone)
+    except (AgreedFailure, Preempted) as error:
+        background.allgather(Ending.of(error))
+        raise
+    except UserError as error:
+        agreed = AgreedError(str(error))
+        background.allgather(Ending.of(agreed))
+        raise agreed from error
+    background.allgather(Ending())

@@ -1,0 +1,137 @@
+"""The variables of a run on its parameter servers."""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from resnet.train_state import TrainState
+
+# The farthest that closures may be apart while the older one is not done, above which
+# a closure that is executed again could not be told from a new one. Half a megabyte.
+MOST_APART = 2**16
+
+
+class Server:
+    """The variables on one parameter server.
+
+    Attributes:
+        device: Its name.
+        places: The places of its trainable variables in the order of the network's.
+        average_places: The places of its averages in the order of the network's
+            variables that are not trained.
+        weights: The trainable variables.
+        velocities: Their velocities.
+        averages: The averages of batch normalization.
+        decays: Whether weight decay applies to each of `weights`.
+        applied: int64 `[1 + MOST_APART]`: the number of updates; then the numbers of
+            the last closures plus 1, each at 1 + number % MOST_APART.
+    """
+
+    def __init__(self, index: int, state: TrainState, indices: Sequence[int]) -> None:
+        """Creates the variables with the values of the state.
+
+        Args:
+            index: The number of the server.
+            state: The state of the run, on the coordinator.
+            indices: The places of its variables in the order of the network's, first
+                the trainable ones, then the others.
+        """
+        self.device = f"/job:ps/replica:0/task:{index}/device:CPU:0"
+        num_weights = len(state.trainable_variables)
+        self.places = [place for place in indices if place < num_weights]
+        self.average_places = [
+            place - num_weights for place in indices if place >= num_weights
+        ]
+        self.decays = [state.optimizer.decays[place] for place in self.places]
+        with tf.device(self.device):
+            self.weights = _copies(state.trainable_variables, self.places)
+            self.velocities = _copies(state.optimizer.velocities, self.places)
+            self.averages = _copies(_averages(state), self.average_places)
+            self.applied = tf.Variable(tf.zeros([1 + MOST_APART], tf.int64))
+
+
+class ServerVariables:
+    """The variables of a run on all of its parameter servers.
+
+    Attributes:
+        servers: The servers, in their order.
+    """
+
+    def __init__(self, state: TrainState, num_servers: int) -> None:
+        """Distributes the variables over the servers, about as many bytes to each.
+
+        Args:
+            state: The state of the run, on the coordinator, whose values they get.
+            num_servers: The number of servers.
+        """
+        self._state = state
+        sizes = [
+            variable.shape.num_elements()
+            for variable in [*state.trainable_variables, *_averages(state)]
+        ]
+        self.servers = [
+            Server(index, state, indices)
+            for index, indices in enumerate(balanced(sizes, num_servers))
+        ]
+
+    def push(self) -> None:
+        """Sets the variables of the servers to those of the state."""
+        for ours, theirs in self._pairs():
+            theirs.assign(ours)
+
+    def pull(self) -> None:
+        """Sets the variables of the state to those of the servers."""
+        for ours, theirs in self._pairs():
+            ours.assign(theirs.read_value())
+
+    def pull_weights(self) -> None:
+        """Sets only the trainable variables of the state to those of the servers."""
+        for server in self.servers:
+            for place, weight in zip(server.places, server.weights, strict=True):
+                self._state.trainable_variables[place].assign(weight.read_value())
+
+    def _pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        state = self._state
+        pairs: list[tuple[tf.Variable, tf.Variable]] = []
+        for server in self.servers:
+            for all_ours, places, theirs in (
+                (state.trainable_variables, server.places, server.weights),
+                (state.optimizer.velocities, server.places, server.velocities),
+                (_averages(state), server.average_places, server.averages),
+            ):
+                pairs += zip((all_ours[place] for place in places), theirs, strict=True)
+        return pairs
+
+
+def balanced(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
+    """Returns the indices of each part so that the sums of sizes are about equal.
+
+    The largest ones are distributed first, each to the part with the smallest sum.
+
+    Args:
+        sizes: The size of each index.
+        num_parts: The number of parts.
+    """
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    sums = [0] * num_parts
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        part = sums.index(min(sums))
+        parts[part].append(index)
+        sums[part] += sizes[index]
+    return [sorted(part) for part in parts]
+
+
+def keras_averages(model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables of a network that are not trained, as Keras variables."""
+    return list(model.non_trainable_variables)
+
+
+def _averages(state: TrainState) -> list[tf.Variable]:
+    return [variable.value for variable in keras_averages(state.model)]
+
+
+def _copies(
+    variables: Sequence[tf.Variable], places: Sequence[int]
+) -> list[tf.Variable]:
+    return [tf.Variable(variables[place].numpy(), trainable=False) for place in places]

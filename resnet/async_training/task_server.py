@@ -1,0 +1,53 @@
+"""The process of a TensorFlow server, a child of the rank that looks after it.
+
+It prints the port on which it listens, then a dot every second, and ends with its
+parent: when its standard input is closed, or when the parent dies.
+"""
+
+import argparse
+import os
+import select
+import signal
+import sys
+
+from resnet.runtime import startup
+from resnet.watchdog import parent_death
+
+HEARTBEAT_SECONDS = 1.0
+
+
+def main() -> None:
+    """Serves until the parent ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--num_intra_threads", type=int, required=True)
+    parser.add_argument("--num_inter_threads", type=int, required=True)
+    arguments = parser.parse_args()
+    parent_death.send_signal(signal.SIGKILL, arguments.parent)
+    startup.allow_open_files()
+    startup.import_tensorflow()
+    import tensorflow as tf
+
+    from resnet import native
+
+    native.ops()  # Graphs that use the ops arrive once the server has started.
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(
+            {arguments.job: {arguments.index: f"localhost:{arguments.port}"}}
+        ),
+        job_name=arguments.job,
+        task_index=arguments.index,
+        protocol="grpc",
+        config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=arguments.num_intra_threads,
+            inter_op_parallelism_threads=arguments.num_inter_threads,
+        ),
+    )
+    sys.stdout.write(server.target.rpartition(":")[2] + "\n")
+    sys.stdout.flush()
+    while not select.select([0], [], [], HEARTBEAT_SECONDS)[0]:
+        os.write(1, b".")
+    os._exit(0)  # A server can't be stopped, and nothing of it is worth saving.

@@ -1,0 +1,225 @@
+"""The loop of an asynchronous run on its coordinator, rank 0."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from resnet.async_training import worker_step
+from resnet.async_training.closures import Closures
+from resnet.async_training.log import AsyncLog
+from resnet.async_training.server_variables import MOST_APART, ServerVariables
+from resnet.checkpoint.manager import CheckpointManager
+from resnet.checkpoint.restore import restore_newest
+from resnet.config import intervals, phases, rounds, step_settings
+from resnet.config.config import Config
+from resnet.data import example_order, input_pipeline
+from resnet.data.corrupt_records import Replacements
+from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import ToRead
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.evaluations import Evaluations, is_due_after
+from resnet.runtime.divergence import check_loss
+from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.run_lock import RunLock
+from resnet.train_state import TrainState
+from resnet.train_step import DROPOUT_STREAM
+
+_POLL_SECONDS = 0.5
+
+
+class AsyncTraining:
+    """An asynchronous run: its state, its servers and its workers.
+
+    A closure is the part of a global batch that one of as many synchronous ranks as
+    there are workers would take. It has the number step * num_workers + part, and the
+    hyperparameters of its step.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        train_shard: ExampleShard,
+        eval_shard: ExampleShard | None,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        num_workers: int,
+        communicator: Communicator,
+        num_parallel_calls: int,
+        signals: StopSignals,
+        lock: RunLock | None,
+        report_status: Callable[[str], None],
+    ) -> None:
+        """Restores the newest checkpoint, and puts its variables on the servers.
+
+        Args:
+            config: The settings of the run.
+            train_shard: The training examples, all of them.
+            eval_shard: The examples to evaluate on; None for a run without evaluation.
+            coordinator: The coordinator of the cluster.
+            num_workers: The number of workers.
+            communicator: The coordinator alone.
+            num_parallel_calls: The number of images that a worker decodes in parallel.
+            signals: The stop requests of this rank.
+            lock: The lock of the run's folder.
+            report_status: A function that reports to the watchdog what rank 0 does.
+        """
+        self._config = config
+        self._num_workers = num_workers
+        self._records = train_shard.records
+        self._num_parallel_calls = num_parallel_calls
+        self._signals = signals
+        self._communicator = communicator
+        self._report_status = report_status
+        self._state = TrainState(config)
+        restore_newest(self._state, Path(config.model_dir), communicator)
+        self._variables = ServerVariables(self._state, config.num_ps)
+        self._closures = Closures(coordinator, num_workers, config.max_staleness)
+        self._evaluations = Evaluations(
+            *(config, self._state, train_shard, eval_shard),
+            *(communicator, num_parallel_calls, signals),
+        )
+        self._log = AsyncLog(
+            config, self._state, communicator, self._variables.pull_weights
+        )
+        self._manager = CheckpointManager(config, self._state, communicator, lock=lock)
+        self._checkpoint_interval = intervals.parse(
+            config.checkpoint_every, "--checkpoint_every"
+        )
+        self._num_ended = 0  # Closures of steps that are not complete yet.
+        self._losses: list[float] = []
+        self._to_read: Iterator[ToRead] | None = None
+
+    def run(self) -> None:
+        """Trains to the last step.
+
+        Raises:
+            AgreedFailure: If the loss is no longer finite.
+            Preempted: If the run was asked to stop; the state is saved.
+            UserError: If a record is corrupt.
+        """
+        config, state = self._config, self._state
+        self._log.training_starts()
+        with closing(self._closures), closing(self._log), closing(self._manager):
+            while True:
+                if self._evaluations.is_due:
+                    self._save()  # First, since an evaluation takes long.
+                    self._save(self._evaluations.run(self._log))
+                is_reached = self._evaluations.target_is_reached
+                if state.step >= config.last_step or is_reached:
+                    break
+                if self._signals.seen:
+                    raise Preempted(f"stopped before step {state.step + 1}")
+                self._train_to(self._end_of_segment())
+                self._variables.pull()
+                self._save()
+                if self._signals.seen:
+                    self._manager.finish()
+                    raise Preempted(f"stopped after step {state.step}, which is saved")
+            self._manager.finish()
+        self._log.training_ended(self._evaluations.target_is_reached)
+
+    def _end_of_segment(self) -> int:
+        """Returns the next step after which the workers wait for a save."""
+        step = self._state.step + 1
+        while not self._ends_segment(step):
+            step += 1
+        return step
+
+    def _ends_segment(self, step: int) -> bool:
+        config = self._config
+        return (
+            step >= config.last_step
+            or phases.ended_by(config.phases, step) is not None
+            or rounds.ends_interval(config, self._checkpoint_interval, step)
+            or is_due_after(config, step)
+        )
+
+    def _train_to(self, end: int) -> None:
+        """Trains to a step of the present phase, or to an earlier one on a request."""
+        config, state = self._config, self._state
+        phase = phases.at(config.phases, state.step)
+        state.begin_step()
+        self._variables.push()
+        function = worker_step.make(
+            config,
+            phase,
+            state,
+            self._variables,
+            self._records,
+            config.global_batch_size // self._num_workers,
+            self._num_parallel_calls,
+        )
+        first = state.step * self._num_workers
+        number, end_number = first, end * self._num_workers
+        to_read = self._parts_from(first)
+        state.top1 = None
+        while number < end_number or self._closures.running:
+            is_between = number % self._num_workers == 0
+            if is_between and (self._signals.seen or self._manager.wanted):
+                end_number = min(end_number, number)
+            oldest = min(self._closures.running, default=number)
+            may_start = self._closures.may_start() and number - oldest < MOST_APART
+            if number < end_number and may_start:
+                self._start(number, function, next(to_read))
+                number += 1
+            else:
+                self._await_result()
+
+    def _start(
+        self, number: int, function: Callable[..., object], what: ToRead
+    ) -> None:
+        step = number // self._num_workers
+        settings = step_settings.at(self._config, step)
+        key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
+        changing = (settings.learning_rate, settings.momentum, settings.lookahead)
+        self._closures.start(
+            number,
+            function,
+            tf.constant(number, tf.int64),
+            what,
+            tf.constant(key, tf.int64),
+            tf.constant(changing, tf.float32),
+        )
+
+    def _await_result(self) -> None:
+        state = self._state
+        self._report_status(f"training, {state.step} steps done")
+        result = self._closures.next_result(_POLL_SECONDS)
+        if result is None:
+            return
+        loss = float(result.value.loss)
+        step = result.number // self._num_workers
+        check_loss(
+            *(loss, loss, step + 1, np.empty(0, np.int64)),
+            *(Path(self._config.model_dir), self._communicator),
+        )
+        self._log.closure_done(result.value)
+        self._losses.append(loss)
+        if len(self._losses) == self._num_workers:
+            state.step += 1
+            state.losses.append(sum(self._losses) / self._num_workers)
+            self._losses.clear()
+            self._log.parts_done(step_settings.at(self._config, state.step - 1))
+
+    def _parts_from(self, first: int) -> Iterator[ToRead]:
+        """Yields what to read for each closure, from a number on."""
+        config, records = self._config, self._records
+        replacements = Replacements.of(set(), records.num_examples)
+        of_part = input_pipeline.to_read(
+            records,
+            config.seed,
+            self._num_workers,
+            0,
+            1,
+            config.global_batch_size,
+            replacements,
+        )
+        end = config.train_steps * self._num_workers
+        return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
+
+    def _save(self, results: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Flushes the metrics so far to disk, then saves the state."""
+        self._log.sync()
+        self._manager.save(results or {})

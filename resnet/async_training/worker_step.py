@@ -1,0 +1,140 @@
+"""What a worker does for one closure: read a part of a batch, compute, update."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from resnet.async_training import server_update
+from resnet.async_training.server_variables import (
+    Server,
+    ServerVariables,
+    keras_averages,
+)
+from resnet.config.config import Config
+from resnet.config.phases import Phase
+from resnet.config.step_settings import StepSettings
+from resnet.data import batches, input_pipeline
+from resnet.data.input_pipeline import ToRead
+from resnet.data.record_files import RecordFiles
+from resnet.models import dropout, moving_averages
+from resnet.train_state import TrainState
+from resnet.train_step import mean_loss
+
+
+class Done(NamedTuple):
+    """The result of a closure.
+
+    Attributes:
+        loss: Mean cross-entropy of the examples; NaN if the gradients are not finite.
+        staleness: Number of updates between reading and update, on the first server;
+            below 0 if the closure was applied before.
+        reading_seconds: Time in which the worker read its examples.
+        seconds: Time of the whole closure on the worker.
+    """
+
+    loss: tf.Tensor
+    staleness: tf.Tensor
+    reading_seconds: tf.Tensor
+    seconds: tf.Tensor
+
+
+def make(
+    config: Config,
+    phase: Phase,
+    state: TrainState,
+    variables: ServerVariables,
+    records: RecordFiles,
+    local_batch_size: int,
+    num_parallel_calls: int,
+) -> Callable[..., Done]:
+    """Returns the function of the closures of a phase, to be scheduled on workers.
+
+    Its arguments are the number of the closure (int64), what to read (`ToRead`), the
+    key of dropout (int64) and learning rate, momentum and lookahead (float32 `[3]`).
+
+    Args:
+        config: The settings of the run.
+        phase: The phase.
+        state: The state of the run, on the coordinator.
+        variables: The variables on the servers.
+        records: The training examples.
+        local_batch_size: The number of examples of a closure.
+        num_parallel_calls: The number of images that a worker decodes in parallel.
+    """
+
+    @tf.function(autograph=False)
+    def step(
+        number: tf.Tensor, to_read: ToRead, dropout_key: tf.Tensor, changing: tf.Tensor
+    ) -> Done:
+        began_at = tf.timestamp()
+        with tf.control_dependencies([began_at]):
+            batch = input_pipeline.read_batch(
+                to_read,
+                phase,
+                records,
+                local_batch_size,
+                num_parallel_calls,
+                batches.normalization_of(config),
+            )
+        with tf.control_dependencies(list(batch)):
+            read_at = tf.timestamp()
+            counts = [server_update.num_updates(one) for one in variables.servers]
+        with tf.control_dependencies(counts):
+            values = _read(variables.servers)
+        weights = zip(state.model.trainable_variables, values, strict=True)
+        with (
+            keras.StatelessScope(list(weights)),
+            moving_averages.collected() as statistics,
+            dropout.keyed(dropout_key, batch.examples),
+            tf.GradientTape() as tape,
+        ):
+            tape.watch(values)
+            loss = mean_loss(
+                state.model, batch.images, batch.labels, batch.mix_weight, phase
+            )
+        gradients = tape.gradient(loss, values)
+        is_finite = tf.math.is_finite(tf.reduce_sum(gradients[0]))
+        if config.clip_norm:
+            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
+        by_average = {id(one.average): one for one in statistics}
+        of_averages = [by_average[id(one)] for one in keras_averages(state.model)]
+        rate, momentum, lookahead = tf.unstack(changing)
+        settings = StepSettings(rate, momentum, lookahead, phase.weight_decay)
+        staleness = [
+            server_update.apply(
+                server,
+                [gradients[place] for place in server.places],
+                [of_averages[place] for place in server.average_places],
+                number,
+                count,
+                settings,
+                config.nesterov,
+                config.staleness_rate == "inverse",
+            )
+            for server, count in zip(variables.servers, counts, strict=True)
+        ]
+        with tf.control_dependencies(staleness):
+            ended_at = tf.timestamp()
+        return Done(
+            tf.where(is_finite, loss, float("nan")),
+            tf.identity(staleness[0]),
+            read_at - began_at,
+            ended_at - began_at,
+        )
+
+    return step
+
+
+def _read(servers: list[Server]) -> list[tf.Tensor]:
+    """Returns the weights on the servers, in the order of the network's.
+
+    Each is read once, so that a whole step has the same weights.
+    """
+    weights: dict[int, tf.Tensor] = {}
+    for server in servers:
+        with tf.device(server.device):
+            for place, variable in zip(server.places, server.weights, strict=True):
+                weights[place] = variable.read_value()
+    return [weights[place] for place in sorted(weights)]
