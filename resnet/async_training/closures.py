@@ -62,7 +62,8 @@ class Closures:
 
         Args:
             number: The number of the closure.
-            function: A `tf.function`, with the arguments that follow.
+            function: A `tf.function`.
+            *args: Its arguments.
         """
         value = self._coordinator.schedule(function, args=args)
         self.running.add(number)

@@ -188,13 +188,8 @@ def _batches_of_phase(
     is_mixed = bool(phase.mixup or phase.cutmix)
 
     @_as_written
-    def load(
-        example: tf.Tensor,
-        mask: tf.Tensor,
-        seed: tf.Tensor,
-        path: tf.Tensor,
-        offset: tf.Tensor,
-    ) -> Batch | tuple[Batch, tf.Tensor]:
+    def load(what: ToRead) -> Batch | tuple[Batch, tf.Tensor]:
+        example, mask, seed, path, offset = what
         original, label = _load(records, cache, example, path, offset)
         image = preprocessing.train_image(
             original,
