@@ -13,11 +13,11 @@ from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import exchange_of_run
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
-from resnet.distributed.local_exchange import LocalExchange
 from resnet.evaluation.evaluations import Evaluations
+from resnet.exchange.gradients import GradientExchange
+from resnet.exchange.local import LocalExchange
+from resnet.exchange.of_run import exchange_of_run
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, StopSignals
@@ -54,7 +54,7 @@ def train_and_evaluate(
         UserError: If a record is corrupt and none may be skipped.
     """
     state = TrainState(config)
-    exchange = exchange_of_run.make(config, state.shapes, communicator)
+    exchange = exchange_of_run(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
     restore_newest(state, Path(config.model_dir), communicator)
     train_batches = batches.training(

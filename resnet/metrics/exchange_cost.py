@@ -4,7 +4,7 @@ import math
 
 from absl import logging
 
-from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.exchange.account import ExchangeAccount
 
 
 class ExchangeCost:

@@ -9,9 +9,9 @@ from resnet import native
 from resnet.compression import random_coordinates, vectors
 from resnet.config.compression import CompressionSettings, problems
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import message_exchange
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.exchange import gathered
+from resnet.exchange.compressed import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
 
 ALONE = Communicator(ProcessInfo())
@@ -81,12 +81,12 @@ def test_a_vector_is_that_of_a_variable_or_of_all():
 
 def test_messages_of_some_megabytes_of_gradients_travel_together():
     million = 1 << 20
-    assert message_exchange.buckets([1, 2 * million, 5, million, 7, 8]) == [
+    assert gathered.buckets([1, 2 * million, 5, million, 7, 8]) == [
         [5, 4, 3],
         [2, 1],
         [0],
     ]
-    assert message_exchange.buckets([4]) == [[0]]
+    assert gathered.buckets([4]) == [[0]]
 
 
 def test_random_coordinates_are_all_different_and_as_many_as_asked_for():

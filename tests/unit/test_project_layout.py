@@ -67,12 +67,8 @@ RESNET_DIRECTIONS = {
     "resnet.recipes": {"resnet.config"},
     "resnet.optim": {"resnet.config", "resnet.native"},
     "resnet.watchdog": {"resnet.hardware"},
-    "resnet.distributed": {
-        "resnet.compression",
-        "resnet.config",
-        "resnet.hardware",
-        "resnet.watchdog",
-    },
+    "resnet.distributed": {"resnet.hardware", "resnet.watchdog"},
+    "resnet.exchange": {"resnet.compression", "resnet.config", "resnet.distributed"},
     "resnet.data": {
         "resnet.augmentation",
         "resnet.config",
@@ -87,7 +83,12 @@ RESNET_DIRECTIONS = {
         "resnet.models",
         "resnet.optim",
     },
-    "resnet.metrics": {"resnet.config", "resnet.distributed", "resnet.train_state"},
+    "resnet.metrics": {
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.exchange",
+        "resnet.train_state",
+    },
     "resnet.runtime": {
         "resnet.config",
         "resnet.data",
@@ -101,6 +102,7 @@ RESNET_DIRECTIONS = {
     "resnet.checkpoint": {
         "resnet.config",
         "resnet.distributed",
+        "resnet.exchange",
         "resnet.runtime",
         "resnet.train_state",
     },
@@ -117,7 +119,7 @@ RESNET_DIRECTIONS = {
     "resnet.train_step": {
         "resnet.config",
         "resnet.data",
-        "resnet.distributed",
+        "resnet.exchange",
         "resnet.models",
         "resnet.optim",
         "resnet.train_state",
@@ -125,6 +127,7 @@ RESNET_DIRECTIONS = {
     "resnet.synchronization": {
         "resnet.config",
         "resnet.distributed",
+        "resnet.exchange",
         "resnet.train_state",
         "resnet.train_step",
     },
@@ -134,6 +137,7 @@ RESNET_DIRECTIONS = {
         "resnet.data",
         "resnet.distributed",
         "resnet.evaluation",
+        "resnet.exchange",
         "resnet.metrics",
         "resnet.runtime",
         "resnet.synchronization",
@@ -195,7 +199,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.config.schedules",
     "resnet.config.bounds",
     "resnet.data.example_order",
-    "resnet.distributed.exchange_plan",
+    "resnet.exchange.plan",
     "resnet.checkpoint.step_dirs",
     "resnet.checkpoint.integrity",
     "resnet.checkpoint.retention",

@@ -22,7 +22,7 @@ import tensorflow as tf
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.exchange.compressed import CompressedExchange
 
 
 class DgcExchange(CompressedExchange):

@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from resnet.compression import random_coordinates, sparse
-from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.message_exchange import Means
+from resnet.exchange.account import Traffic
+from resnet.exchange.gathered import Means
 
 
 class RandomCoordinates:
@@ -53,5 +53,5 @@ class RandomCoordinates:
             means.append(tf.scatter_nd(places, mean, [size]))
             zeros = tf.zeros_like(mean)
             left.append(tf.tensor_scatter_nd_update(vector, places, zeros))
-        traffic = exchange_account.of_allreduce(num_kept, self._num_ranks)
+        traffic = Traffic.of_allreduce(num_kept, self._num_ranks)
         return Means(means, left, traffic)

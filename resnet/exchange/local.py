@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import exchange_account
 from resnet.distributed.collectives import Collectives
-from resnet.distributed.exchange_account import Traffic
-from resnet.distributed.gradient_exchange import (
+from resnet.exchange.account import Traffic, measure_exchange
+from resnet.exchange.gradients import (
     Exchanged,
     GradientExchange,
     nan_unless_finite,
@@ -47,5 +46,5 @@ class LocalExchange(GradientExchange):
             local_loss=local_loss,
             loss=means[0],
             flags=means[1:],
-            account=exchange_account.account(Traffic(0, 0), gradients, gradients),
+            account=measure_exchange(Traffic(0, 0), gradients, gradients),
         )

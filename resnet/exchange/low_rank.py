@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from resnet.compression import message_sizes
-from resnet.distributed import exchange_account
 from resnet.distributed.communicator import AgreedError, Communicator
-from resnet.distributed.message_exchange import Means
+from resnet.exchange.account import Traffic
+from resnet.exchange.gathered import Means
 
 
 class LowRankMatrices:
@@ -78,7 +78,7 @@ class LowRankMatrices:
             for vector, (name, shape) in zip(flat, self._shapes.items(), strict=True)
         ]
         means, left = zip(*pairs, strict=True)
-        traffic = exchange_account.of_allreduce(self._num_values, self._num_ranks)
+        traffic = Traffic.of_allreduce(self._num_values, self._num_ranks)
         return Means(list(means), list(left), traffic)
 
     def _exchange_vector(

@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import exchange_account
 from resnet.distributed.collectives import Collectives
-from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
 
 
 class Exchanged(NamedTuple):
@@ -77,13 +76,13 @@ class GradientExchange:
         local_loss = nan_unless_finite(loss, gradients[0])
         mean_gradients = self._collectives.allreduce_mean(gradients, self._names)
         num_values = sum(gradient.shape.num_elements() for gradient in gradients)
-        traffic = exchange_account.of_allreduce(num_values, self._collectives.num_ranks)
+        traffic = Traffic.of_allreduce(num_values, self._collectives.num_ranks)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
             loss=nan_unless_finite(means[0], mean_gradients[0]),
             flags=means[1:],
-            account=exchange_account.account(traffic, gradients, mean_gradients),
+            account=measure_exchange(traffic, gradients, mean_gradients),
         )
 
     def reset_momentum(self) -> None:

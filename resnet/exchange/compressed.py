@@ -8,20 +8,17 @@ import tensorflow as tf
 from resnet.compression import vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.coordinate_exchange import RandomCoordinates
-from resnet.distributed.exchange_account import ExchangeAccount
-from resnet.distributed.gradient_exchange import (
+from resnet.exchange.account import ExchangeAccount, measure_exchange
+from resnet.exchange.coordinates import RandomCoordinates
+from resnet.exchange.gathered import GatheredMessages
+from resnet.exchange.gradients import (
     Exchanged,
     GradientExchange,
     nan_unless_finite,
 )
-from resnet.distributed.low_rank_exchange import LowRankMatrices
-from resnet.distributed.message_exchange import (
-    GatheredMessages,
-    SlicedMessages,
-)
+from resnet.exchange.low_rank import LowRankMatrices
+from resnet.exchange.sliced import SlicedMessages
 
 
 class CompressedExchange(GradientExchange):
@@ -98,7 +95,7 @@ class CompressedExchange(GradientExchange):
         means, left, traffic = self._means_of(
             vectors, settings.step, self._ratio_at(settings.step)
         )
-        account = exchange_account.account(traffic, gradients, means, vectors, left)
+        account = measure_exchange(traffic, gradients, means, vectors, left)
         self._keep(vectors, left)
         if len(means) < len(gradients):
             means = tf.split(means[0], self._sizes)
