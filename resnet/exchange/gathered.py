@@ -4,8 +4,8 @@ The messages of successive vectors travel together, some megabytes of gradients 
 time, as soon as these are computed.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,67 +13,31 @@ from resnet.compression import message_sizes, messages
 from resnet.config.compression import CompressionSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import Traffic
+from resnet.exchange.vector_exchange import Means, VectorExchange
 
 # Values whose messages are sent together: 4 MB of gradients.
 BUCKET_VALUES = 1 << 20
 
 
-class Means(NamedTuple):
-    """The result of an exchange of vectors.
-
-    Attributes:
-        means: Mean over ranks of what was sent of each vector, `[n]` float32 each, the
-            same on all ranks.
-        left: What this rank has not sent of each of its own vectors, `[n]` float32.
-        traffic: The bytes of it.
-    """
-
-    means: list[tf.Tensor]
-    left: list[tf.Tensor]
-    traffic: Traffic
-
-
-class GatheredMessages:
+class GatheredMessages(VectorExchange):
     """Each rank receives the messages of all others, and decodes them to their mean.
 
     A rank sends its messages to R - 1 others.
-
-    Attributes:
-        rank_variables: The state of this rank by its stored name: none.
     """
 
     def __init__(
         self,
         communicator: Communicator,
-        vector_sizes: dict[str, int],
+        shapes: Mapping[str, Sequence[int]],
         compression: CompressionSettings,
         seed: int,
     ) -> None:
-        """Prepares the exchange.
-
-        Args:
-            communicator: The ranks.
-            vector_sizes: Length of each vector by its name, the same on all ranks.
-            compression: The settings of compression.
-            seed: Seed of the random numbers that the methods draw.
-        """
-        self.rank_variables: dict[str, tf.Variable] = {}
-        self._collectives = communicator.collectives
-        self._rank, self._num_ranks = communicator.rank, communicator.num_ranks
-        self._names, self._sizes = list(vector_sizes), list(vector_sizes.values())
-        self._compression = compression
-        self._seed = seed
+        """Prepares the exchange, as `VectorExchange` does."""
+        super().__init__(communicator, shapes, compression, seed)
         self._buckets = buckets(self._sizes)
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
-        """Returns the means over ranks; to be called inside the graph of a step.
-
-        Args:
-            flat: The vectors of this rank, `[n]` float32 each.
-            step: Number of the step, an int64 scalar.
-            ratio: Fraction of the values to keep, for methods that keep some: a number,
-                or a float64 scalar.
-        """
+        """Returns the means over ranks, as `VectorExchange` says."""
         encoded: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
         means: dict[int, tf.Tensor] = {}
         sent = []

@@ -6,19 +6,18 @@ import tensorflow as tf
 
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.collectives import Collectives
-from resnet.exchange.account import Traffic, measure_exchange
-from resnet.exchange.gradients import (
-    Exchanged,
-    GradientExchange,
-    nan_unless_finite,
-)
+from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
+from resnet.exchange.gradients import GradientExchange
 
 
 class LocalExchange(GradientExchange):
     """Gives each rank its own gradients, and the mean loss and flags of all ranks.
 
-    So also in these steps all ranks agree on a stop request or a non-finite loss.
+    So also in these steps all ranks agree on a stop request or a non-finite loss. The
+    loss is NaN if the gradients of any rank are not finite.
     """
+
+    _sends_checked_loss = True  # The gradients of the other ranks don't show it.
 
     def __init__(self, collectives: Collectives) -> None:
         """Prepares the exchange.
@@ -28,23 +27,8 @@ class LocalExchange(GradientExchange):
         """
         super().__init__(collectives, [])
 
-    def __call__(
-        self,
-        gradients: Sequence[tf.Tensor],
-        loss: tf.Tensor,
-        flags: tf.Tensor,
-        settings: StepSettings,
-    ) -> Exchanged:
-        """Returns this rank's gradients and the means over ranks of loss and flags.
-
-        The loss is NaN if the gradients of any rank are not finite.
-        """
-        local_loss = nan_unless_finite(loss, gradients[0])
-        means = self._mean_of_status(local_loss, flags)
-        return Exchanged(
-            gradients=list(gradients),
-            local_loss=local_loss,
-            loss=means[0],
-            flags=means[1:],
-            account=measure_exchange(Traffic(0, 0), gradients, gradients),
-        )
+    def _mean_of_gradients(
+        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+    ) -> tuple[list[tf.Tensor], ExchangeAccount]:
+        del settings
+        return list(gradients), measure_exchange(Traffic(0, 0), gradients, gradients)

@@ -18,12 +18,13 @@ from typing import Any
 import tensorflow as tf
 
 from resnet.compression import message_sizes
+from resnet.config.compression import CompressionSettings
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange.account import Traffic
-from resnet.exchange.gathered import Means
+from resnet.exchange.vector_exchange import Means, VectorExchange
 
 
-class LowRankMatrices:
+class LowRankMatrices(VectorExchange):
     """Averages the gradients of matrices by approximations of a low rank.
 
     Attributes:
@@ -35,27 +36,20 @@ class LowRankMatrices:
         self,
         communicator: Communicator,
         shapes: Mapping[str, Sequence[int]],
-        rank: int,
+        compression: CompressionSettings,
         seed: int,
     ) -> None:
-        """Prepares the exchange.
-
-        Args:
-            communicator: The ranks of the job.
-            shapes: Shape of each variable by its name, the same on all ranks.
-            rank: Rank r of the approximations.
-            seed: Seed of the first Q.
+        """Prepares the exchange, as `VectorExchange` does.
 
         Raises:
             AgreedError: On all ranks, if a matrix has a side of fewer than r values.
         """
-        self._collectives = communicator.collectives
-        self._num_ranks = communicator.num_ranks
+        super().__init__(communicator, shapes, compression, seed)
+        rank = compression.powersgd_rank
         self._num_values = message_sizes.of_powersgd(shapes.values(), rank) // 4
         self._shapes = {
             name: message_sizes.matrix_shape(shape) for name, shape in shapes.items()
         }
-        self.rank_variables: dict[str, tf.Variable] = {}
         for number, (name, shape) in enumerate(self._shapes.items()):
             if not shape:
                 continue
@@ -69,7 +63,7 @@ class LowRankMatrices:
             self.rank_variables[_stored_name(name)] = tf.Variable(first)
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
-        """Returns the means over ranks, as `GatheredMessages` does."""
+        """Returns the means over ranks, as `VectorExchange` says."""
         del step, ratio
         pairs = [
             self._exchange_vector(name, vector)
@@ -84,25 +78,21 @@ class LowRankMatrices:
     def _exchange_vector(
         self, name: str, vector: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._mean(vector, f"compressed/{name}"), tf.zeros_like(vector)
+        return self._mean(vector, name), tf.zeros_like(vector)
 
     def _exchange_matrix(
         self, name: str, matrix: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the mean of a matrix of low rank, and what this rank's part lacks."""
         right = self.rank_variables[_stored_name(name)]
-        left = self._mean(tf.matmul(matrix, right), f"compressed/{name}/p")
+        left = self._mean(tf.matmul(matrix, right), f"{name}/p")
         left, _ = tf.linalg.qr(left)
         own = tf.matmul(matrix, left, transpose_a=True)
-        mean = self._mean(own, f"compressed/{name}/q")
+        mean = self._mean(own, f"{name}/q")
         right.assign(mean)
         rest = matrix - tf.matmul(left, own, transpose_b=True)
         approximation = tf.matmul(left, mean, transpose_b=True)
         return tf.reshape(approximation, [-1]), tf.reshape(rest, [-1])
-
-    def _mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        (mean,) = self._collectives.allreduce_mean([tensor], [name])
-        return mean
 
 
 def _stored_name(name: str) -> str:

@@ -1,6 +1,6 @@
 """Exchanges the coded messages of vectors in slices, each summed up by one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,12 +33,12 @@ class SlicedMessages(GatheredMessages):
     def __init__(
         self,
         communicator: Communicator,
-        vector_sizes: dict[str, int],
+        shapes: Mapping[str, Sequence[int]],
         compression: CompressionSettings,
         seed: int,
     ) -> None:
-        """Prepares the exchange, as `GatheredMessages` does."""
-        super().__init__(communicator, vector_sizes, compression, seed)
+        """Prepares the exchange, as `VectorExchange` does."""
+        super().__init__(communicator, shapes, compression, seed)
         alignment = slices.alignment(compression, max(self._sizes))
         self._slices = [
             slices.cut(

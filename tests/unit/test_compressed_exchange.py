@@ -75,8 +75,9 @@ def test_error_feedback_of_a_contraction_is_allowed():
 
 
 def test_a_vector_is_that_of_a_variable_or_of_all():
-    assert vectors.sizes({"a": 2, "b": 3}, "layerwise") == {"a": 2, "b": 3}
-    assert vectors.sizes({"a": 2, "b": 3}, "entiremodel") == {"model": 5}
+    shapes = {"a": [2, 4], "b": [3]}
+    assert vectors.shapes(shapes, "layerwise") == shapes
+    assert vectors.shapes(shapes, "entiremodel") == {"model": [11]}
 
 
 def test_messages_of_some_megabytes_of_gradients_travel_together():
