@@ -4,14 +4,12 @@ The messages of successive vectors travel together, some megabytes of gradients 
 time, as soon as these are computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from resnet.compression import message_sizes, messages
-from resnet.config.compression import CompressionSettings
-from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import Traffic
 from resnet.exchange.vector_exchange import Means, VectorExchange
 
@@ -25,15 +23,7 @@ class GatheredMessages(VectorExchange):
     A rank sends its messages to R - 1 others.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        shapes: Mapping[str, Sequence[int]],
-        compression: CompressionSettings,
-        seed: int,
-    ) -> None:
-        """Prepares the exchange, as `VectorExchange` does."""
-        super().__init__(communicator, shapes, compression, seed)
+    def _prepare(self) -> None:
         self._buckets = buckets(self._sizes)
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:

@@ -12,14 +12,13 @@ Vectors, and so all parameters of batch normalization, are averaged as they are.
 Source: Vogels et al. 2019, arXiv:1905.13727 (PowerSGD), algorithm 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from resnet.compression import message_sizes
-from resnet.config.compression import CompressionSettings
-from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.distributed.communicator import AgreedError
 from resnet.exchange.account import Traffic
 from resnet.exchange.vector_exchange import Means, VectorExchange
 
@@ -32,25 +31,19 @@ class LowRankMatrices(VectorExchange):
             are the same on all ranks.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        shapes: Mapping[str, Sequence[int]],
-        compression: CompressionSettings,
-        seed: int,
-    ) -> None:
-        """Prepares the exchange, as `VectorExchange` does.
+    def _prepare(self) -> None:
+        """Draws the first Q of each matrix, normally distributed.
 
         Raises:
             AgreedError: On all ranks, if a matrix has a side of fewer than r values.
         """
-        super().__init__(communicator, shapes, compression, seed)
-        rank = compression.powersgd_rank
-        self._num_values = message_sizes.of_powersgd(shapes.values(), rank) // 4
-        self._shapes = {
-            name: message_sizes.matrix_shape(shape) for name, shape in shapes.items()
+        rank = self._compression.powersgd_rank
+        self._num_values = message_sizes.of_powersgd(self._shapes.values(), rank) // 4
+        self._matrices = {
+            name: message_sizes.matrix_shape(shape)
+            for name, shape in self._shapes.items()
         }
-        for number, (name, shape) in enumerate(self._shapes.items()):
+        for number, (name, shape) in enumerate(self._matrices.items()):
             if not shape:
                 continue
             if min(shape) < rank:
@@ -59,7 +52,7 @@ class LowRankMatrices(VectorExchange):
                     f" side of the gradient of {name}, a matrix of {shape[0]} x"
                     f" {shape[1]}. Give a lower rank, or another --method."
                 )
-            first = tf.random.stateless_normal([shape[1], rank], [seed, number])
+            first = tf.random.stateless_normal([shape[1], rank], [self._seed, number])
             self.rank_variables[_stored_name(name)] = tf.Variable(first)
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
@@ -69,7 +62,7 @@ class LowRankMatrices(VectorExchange):
             self._exchange_vector(name, vector)
             if not shape
             else self._exchange_matrix(name, tf.reshape(vector, shape))
-            for vector, (name, shape) in zip(flat, self._shapes.items(), strict=True)
+            for vector, (name, shape) in zip(flat, self._matrices.items(), strict=True)
         ]
         means, left = zip(*pairs, strict=True)
         traffic = Traffic.of_allreduce(self._num_values, self._num_ranks)

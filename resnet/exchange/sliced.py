@@ -1,13 +1,11 @@
 """Exchanges the coded messages of vectors in slices, each summed up by one rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from resnet.compression import messages, slices
-from resnet.config.compression import CompressionSettings
-from resnet.distributed.communicator import Communicator
 from resnet.exchange.gathered import GatheredMessages
 
 _SLICE_PREFIX = "slice_residual/"
@@ -30,23 +28,16 @@ class SlicedMessages(GatheredMessages):
             lacked, by their stored names.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        shapes: Mapping[str, Sequence[int]],
-        compression: CompressionSettings,
-        seed: int,
-    ) -> None:
-        """Prepares the exchange, as `VectorExchange` does."""
-        super().__init__(communicator, shapes, compression, seed)
-        alignment = slices.alignment(compression, max(self._sizes))
+    def _prepare(self) -> None:
+        super()._prepare()
+        alignment = slices.alignment(self._compression, max(self._sizes))
         self._slices = [
             slices.cut(
                 [self._sizes[vector] for vector in bucket], self._num_ranks, alignment
             )
             for bucket in self._buckets
         ]
-        if compression.keeps_residuals:
+        if self._compression.keeps_residuals:
             for number, of_ranks in enumerate(self._slices):
                 size = num_values(of_ranks[self._rank])
                 self.rank_variables[slice_name(number)] = tf.Variable(tf.zeros([size]))

@@ -49,14 +49,22 @@ class VectorExchange:
                 ranks (`vectors.shapes`).
             compression: The settings of compression.
             seed: Seed of the random numbers that the methods draw.
+
+        Raises:
+            AgreedError: On all ranks, if the settings don't fit the shapes.
         """
         self.rank_variables: dict[str, tf.Variable] = {}
         self._collectives = communicator.collectives
         self._rank, self._num_ranks = communicator.rank, communicator.num_ranks
+        self._shapes = dict(shapes)
         self._names = list(shapes)
         self._sizes = [math.prod(shape) for shape in shapes.values()]
         self._compression = compression
         self._seed = seed
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what else a subclass keeps, from the arguments of the constructor."""
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
         """Returns the means over ranks; to be called inside the graph of a step.
