@@ -20,24 +20,6 @@ from resnet.train_state import TrainState, assign_flat
 _OTHER_OWN_STATE = "the ranks' own state in the checkpoint must be that of this run"
 
 
-def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
-    """Gives each rank the mean of what another number of ranks has saved of its own.
-
-    So the mean over ranks stays the same. Without such files, each rank's own state
-    stays that of a new run, and a warning says so.
-    """
-    if not files.num_ranks:
-        logging.warning(
-            "the checkpoint of step %d has no state of the ranks' own, such as the"
-            " residuals of error feedback: it is reset",
-            state.step,
-        )
-        return
-    shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
-    merged = merged_ranks.merge(files, files.num_ranks, shapes)
-    assign(state.own_variables, merged, _OTHER_OWN_STATE)
-
-
 def restore_newest(
     state: TrainState,
     model_dir: Path,
@@ -92,6 +74,24 @@ def restore_newest(
                 assign(state.own_variables, saved_own, _OTHER_OWN_STATE)
             else:  # Other ranks, or another exchange of compressed gradients.
                 _restore_mean_of_ranks(state, files)
+
+
+def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
+    """Gives each rank the mean of what another number of ranks has saved of its own.
+
+    So the mean over ranks stays the same. Without such files, each rank's own state
+    stays that of a new run, and a warning says so.
+    """
+    if not files.num_ranks:
+        logging.warning(
+            "the checkpoint of step %d has no state of the ranks' own, such as the"
+            " residuals of error feedback: it is reset",
+            state.step,
+        )
+        return
+    shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
+    merged = merged_ranks.merge(files, files.num_ranks, shapes)
+    assign(state.own_variables, merged, _OTHER_OWN_STATE)
 
 
 def _load_newest(

@@ -9,7 +9,8 @@ from resnet.distributed.communicator import Communicator
 from resnet.distributed.network import Network
 from resnet.exchange.gathered import BUCKET_VALUES
 
-# Of the values that thresholdv and adaptivethreshold keep, which isn't known before.
+# The fraction of the values that thresholdv and adaptivethreshold keep isn't known
+# before the run; this one is assumed.
 _ASSUMED_RATIO = 0.01
 
 
