@@ -99,6 +99,7 @@ setup(
         "resnet.data",
         "resnet.distributed",
         "resnet.evaluation",
+        "resnet.exchange",
         "resnet.hardware",
         "resnet.metrics",
         "resnet.models",

@@ -44,8 +44,8 @@ from resnet.config.config import (
 )
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
-from resnet.distributed import exchange_plan
 from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.exchange import plan as exchange_plan
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models.names import CIFAR_MODELS
 from resnet.recipes import changes as recipe_changes
@@ -108,7 +108,7 @@ def main(
             FLAGS.num_inter_threads,
             FLAGS.kmp_blocktime,
         )
-        from resnet.distributed import exchange_choice
+        from resnet.exchange import choice as exchange_choice
         from resnet.runtime import precision
 
         shards = startup.open_shards(record_set, shards_of_ranks, communicator)

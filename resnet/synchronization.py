@@ -11,9 +11,8 @@ import time
 import tensorflow as tf
 
 from resnet.config import phases, rounds, step_settings
-from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.exchange.account import ExchangeAccount, Traffic
 from resnet.train_state import TrainState
 from resnet.train_step import move_ema
 
@@ -71,9 +70,7 @@ class Synchronization:
         )
         self._is_traced = True
         num_values = sum(one.shape.num_elements() for one in self._averaged(velocities))
-        traffic = exchange_account.of_allreduce(
-            num_values, self._communicator.num_ranks
-        )
+        traffic = Traffic.of_allreduce(num_values, self._communicator.num_ranks)
         return account._replace(
             message_bytes=account.message_bytes + traffic.message_bytes,
             bytes_sent=account.bytes_sent + traffic.bytes_sent,

@@ -13,14 +13,14 @@ from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.distributed import exchange_of_run
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
-from resnet.distributed.local_exchange import LocalExchange
 from resnet.evaluation.evaluations import Evaluations
+from resnet.exchange.gradients import GradientExchange
+from resnet.exchange.local import LocalExchange
+from resnet.exchange.of_run import exchange_of_run
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.divergence import check_loss
-from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
 from resnet.runtime.run_lock import RunLock
 from resnet.synchronization import Synchronization
 from resnet.train_state import TrainState
@@ -54,7 +54,7 @@ def train_and_evaluate(
         UserError: If a record is corrupt and none may be skipped.
     """
     state = TrainState(config)
-    exchange = exchange_of_run.make(config, state.shapes, communicator)
+    exchange = exchange_of_run(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
     restore_newest(state, Path(config.model_dir), communicator)
     train_batches = batches.training(
@@ -69,7 +69,7 @@ def train_and_evaluate(
     manager = CheckpointManager(config, state, communicator, lock=lock)
     log.training_starts()
     with closing(log), closing(manager):
-        if any(communicator.allgather(_stop_requested(signals))):
+        if any(communicator.allgather(stop_requested(signals))):
             raise Preempted(f"stopped before step {state.step + 1}")
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
@@ -89,9 +89,7 @@ def train_and_evaluate(
             )
             examples = train_shard.records.number_of_example[examples]
             log.examples_read(state.step, examples, mask)
-            result = train_step(
-                last, settings, _stop_requested(signals), manager.wanted
-            )
+            result = train_step(last, settings, stop_requested(signals), manager.wanted)
             state.step, state.top1 = state.step + 1, None
             check_loss(
                 *(result.loss, result.local_loss, state.step, examples),
@@ -174,7 +172,3 @@ def _save(
     log.sync()
     manager.save(results or {})
     log.input_wait.paused()
-
-
-def _stop_requested(signals: StopSignals | None) -> bool:
-    return signals is not None and bool(signals.seen)

@@ -30,8 +30,9 @@ class TrainState:
             order; empty if the settings want none.
         rank_variables: Variables as large as the model that differ from rank to rank,
             by their stored names; empty unless the ranks have such state. Each rank
-            saves its own. They are what compressed gradients lacked or, in a run with
-            local SGD, the velocities.
+            saves its own. They are what an exchange of compressed gradients keeps, such
+            as the residuals of error feedback, or in a run with local SGD the
+            velocities.
         outer: The outer momentum of local SGD; None if no phase has one.
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was

@@ -10,8 +10,8 @@ from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
-from resnet.distributed.exchange_account import ExchangeAccount
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.account import ExchangeAccount
+from resnet.exchange.gradients import GradientExchange
 from resnet.models import dropout
 from resnet.optim import losses
 from resnet.optim.momentum import Momentum

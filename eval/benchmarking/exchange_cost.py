@@ -77,7 +77,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         FLAGS.num_inter_threads,
         FLAGS.kmp_blocktime,
     )
-    from resnet.distributed import exchange_choice
+    from resnet.exchange import choice as exchange_choice
 
     way = exchange_choice.choose(chosen, communicator)
     chosen = dataclasses.replace(chosen, exchange=way)
@@ -113,8 +113,8 @@ def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
 
     from resnet import models
     from resnet.config.step_settings import StepSettings
-    from resnet.distributed.compressed_exchange import CompressedExchange
-    from resnet.distributed.gradient_exchange import GradientExchange
+    from resnet.exchange.compressed import CompressedExchange
+    from resnet.exchange.gradients import GradientExchange
 
     variables = models.build(FLAGS.model, NUM_CLASSES).trainable_variables
     shapes = {one.path: list(one.shape) for one in variables}

@@ -15,7 +15,7 @@ from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.gradients import GradientExchange
 from resnet.optim.momentum import Momentum
 from resnet.train_state import decays
 from resnet.train_step import TrainStep

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from resnet.distributed import message_exchange
+from resnet.exchange import gathered, sliced
 
 _RESIDUAL = "residual/"
 
@@ -17,10 +17,10 @@ def merge(
     """Returns the state that each rank begins with.
 
     It is the mean over the ranks that saved theirs. What the messages of slices lacked
-    (`message_exchange.SlicedMessages`) belonged to the mean over ranks: it becomes a
-    part of each rank's residual of the same values. The residuals of the slices, which
-    are others on another number of ranks, begin with zeros. So the mean over ranks of
-    all that is left to be sent stays the same.
+    (`sliced.SlicedMessages`) belonged to the mean over ranks: it becomes a part of each
+    rank's residual of the same values. The residuals of the slices, which are others on
+    another number of ranks, begin with zeros. So the mean over ranks of all that is
+    left to be sent stays the same.
 
     Args:
         saved: What each rank saved, by name, in the order of the ranks.
@@ -32,21 +32,21 @@ def merge(
     of_slices: dict[str, list[np.ndarray]] = {}
     for own in saved:
         for name, values in own.items():
-            if message_exchange.is_slice(name):
+            if sliced.is_slice(name):
                 of_slices.setdefault(name, []).append(values)
                 continue
             part = values / np.float32(num_ranks)
             means[name] = means[name] + part if name in means else part
     names = [name for name in shapes if name.startswith(_RESIDUAL)]
-    buckets = message_exchange.buckets([shapes[name][0] for name in names])
+    buckets = gathered.buckets([shapes[name][0] for name in names])
     for number, bucket in enumerate(buckets if of_slices else []):
-        whole = np.concatenate(of_slices[message_exchange.slice_name(number)])
+        whole = np.concatenate(of_slices[sliced.slice_name(number)])
         ends = np.cumsum([shapes[names[vector]][0] for vector in bucket])
         for vector, part in zip(bucket, np.split(whole, ends[:-1]), strict=True):
             means[names[vector]] += part
     zeros = {
         name: np.zeros(shape, np.float32)
         for name, shape in shapes.items()
-        if message_exchange.is_slice(name)
+        if sliced.is_slice(name)
     }
     return {**means, **zeros}

@@ -5,13 +5,12 @@ TensorFlow's format. A rank holds the state of one rank in memory at a time: tog
 the files are `num_ranks` times as large as the model.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet.checkpoint import integrity, rank_names
 
 
@@ -51,24 +50,3 @@ class RankFiles:
         """Yields the tensors of each rank, in the order of the ranks."""
         for rank in range(self.num_ranks):
             yield self.read(rank)
-
-
-def assign(
-    variables: Mapping[str, tf.Variable], saved: Mapping[str, np.ndarray]
-) -> None:
-    """Assigns one rank's saved tensors to its variables.
-
-    Raises:
-        UserError: If names or shapes differ.
-    """
-    expected = {name: tuple(variable.shape) for name, variable in variables.items()}
-    shapes = {name: tuple(array.shape) for name, array in saved.items()}
-    if different := sorted(set(expected.items()) ^ set(shapes.items())):
-        name = different[0][0]
-        raise UserError(
-            f"the ranks' own state in the checkpoint must be that of this run: {name!r}"
-            f" must have the shape {expected.get(name)}; the checkpoint's is"
-            f" {shapes.get(name)}"
-        )
-    for name, variable in variables.items():
-        variable.assign(saved[name])

@@ -5,7 +5,8 @@ from pathlib import Path
 from absl import logging
 
 from data_prep.errors import UserError
-from resnet.checkpoint import merged_ranks, rank_files, step_dirs, tensors
+from resnet.checkpoint import merged_ranks, step_dirs, tensors
+from resnet.checkpoint.assignment import assign
 from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
@@ -16,23 +17,7 @@ from resnet.distributed.shared_folder import check_is_shared
 from resnet.runtime import versions
 from resnet.train_state import TrainState, assign_flat
 
-
-def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
-    """Gives each rank the mean of what another number of ranks has saved of its own.
-
-    So the mean over ranks stays the same. Without such files, each rank's own state
-    stays that of a new run, and a warning says so.
-    """
-    if not files.num_ranks:
-        logging.warning(
-            "the checkpoint of step %d has no state of the ranks' own, such as the"
-            " residuals of error feedback: it is reset",
-            state.step,
-        )
-        return
-    shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
-    merged = merged_ranks.merge(files, files.num_ranks, shapes)
-    rank_files.assign(state.own_variables, merged)
+_OTHER_OWN_STATE = "the ranks' own state in the checkpoint must be that of this run"
 
 
 def restore_newest(
@@ -86,9 +71,27 @@ def restore_newest(
             is_as_many = files.num_ranks == communicator.num_ranks
             saved_own = files.read(communicator.rank) if is_as_many else {}
             if saved_own.keys() == state.own_variables.keys():
-                rank_files.assign(state.own_variables, saved_own)
+                assign(state.own_variables, saved_own, _OTHER_OWN_STATE)
             else:  # Other ranks, or another exchange of compressed gradients.
                 _restore_mean_of_ranks(state, files)
+
+
+def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
+    """Gives each rank the mean of what another number of ranks has saved of its own.
+
+    So the mean over ranks stays the same. Without such files, each rank's own state
+    stays that of a new run, and a warning says so.
+    """
+    if not files.num_ranks:
+        logging.warning(
+            "the checkpoint of step %d has no state of the ranks' own, such as the"
+            " residuals of error feedback: it is reset",
+            state.step,
+        )
+        return
+    shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
+    merged = merged_ranks.merge(files, files.num_ranks, shapes)
+    assign(state.own_variables, merged, _OTHER_OWN_STATE)
 
 
 def _load_newest(
@@ -111,21 +114,10 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
     Raises:
         UserError: If the checkpoint is that of another network.
     """
-    variables = state.tensors()
-    expected = {name: tuple(variable.shape) for name, variable in variables.items()}
-    shapes = {
-        name: tuple(array.shape)
-        for name, array in saved.tensors.items()
-        if name != RANK_BATCH_NORM
-    }
-    if different := sorted(set(expected.items()) ^ set(shapes.items())):
-        name = different[0][0]
-        raise UserError(
-            f"the checkpoint is not one of this {state.model.name}: {name!r} must have"
-            f" the shape {expected.get(name)}; the checkpoint's is {shapes.get(name)}"
-        )
-    for name, variable in variables.items():
-        variable.assign(saved.tensors[name])
+    common = dict(saved.tensors)
+    common.pop(RANK_BATCH_NORM, None)
+    problem = f"the checkpoint is not one of this {state.model.name}"
+    assign(state.tensors(), common, problem)
     state.step = saved.step
     state.losses = list(saved.metadata.get("losses", []))
     state.top1 = best_top1(saved.metadata)

@@ -2,5 +2,5 @@
 
 Nothing here knows Horovod or MPI: a method encodes the gradients of one rank to a
 message of bytes, and decodes the messages of all ranks to their mean
-(`resnet.distributed.gradient_exchange` sends them).
+(`resnet.exchange` sends them).
 """

@@ -18,7 +18,7 @@ def of_step(compression: CompressionSettings, sizes: Iterable[int]) -> int | Non
 
     Args:
         compression: The method, any but powersgd (`of_powersgd`), and its parameters.
-        sizes: Lengths of the vectors that are compressed (`vectors.sizes`).
+        sizes: Lengths of the vectors that are compressed (`vectors.shapes`).
 
     Returns:
         The bytes; None if they depend on the gradients.

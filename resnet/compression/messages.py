@@ -202,9 +202,9 @@ def is_dense(message: tf.Tensor) -> tf.Tensor:
 
 
 def _dense(values: tf.Tensor) -> tf.Tensor:
-    header = wire.encode_dense(np.zeros(values.shape, np.float32))[: wire.HEADER_BYTES]
+    header = wire.header(wire.DENSE, 0, 4 * values.shape[0])
     body = tf.reshape(tf.bitcast(values, tf.uint8), [-1])
-    return tf.concat([header, body], axis=0)
+    return tf.concat([np.frombuffer(header, np.uint8), body], axis=0)
 
 
 def _threshold(

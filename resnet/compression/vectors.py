@@ -1,17 +1,20 @@
 """Which vectors of a network's gradients are compressed."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 _WHOLE_MODEL = "model"
 
 
-def sizes(num_values: Mapping[str, int], granularity: str) -> dict[str, int]:
-    """Returns the lengths of the vectors that are compressed, by their names.
+def shapes(
+    of_variables: Mapping[str, Sequence[int]], granularity: str
+) -> dict[str, Sequence[int]]:
+    """Returns the shapes of what is compressed as one vector each, by their names.
 
     Args:
-        num_values: Number of values of each variable by its name.
+        of_variables: Shape of each variable by its name.
         granularity: "layerwise" or "entiremodel" (`CompressionSettings.compress`).
     """
     if granularity == "entiremodel":
-        return {_WHOLE_MODEL: sum(num_values.values())}
-    return dict(num_values)
+        return {_WHOLE_MODEL: [sum(map(math.prod, of_variables.values()))]}
+    return dict(of_variables)

@@ -10,12 +10,13 @@ from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
 from resnet.augmentation.names import PARTLY_DECODED_2018_02
 from resnet.config import intervals, phases, settings
-from resnet.config.dataclass_json import from_json
+from resnet.config.dataclass_json import from_json, shortened
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
 from resnet.config.settings import COUNT, COUNT_OR_ZERO, setting
 
 CONFIG_FILE = "config.json"
+_SHOWN_CHARACTERS = 60  # Of a setting in the message about another value.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +300,8 @@ def differences(old: Config, new: Config) -> list[str]:
     """Returns the differences that change the result, as `name=old, now new`."""
     before, after = _deciding(old), _deciding(new)
     return [
-        f"{name}={_short(before.get(name))}, now {_short(after.get(name))}"
+        f"{name}={shortened(str(before.get(name)), _SHOWN_CHARACTERS)},"
+        f" now {shortened(str(after.get(name)), _SHOWN_CHARACTERS)}"
         for name in {**before, **after}
         if _decisive(name, before.get(name)) != _decisive(name, after.get(name))
     ]
@@ -343,8 +345,3 @@ def _deciding(config: Config) -> dict[str, Any]:
             is_clear = len(config.phases) == 1 and name not in deciding
             deciding[name if is_clear else f"{phase.name}: {name}"] = value
     return deciding
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -131,7 +131,7 @@ def converted(kind: Any, value: Any, where: str) -> Any:
     ):
         raise UserError(f"{where} must be {_WORDS[kind]}; got {value!r}")
     if kind is float and not _is_finite(value):
-        raise UserError(f"{where} must be a number; got {shortened(value)}")
+        raise UserError(f"{where} must be a number; got {shortened(repr(value))}")
     return value if is_any_number else kind(value)
 
 
@@ -142,7 +142,6 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def shortened(value: Any) -> str:
-    """Returns the `repr` of a value, shortened to at most 40 characters."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def shortened(text: str, max_length: int = 40) -> str:
+    """Returns a text with at most so many characters, which end with dots if cut."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."

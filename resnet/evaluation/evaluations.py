@@ -94,7 +94,10 @@ class Evaluations:
 
 
 def is_due_after(config: Config, step: int) -> bool:
-    """Returns whether an evaluation is due after `step` steps."""
+    """Returns whether an evaluation is due after `step` steps.
+
+    One that falls into a round of local SGD is due at its end (`rounds.ends_interval`).
+    """
     if step == config.train_steps:
         return True
     if not config.eval_every or step == 0:

@@ -16,7 +16,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation import test_time_augmentation
 from resnet.evaluation.ensemble import Ensemble
 from resnet.optim import losses
-from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
 
 Report = Callable[[int], None]
 
@@ -171,7 +171,7 @@ class Evaluator:
             test_time_augmentation.num_crops(self._views),
         )
         for number in range(1, self.num_batches + 1):
-            if self._stop_requested():
+            if stop_requested(self._signals):
                 return
             self._communicator.report_status(
                 f"evaluating batch {number} of {self.num_batches}",
@@ -182,9 +182,6 @@ class Evaluator:
             if report:
                 report(number)
         self._has_evaluated = True
-
-    def _stop_requested(self) -> bool:
-        return self._signals is not None and bool(self._signals.seen)
 
     def _result_of_all(self, sums: np.ndarray, penalty: float) -> Result:
         """Returns the result on all ranks' examples, to every rank.
@@ -202,7 +199,7 @@ class Evaluator:
         )
         num_examples = self._shard.num_examples_of_all
         if count + num_skipped != num_examples or not count:
-            if any(self._communicator.allgather(self._stop_requested())):
+            if any(self._communicator.allgather(stop_requested(self._signals))):
                 raise Preempted(
                     "stopped during an evaluation",
                     "Rerun the same command to start the evaluation over",

@@ -19,7 +19,7 @@ from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
-from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
 from resnet.train_state import assign_flat
 
 
@@ -96,7 +96,7 @@ class PreciseBN:
         if first < end:
             batches_of_rank = self._batches(step, num_ranks, first)
             for number in range(first, end):
-                if self._stop_requested():
+                if stop_requested(self._signals):
                     break
                 communicator.report_status(
                     f"computing PreciseBN of batch {number + 1} of {total}",
@@ -106,7 +106,7 @@ class PreciseBN:
                 mean, variance = self._statistics(images).numpy()
                 sums += (mean, variance + mean**2)
         communicator.report_status("summing the statistics", waits_for_others=True)
-        if any(communicator.allgather(self._stop_requested())):
+        if any(communicator.allgather(stop_requested(self._signals))):
             raise Preempted(
                 "stopped while computing PreciseBN statistics",
                 "Rerun the same command to start the evaluation over",
@@ -114,9 +114,6 @@ class PreciseBN:
         mean, mean_square = communicator.allreduce_sum(sums) / total
         assign_flat(self._means, mean)
         assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))
-
-    def _stop_requested(self) -> bool:
-        return self._signals is not None and bool(self._signals.seen)
 
     def _batches(self, step: int, num_ranks: int, first: int) -> Iterator[Batch]:
         """Returns batches of training images, from number `first` on.

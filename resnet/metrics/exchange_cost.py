@@ -4,7 +4,7 @@ import math
 
 from absl import logging
 
-from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.exchange.account import ExchangeAccount
 
 
 class ExchangeCost:
@@ -18,7 +18,7 @@ class ExchangeCost:
             rank: Rank of this process; rank 0 logs once if messages are dense.
         """
         self._is_compressed = is_compressed
-        self._tells_dense = rank == 0
+        self._logs_dense = rank == 0
         self._accounts: list[ExchangeAccount] = []
         self._exposed_seconds = 0.0
         self._step_seconds = 0.0
@@ -30,8 +30,8 @@ class ExchangeCost:
             account: What its exchange cost.
             seconds: Duration of the step; None if its time is not counted.
         """
-        if self._tells_dense and account.num_dense:
-            self._tells_dense = False
+        if self._logs_dense and account.num_dense:
+            self._logs_dense = False
             logging.info(
                 "The gradients of %d compressed vector(s) are sent dense in this step:"
                 " their coded message would be longer. This is not said again.",

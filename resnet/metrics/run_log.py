@@ -11,7 +11,7 @@ from absl import logging
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.exchange.account import ExchangeAccount
 from resnet.metrics.exchange_cost import ExchangeCost
 from resnet.metrics.input_wait import InputWait
 from resnet.metrics.log import MetricsLog

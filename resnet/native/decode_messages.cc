@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
+#include <cstring>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -113,7 +113,7 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
         if not lowest <= (value := getattr(recipe, name)) <= LARGEST_COUNT:
             raise UserError(
                 f"{name} must be from {lowest} to {LARGEST_COUNT}; got"
-                f" {shortened(value)}"
+                f" {shortened(repr(value))}"
             )
     for index, phase in enumerate(recipe.phases):
         _check_phase(phase, recipe.phases[index + 1 :])

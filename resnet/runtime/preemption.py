@@ -144,3 +144,8 @@ class StopSignals:
             and time.monotonic() - self._seen_at > _SAME_KEYSTROKE_SECONDS
         ):
             os._exit(128 + number)
+
+
+def stop_requested(signals: StopSignals | None) -> bool:
+    """Returns whether this process was asked to stop; False without `signals`."""
+    return signals is not None and bool(signals.seen)

@@ -10,10 +10,7 @@ It needs only the standard library; `client` starts it as a program of its own.
 """
 
 import argparse
-import contextlib
-import os
 import resource
-import select
 import selectors
 import signal
 import socket
@@ -21,21 +18,19 @@ import sys
 import time
 from pathlib import Path
 
-from resnet.watchdog import arguments, failure_file, parent_death
+from resnet.watchdog import arguments, connections, failure_file, parent_death
 from resnet.watchdog.messages import Channel, Message
 from resnet.watchdog.output import Output
 from resnet.watchdog.rank_process import RankProcess
 from resnet.watchdog.rank_warnings import RankWarnings
 from resnet.watchdog.stalls import Peer, find_stall
 
-CONNECT_SECONDS = 5.0
 _ENDING_SECONDS = 5.0  # Time for a rank to end the job itself before it is killed.
 _ENDING_INTERVAL_SECONDS = 0.25  # Time between ticks meanwhile.
 # A tick that is later than this, or than half of the stall time if that is less, means
 # that the whole job was suspended.
 _MAX_SUSPENDED_SECONDS = 10.0
 _EARLIER_DEATHS_SECONDS = 0.3  # Time for reports of earlier deaths to arrive.
-_HELLO = b"hello\n"
 
 
 class Watchdog:
@@ -53,6 +48,7 @@ class Watchdog:
         self._listener: socket.socket | None = None
         self._heard_monitor_at = time.monotonic()
         self._monitor_address: Message | None = None  # As the rank has reported it.
+        self._num_failed_connects = 0
         self._monitor_has_deregistered = False
         self._unregistered = set(range(args.num_ranks)) - {args.rank}  # Of the monitor.
         self._deregistered_at: float | None = None  # When the rank was done.
@@ -65,7 +61,7 @@ class Watchdog:
         self._output = Output()
         self._warnings = RankWarnings()
         if args.rank == 0:
-            self._listener = socket.create_server(("", 0), backlog=4096)
+            self._listener = connections.listen()
             self._selector.register(self._listener, selectors.EVENT_READ)
             print(self._listener.getsockname()[1], flush=True)
 
@@ -87,37 +83,26 @@ class Watchdog:
 
     def _accept(self) -> None:
         assert self._listener is not None  # noqa: S101 - It has just had an event.
-        with contextlib.suppress(OSError):  # Closed again, or too many open files.
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            self._selector.register(Channel(connection), selectors.EVENT_READ)
+        if channel := connections.accept(self._listener):
+            self._selector.register(channel, selectors.EVENT_READ)
 
     def _connect(self) -> None:
-        """Connects to the monitor at the first of its addresses that answers."""
+        """Connects to the monitor, or warns if that has failed twice."""
         assert self._monitor_address is not None  # noqa: S101 - The callers check it.
-        message = self._monitor_address
-        for address in message["addresses"]:
-            with contextlib.suppress(OSError):
-                connection = socket.create_connection(
-                    (address, message["port"]), CONNECT_SECONDS
-                )
-                channel = Channel(connection)
-                channel.send({"token": self._args.token, "rank": self._args.rank})
-                if connection.recv(len(_HELLO)) == _HELLO:
-                    connection.setblocking(False)
-                    self._monitor = channel
-                    self._selector.register(channel, selectors.EVENT_READ)
-                    self._heard_monitor_at = time.monotonic()
-                    self._report()
-                    return
-                connection.close()
+        address = self._monitor_address
+        self._monitor = connections.connect(address, self._args.token, self._args.rank)
+        if self._monitor:
+            self._selector.register(self._monitor, selectors.EVENT_READ)
+            self._heard_monitor_at = time.monotonic()
+            self._monitor.send(self._me.report())
+            return
         # The job may just be ending, so only the second failure is a reason to warn.
-        message["num_failures"] = message.get("num_failures", 0) + 1
-        if message["num_failures"] == 2:
+        self._num_failed_connects += 1
+        if self._num_failed_connects == 2:
             self._output.print(
                 f"warning: the watchdog of {self._me.name} can't connect to that of"
-                f" rank 0 on {message['host']} at {', '.join(message['addresses'])},"
-                f" port {message['port']}. It retries, and monitors only its own rank"
+                f" rank 0 on {address['host']} at {', '.join(address['addresses'])},"
+                f" port {address['port']}. It retries, and monitors only its own rank"
                 " until then."
             )
 
@@ -196,8 +181,7 @@ class Watchdog:
             channel.rank = message["rank"]
             self._unregistered.discard(message["rank"])
             self._watchdogs.append(channel)
-            with contextlib.suppress(OSError):
-                os.write(channel.fileno(), _HELLO)
+            connections.greet(channel)
             return
         if channel.rank is None:  # Not a watchdog of this job.
             self._close(channel)
@@ -238,7 +222,7 @@ class Watchdog:
         elif self._rank.is_lost:
             self._own_rank_is_orphaned()
         if self._monitor:
-            self._report()
+            self._monitor.send(self._me.report())
             if now - self._heard_monitor_at > self._args.stall_seconds:
                 self._monitor_is_lost(
                     "it was stopped, or its host or the network is down"
@@ -271,19 +255,6 @@ class Watchdog:
             )
             self._rank.kill()
             self._exit()
-
-    def _report(self) -> None:
-        assert self._monitor is not None  # noqa: S101 - The callers check it.
-        me = self._me
-        self._monitor.send(
-            {
-                "host": me.host,
-                "status": me.status,
-                "is_timed": me.is_timed,
-                "waits_for_others": me.waits_for_others,
-                "is_stopped": me.stopped_since is not None,
-            }
-        )
 
     def _restart_clocks(self, now: float) -> None:
         """Restarts all timeouts after the whole job was suspended."""
@@ -324,7 +295,8 @@ class Watchdog:
 
     def _report_death(self, sentence: str) -> None:
         if self._monitor:
-            self._send_to_monitor({"died": sentence, "at": time.time()})
+            message = {"died": sentence, "at": time.time()}
+            connections.send_and_await_end(self._monitor, message)
         else:
             self._await_earlier_deaths()
             self._end_job(sentence)
@@ -349,21 +321,10 @@ class Watchdog:
             self._own_rank_is_orphaned()
         text = f"{text.rstrip()}\n({self._me.name} failed while {self._me.status})"
         if self._monitor:
-            self._send_to_monitor({"failed": text})
+            connections.send_and_await_end(self._monitor, {"failed": text})
         else:
             self._end_job(text, kill=False)
         self._exit()
-
-    def _send_to_monitor(self, message: Message) -> None:
-        """Sends a message, and waits until the monitor ends the job."""
-        assert self._monitor is not None  # noqa: S101 - The callers check it.
-        self._monitor.send(message)
-        deadline = time.monotonic() + CONNECT_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            select.select([self._monitor], [], [], left)
-            messages = self._monitor.receive()
-            if messages is None or any("kill" in answer for answer in messages):
-                return
 
     def _end_job(self, text: str, kill: bool = True) -> None:
         """Prints why the job ends, and ends it; does nothing if it is ending already.

@@ -58,6 +58,16 @@ class Peer:
         self.heard_at = now
         self.set_stopped(message.get("is_stopped", False))
 
+    def report(self) -> dict[str, Any]:
+        """Returns the message from which another watchdog updates the status."""
+        return {
+            "host": self.host,
+            "status": self.status,
+            "is_timed": self.is_timed,
+            "waits_for_others": self.waits_for_others,
+            "is_stopped": self.stopped_since is not None,
+        }
+
     def set_stopped(self, is_stopped: bool) -> None:
         """Records whether the rank is stopped by a signal."""
         if not is_stopped:

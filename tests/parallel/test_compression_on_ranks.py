@@ -20,7 +20,7 @@ from resnet.compression.random_bits import Stream
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import AgreedError
-from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.exchange.compressed import CompressedExchange
 
 IN_3 = pytest.mark.ranks(3)
 on_2_and_3_ranks = pytest.mark.parametrize(

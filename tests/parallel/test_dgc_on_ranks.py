@@ -10,7 +10,7 @@ from resnet.compression import sparse
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
-from resnet.distributed.dgc_exchange import DgcExchange, ratio_at
+from resnet.exchange.dgc import DgcExchange, ratio_at
 from resnet.optim.momentum import Momentum
 from resnet.recipes import digits
 from resnet.train_step import apply_directions

@@ -19,7 +19,7 @@ from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.local_exchange import LocalExchange
+from resnet.exchange.local import LocalExchange
 from resnet.metrics.run_log import RunLog
 from resnet.synchronization import Synchronization
 from resnet.train_state import TrainState

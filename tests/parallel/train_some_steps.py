@@ -11,7 +11,7 @@ from resnet.config.step_settings import StepSettings
 from resnet.data import batches, record_files
 from resnet.data.example_shard import shard_of_rank
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.gradients import GradientExchange
 from resnet.recipes import digits
 from resnet.train_step import TrainStep
 from tests import smallest

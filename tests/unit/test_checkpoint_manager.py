@@ -13,7 +13,7 @@ from resnet.checkpoint.manager import (
 from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState

@@ -9,9 +9,9 @@ from resnet import native
 from resnet.compression import random_coordinates, vectors
 from resnet.config.compression import CompressionSettings, problems
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import message_exchange
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.exchange import gathered
+from resnet.exchange.compressed import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
 
 ALONE = Communicator(ProcessInfo())
@@ -75,18 +75,19 @@ def test_error_feedback_of_a_contraction_is_allowed():
 
 
 def test_a_vector_is_that_of_a_variable_or_of_all():
-    assert vectors.sizes({"a": 2, "b": 3}, "layerwise") == {"a": 2, "b": 3}
-    assert vectors.sizes({"a": 2, "b": 3}, "entiremodel") == {"model": 5}
+    shapes = {"a": [2, 4], "b": [3]}
+    assert vectors.shapes(shapes, "layerwise") == shapes
+    assert vectors.shapes(shapes, "entiremodel") == {"model": [11]}
 
 
 def test_messages_of_some_megabytes_of_gradients_travel_together():
     million = 1 << 20
-    assert message_exchange.buckets([1, 2 * million, 5, million, 7, 8]) == [
+    assert gathered.buckets([1, 2 * million, 5, million, 7, 8]) == [
         [5, 4, 3],
         [2, 1],
         [0],
     ]
-    assert message_exchange.buckets([4]) == [[0]]
+    assert gathered.buckets([4]) == [[0]]
 
 
 def test_random_coordinates_are_all_different_and_as_many_as_asked_for():

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from resnet.compression import sparse
 from resnet.config import step_settings
-from resnet.distributed import exchange_of_run
 from resnet.distributed.communicator import Communicator
+from resnet.exchange.of_run import exchange_of_run
 from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
@@ -51,7 +51,7 @@ def test_the_mean_of_all_micro_batches_is_compressed_then_clipped_then_applied(
     )
     state, reference = TrainState(config), TrainState(config)
     parts = parts_of(batch(), 2)
-    exchange = exchange_of_run.make(config, state.shapes, ALONE)
+    exchange = exchange_of_run(config, state.shapes, ALONE)
     step = TrainStep.of_run(state, config.phases[0], exchange)
     settings = step_settings.at(config, 50)
     in_parts(step, parts, settings, 50)
@@ -77,7 +77,7 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
         global_batch_size=8, compress="layerwise", method="topk", error_feedback=True
     )
     state = TrainState(config)
-    exchange = exchange_of_run.make(config, state.shapes, ALONE)
+    exchange = exchange_of_run(config, state.shapes, ALONE)
     for phase in (config.phases[0], dataclasses.replace(config.phases[0], name="b")):
         before = {name: one.numpy() for name, one in exchange.rank_variables.items()}
         step = TrainStep.of_run(state, phase, exchange)

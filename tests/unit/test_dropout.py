@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import dropout
 from resnet.models.dropout import Dropout

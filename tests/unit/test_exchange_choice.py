@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from resnet.config.compression import CompressionSettings, problems
-from resnet.distributed import exchange_choice, network
+from resnet.distributed import network
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.network import Network
+from resnet.exchange import choice as exchange_choice
 from resnet.hardware.placement import ProcessInfo
 
 TOPK = CompressionSettings(compress="layerwise", method="topk", ratio=0.01)

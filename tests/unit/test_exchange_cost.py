@@ -11,11 +11,10 @@ from absl import logging
 from resnet.compression import message_sizes
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.compressed_exchange import CompressedExchange
-from resnet.distributed.exchange_account import ExchangeAccount, Traffic
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
+from resnet.exchange.compressed import CompressedExchange
+from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics.exchange_cost import ExchangeCost
 
@@ -59,7 +58,7 @@ def test_a_ring_sends_each_part_of_a_sum_twice():
         100,
         300,
     ]
-    assert exchange_account.of_allreduce(300, 4) == Traffic(1200, 1800)
+    assert Traffic.of_allreduce(300, 4) == Traffic(1200, 1800)
 
 
 def test_dense_gradients_have_four_bytes_a_value_and_no_error():
@@ -114,7 +113,7 @@ def test_the_exposed_time_is_that_between_the_last_gradient_and_the_last_mean():
     def exchange(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         gradient = after(0.5, value)
         mean = after(0.1, gradient)
-        account = exchange_account.account(Traffic(0, 0), [value, gradient], [mean])
+        account = measure_exchange(Traffic(0, 0), [value, gradient], [mean])
         return account.exposed_seconds, mean
 
     begin = time.monotonic()

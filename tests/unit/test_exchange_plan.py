@@ -4,7 +4,7 @@ import pytest
 
 from resnet import resnet_main
 from resnet.config.compression import CompressionSettings
-from resnet.distributed import exchange_plan
+from resnet.exchange import plan as exchange_plan
 from tests.in_process import run
 
 MILLION = 1_000_000

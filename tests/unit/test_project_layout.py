@@ -1,32 +1,12 @@
 """Who may import what: the directions of the tree, read from the source."""
 
-import ast
 import graphlib
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.imports import at_the_top, imports_of
+from tests.sources import MAINS, PACKAGES, ROOT, SOURCES
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("resnet", "data_prep", "launch", "eval")
-MAINS = {
-    "resnet.resnet_main",
-    "eval.resnet_eval",
-    "eval.learning_curve",
-    "eval.benchmark",
-    "eval.compression_study",
-    "eval.benchmarking.input_rate",
-    "eval.benchmarking.imagenet_scale",
-    "eval.benchmarking.checkpoint_cost",
-    "eval.benchmarking.dawnbench_log",
-    "eval.benchmarking.exchange_cost",
-    "launch.place_shards",
-    "launch.supervise",
-    "resnet.watchdog.monitor",
-    "data_prep.imagenet_to_tfrecords",
-    "data_prep.digits",
-}
 # The watchdog's program has the rules of its package.
 PROGRAMS = MAINS - {"resnet.watchdog.monitor"}
 # What data_prep offers to the other packages: path prefixes, no TensorFlow below them.
@@ -67,12 +47,8 @@ RESNET_DIRECTIONS = {
     "resnet.recipes": {"resnet.config"},
     "resnet.optim": {"resnet.config", "resnet.native"},
     "resnet.watchdog": {"resnet.hardware"},
-    "resnet.distributed": {
-        "resnet.compression",
-        "resnet.config",
-        "resnet.hardware",
-        "resnet.watchdog",
-    },
+    "resnet.distributed": {"resnet.hardware", "resnet.watchdog"},
+    "resnet.exchange": {"resnet.compression", "resnet.config", "resnet.distributed"},
     "resnet.data": {
         "resnet.augmentation",
         "resnet.config",
@@ -87,7 +63,12 @@ RESNET_DIRECTIONS = {
         "resnet.models",
         "resnet.optim",
     },
-    "resnet.metrics": {"resnet.config", "resnet.distributed", "resnet.train_state"},
+    "resnet.metrics": {
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.exchange",
+        "resnet.train_state",
+    },
     "resnet.runtime": {
         "resnet.config",
         "resnet.data",
@@ -101,6 +82,7 @@ RESNET_DIRECTIONS = {
     "resnet.checkpoint": {
         "resnet.config",
         "resnet.distributed",
+        "resnet.exchange",
         "resnet.runtime",
         "resnet.train_state",
     },
@@ -117,7 +99,7 @@ RESNET_DIRECTIONS = {
     "resnet.train_step": {
         "resnet.config",
         "resnet.data",
-        "resnet.distributed",
+        "resnet.exchange",
         "resnet.models",
         "resnet.optim",
         "resnet.train_state",
@@ -125,6 +107,7 @@ RESNET_DIRECTIONS = {
     "resnet.synchronization": {
         "resnet.config",
         "resnet.distributed",
+        "resnet.exchange",
         "resnet.train_state",
         "resnet.train_step",
     },
@@ -134,6 +117,7 @@ RESNET_DIRECTIONS = {
         "resnet.data",
         "resnet.distributed",
         "resnet.evaluation",
+        "resnet.exchange",
         "resnet.metrics",
         "resnet.runtime",
         "resnet.synchronization",
@@ -195,7 +179,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.config.schedules",
     "resnet.config.bounds",
     "resnet.data.example_order",
-    "resnet.distributed.exchange_plan",
+    "resnet.exchange.plan",
     "resnet.checkpoint.step_dirs",
     "resnet.checkpoint.integrity",
     "resnet.checkpoint.retention",
@@ -211,26 +195,6 @@ WITHOUT_TENSORFLOW = {
     "resnet.watchdog.scratch_dir",
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
-FLAG_READERS = MAINS | {
-    "resnet.setting_flags",
-    "resnet.shared_flags",
-    "resnet.train_flags",
-    "data_prep.errors",
-}
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-SOURCES = {
-    module_name(path): path.read_text(encoding="utf-8")
-    for package in PACKAGES
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
-
-
 IMPORTS = {
     name: imports_of(name, source, set(SOURCES)) for name, source in SOURCES.items()
 }
@@ -364,41 +328,6 @@ def importers_of_tensorflow(names: set[str]) -> list[str]:
         for name in names
         if {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
     )
-
-
-def test_only_programs_read_flags():
-    found = [name for name in SOURCES if reads_flags(SOURCES[name])]
-    assert sorted(set(found) - FLAG_READERS) == []
-
-
-def reads_flags(source: str) -> bool:
-    """Returns whether a source names FLAGS or imports absl's flags."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and node.id == "FLAGS":
-            return True
-        if isinstance(node, ast.Attribute) and node.attr == "FLAGS":
-            return True
-        if isinstance(node, ast.ImportFrom):
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names = {alias.name for alias in node.names}
-        else:
-            continue
-        if any(f"{name}.".startswith("absl.flags.") for name in names):
-            return True
-    return False
-
-
-def test_readers_of_flags_are_found_in_every_form():
-    for source in (
-        "from absl import logging, flags",
-        "from absl.flags import FLAGS",
-        "import absl.flags",
-        "x = FLAGS.a",
-        "x = train.FLAGS.a",
-    ):
-        assert reads_flags(source), source
-    assert not reads_flags("from absl import logging\nfrom resnet import shared_flags")
 
 
 def test_setup_lists_every_package():

@@ -8,7 +8,7 @@ from resnet.checkpoint import merged_ranks
 from resnet.compression import slices
 from resnet.compression.slices import Piece
 from resnet.config.compression import CompressionSettings
-from resnet.distributed import message_exchange
+from resnet.exchange import gathered, sliced
 
 
 def test_slices_are_equal_parts_of_all_vectors():
@@ -45,7 +45,7 @@ def test_the_pieces_are_all_vectors_in_their_order(sizes, num_slices, alignment)
         assert min(own) > 0
         assert all(one % alignment == 0 for one in own[:-1])
     for one in found:
-        size = message_exchange.num_values(one)
+        size = sliced.num_values(one)
         assert abs(size - sum(sizes) / num_slices) <= alignment + 1
 
 
@@ -62,16 +62,16 @@ def test_the_alignment_keeps_bytes_and_norms_whole():
 
 
 def test_what_slices_lacked_becomes_a_part_of_all_residuals():
-    sizes = {"residual/a": [3], "residual/b": [message_exchange.BUCKET_VALUES]}
+    sizes = {"residual/a": [3], "residual/b": [gathered.BUCKET_VALUES]}
     draw = np.random.default_rng(0)
-    total = message_exchange.BUCKET_VALUES
+    total = gathered.BUCKET_VALUES
     # The last variable has a bucket for itself, and the first one has the next.
     slices_of = {0: (total // 2, total - total // 2), 1: (1, 2)}
     saved = []
     for rank in range(2):
         own = {name: draw.standard_normal(size) for name, size in sizes.items()}
         for bucket, parts in slices_of.items():
-            name = message_exchange.slice_name(bucket)
+            name = sliced.slice_name(bucket)
             own[name] = draw.standard_normal(parts[rank])
         saved.append({name: one.astype(np.float32) for name, one in own.items()})
     new = {**sizes, "slice_residual/0": [7], "slice_residual/1": [1]}

@@ -11,7 +11,7 @@ from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.gradient_exchange import GradientExchange, nan_unless_finite
+from resnet.exchange.gradients import GradientExchange, nan_unless_finite
 from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import StepResult, TrainStep

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.compressed_exchange import CompressedExchange
-from resnet.distributed.dgc_exchange import DgcExchange
-from resnet.distributed.gradient_exchange import GradientExchange
+from resnet.exchange.compressed import CompressedExchange
+from resnet.exchange.dgc import DgcExchange
+from resnet.exchange.gradients import GradientExchange
 
 
-def make(
+def exchange_of_run(
     config: Config, shapes: Mapping[str, Sequence[int]], communicator: Communicator
 ) -> GradientExchange:
     """Returns the exchange of gradients that the settings of a run ask for.

@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import exchange_account
 from resnet.distributed.collectives import Collectives
-from resnet.distributed.exchange_account import ExchangeAccount
+from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
 
 
 class Exchanged(NamedTuple):
@@ -46,6 +45,9 @@ class GradientExchange:
     """
 
     has_momentum = False
+    # Whether the loss that a rank sends is NaN where its gradients are not finite. Here
+    # the mean gradients show it, and the loss need not wait for the gradients.
+    _sends_checked_loss = False
 
     def __init__(self, collectives: Collectives, names: Sequence[str]) -> None:
         """Prepares the exchange.
@@ -73,27 +75,31 @@ class GradientExchange:
             flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
             settings: The hyperparameters of the step.
         """
-        means = self._mean_of_status(loss, flags)
         local_loss = nan_unless_finite(loss, gradients[0])
-        mean_gradients = self._collectives.allreduce_mean(gradients, self._names)
-        num_values = sum(gradient.shape.num_elements() for gradient in gradients)
-        traffic = exchange_account.of_allreduce(num_values, self._collectives.num_ranks)
+        sent_loss = local_loss if self._sends_checked_loss else loss
+        own = tf.concat([[sent_loss], flags], axis=0)
+        (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
+        mean_gradients, account = self._mean_of_gradients(gradients, settings)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
             loss=nan_unless_finite(means[0], mean_gradients[0]),
             flags=means[1:],
-            account=exchange_account.account(traffic, gradients, mean_gradients),
+            account=account,
         )
 
     def reset_momentum(self) -> None:
         """Sets the velocities of this exchange to zero, if it has any."""
 
-    def _mean_of_status(self, loss: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
-        """Returns the means over ranks of the loss and the flags, `[1 + num_flags]`."""
-        own = tf.concat([[loss], flags], axis=0)
-        (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
-        return means
+    def _mean_of_gradients(
+        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+    ) -> tuple[list[tf.Tensor], ExchangeAccount]:
+        """Returns the mean gradients over ranks, and what their exchange costs."""
+        del settings
+        means = self._collectives.allreduce_mean(gradients, self._names)
+        num_values = sum(gradient.shape.num_elements() for gradient in gradients)
+        traffic = Traffic.of_allreduce(num_values, self._collectives.num_ranks)
+        return means, measure_exchange(traffic, gradients, means)
 
 
 def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:

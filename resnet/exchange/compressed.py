@@ -1,5 +1,6 @@
 """From each rank's gradients to the mean of all ranks' compressed gradients."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,20 +9,14 @@ import tensorflow as tf
 from resnet.compression import vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
-from resnet.distributed import exchange_account
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.coordinate_exchange import RandomCoordinates
-from resnet.distributed.exchange_account import ExchangeAccount
-from resnet.distributed.gradient_exchange import (
-    Exchanged,
-    GradientExchange,
-    nan_unless_finite,
-)
-from resnet.distributed.low_rank_exchange import LowRankMatrices
-from resnet.distributed.message_exchange import (
-    GatheredMessages,
-    SlicedMessages,
-)
+from resnet.exchange.account import ExchangeAccount, measure_exchange
+from resnet.exchange.coordinates import RandomCoordinates
+from resnet.exchange.gathered import GatheredMessages
+from resnet.exchange.gradients import GradientExchange
+from resnet.exchange.low_rank import LowRankMatrices
+from resnet.exchange.sliced import SlicedMessages
+from resnet.exchange.vector_exchange import VectorExchange
 
 
 class CompressedExchange(GradientExchange):
@@ -33,6 +28,8 @@ class CompressedExchange(GradientExchange):
     Sources: sands-lab/layer-wise-aaai20, CIFAR10/core.py; for error feedback,
     Karimireddy et al. 2019, arXiv:1901.09847.
     """
+
+    _sends_checked_loss = True  # A message may lack the value that isn't finite.
 
     def __init__(
         self,
@@ -54,52 +51,30 @@ class CompressedExchange(GradientExchange):
         """
         super().__init__(communicator.collectives, list(shapes))
         self._compression = compression
-        sizes = {
-            name: tf.TensorShape(one).num_elements() for name, one in shapes.items()
-        }
-        self._sizes = list(sizes.values())
-        vector_sizes = vectors.sizes(sizes, compression.compress)
-        self._means_of = _method(communicator, shapes, vector_sizes, compression, seed)
+        self._sizes = [math.prod(shape) for shape in shapes.values()]
+        of_vectors = vectors.shapes(shapes, compression.compress)
+        kind = _kind_of(compression)
+        self._means_of = kind(communicator, of_vectors, compression, seed)
         self._residuals: dict[str, tf.Variable] = {}
         if compression.keeps_residuals:
             self._residuals = {
-                name: tf.Variable(tf.zeros([size]))
-                for name, size in vector_sizes.items()
+                name: tf.Variable(tf.zeros([math.prod(shape)]))
+                for name, shape in of_vectors.items()
             }
         self.rank_variables = {
             **{f"residual/{name}": one for name, one in self._residuals.items()},
             **self._means_of.rank_variables,
         }
 
-    def __call__(
-        self,
-        gradients: Sequence[tf.Tensor],
-        loss: tf.Tensor,
-        flags: tf.Tensor,
-        settings: StepSettings,
-    ) -> Exchanged:
-        """Returns the means over ranks, as `GradientExchange` does."""
-        # A message may lack the value that isn't finite, so the loss must tell it.
-        local_loss = nan_unless_finite(loss, gradients[0])
-        means = self._mean_of_status(local_loss, flags)
-        mean_gradients, account = self._mean_of_gradients(gradients, settings)
-        return Exchanged(
-            gradients=mean_gradients,
-            local_loss=local_loss,
-            loss=nan_unless_finite(means[0], mean_gradients[0]),
-            flags=means[1:],
-            account=account,
-        )
-
     def _mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], settings: StepSettings
     ) -> tuple[list[tf.Tensor], ExchangeAccount]:
-        vectors = self._to_send(gradients, settings)
+        flat = self._to_send(gradients, settings)
         means, left, traffic = self._means_of(
-            vectors, settings.step, self._ratio_at(settings.step)
+            flat, settings.step, self._ratio_at(settings.step)
         )
-        account = exchange_account.account(traffic, gradients, means, vectors, left)
-        self._keep(vectors, left)
+        account = measure_exchange(traffic, gradients, means, flat, left)
+        self._keep(flat, left)
         if len(means) < len(gradients):
             means = tf.split(means[0], self._sizes)
         return [
@@ -112,15 +87,15 @@ class CompressedExchange(GradientExchange):
     ) -> list[tf.Tensor]:
         """Returns the vectors that this rank compresses, `[n]` float32 each."""
         del settings
-        vectors = self._as_vectors(gradients)
+        flat = self._as_vectors(gradients)
         if not self._residuals:
-            return vectors
-        pairs = zip(vectors, self._residuals.values(), strict=True)
+            return flat
+        pairs = zip(flat, self._residuals.values(), strict=True)
         return [vector + residual for vector, residual in pairs]
 
-    def _keep(self, vectors: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
+    def _keep(self, flat: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
         """Keeps what was not sent of the vectors."""
-        del vectors
+        del flat
         if self._residuals:
             for residual, rest in zip(self._residuals.values(), left, strict=True):
                 residual.assign(rest)
@@ -136,18 +111,10 @@ class CompressedExchange(GradientExchange):
         return [tf.concat(flat, axis=0)] if is_one else flat
 
 
-def _method(
-    communicator: Communicator,
-    shapes: Mapping[str, Sequence[int]],
-    vector_sizes: dict[str, int],
-    compression: CompressionSettings,
-    seed: int,
-) -> GatheredMessages | RandomCoordinates | LowRankMatrices:
-    """Returns the exchange of vectors that the settings ask for."""
+def _kind_of(compression: CompressionSettings) -> type[VectorExchange]:
+    """Returns how the ranks exchange what a method sends."""
     if compression.method == "randomk":
-        return RandomCoordinates(communicator, vector_sizes, seed)
+        return RandomCoordinates
     if compression.method == "powersgd":
-        return LowRankMatrices(communicator, shapes, compression.powersgd_rank, seed)
-    is_sliced = compression.exchange == "sliced"
-    kind = SlicedMessages if is_sliced else GatheredMessages
-    return kind(communicator, vector_sizes, compression, seed)
+        return LowRankMatrices
+    return SlicedMessages if compression.exchange == "sliced" else GatheredMessages

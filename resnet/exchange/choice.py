@@ -6,10 +6,11 @@ from resnet.compression import message_sizes
 from resnet.config.compression import SUMMED_METHODS, CompressionSettings
 from resnet.distributed import network
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.message_exchange import BUCKET_VALUES
 from resnet.distributed.network import Network
+from resnet.exchange.gathered import BUCKET_VALUES
 
-# Of the values that thresholdv and adaptivethreshold keep, which isn't known before.
+# The fraction of the values that thresholdv and adaptivethreshold keep isn't known
+# before the run; this one is assumed.
 _ASSUMED_RATIO = 0.01
 
 

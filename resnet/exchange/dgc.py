@@ -22,7 +22,7 @@ import tensorflow as tf
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.compressed_exchange import CompressedExchange
+from resnet.exchange.compressed import CompressedExchange
 
 
 class DgcExchange(CompressedExchange):
@@ -73,8 +73,8 @@ class DgcExchange(CompressedExchange):
             accumulated.append(self._residuals[name] + new)
         return accumulated
 
-    def _keep(self, vectors: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
-        for name, vector, rest in zip(self._velocities, vectors, left, strict=True):
+    def _keep(self, flat: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
+        for name, vector, rest in zip(self._velocities, flat, left, strict=True):
             self._residuals[name].assign(rest)
             velocity, is_sent = self._velocities[name], rest != vector
             velocity.assign(tf.where(is_sent, tf.zeros_like(velocity), velocity))

@@ -41,9 +41,9 @@ def _coded_bytes(
     """Returns the bytes of a rank's coded gradients; None if they depend on these."""
     if compression.method == "powersgd":
         return message_sizes.of_powersgd(shapes, compression.powersgd_rank)
-    sizes = {str(number): math.prod(shape) for number, shape in enumerate(shapes)}
-    of_vectors = vectors.sizes(sizes, compression.compress).values()
-    return message_sizes.of_step(compression, of_vectors)
+    named = {str(number): shape for number, shape in enumerate(shapes)}
+    of_vectors = vectors.shapes(named, compression.compress).values()
+    return message_sizes.of_step(compression, map(math.prod, of_vectors))
 
 
 def _sent(

@@ -12,18 +12,18 @@ Vectors, and so all parameters of batch normalization, are averaged as they are.
 Source: Vogels et al. 2019, arXiv:1905.13727 (PowerSGD), algorithm 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from resnet.compression import message_sizes
-from resnet.distributed import exchange_account
-from resnet.distributed.communicator import AgreedError, Communicator
-from resnet.distributed.message_exchange import Means
+from resnet.distributed.communicator import AgreedError
+from resnet.exchange.account import Traffic
+from resnet.exchange.vector_exchange import Means, VectorExchange
 
 
-class LowRankMatrices:
+class LowRankMatrices(VectorExchange):
     """Averages the gradients of matrices by approximations of a low rank.
 
     Attributes:
@@ -31,32 +31,19 @@ class LowRankMatrices:
             are the same on all ranks.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        shapes: Mapping[str, Sequence[int]],
-        rank: int,
-        seed: int,
-    ) -> None:
-        """Prepares the exchange.
-
-        Args:
-            communicator: The ranks of the job.
-            shapes: Shape of each variable by its name, the same on all ranks.
-            rank: Rank r of the approximations.
-            seed: Seed of the first Q.
+    def _prepare(self) -> None:
+        """Draws the first Q of each matrix, normally distributed.
 
         Raises:
             AgreedError: On all ranks, if a matrix has a side of fewer than r values.
         """
-        self._collectives = communicator.collectives
-        self._num_ranks = communicator.num_ranks
-        self._num_values = message_sizes.of_powersgd(shapes.values(), rank) // 4
-        self._shapes = {
-            name: message_sizes.matrix_shape(shape) for name, shape in shapes.items()
+        rank = self._compression.powersgd_rank
+        self._num_values = message_sizes.of_powersgd(self._shapes.values(), rank) // 4
+        self._matrices = {
+            name: message_sizes.matrix_shape(shape)
+            for name, shape in self._shapes.items()
         }
-        self.rank_variables: dict[str, tf.Variable] = {}
-        for number, (name, shape) in enumerate(self._shapes.items()):
+        for number, (name, shape) in enumerate(self._matrices.items()):
             if not shape:
                 continue
             if min(shape) < rank:
@@ -65,44 +52,40 @@ class LowRankMatrices:
                     f" side of the gradient of {name}, a matrix of {shape[0]} x"
                     f" {shape[1]}. Give a lower rank, or another --method."
                 )
-            first = tf.random.stateless_normal([shape[1], rank], [seed, number])
+            first = tf.random.stateless_normal([shape[1], rank], [self._seed, number])
             self.rank_variables[_stored_name(name)] = tf.Variable(first)
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
-        """Returns the means over ranks, as `GatheredMessages` does."""
+        """Returns the means over ranks, as `VectorExchange` says."""
         del step, ratio
         pairs = [
             self._exchange_vector(name, vector)
             if not shape
             else self._exchange_matrix(name, tf.reshape(vector, shape))
-            for vector, (name, shape) in zip(flat, self._shapes.items(), strict=True)
+            for vector, (name, shape) in zip(flat, self._matrices.items(), strict=True)
         ]
         means, left = zip(*pairs, strict=True)
-        traffic = exchange_account.of_allreduce(self._num_values, self._num_ranks)
+        traffic = Traffic.of_allreduce(self._num_values, self._num_ranks)
         return Means(list(means), list(left), traffic)
 
     def _exchange_vector(
         self, name: str, vector: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._mean(vector, f"compressed/{name}"), tf.zeros_like(vector)
+        return self._mean(vector, name), tf.zeros_like(vector)
 
     def _exchange_matrix(
         self, name: str, matrix: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the mean of a matrix of low rank, and what this rank's part lacks."""
         right = self.rank_variables[_stored_name(name)]
-        left = self._mean(tf.matmul(matrix, right), f"compressed/{name}/p")
+        left = self._mean(tf.matmul(matrix, right), f"{name}/p")
         left, _ = tf.linalg.qr(left)
         own = tf.matmul(matrix, left, transpose_a=True)
-        mean = self._mean(own, f"compressed/{name}/q")
+        mean = self._mean(own, f"{name}/q")
         right.assign(mean)
         rest = matrix - tf.matmul(left, own, transpose_b=True)
         approximation = tf.matmul(left, mean, transpose_b=True)
         return tf.reshape(approximation, [-1]), tf.reshape(rest, [-1])
-
-    def _mean(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        (mean,) = self._collectives.allreduce_mean([tensor], [name])
-        return mean
 
 
 def _stored_name(name: str) -> str:

@@ -23,6 +23,31 @@ class Traffic(NamedTuple):
     bytes_sent: Any
     num_dense: Any = 0
 
+    @classmethod
+    def of_allreduce(cls, num_values: int, num_ranks: int) -> "Traffic":
+        """Returns the traffic of float32 values that are summed on their way.
+
+        Args:
+            num_values: Number of values.
+            num_ranks: Number of ranks.
+        """
+        num_bytes = 4 * num_values
+        return cls(num_bytes, message_sizes.sent_by_allreduce(num_bytes, num_ranks))
+
+    @classmethod
+    def of_messages(
+        cls, coded: Sequence[tf.Tensor], sent: Sequence[tf.Tensor]
+    ) -> "Traffic":
+        """Returns the traffic of messages.
+
+        Args:
+            coded: This rank's messages, uint8.
+            sent: Bytes that this rank sends for parts of them, int64.
+        """
+        num_bytes = tf.add_n([tf.size(message, tf.int64) for message in coded])
+        is_dense = [messages.is_dense(message) for message in coded]
+        return cls(num_bytes, tf.add_n(list(sent)), tf.math.count_nonzero(is_dense))
+
 
 class ExchangeAccount(NamedTuple):
     """The cost of an exchange on one rank: float64 scalars in a graph, later floats.
@@ -46,30 +71,7 @@ class ExchangeAccount(NamedTuple):
     exposed_seconds: Any
 
 
-def of_allreduce(num_values: int, num_ranks: int) -> Traffic:
-    """Returns the traffic of float32 values that are summed on their way.
-
-    Args:
-        num_values: Number of values.
-        num_ranks: Number of ranks.
-    """
-    num_bytes = 4 * num_values
-    return Traffic(num_bytes, message_sizes.sent_by_allreduce(num_bytes, num_ranks))
-
-
-def of_messages(coded: Sequence[tf.Tensor], sent: Sequence[tf.Tensor]) -> Traffic:
-    """Returns the traffic of messages.
-
-    Args:
-        coded: This rank's messages, uint8.
-        sent: Bytes that this rank sends for parts of them, int64.
-    """
-    num_bytes = tf.add_n([tf.size(message, tf.int64) for message in coded])
-    num_dense = tf.math.count_nonzero([messages.is_dense(message) for message in coded])
-    return Traffic(num_bytes, tf.add_n(list(sent)), num_dense)
-
-
-def account(
+def measure_exchange(
     traffic: Traffic,
     gradients: Sequence[tf.Tensor],
     means: Sequence[tf.Tensor],

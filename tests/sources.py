@@ -1,0 +1,35 @@
+"""The modules of the project and their sources, for tests of imports and of flags."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("resnet", "data_prep", "launch", "eval")
+MAINS = {
+    "resnet.resnet_main",
+    "eval.resnet_eval",
+    "eval.learning_curve",
+    "eval.benchmark",
+    "eval.compression_study",
+    "eval.benchmarking.input_rate",
+    "eval.benchmarking.imagenet_scale",
+    "eval.benchmarking.checkpoint_cost",
+    "eval.benchmarking.dawnbench_log",
+    "eval.benchmarking.exchange_cost",
+    "launch.place_shards",
+    "launch.supervise",
+    "resnet.watchdog.monitor",
+    "data_prep.imagenet_to_tfrecords",
+    "data_prep.digits",
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_name(path): path.read_text(encoding="utf-8")
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
