@@ -14,6 +14,9 @@ from resnet.runtime import startup
 from resnet.watchdog import parent_death
 
 HEARTBEAT_SECONDS = 1.0
+# Ops that wait for other tasks or for a dataset hold a thread while they wait; with no
+# other thread they would wait forever.
+_BLOCKING_OPS = 3
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
         protocol="grpc",
         config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=arguments.num_intra_threads,
-            inter_op_parallelism_threads=arguments.num_inter_threads,
+            inter_op_parallelism_threads=_BLOCKING_OPS + arguments.num_inter_threads,
         ),
     )
     sys.stdout.write(server.target.rpartition(":")[2] + "\n")
