@@ -177,8 +177,9 @@ def train_async(
             config.num_parallel_calls or len(threads.cpus),
             signals,
             lock,
-            communicator.report_status,
+            FLAGS.stall_seconds,
         )
+        communicator.report_status("coordinating the workers", is_timed=False)
         with failures_recorded(settings, communicator):
             training.run()
 
