@@ -3,7 +3,6 @@
 mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --model_dir=M
 """
 
-import atexit
 import contextlib
 import dataclasses
 import functools
@@ -50,7 +49,7 @@ from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models.names import CIFAR_MODELS
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, explain, json_file, registry
-from resnet.runtime import host_warnings, program, startup
+from resnet.runtime import host_warnings, leaving, program, startup
 from resnet.runtime.run_lock import Locked, RunLock
 from resnet.watchdog import failure_file
 
@@ -143,6 +142,7 @@ def train_async(
     """
     from resnet.async_training import job
 
+    given = set(os.environ)
     threads = startup.settle_placement(
         process,
         communicator,
@@ -151,8 +151,13 @@ def train_async(
         FLAGS.kmp_blocktime,
     )
 
+    if communicator.rank == 0 and "TF_CPP_MIN_LOG_LEVEL" not in given:
+        # A lost worker isn't an error: its rank tells of it in a sentence.
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
     def coordinate(endpoints: Sequence[job.Endpoint], alone: Communicator) -> None:
         startup.start_tensorflow(alone)
+        leaving.require_at_once()
         from resnet.async_training import cluster
         from resnet.async_training.training import AsyncTraining
         from resnet.runtime import precision
@@ -172,8 +177,9 @@ def train_async(
             config.num_parallel_calls or len(threads.cpus),
             signals,
             lock,
-            communicator.report_status,
+            FLAGS.stall_seconds,
         )
+        communicator.report_status("coordinating the workers", is_timed=False)
         with failures_recorded(settings, communicator):
             training.run()
 
@@ -318,7 +324,7 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
     except Locked as error:
         failure_file.write(model_dir, str(error), is_locked=True)
         raise
-    atexit.register(lock.release)
+    leaving.register(lock.release)
     return lock
 
 

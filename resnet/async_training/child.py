@@ -25,22 +25,15 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """A child process with a TensorFlow server, and how it is doing.
-
-    Attributes:
-        port: TCP port of the server.
-    """
+    """A child process with a TensorFlow server, and how it is doing."""
 
     def __init__(self, role: Role, threads: Threads, port: int = 0) -> None:
-        """Starts the process, and waits until its server listens.
+        """Starts the process.
 
         Args:
             role: The role of this rank.
             threads: The threads of this rank.
             port: TCP port of the server; 0 for any free one.
-
-        Raises:
-            ChildFailed: If the server doesn't listen within two minutes.
         """
         self._process = subprocess.Popen(
             [
@@ -59,35 +52,45 @@ class Child:
         assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
         self._output = self._process.stdout.fileno()
         self._heard_at = time.monotonic()
+        self._has_started = False
+
+    def await_port(self) -> int:
+        """Returns the TCP port of the server, once it listens.
+
+        Raises:
+            ChildFailed: If it doesn't listen within two minutes, or has ended.
+        """
         line = b""
         while not line.endswith(b"\n"):
             left = self._heard_at + START_SECONDS - time.monotonic()
             if left <= 0 or not select.select([self._output], [], [], left)[0]:
-                self.kill()
                 raise ChildFailed(f"it did not listen within {START_SECONDS:.0f} s")
             byte = os.read(self._output, 1)
             if not byte:
                 raise ChildFailed(f"it ended with {self._process.wait()}")
             line += byte
-        self.port = int(line)
-        self._heard_at = time.monotonic()
+        self._heard_at, self._has_started = time.monotonic(), True
+        return int(line)
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
+    def why_lost(self, stall_seconds: float) -> str:
+        """Returns why the child can't be waited for any longer; empty if it can.
 
-    def exit_code(self) -> int | None:
-        """Returns the exit code, below 0 for a signal; None while it runs."""
-        return self._process.poll()
-
-    def seconds_silent(self) -> float:
-        """Returns the seconds since the last heartbeat, having read what has come."""
+        Args:
+            stall_seconds: The time in seconds that it may be silent once it has
+                started.
+        """
+        code = self._process.poll()
+        if code is not None:
+            was_killed = f"was killed by signal {-code}"
+            return was_killed if code < 0 else f"has exited with {code}"
         while select.select([self._output], [], [], 0)[0]:
             if not os.read(self._output, 4096):
                 break
-            self._heard_at = time.monotonic()
-        return time.monotonic() - self._heard_at
+            self._heard_at, self._has_started = time.monotonic(), True
+        silence = time.monotonic() - self._heard_at
+        if silence > (stall_seconds if self._has_started else START_SECONDS):
+            return f"has been silent for {silence:.0f} s"
+        return ""
 
     def kill(self) -> None:
         """Ends the process, also a stopped one."""

@@ -1,9 +1,11 @@
 """The cluster of TensorFlow servers, as rank 0 sees it."""
 
+import logging
 import socket
 from collections.abc import Sequence
 
 import tensorflow as tf
+from absl import logging as absl_logging
 
 from data_prep.errors import UserError
 from resnet.async_training.job import Endpoint
@@ -42,8 +44,15 @@ def connect(
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, rpc_layer="grpc"
     )
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
-    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+    # A lost worker isn't an error: its rank tells of it in a sentence.
+    logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
+    verbosity = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.WARNING)  # Else it prints its settings.
+    try:
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        return tf.distribute.coordinator.ClusterCoordinator(strategy)
+    finally:
+        absl_logging.set_verbosity(verbosity)
 
 
 def _reachable(job: str, index: int, addresses: Sequence[str], port: int) -> str:

@@ -33,7 +33,6 @@ def run(
 
     Raises:
         AgreedError, AgreedFailure, Preempted: On all ranks, as rank 0 raises it.
-        ServerLost: On a rank whose parameter server is lost.
     """
     role = roles.of_rank(communicator.rank, num_servers)
     if role.job != roles.COORDINATOR:

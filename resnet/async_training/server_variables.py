@@ -85,6 +85,23 @@ class ServerVariables:
         for ours, theirs in self._pairs():
             ours.assign(theirs.read_value())
 
+    def require_updates(self, num_updates: int) -> None:
+        """Checks that each server has applied each closure once, none of them running.
+
+        Args:
+            num_updates: The number of closures since the variables were created.
+
+        Raises:
+            RuntimeError: If an update was lost or applied twice.
+        """
+        for index, server in enumerate(self.servers):
+            applied = int(tf.gather(server.applied, 0))
+            if applied != num_updates:
+                raise RuntimeError(
+                    f"parameter server {index} must have applied {num_updates} updates,"
+                    f" one for each part of a batch; it has applied {applied}"
+                )
+
     def pull_weights(self) -> None:
         """Sets only the trainable variables of the state to those of the servers."""
         for server in self.servers:

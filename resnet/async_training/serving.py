@@ -1,7 +1,6 @@
 """Ranks that serve or work: they look after their child process until the job ends."""
 
 import threading
-import time
 from typing import Any
 
 from absl import logging
@@ -16,10 +15,6 @@ from resnet.watchdog import client
 _POLL_SECONDS = 0.1
 
 
-class ServerLost(RuntimeError):
-    """A parameter server that has died, and with it the weights of the run."""
-
-
 def serve(
     role: Role, threads: Threads, communicator: Communicator, stall_seconds: float
 ) -> None:
@@ -27,7 +22,7 @@ def serve(
 
     A worker that has died, or that is silent for too long, is killed and started again
     on the same port: the runtime takes it back. What it computed is computed again by
-    another worker.
+    another worker. A parameter server that is lost ends the job.
 
     Args:
         role: The role of this rank, not that of rank 0.
@@ -36,62 +31,34 @@ def serve(
         stall_seconds: The time in seconds after which a silent child counts as lost.
 
     Raises:
-        ServerLost: If a parameter server is lost.
         AgreedError, AgreedFailure, Preempted: As rank 0 ends the job.
     """
-    child: Child | None = None
+    child, port, failure = Child(role, threads), 0, ""
     try:
-        failure = ""
         try:
-            child = Child(role, threads)
+            port = child.await_port()
         except ChildFailed as error:
             failure = str(error)
-        endpoint = None if child is None else (client.own_addresses(), child.port)
+        endpoint = (client.own_addresses(), port)
         communicator.allgather((role.job, role.index, endpoint, failure))
         ending = _AwaitedEnding(communicator)
         communicator.report_status(f"looking after its {role.job}", is_timed=False)
         while not ending.has_come(_POLL_SECONDS):
-            if child is None or (reason := _why_lost(child, stall_seconds)):
-                port = 0 if child is None else child.port
-                if child is not None:
-                    child.kill()
-                    if role.job == SERVER:
-                        raise ServerLost(
-                            f"parameter server {role.index} {reason}, and with it the"
-                            " weights since the last checkpoint are lost. The same"
-                            " command resumes from that checkpoint."
-                        )
-                    logging.warning(
-                        "worker %d %s: it is started again", role.index, reason
-                    )
-                child = _restarted(role, threads, port)
+            reason = "" if failure else child.why_lost(stall_seconds)
+            if reason and role.job == SERVER:
+                communicator.abort(
+                    1,
+                    f"error: parameter server {role.index} {reason}, and the weights"
+                    " since the last checkpoint are lost with it. The same command"
+                    " resumes from that checkpoint.",
+                )
+            elif reason:
+                logging.warning("worker %d %s; it is restarted", role.index, reason)
+                child.kill()
+                child = Child(role, threads, port)
         ending.value.enact()
     finally:
-        if child is not None:
-            child.kill()
-
-
-def _why_lost(child: Child, stall_seconds: float) -> str:
-    """Returns why a child can't be waited for any longer; empty if it can."""
-    code = child.exit_code()
-    if code is not None:
-        return (
-            f"was killed by signal {-code}" if code < 0 else f"has exited with {code}"
-        )
-    silence = child.seconds_silent()
-    if silence > stall_seconds:
-        return f"has been silent for {silence:.0f} s"
-    return ""
-
-
-def _restarted(role: Role, threads: Threads, port: int) -> Child | None:
-    """Returns a new child; None if it can't be started now."""
-    try:
-        return Child(role, threads, port)
-    except ChildFailed as error:
-        logging.warning("worker %d can't be started: %s", role.index, error)
-        time.sleep(1)
-        return None
+        child.kill()
 
 
 class _AwaitedEnding:

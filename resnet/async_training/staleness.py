@@ -57,7 +57,9 @@ class StalenessLog:
         self._recent: list[int] = []
 
     def add(self, staleness: int) -> None:
-        """Counts an update."""
+        """Counts an update; a negative number stands for one applied before."""
+        if staleness < 0:
+            return
         self.histogram[staleness] += 1
         self._recent.append(staleness)
 

@@ -1,5 +1,6 @@
 """The loop of an asynchronous run on its coordinator, rank 0."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.async_training import worker_step
+from resnet.async_training.child import START_SECONDS
 from resnet.async_training.closures import Closures
 from resnet.async_training.log import AsyncLog
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
@@ -19,7 +21,7 @@ from resnet.data import example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluations import Evaluations, is_due_after
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, StopSignals
@@ -49,7 +51,7 @@ class AsyncTraining:
         num_parallel_calls: int,
         signals: StopSignals,
         lock: RunLock | None,
-        report_status: Callable[[str], None],
+        stall_seconds: float,
     ) -> None:
         """Restores the newest checkpoint, and puts its variables on the servers.
 
@@ -63,7 +65,7 @@ class AsyncTraining:
             num_parallel_calls: The number of images that a worker decodes in parallel.
             signals: The stop requests of this rank.
             lock: The lock of the run's folder.
-            report_status: A function that reports to the watchdog what rank 0 does.
+            stall_seconds: The time in seconds after which a silent worker is lost.
         """
         self._config = config
         self._num_workers = num_workers
@@ -71,7 +73,8 @@ class AsyncTraining:
         self._num_parallel_calls = num_parallel_calls
         self._signals = signals
         self._communicator = communicator
-        self._report_status = report_status
+        self._stall_seconds = stall_seconds
+        self._ended_at = time.monotonic()  # The last closure.
         self._state = TrainState(config)
         restore_newest(self._state, Path(config.model_dir), communicator)
         self._variables = ServerVariables(self._state, config.num_ps)
@@ -87,9 +90,8 @@ class AsyncTraining:
         self._checkpoint_interval = intervals.parse(
             config.checkpoint_every, "--checkpoint_every"
         )
-        self._num_ended = 0  # Closures of steps that are not complete yet.
-        self._losses: list[float] = []
-        self._to_read: Iterator[ToRead] | None = None
+        self._num_closures = 0  # Of this start of the run.
+        self._losses: list[float] = []  # Of the closures of an incomplete step.
 
     def run(self) -> None:
         """Trains to the last step.
@@ -155,6 +157,7 @@ class AsyncTraining:
         number, end_number = first, end * self._num_workers
         to_read = self._parts_from(first)
         state.top1 = None
+        self._ended_at = time.monotonic()
         while number < end_number or self._closures.running:
             is_between = number % self._num_workers == 0
             if is_between and (self._signals.seen or self._manager.wanted):
@@ -166,6 +169,8 @@ class AsyncTraining:
                 number += 1
             else:
                 self._await_result()
+        self._num_closures += number - first
+        self._variables.require_updates(self._num_closures)
 
     def _start(
         self, number: int, function: Callable[..., object], what: ToRead
@@ -185,10 +190,11 @@ class AsyncTraining:
 
     def _await_result(self) -> None:
         state = self._state
-        self._report_status(f"training, {state.step} steps done")
         result = self._closures.next_result(_POLL_SECONDS)
         if result is None:
+            self._require_progress()
             return
+        self._ended_at = time.monotonic()
         loss = float(result.value.loss)
         step = result.number // self._num_workers
         check_loss(
@@ -202,6 +208,19 @@ class AsyncTraining:
             state.losses.append(sum(self._losses) / self._num_workers)
             self._losses.clear()
             self._log.parts_done(step_settings.at(self._config, state.step - 1))
+
+    def _require_progress(self) -> None:
+        """Ends the run if no worker has finished a closure for too long.
+
+        The ranks of the workers restart those that are lost. So it takes this long only
+        if the runtime itself waits forever.
+        """
+        silence = time.monotonic() - self._ended_at
+        if silence > 3 * self._stall_seconds + START_SECONDS:
+            raise AgreedFailure(
+                f"no worker has finished anything for {silence:.0f} s. The same command"
+                " resumes from the last checkpoint."
+            )
 
     def _parts_from(self, first: int) -> Iterator[ToRead]:
         """Yields what to read for each closure, from a number on."""

@@ -279,6 +279,11 @@ class Communicator:
         for variable, array, part in zip(variables, arrays, parts, strict=True):
             variable.assign(part.reshape(array.shape))
 
+    def finalize(self) -> None:
+        """Ends MPI, for a process that ends without Python's finalization."""
+        if self._mpi is not None:
+            self._mpi.Finalize()
+
     def abort(self, exit_code: int, reason: str) -> None:
         """Ends all ranks of the job at once; for a failure of this rank alone.
 

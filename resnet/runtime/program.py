@@ -13,7 +13,7 @@ from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import host_warnings, preemption
+from resnet.runtime import host_warnings, leaving, preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
 
 Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
@@ -47,6 +47,9 @@ def run(main: Main) -> None:
         finally:
             preemption.ignore_stop_signals()
         communicator.deregister()
+        if leaving.is_at_once():
+            communicator.finalize()
+            leaving.leave(0)
     except distributed.AgreedError as error:
         _exit_all_ranks(communicator, f"error: {error}", EXIT_CODE)
     except distributed.AgreedFailure as error:
@@ -71,4 +74,7 @@ def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) ->
         print(message, file=sys.stderr, flush=True)
     communicator.allgather(None)  # No rank exits before the message is printed.
     communicator.deregister()
+    if leaving.is_at_once():
+        communicator.finalize()
+        leaving.leave(exit_code)
     sys.exit(exit_code)
