@@ -92,6 +92,7 @@ setup(
         "data_prep.records",
         "data_prep.sources",
         "resnet",
+        "resnet.async_training",
         "resnet.augmentation",
         "resnet.checkpoint",
         "resnet.compression",

@@ -86,7 +86,7 @@ def apply_with_stock_ops(
 ) -> tf.Tensor:
     """Does what `apply` does, with TensorFlow's own ops.
 
-    Each variable is updated by ops that add to it, so that no update is lost. But
+    Each variable is updated by ops that add to it, so that no gradient is lost. But
     updates of several closures can mix, and of two executions of a closure at the same
     time both could be applied.
     """
@@ -114,19 +114,21 @@ def apply_with_stock_ops(
             ):
                 if decays and weight_decay:
                     gradient = gradient + weight_decay * weight
-                # velocity = momentum * velocity + gradient, in one locked step.
-                moved = tf.raw_ops.ResourceApplyMomentum(
-                    var=weight.handle,
-                    accum=velocity.handle,
-                    lr=0.0,
-                    grad=gradient,
-                    momentum=momentum,
-                    use_locking=True,
+                # velocity = momentum * velocity + gradient, and the weight moves by the
+                # new velocity, in one locked op: read afterwards, the velocity could be
+                # that of another update.
+                ops.append(
+                    tf.raw_ops.ResourceApplyMomentum(
+                        var=weight.handle,
+                        accum=velocity.handle,
+                        lr=rate * lookahead if nesterov else rate,
+                        grad=gradient,
+                        momentum=momentum,
+                        use_locking=True,
+                    )
                 )
-                with tf.control_dependencies([moved]):
-                    new = velocity.read_value()
-                    direction = gradient + lookahead * new if nesterov else new
-                    ops.append(weight.assign_sub(rate * direction, read_value=False))
+                if nesterov:
+                    ops.append(weight.assign_sub(rate * gradient, read_value=False))
             for average, value, statistic in zip(
                 server.averages, values, statistics, strict=True
             ):

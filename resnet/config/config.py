@@ -265,6 +265,10 @@ def with_partly_decoded_crops(config: Config) -> Config:
 def check_ranks(config: Config, num_ranks: int) -> None:
     """Refuses a global batch that can't be split evenly over the ranks.
 
+    Args:
+        config: The settings of the run.
+        num_ranks: The number of ranks; with `is_async` only that of the workers.
+
     Raises:
         UserError: If it can't be split evenly, naming the nearest sizes that can; if
             the batch is larger than the data set; or if mixup or CutMix would get an
@@ -283,9 +287,10 @@ def check_ranks(config: Config, num_ranks: int) -> None:
         sizes = f"{below} or {below + parts}" if below else f"{parts}"
         steps = config.accumulation_steps
         times = f" times --accumulation_steps={steps}" if steps > 1 else ""
+        ranks = "workers" if config.is_async else "ranks"
         raise UserError(
-            f"--train_batch_size must be a multiple of the number of ranks{times}; got"
-            f" train_batch_size={batch}, {num_ranks} ranks. Use {sizes}."
+            f"--train_batch_size must be a multiple of the number of {ranks}{times};"
+            f" got train_batch_size={batch}, {num_ranks} {ranks}. Use {sizes}."
         )
     is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
     if is_mixed and (batch // parts) % 2:

@@ -124,6 +124,21 @@ RESNET_DIRECTIONS = {
         "resnet.train_state",
         "resnet.train_step",
     },
+    "resnet.async_training": {
+        "resnet.checkpoint",
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.evaluation",
+        "resnet.hardware",
+        "resnet.metrics",
+        "resnet.models",
+        "resnet.native",
+        "resnet.runtime",
+        "resnet.train_state",
+        "resnet.train_step",
+        "resnet.watchdog",
+    },
     "resnet.setting_flags": {"resnet.config"},
     "resnet.shared_flags": {"resnet.config", "resnet.setting_flags"},
     "resnet.train_flags": {
@@ -163,6 +178,9 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
 # Read before TensorFlow is imported, or on machines without it.
 WITHOUT_TENSORFLOW = {
     "resnet.hardware.placement",
+    "resnet.async_training.roles",
+    "resnet.async_training.staleness",
+    "resnet.config.asynchrony",
     "resnet.config.config",
     "resnet.config.phases",
     "resnet.config.recipe",
@@ -294,6 +312,17 @@ def test_no_packages_import_each_other():
 
 def test_nobody_imports_a_program():
     assert [name for name in IMPORTS if IMPORTS[name] & MAINS] == []
+
+
+def test_only_the_program_of_training_imports_asynchronous_training():
+    package = {"resnet.async_training"}
+    importers = {
+        name
+        for name, imports in IMPORTS.items()
+        if any(is_below(one, package) for one in imports)
+        and not is_below(name, package)
+    }
+    assert importers == {"resnet.resnet_main"}
 
 
 def test_only_their_owners_import_horovod_and_mpi4py():

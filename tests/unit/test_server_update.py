@@ -1,0 +1,415 @@
+"""The update of a parameter server: the op and the stock ops against the formula."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import native
+from resnet.async_training import server_update
+from resnet.async_training.server_update import ALREADY_APPLIED, num_updates
+from resnet.async_training.server_variables import MOST_APART
+from resnet.config.step_settings import StepSettings
+from resnet.models.moving_averages import Statistic
+
+# Two roundings of a float32 an update, over a few updates.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+REFUSED = (tf.errors.InvalidArgumentError, ValueError)
+WAYS = pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+
+
+def make_server(
+    weights: list[Any], averages: list[Any] = (), decays: list[bool] | None = None
+) -> Any:
+    """Returns what a `Server` has, in this process; its velocities are 0."""
+    return SimpleNamespace(
+        device="/cpu:0",
+        weights=[tf.Variable(one, dtype=tf.float32) for one in weights],
+        velocities=[tf.Variable(tf.zeros(np.shape(one))) for one in weights],
+        averages=[tf.Variable(one, dtype=tf.float32) for one in averages],
+        decays=[True] * len(weights) if decays is None else decays,
+        applied=tf.Variable(tf.zeros([1 + MOST_APART], tf.int64)),
+    )
+
+
+def values(server: Any) -> list[np.ndarray]:
+    """Returns copies of everything on a server."""
+    variables = [*server.weights, *server.velocities, *server.averages, server.applied]
+    return [np.array(one.numpy()) for one in variables]
+
+
+def assert_unchanged(server: Any, before: list[np.ndarray]) -> None:
+    for ours, expected in zip(values(server), before, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def update(
+    server: Any,
+    gradients: list[Any],
+    number: int,
+    *,
+    read_at: int | None = None,
+    statistics: list[Any] = (),
+    average_step: float = 0.1,
+    rate: float = 1.0,
+    momentum: float = 0.0,
+    lookahead: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    inverse_staleness: bool = False,
+    way: str = "apply",
+) -> int:
+    """Updates a server and returns the staleness; 0 unless `read_at` is given."""
+    scalars = (tf.constant(one, tf.float32) for one in (rate, momentum, lookahead))
+    count = num_updates(server)
+    staleness = getattr(server_update, way)(
+        server,
+        [tf.constant(one, tf.float32) for one in gradients],
+        [
+            Statistic(average, tf.constant(one, tf.float32), average_step)
+            for average, one in zip(server.averages, statistics, strict=True)
+        ],
+        tf.constant(number, tf.int64),
+        count if read_at is None else tf.constant(read_at, tf.int64),
+        StepSettings(*scalars, weight_decay),
+        nesterov,
+        inverse_staleness,
+    )
+    return int(staleness)
+
+
+class Reference(NamedTuple):
+    """The variables of a server in float64, and how they are updated."""
+
+    weights: list[np.ndarray]
+    velocities: list[np.ndarray]
+    averages: list[np.ndarray]
+    decays: list[bool]
+
+    def update(
+        self,
+        gradients: list[np.ndarray],
+        statistics: list[np.ndarray],
+        rate: float,
+        momentum: float,
+        lookahead: float,
+        weight_decay: float,
+        nesterov: bool,
+        average_step: float,
+    ) -> None:
+        for i, gradient in enumerate(gradients):
+            total = gradient + (weight_decay * self.weights[i] if self.decays[i] else 0)
+            self.velocities[i] = momentum * self.velocities[i] + total
+            direction = self.velocities[i]
+            if nesterov:
+                direction = total + lookahead * self.velocities[i]
+            self.weights[i] = self.weights[i] - rate * direction
+        for i, statistic in enumerate(statistics):
+            kept = (1 - average_step) * self.averages[i]
+            self.averages[i] = kept + average_step * statistic
+
+
+@pytest.fixture(autouse=True)
+def compiled_ops():
+    """The tests of `apply` are of the op, never of its fallback."""
+    assert native.ops() is not None
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("nesterov", [False, True])
+@WAYS
+def test_several_updates_are_those_of_the_formula(way, nesterov, inverse):
+    generator = np.random.default_rng(0)
+
+    def normal(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+        return [generator.normal(size=one).astype(np.float32) for one in shapes]
+
+    shapes, of_averages = [(2, 3), (70_000,), ()], [(5,), (3,)]  # More than one task.
+    weights, averages = normal(shapes), normal(of_averages)
+    decays = [True, False, True]
+    server = make_server(weights, averages, decays)
+    expected = Reference(
+        [one.astype(np.float64) for one in weights],
+        [np.zeros(shape) for shape in shapes],
+        [one.astype(np.float64) for one in averages],
+        decays,
+    )
+    others = {
+        "lookahead": 0.8,
+        "weight_decay": 0.05,
+        "nesterov": nesterov,
+        "average_step": 0.1,
+    }
+    for count, (number, read_at, rate, momentum) in enumerate(
+        [(7, 0, 0.1, 0.9), (3, 0, 0.2, 0.45), (4, 2, 0.1, 0.9), (0, 0, 0.3, 0.9)]
+    ):
+        gradients, statistics = normal(shapes), normal(of_averages)
+        staleness = update(
+            server,
+            gradients,
+            number,
+            read_at=read_at,
+            statistics=statistics,
+            rate=rate,
+            momentum=momentum,
+            inverse_staleness=inverse,
+            way=way,
+            **others,
+        )
+        assert staleness == count - read_at
+        if inverse:
+            rate /= max(1, staleness)
+        expected.update(gradients, statistics, rate, momentum, **others)
+        for ours, reference in zip(
+            [*server.weights, *server.velocities, *server.averages],
+            [*expected.weights, *expected.velocities, *expected.averages],
+            strict=True,
+        ):
+            np.testing.assert_allclose(ours.numpy(), reference, **CLOSE)
+    assert num_updates(server) == 4
+
+
+@WAYS
+def test_two_stale_updates_by_hand(way):
+    server = make_server([[1.0]])
+    update(server, [[1.0]], 0, way=way, rate=0.5, momentum=0.5, weight_decay=0.25)
+    # Gradient 1 + 0.25 * 1 = 1.25 and velocity 1.25; 1 - 0.5 * 1.25.
+    assert server.weights[0].numpy() == [0.375]
+    for number in (1, 2, 3):
+        update(server, [[0.0]], number, way=way, rate=0.0, momentum=1.0)
+    staleness = update(
+        server,
+        [[1.0]],
+        4,
+        way=way,
+        read_at=0,
+        rate=0.5,
+        momentum=0.5,
+        inverse_staleness=True,
+    )
+    # Velocity 0.5 * 1.25 + 1 = 1.625; 0.375 - 0.5 / 4 * 1.625.
+    assert staleness == 4
+    assert server.velocities[0].numpy() == [1.625]
+    assert server.weights[0].numpy() == [0.171875]
+
+
+@WAYS
+def test_a_closure_is_applied_once(way):
+    server = make_server([[1.0, 2.0]], [[3.0]])
+    assert update(server, [[1.0, 1.0]], 6, statistics=[[1.0]], way=way) == 0
+    assert update(server, [[1.0, 1.0]], 5, statistics=[[1.0]], way=way) == 0
+    before = values(server)
+    for number in (6, 5):
+        again = update(server, [[9.0, 9.0]], number, statistics=[[9.0]], way=way)
+        assert again == ALREADY_APPLIED
+    assert_unchanged(server, before)
+    assert num_updates(server) == 2
+
+
+@WAYS
+def test_closures_that_share_a_slot_are_told_apart(way):
+    server = make_server([0.0])
+    numbers = [3, 3 + MOST_APART, 2 + 2 * MOST_APART, 3 + 2 * MOST_APART]
+    assert [update(server, [1.0], number, way=way) for number in numbers] == [0] * 4
+    assert server.weights[0].numpy() == -4
+    assert num_updates(server) == 4
+    # The last one is known, as is the one in another slot.
+    for number in numbers[2:]:
+        assert update(server, [1.0], number, way=way) == ALREADY_APPLIED
+
+
+@WAYS
+def test_the_first_and_the_last_slot_are_used(way):
+    server = make_server([0.0])
+    for number in (0, MOST_APART - 1):
+        assert update(server, [1.0], number, way=way) == 0
+    applied = server.applied.numpy()
+    assert applied[[0, 1, MOST_APART]].tolist() == [2, 1, MOST_APART]
+    assert np.count_nonzero(applied) == 3
+
+
+@WAYS
+def test_what_was_read_before_an_update_stays_as_it_was(way):
+    server = make_server([tf.ones([3])], [tf.ones([2])])
+    held = [*server.weights, *server.velocities, *server.averages, server.applied]
+
+    @tf.function
+    def step() -> list[tf.Tensor]:
+        before = [variable.read_value() for variable in held]
+        with tf.control_dependencies(before):
+            staleness = getattr(server_update, way)(
+                server,
+                [tf.ones([3])],
+                [Statistic(server.averages[0], tf.zeros([2]), 0.5)],
+                tf.constant(0, tf.int64),
+                tf.constant(0, tf.int64),
+                StepSettings(*map(tf.constant, (1.0, 0.9, 0.9)), 0.0),
+                False,
+                False,
+            )
+        with tf.control_dependencies([staleness]):
+            return [tf.identity(one) for one in before]
+
+    weight, velocity, average, applied = step()
+    np.testing.assert_array_equal(weight, np.ones(3))
+    np.testing.assert_array_equal(velocity, np.zeros(3))
+    np.testing.assert_array_equal(average, np.ones(2))
+    assert not np.any(applied)
+    assert server.weights[0].numpy().tolist() == [0.0] * 3
+    assert server.averages[0].numpy().tolist() == [0.5] * 2
+    assert num_updates(server) == 1
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@WAYS
+def test_updates_at_the_same_time_are_not_lost(way, nesterov):
+    num_threads, num_updates_each = 8, 25
+    server = make_server([np.zeros(5000), np.zeros(3)], [np.zeros(4)])
+    staleness: list[int] = []
+    barrier = threading.Barrier(num_threads)
+
+    def work(thread: int) -> None:
+        barrier.wait()
+        for i in range(num_updates_each):
+            number = thread + i * num_threads
+            gradients = [np.full(5000, thread + 1), np.full(3, i + 1)]
+            staleness.append(
+                update(
+                    server,
+                    gradients,
+                    number,
+                    statistics=[np.zeros(4)],
+                    nesterov=nesterov,
+                    way=way,
+                )
+            )
+
+    threads = [threading.Thread(target=work, args=[i]) for i in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    num_all = num_threads * num_updates_each
+    assert len(staleness) == num_all
+    assert min(staleness) >= 0
+    assert num_updates(server) == num_all
+    # Whole numbers below 2**24, which float32 adds exactly.
+    first, second = (one.numpy() for one in server.weights)
+    np.testing.assert_array_equal(first, np.full(5000, -num_updates_each * 36))
+    np.testing.assert_array_equal(second, np.full(3, -num_threads * 325))
+    applied = server.applied.numpy()
+    assert applied[1 : 1 + num_all].tolist() == list(range(1, num_all + 1))
+
+
+def test_executions_of_one_closure_at_the_same_time_are_applied_once():
+    server = make_server([np.zeros(5000)])
+    results: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        for number in range(10):
+            barrier.wait()
+            results.append(update(server, [np.ones(5000)], number))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.count(ALREADY_APPLIED) == 70
+    np.testing.assert_array_equal(server.weights[0].numpy(), np.full(5000, -10))
+
+
+def call_op(server: Any, **changed: Any) -> None:
+    arguments = {
+        "variables": [one.handle for one in server.weights],
+        "velocities": [one.handle for one in server.velocities],
+        "gradients": [tf.ones([3]), tf.ones([2])],
+        "averages": [one.handle for one in server.averages],
+        "statistics": [tf.zeros([4])],
+        "applied": server.applied.handle,
+        "number": tf.constant(5, tf.int64),
+        "read_at": tf.constant(0, tf.int64),
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "lookahead": 0.9,
+        "nesterov": False,
+        "inverse_staleness": False,
+        "average_step": 0.1,
+        "weight_decays": [0.0, 0.0],
+    }
+    native.ops().resnet_server_update(**{**arguments, **changed})
+
+
+def op_server() -> Any:
+    return make_server([np.ones(3), np.ones(2)], [np.ones(4)])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"gradients": [tf.ones([3]), tf.ones([3])]}, "variable 1 has the shape"),
+        ({"statistics": [tf.ones([5])]}, "variable 0 has the shape"),
+        ({"weight_decays": [0.0]}, "one value for each of 2 variables; got 1"),
+        ({"weight_decays": []}, "one value for each of 2 variables; got 0"),
+        ({"number": tf.constant([5, 6], tf.int64)}, r"must be scalars; got \[2\]"),
+        ({"read_at": tf.constant([0], tf.int64)}, r"must be scalars; got \[1\]"),
+        ({"learning_rate": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"momentum": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"lookahead": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"number": tf.constant(-1, tf.int64)}, "number at least 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_change_nothing(changed, words):
+    server = op_server()
+    before = values(server)
+    with pytest.raises(REFUSED, match=words):
+        call_op(server, **changed)
+    assert_unchanged(server, before)
+    call_op(server)  # No lock is held any longer.
+    assert num_updates(server) == 1
+
+
+@pytest.mark.parametrize("which", ["variables", "velocities", "averages"])
+def test_variables_of_another_type_or_shape_are_refused(which):
+    name = "weights" if which == "variables" else which
+    for wrong, words in (
+        (tf.ones([4, 1]), "has the shape"),
+        (None, "must be float32; it is bfloat16"),
+    ):
+        server = op_server()
+        variables = getattr(server, name)
+        if wrong is None:
+            wrong = tf.ones(variables[0].shape, tf.bfloat16)
+        variables[0] = tf.Variable(wrong)
+        before = values(server)
+        with pytest.raises(REFUSED, match=words):
+            call_op(server)
+        assert_unchanged(server, before)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [tf.zeros([9]), tf.zeros([3, 3], tf.int64), tf.zeros([1], tf.int64)],
+)
+def test_a_log_of_closures_that_is_no_vector_of_numbers_is_refused(wrong):
+    server = op_server()
+    server.applied = tf.Variable(wrong)
+    before = values(server)
+    with pytest.raises(REFUSED, match="applied must be a vector of at least 2 int64"):
+        call_op(server)
+    assert_unchanged(server, before)
+
+
+def test_handles_must_be_scalars():
+    server = op_server()
+    handles = tf.stack([server.applied.handle])
+    with pytest.raises(REFUSED, match=r"must be scalars; got \[1\]"):
+        call_op(server, applied=handles)
+    stacked = [tf.stack([one.handle]) for one in server.weights]
+    with pytest.raises(REFUSED, match="handle of a variable must be a scalar"):
+        call_op(server, variables=stacked)
+    assert num_updates(server) == 0
