@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from resnet.async_training import worker_step
 from resnet.async_training.child import START_SECONDS
@@ -103,6 +104,12 @@ class AsyncTraining:
         """
         config, state = self._config, self._state
         self._log.training_starts()
+        logging.info(
+            "With %d worker(s), asynchrony acts like an additional momentum of %.2f"
+            " (arXiv:1605.09774), and the mean staleness is about %d: a lower"
+            " --momentum, or --staleness_rate=inverse, may train better.",
+            *(self._num_workers, 1 - 1 / self._num_workers, self._num_workers - 1),
+        )
         with closing(self._closures), closing(self._log), closing(self._manager):
             while True:
                 if self._evaluations.is_due:

@@ -135,6 +135,20 @@ class Job:
         )
         return found
 
+    def child_pid(self, name: str) -> int:
+        """Returns the TensorFlow server whose command has these words, once there."""
+        found: list[int] = []
+
+        def is_there() -> list[int]:
+            found[:] = self._processes(
+                lambda facts: b"async_training" in facts and name.encode() in facts
+            )
+            return found
+
+        self.wait_until(is_there)
+        (pid,) = found
+        return pid
+
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Sends a signal to a rank; the clock to the job's end begins."""
         pid = self.pid(rank)

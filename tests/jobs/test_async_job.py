@@ -1,0 +1,55 @@
+"""Asynchronous jobs: one worker trains as one synchronous rank does."""
+
+import json
+
+import pytest
+
+from tests import main_run
+
+pytestmark = pytest.mark.multiprocess
+
+
+def test_one_worker_trains_as_one_synchronous_rank(run_ranks, records, tmp_path):
+    flags = (*main_run.FLAGS, f"--data_dir={records}")
+    trained = {}
+    for mode, num_ranks in (("bsp", 1), ("async", 3)):
+        job = run_ranks(
+            num_ranks,
+            "resnet/resnet_main.py",
+            *flags,
+            f"--sync_mode={mode}",
+            f"--model_dir={tmp_path / mode}",
+        )
+        assert job.returncode == 0, job.stderr
+        trained[mode] = main_run.read_metrics(tmp_path / mode)
+    assert "Updates by their staleness: 0: 6" in job.stderr
+    for expected, line in zip(trained["bsp"], trained["async"], strict=True):
+        assert line["kind"] == expected["kind"]
+        assert line["step"] == expected["step"]
+        assert line["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+        if line["kind"] == "train":
+            assert line["staleness_max"] == line["staleness_mean"] == 0
+            assert 0 < line["input_wait_share"] < 1
+        else:
+            assert line["count"] == 11
+    evaluated = run_ranks(
+        1,
+        "eval/resnet_eval.py",
+        *("--eval_batch_size=4", f"--data_dir={records}"),
+        *(f"--model_dir={tmp_path / 'async'}", f"--json_file={tmp_path / 'e.json'}"),
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    (last,) = [line for line in trained["async"] if line["kind"] == "eval"][-1:]
+    main_run.assert_same(json.loads((tmp_path / "e.json").read_text()), last)
+
+
+def test_no_rank_left_for_a_worker_is_refused(run_ranks, records, tmp_path):
+    job = run_ranks(
+        2,
+        "resnet/resnet_main.py",
+        *(*main_run.FLAGS, f"--data_dir={records}", "--sync_mode=async"),
+        f"--model_dir={tmp_path / 'model'}",
+    )
+    assert job.returncode == 2
+    assert "at least one that works; got 2 rank(s) with --num_ps=1" in job.stderr
+    assert not (tmp_path / "model").exists()
