@@ -25,7 +25,7 @@ from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluations import Evaluations, is_due_after
 from resnet.runtime.divergence import check_loss
-from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
 from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState
 from resnet.train_step import DROPOUT_STREAM
@@ -118,12 +118,12 @@ class AsyncTraining:
                 is_reached = self._evaluations.target_is_reached
                 if state.step >= config.last_step or is_reached:
                     break
-                if self._signals.seen:
+                if stop_requested(self._signals):
                     raise Preempted(f"stopped before step {state.step + 1}")
                 self._train_to(self._end_of_segment())
                 self._variables.pull()
                 self._save()
-                if self._signals.seen:
+                if stop_requested(self._signals):
                     self._manager.finish()
                     raise Preempted(f"stopped after step {state.step}, which is saved")
             self._manager.finish()
@@ -167,7 +167,7 @@ class AsyncTraining:
         self._ended_at = time.monotonic()
         while number < end_number or self._closures.running:
             is_between = number % self._num_workers == 0
-            if is_between and (self._signals.seen or self._manager.wanted):
+            if is_between and (stop_requested(self._signals) or self._manager.wanted):
                 end_number = min(end_number, number)
             oldest = min(self._closures.running, default=number)
             may_start = self._closures.may_start() and number - oldest < MOST_APART
