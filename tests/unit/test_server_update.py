@@ -11,7 +11,7 @@ import tensorflow as tf
 from resnet import native
 from resnet.async_training import server_update
 from resnet.async_training.server_update import ALREADY_APPLIED, num_updates
-from resnet.async_training.server_variables import MOST_APART
+from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.config.step_settings import StepSettings
 from resnet.models.moving_averages import Statistic
 
@@ -207,6 +207,18 @@ def test_a_closure_is_applied_once(way):
         assert again == ALREADY_APPLIED
     assert_unchanged(server, before)
     assert num_updates(server) == 2
+
+
+def test_a_lost_update_of_any_server_is_an_error():
+    variables = SimpleNamespace(servers=[make_server([0.0]), make_server([0.0])])
+    for server in variables.servers:
+        update(server, [1.0], 0)
+    update(variables.servers[0], [1.0], 1)
+    words = "server 1 must have applied 2 updates, .*; it has applied 1"
+    with pytest.raises(RuntimeError, match=words):
+        ServerVariables.require_updates(variables, 2)
+    update(variables.servers[1], [1.0], 1)
+    ServerVariables.require_updates(variables, 2)
 
 
 @WAYS

@@ -145,4 +145,6 @@ def test_the_histogram_is_of_all_updates_in_the_order_of_staleness():
         log.add(staleness)
     log.report()
     log.add(2)
+    log.add(-1)  # Applied before: no update.
+    assert log.report() == {"staleness_mean": 2.0, "staleness_max": 2.0}
     assert log.describe() == "0: 2, 2: 2, 10: 1"
