@@ -220,11 +220,12 @@ def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
     start, model_dir, outcome, little_memory
 ):
-    job = start(fault=("eat", "1", "7"))
+    # At its limit a process is slow for a while before the kernel kills it.
+    job = start("--stall_seconds=60", fault=("eat", "1", "7"))
     little_memory(job.pid(1))
     job.wait_for_step(6)
     job.faulted_at = time.monotonic()
-    code = job.end(DEATH_SECONDS + 10)
+    code = job.end(DEATH_SECONDS + 60)
     outcome("rank 1 killed by the kernel, out of memory", job, code)
     assert code != 0
     assert re.search(
