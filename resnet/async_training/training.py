@@ -14,12 +14,14 @@ from resnet.async_training.child import START_SECONDS
 from resnet.async_training.closures import Closures
 from resnet.async_training.log import AsyncLog
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
+from resnet.async_training.worker_step import Done
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import intervals, phases, rounds, step_settings
 from resnet.config.config import Config
+from resnet.config.phases import Phase
 from resnet.data import example_order, input_pipeline
-from resnet.data.corrupt_records import Replacements
+from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import AgreedFailure, Communicator
@@ -31,6 +33,7 @@ from resnet.train_state import TrainState
 from resnet.train_step import DROPOUT_STREAM
 
 _POLL_SECONDS = 0.5
+_SECONDS_OF_OTHERS = 5.0  # For the rank of a lost server to end the job.
 
 
 class AsyncTraining:
@@ -92,6 +95,8 @@ class AsyncTraining:
             config.checkpoint_every, "--checkpoint_every"
         )
         self._num_closures = 0  # Of this start of the run.
+        self._examples: dict[int, tf.Tensor] = {}  # Of the closures that run.
+        self._traced_phase: Phase | None = None
         self._losses: list[float] = []  # Of the closures of an incomplete step.
 
     def run(self) -> None:
@@ -149,17 +154,10 @@ class AsyncTraining:
         """Trains to a step of the present phase, or to an earlier one on a request."""
         config, state = self._config, self._state
         phase = phases.at(config.phases, state.step)
-        state.begin_step()
-        self._variables.push()
-        function = worker_step.make(
-            config,
-            phase,
-            state,
-            self._variables,
-            self._records,
-            config.global_batch_size // self._num_workers,
-            self._num_parallel_calls,
-        )
+        if state.step in phases.first_steps(config.phases):
+            state.begin_step()
+            self._variables.push()
+        function = self._closure_of(phase)
         first = state.step * self._num_workers
         number, end_number = first, end * self._num_workers
         to_read = self._parts_from(first)
@@ -179,6 +177,21 @@ class AsyncTraining:
         self._num_closures += number - first
         self._variables.require_updates(self._num_closures)
 
+    def _closure_of(self, phase: Phase) -> Callable[..., Done]:
+        """Returns the function of the closures of a phase, made once."""
+        if phase is not self._traced_phase:
+            self._traced_phase = phase
+            self._function = worker_step.make(
+                self._config,
+                phase,
+                self._state,
+                self._variables,
+                self._records,
+                self._config.global_batch_size // self._num_workers,
+                self._num_parallel_calls,
+            )
+        return self._function
+
     def _start(
         self, number: int, function: Callable[..., object], what: ToRead
     ) -> None:
@@ -186,6 +199,7 @@ class AsyncTraining:
         settings = step_settings.at(self._config, step)
         key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
         changing = (settings.learning_rate, settings.momentum, settings.lookahead)
+        self._examples[number] = what.examples
         self._closures.start(
             number,
             function,
@@ -197,7 +211,12 @@ class AsyncTraining:
 
     def _await_result(self) -> None:
         state = self._state
-        result = self._closures.next_result(_POLL_SECONDS)
+        try:
+            result = self._closures.next_result(_POLL_SECONDS)
+        except tf.errors.OpError:
+            self._refuse_corrupt_records()
+            time.sleep(_SECONDS_OF_OTHERS)
+            raise
         if result is None:
             self._require_progress()
             return
@@ -205,7 +224,7 @@ class AsyncTraining:
         loss = float(result.value.loss)
         step = result.number // self._num_workers
         check_loss(
-            *(loss, loss, step + 1, np.empty(0, np.int64)),
+            *(loss, loss, step + 1, self._examples.pop(result.number).numpy()),
             *(Path(self._config.model_dir), self._communicator),
         )
         self._log.closure_done(result.value)
@@ -215,6 +234,15 @@ class AsyncTraining:
             state.losses.append(sum(self._losses) / self._num_workers)
             self._losses.clear()
             self._log.parts_done(step_settings.at(self._config, state.step - 1))
+
+    def _refuse_corrupt_records(self) -> None:
+        """Looks for corrupt records among those that the workers read now.
+
+        Raises:
+            UserError: If there are any, with their files and offsets.
+        """
+        examples = [one.numpy() for one in self._examples.values()]
+        CorruptRecords(self._records, "fail").detect(np.concatenate(examples))
 
     def _require_progress(self) -> None:
         """Ends the run if no worker has finished a closure for too long.

@@ -78,7 +78,10 @@ def make(
                 num_parallel_calls,
                 batches.normalization_of(config),
             )
-        with tf.control_dependencies(list(batch)):
+        # TensorFlow's ops would take any label.
+        are_labels = tf.debugging.assert_non_negative(batch.labels)
+        are_classes = tf.debugging.assert_less(batch.labels, config.num_classes)
+        with tf.control_dependencies([*batch, are_labels, are_classes]):
             read_at = tf.timestamp()
             counts = [server_update.num_updates(one) for one in variables.servers]
         with tf.control_dependencies(counts):
