@@ -107,6 +107,13 @@ class AsyncTraining:
             Preempted: If the run was asked to stop; the state is saved.
             UserError: If a record is corrupt.
         """
+        try:
+            self._run()
+        except tf.errors.OpError:
+            time.sleep(_SECONDS_OF_OTHERS)
+            raise
+
+    def _run(self) -> None:
         config, state = self._config, self._state
         self._log.training_starts()
         logging.info(
@@ -215,7 +222,6 @@ class AsyncTraining:
             result = self._closures.next_result(_POLL_SECONDS)
         except tf.errors.OpError:
             self._refuse_corrupt_records()
-            time.sleep(_SECONDS_OF_OTHERS)
             raise
         if result is None:
             self._require_progress()

@@ -312,8 +312,9 @@ def _mapped(pid: int, names: set[str]) -> set[str]:
 
 
 def _is_rank(facts: bytes, rank: int) -> bool:
-    """Returns whether a process is the rank itself, and not its watchdog."""
+    """Returns whether a process is the rank itself, and not one that it has started."""
     return (
         f"PMI_RANK={rank}\0".encode() in facts
         and b"resnet.watchdog.monitor" not in facts
+        and b"resnet.async_training" not in facts
     )
