@@ -202,6 +202,8 @@ def build_model(config: Config) -> keras.Model:
         config.seed,
         config.zero_last_gamma,
         config.initialization,
+        config.batch_norm_epsilon,
+        config.fixed_gamma,
     )
 
 

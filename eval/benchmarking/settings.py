@@ -95,7 +95,7 @@ class Settings:
     @property
     def side(self) -> int:
         """The side of the images in pixels: `image_size` or the network's default."""
-        return self.image_size or (32 if self.model in names.CIFAR_MODELS else 224)
+        return self.image_size or names.default_image_size(self.model)
 
     @property
     def num_random_classes(self) -> int:

@@ -115,10 +115,51 @@ class ResNet9(nn.Module):
         return 0.125 * self.classifier(functional.max_pool2d(x, 4).flatten(1))
 
 
+class InceptionBn28(nn.Module):
+    """The small Inception of dmlc/mxnet's examples, for 28 px and 10 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def conv(channels: int, filters: int, size: int, stride: int) -> nn.Sequential:
+            norm = conv_norm(channels, filters, size, stride)
+            return nn.Sequential(norm, nn.ReLU(inplace=True))
+
+        self.stem = conv(3, 96, 3, 1)
+        self.modules_3x3, self.modules_1x1 = nn.ModuleList(), nn.ModuleList()
+        channels = 96
+        for filters_1x1, filters_3x3 in (
+            *((32, 32), (32, 48), (0, 80)),
+            *((112, 48), (96, 64), (80, 80), (48, 96), (0, 96)),
+            *((176, 160), (176, 160)),
+        ):
+            stride = 1 if filters_1x1 else 2
+            self.modules_3x3.append(conv(channels, filters_3x3, 3, stride))
+            first = nn.MaxPool2d(3, 2, 1)
+            if filters_1x1:
+                first = conv(channels, filters_1x1, 1, 1)
+            self.modules_1x1.append(first)
+            channels = filters_3x3 + (filters_1x1 or channels)
+        self.classifier = nn.Linear(channels, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the logits."""
+        x = self.stem(x)
+        for first, second in zip(self.modules_1x1, self.modules_3x3, strict=True):
+            x = torch.cat((first(x), second(x)), 1)
+        return self.classifier(x.mean((2, 3)))
+
+
 MODELS: dict[str, tuple[type[nn.Module], int, int]] = {
     "resnet50": (ResNet50, 224, 1000),
     "resnet9": (ResNet9, 32, 10),
+    "inception_bn_28": (InceptionBn28, 28, 10),
 }
+
+
+def layout(args: argparse.Namespace) -> torch.memory_format:
+    """Returns the layout of images and feature maps."""
+    return torch.contiguous_format if args.contiguous else torch.channels_last
 
 
 def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
@@ -128,9 +169,9 @@ def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
     """
     make, image_size, _ = MODELS[args.model]
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
-    model = make().eval().to(dtype=dtype, memory_format=torch.channels_last)
+    model = make().eval().to(dtype=dtype, memory_format=layout(args))
     images = torch.randn(args.batch_size, 3, image_size, image_size).to(
-        dtype=dtype, memory_format=torch.channels_last
+        dtype=dtype, memory_format=layout(args)
     )
     if args.compile:
         inductor_config.freezing = True
@@ -150,9 +191,9 @@ def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
 def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
     """Returns a function that runs one training step and returns the loss."""
     make, image_size, num_classes = MODELS[args.model]
-    model = make().train().to(memory_format=torch.channels_last)
+    model = make().train().to(memory_format=layout(args))
     images = torch.randn(args.batch_size, 3, image_size, image_size)
-    images = images.to(memory_format=torch.channels_last)
+    images = images.to(memory_format=layout(args))
     labels = torch.randint(num_classes, (args.batch_size,))
     if args.average_gradients and args.ranks > 1:
         model = nn.parallel.DistributedDataParallel(
@@ -244,6 +285,9 @@ def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--infer", action="store_true")
+    parser.add_argument(
+        "--contiguous", action="store_true", help="Channels first instead of last."
+    )
     parser.add_argument("--average_gradients", action="store_true")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -4,6 +4,7 @@ from resnet.config import bounds, compression
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
+from resnet.models.names import MODELS_WITH_RESIDUAL_BLOCKS
 
 
 def problems_of(config: Config) -> list[str]:
@@ -13,6 +14,12 @@ def problems_of(config: Config) -> list[str]:
     if config.compress != "none" and config.method == "dgc":
         problems += _problems_of_dgc(config)
     problems += _problems_of_channels(config)
+    has_residual_blocks = config.model in MODELS_WITH_RESIDUAL_BLOCKS
+    if config.fixed_gamma and config.zero_last_gamma and has_residual_blocks:
+        problems.append(
+            "a fixed_gamma is always 1, which excludes zero_last_gamma; the recipe"
+            f" {config.recipe} for {config.model} has both."
+        )
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     problems += _problems_of_local_sgd(config)

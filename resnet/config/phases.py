@@ -14,7 +14,7 @@ from resnet.config.settings import (
     setting,
 )
 
-SMALLEST_IMAGE = 32  # The stages halve it five times.
+SMALLEST_IMAGE = 28  # Of the small Inception, and MNIST's.
 LARGEST_IMAGE = 1024
 # What becomes of the velocities of the ranks when their weights are averaged.
 LOCAL_VELOCITIES = ("keep", "average", "reset")

@@ -49,6 +49,18 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         bounds=FRACTION,
         flag="bn_momentum",
     )
+    batch_norm_epsilon: float = setting(
+        1e-5,
+        "The constant that batch normalization adds to the variance.",
+        bounds=ABOVE_ZERO,
+        flag=None,
+    )
+    fixed_gamma: bool = setting(
+        False,
+        "Whether the scale of batch normalization is the constant 1 and not trained,"
+        " which excludes zero_last_gamma.",
+        flag=None,
+    )
     optimizer: str = setting(
         "momentum", "The optimizer, one of {names}.", names=("momentum", "lars")
     )
@@ -72,8 +84,9 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     initialization: str = setting(
         "variance_scaling",
-        "The initial weights: variance_scaling, as in the TPU recipe, or pytorch, the"
-        " uniform distribution that is PyTorch's default.",
+        "The initial weights: variance_scaling, as in the TPU recipe; pytorch, the"
+        " uniform distribution that is PyTorch's default; or uniform_x, uniform from -x"
+        " to x in all layers, x being 0.01 or 0.07.",
         names=INITIALIZATIONS,
         flag=None,
     )

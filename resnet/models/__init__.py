@@ -18,26 +18,31 @@ def build(
     seed: int = 0,
     zero_last_gamma: bool = True,
     initialization: str = "variance_scaling",
+    batch_norm_epsilon: float = 1e-5,
+    fixed_gamma: bool = False,
 ) -> "keras.Model":
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
     Its inputs are `[batch, height, width, 3]` with any height and width, those of
-    "alexnet" with `image_size` only.
+    "alexnet" and "mlp" with `image_size` only.
 
     Args:
         name: Name of the network, one of `names.MODELS`.
         num_classes: Number of logits.
         image_size: Height and width in pixels that `flops` counts the operations for,
-            and the size of the images of "alexnet".
+            and the size of the images of "alexnet" and "mlp".
         batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1); 0.95 is
             that of the 24K recipe.
         compute_dtype: "float32" or "bfloat16"; variables are float32 in both cases.
         seed: Seed of the initial weights.
         zero_last_gamma: Whether gamma of the last normalization in each residual block
             is initialized to 0 instead of 1, so that the block starts as the identity.
-            ResNet-9 and the AlexNets have none.
+            It matters to `names.MODELS_WITH_RESIDUAL_BLOCKS` only.
         initialization: Distribution of the initial weights, one of
             `names.INITIALIZATIONS`.
+        batch_norm_epsilon: Constant that BatchNorm adds to the variance.
+        fixed_gamma: Whether BatchNorm's gamma is the constant 1 and not a variable,
+            which excludes `zero_last_gamma`.
 
     Raises:
         UserError: If there is no network of that name.
@@ -48,14 +53,22 @@ def build(
         )
     import keras
 
-    from resnet.models import alexnet, cifar_resnet, resnet, resnet9
-    from resnet.models.initialization import initialize_as_pytorch
+    from resnet.models import alexnet, cifar_resnet, inception, mlp, resnet, resnet9
+    from resnet.models.initialization import initialize
 
-    settings = (num_classes, image_size, batch_norm_momentum, compute_dtype, seed)
+    batch_norm = {
+        "batch_norm_momentum": batch_norm_momentum,
+        "epsilon": batch_norm_epsilon,
+        "fixed_gamma": fixed_gamma,
+    }
+    settings = (num_classes, image_size, batch_norm, compute_dtype, seed)
     others = {
         "resnet9": resnet9.build,
         "alexnet": alexnet.build,
         "alexnet_bn": alexnet.build_with_batch_norm,
+        "inception_bn": inception.build,
+        "inception_bn_28": inception.build_small,
+        "mlp": mlp.build,
     }
     if name in others:
         model = others[name](*settings)
@@ -65,9 +78,8 @@ def build(
             model = cifar_resnet.build(depth, *settings, zero_last_gamma)
         else:
             model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
-    if initialization == "pytorch":
-        initialize_as_pytorch(model, seed)
-    if name == "alexnet":
+    initialize(model, initialization, seed)
+    if name in ("alexnet", "mlp"):
         return model
     # Without this Keras refuses images of any size but `image_size`.
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))

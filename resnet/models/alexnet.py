@@ -7,6 +7,8 @@ in the other networks of this package, unless `models.build` is told otherwise.
 """
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -28,7 +30,7 @@ DROPOUT_RATE = 0.5  # PyTorch's default, which the source uses.
 def build(
     num_classes: int,
     image_size: int,
-    batch_norm_momentum: float,
+    batch_norm: Mapping[str, Any],
     compute_dtype: str,
     seed: int,
 ) -> keras.Model:
@@ -40,11 +42,11 @@ def build(
     Args:
         num_classes: Number of logits.
         image_size: Height and width of the images in pixels.
-        batch_norm_momentum: Unused; for the same arguments as the other networks.
+        batch_norm: Unused; for the same arguments as the other networks.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Seed of the initial weights and of the dropout layers.
     """
-    del batch_norm_momentum
+    del batch_norm
     generator = random.Random(seed)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
@@ -67,7 +69,7 @@ def build(
 def build_with_batch_norm(
     num_classes: int,
     image_size: int,
-    batch_norm_momentum: float,
+    batch_norm: Mapping[str, Any],
     compute_dtype: str,
     seed: int,
 ) -> keras.Model:
@@ -79,7 +81,7 @@ def build_with_batch_norm(
     Args:
         num_classes: Number of logits.
         image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
+        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Seed of the initial weights.
     """
@@ -89,9 +91,9 @@ def build_with_batch_norm(
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     for name, (filters, stride, is_pooled) in zip(names, CONVOLUTIONS, strict=True):
         layer_seed = generator.getrandbits(31)
-        x = layers.ConvNorm(filters, 3, stride, batch_norm_momentum, layer_seed, name)(
-            x
-        )
+        x = layers.ConvNorm(
+            filters, 3, stride, seed=layer_seed, name=name, **batch_norm
+        )(x)
         if is_pooled:
             x = layers.MaxPool(2, 2, name=f"{name}_pool")(x)
     x = layers.GlobalMaxPool(name="pool")(x)

@@ -11,6 +11,7 @@ last normalization in a block may be initialized to 0.
 """
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -24,7 +25,7 @@ def build(
     depth: int,
     num_classes: int,
     image_size: int,
-    batch_norm_momentum: float,
+    batch_norm: Mapping[str, Any],
     compute_dtype: str,
     seed: int,
     zero_last_gamma: bool = True,
@@ -35,7 +36,7 @@ def build(
         depth: Number of layers, 6n + 2: 8, 14, 20 and so on.
         num_classes: Number of logits.
         image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
+        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Seed of the initial weights.
         zero_last_gamma: Whether gamma of the last normalization in each block is
@@ -47,7 +48,7 @@ def build(
     def conv(filters: int, stride: int, name: str, **options: Any) -> layers.ConvNorm:
         layer_seed = generator.getrandbits(31)
         return layers.ConvNorm(
-            filters, 3, stride, batch_norm_momentum, layer_seed, name, **options
+            filters, 3, stride, seed=layer_seed, name=name, **batch_norm, **options
         )
 
     inputs = keras.Input((image_size, image_size, 3), name="images")

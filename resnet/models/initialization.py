@@ -1,33 +1,41 @@
-"""The default initialization of PyTorch, for networks whose source uses it."""
+"""The initial weights of other frameworks, for networks whose source uses them."""
 
 import math
 import random
 
 import keras
 
+from resnet.models.names import UNIFORM_LIMITS
 
-def initialize_as_pytorch(model: keras.Model, seed: int) -> None:
-    """Initializes the kernels and biases of a network again, as PyTorch does.
 
-    Both are uniform between -1 / sqrt(n) and 1 / sqrt(n), where n is the number of
-    inputs of each output. Normalizations stay as they are.
+def initialize(model: keras.Model, distribution: str, seed: int) -> None:
+    """Initializes a network's weights again, from another distribution.
+
+    - "variance_scaling": as the layers were built, so nothing changes.
+    - "pytorch": kernels and biases are uniform between -1 / sqrt(n) and 1 / sqrt(n),
+      where n is the number of inputs of each output.
+    - "uniform_x": kernels are uniform between -x and x; biases stay 0.
+
+    Normalizations stay as they are.
 
     Args:
         model: The network.
+        distribution: One of `names.INITIALIZATIONS`.
         seed: Seed of the weights.
 
-    Source: torch/nn/modules/conv.py and linear.py, reset_parameters.
+    Source: torch/nn/modules/conv.py and linear.py, reset_parameters; dmlc/mxnet,
+    python/mxnet/initializer.py, Uniform.
     """
+    if distribution == "variance_scaling":
+        return
     generator = random.Random(seed)
-    for layer in model.layers:
-        kernel = getattr(layer, "kernel", None)
-        if kernel is None:
-            continue
-        limit = math.prod(kernel.shape[:-1]) ** -0.5
-        for variable in (kernel, getattr(layer, "bias", None)):
-            if variable is not None:
-                layer_seed = generator.getrandbits(31)
-                initializer = keras.initializers.RandomUniform(
-                    -limit, limit, layer_seed
-                )
-                variable.assign(initializer(variable.shape))
+    limit = UNIFORM_LIMITS.get(distribution, 0.0)
+    for variable in model.trainable_variables:
+        name = variable.path.rpartition("/")[2]
+        if name == "kernel" and distribution == "pytorch":
+            limit = math.prod(variable.shape[:-1]) ** -0.5
+        # A layer's bias comes after its kernel.
+        if name == "kernel" or (name == "bias" and distribution == "pytorch"):
+            layer_seed = generator.getrandbits(31)
+            initializer = keras.initializers.RandomUniform(-limit, limit, layer_seed)
+            variable.assign(initializer(variable.shape))

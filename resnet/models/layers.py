@@ -155,42 +155,65 @@ class ConvNorm(Layer):
     def _call_in_training(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        bias = self.bias.value if self.use_bias else None
-        images = convolution.conv2d(images, self.kernel.value, self.stride, bias)
         outputs, mean, variance = normalization.batch_norm(
-            images,
-            tf.ones([self.filters]) if self.fixed_gamma else self.gamma.value,
-            self.beta.value,
+            self.convolve(images),
+            *self.scale_and_shift(),
             residual,
             self.relu,
             self.num_copies,
             self.epsilon,
         )
+        self.update_averages(mean, variance)
+        return list(outputs)
+
+    def convolve(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns what is normalized in training, without the convolution's bias.
+
+        Normalization subtracts the bias again, with the mean.
+        """
+        return convolution.conv2d(images, self.kernel.value, self.stride)
+
+    def scale_and_shift(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns gamma and beta in training, each `[filters]`, float32."""
+        gamma = tf.ones([self.filters]) if self.fixed_gamma else self.gamma.value
+        beta = self.beta.value
+        if self.use_bias:
+            beta = beta + 0 * self.bias.value  # The bias' gradient, which is 0.
+        return gamma, beta
+
+    def update_averages(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        """Moves the averages towards the moments of a batch.
+
+        Args:
+            mean: Mean of the result of `convolve`, `[filters]`.
+            variance: Unbiased variance, `[filters]`.
+        """
+        if self.use_bias:
+            mean = mean + self.bias.value
         for average, statistic in (
             (self.moving_mean, mean),
             (self.moving_variance, variance),
         ):
             moving_averages.update(average, statistic, self.batch_norm_momentum)
-        return list(outputs)
 
     def _call_in_inference(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
+        kernel, bias = self.folded()
+        outputs = convolution.conv2d(
+            images, kernel, self.stride, bias, residual, self.relu
+        )
+        return [outputs] * self.num_copies
+
+    def folded(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the kernel and bias of inference, which contain the normalization."""
         scale = tf.math.rsqrt(self.moving_variance.value + self.epsilon)
         if not self.fixed_gamma:
             scale = self.gamma.value * scale
         mean = self.moving_mean.value
         if self.use_bias:
             mean = mean - self.bias.value
-        outputs = convolution.conv2d(
-            images,
-            self.kernel.value * scale,
-            self.stride,
-            self.beta.value - mean * scale,
-            residual,
-            self.relu,
-        )
-        return [outputs] * self.num_copies
+        return self.kernel.value * scale, self.beta.value - mean * scale
 
     def compute_output_shape(
         self, input_shape: Sequence[int], *_: Any

@@ -3,19 +3,35 @@
 RESNET_DEPTHS = (18, 34, 50, 101, 152, 200)
 CIFAR_RESNET_DEPTHS = (8, 20)
 
-# Networks for CIFAR-10's images of 32 pixels; the others are for ImageNet's of 224.
+# Networks for CIFAR-10's images of 32 pixels, cropped to 28 for Inception, and for
+# MNIST's of 28; the others are for ImageNet's of 224.
+MODELS_FOR_28_PIXELS = ("inception_bn_28", "mlp")
 CIFAR_MODELS = (
     *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
     *("resnet9", "alexnet", "alexnet_bn"),
+    *MODELS_FOR_28_PIXELS,
 )
-
-MODELS = (
-    *CIFAR_MODELS,
+MODELS_WITH_RESIDUAL_BLOCKS = (
+    *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
     *(f"resnet{depth}{variant}" for variant in ("", "d") for depth in RESNET_DEPTHS),
 )
+MODELS = (
+    *CIFAR_MODELS,
+    *MODELS_WITH_RESIDUAL_BLOCKS[len(CIFAR_RESNET_DEPTHS) :],
+    "inception_bn",
+)
 
-# The distributions of the initial weights.
-INITIALIZATIONS = ("variance_scaling", "pytorch")
+# The distributions of the initial weights. Those of "uniform_x" are uniform from -x to
+# x.
+UNIFORM_LIMITS = {"uniform_0.01": 0.01, "uniform_0.07": 0.07}
+INITIALIZATIONS = ("variance_scaling", "pytorch", *UNIFORM_LIMITS)
 
 # The dtype that a network computes in, by the name of the precision.
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
+
+
+def default_image_size(model: str) -> int:
+    """Returns the height and width in pixels of the images that a network is for."""
+    if model in MODELS_FOR_28_PIXELS:
+        return 28
+    return 32 if model in CIFAR_MODELS else 224

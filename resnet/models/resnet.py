@@ -14,7 +14,7 @@ the pooled shortcut too.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -40,7 +40,7 @@ def build(
     depth: int,
     num_classes: int,
     image_size: int,
-    batch_norm_momentum: float,
+    batch_norm: Mapping[str, Any],
     compute_dtype: str,
     seed: int,
     zero_last_gamma: bool = True,
@@ -52,7 +52,7 @@ def build(
         depth: Number of layers, a key of `DEPTHS`.
         num_classes: Number of logits.
         image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
+        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Seed of the initial weights.
         zero_last_gamma: Whether gamma of the last normalization in each block is
@@ -62,7 +62,7 @@ def build(
     blocks, is_bottleneck = DEPTHS[depth]
     generator = random.Random(seed)
     seeds = iter(lambda: generator.getrandbits(31), None)
-    builder = _Builder(batch_norm_momentum, zero_last_gamma, is_resnet_d, seeds)
+    builder = _Builder(batch_norm, zero_last_gamma, is_resnet_d, seeds)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     x = builder.stem(x)
@@ -97,12 +97,12 @@ class _Builder:
 
     def __init__(
         self,
-        batch_norm_momentum: float,
+        batch_norm: Mapping[str, Any],
         zero_last_gamma: bool,
         is_resnet_d: bool,
         seeds: Iterator[int],
     ) -> None:
-        self.batch_norm_momentum = batch_norm_momentum
+        self.batch_norm = batch_norm
         self.zero_last_gamma = zero_last_gamma
         self.is_resnet_d = is_resnet_d
         self.seeds = seeds
@@ -121,10 +121,10 @@ class _Builder:
             filters,
             kernel_size,
             stride,
-            self.batch_norm_momentum,
-            next(self.seeds),
-            name,
+            seed=next(self.seeds),
+            name=name,
             relu=relu,
+            **self.batch_norm,
         )(x)
 
     def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
@@ -149,11 +149,11 @@ class _Builder:
             filters,
             kernel_size,
             1,
-            self.batch_norm_momentum,
-            next(self.seeds),
-            name,
+            seed=next(self.seeds),
+            name=name,
             zero_gamma=self.zero_last_gamma,
             num_copies=num_copies,
+            **self.batch_norm,
         )(x, residual)
 
     def shortcut(

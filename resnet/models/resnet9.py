@@ -6,6 +6,8 @@ difference: kernels are initialized as in the other networks of this package.
 """
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -17,7 +19,7 @@ LOGIT_SCALE = 0.125  # The source's.
 def build(
     num_classes: int,
     image_size: int,
-    batch_norm_momentum: float,
+    batch_norm: Mapping[str, Any],
     compute_dtype: str,
     seed: int,
 ) -> keras.Model:
@@ -29,7 +31,7 @@ def build(
     Args:
         num_classes: Number of logits.
         image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1).
+        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
         compute_dtype: "float32" or "bfloat16"; variables are float32.
         seed: Seed of the initial weights.
     """
@@ -37,7 +39,9 @@ def build(
 
     def conv(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         layer_seed = generator.getrandbits(31)
-        return layers.ConvNorm(filters, 3, 1, batch_norm_momentum, layer_seed, name)(x)
+        return layers.ConvNorm(filters, 3, 1, seed=layer_seed, name=name, **batch_norm)(
+            x
+        )
 
     def residual(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         branch = conv(conv(x, filters, f"{name}_1"), filters, f"{name}_2")

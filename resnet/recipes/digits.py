@@ -1,4 +1,4 @@
-"""The recipe for scikit-learn's handwritten digits."""
+"""The recipes for scikit-learn's handwritten digits."""
 
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.schedules import Schedule
@@ -26,4 +26,40 @@ DIGITS = Recipe(
     eval_crop_fraction=1.0,
 )
 
-RECIPES = (DIGITS,)
+# What the source calls an epoch: the training images of MNIST.
+_EXAMPLES_PER_SOURCE_EPOCH = 60_000
+_NUM_SOURCE_EPOCHS = 4
+
+DIGITS_MLP = Recipe(
+    name="digits_mlp",
+    source="dmlc/mxnet: dist_sync_mlp.py, its first example of distributed training",
+    model="mlp",
+    image_size=28,
+    global_batch_size=100,
+    num_train_examples=DIGITS.num_train_examples,
+    phases=(
+        RecipePhase(
+            name=f"{_NUM_SOURCE_EPOCHS}_epochs_of_{_EXAMPLES_PER_SOURCE_EPOCH}",
+            epochs=_NUM_SOURCE_EPOCHS
+            * _EXAMPLES_PER_SOURCE_EPOCH
+            / DIGITS.num_train_examples,
+            schedule=Schedule(peak_value=0.1, decay="none"),
+            momentum=0.9,
+            weight_decay=4e-4,
+            augmentation="none",
+        ),
+    ),
+    nesterov=False,
+    learning_rate_in_velocity=True,
+    initialization="uniform_0.01",
+    eval_crop_fraction=1.0,
+    channel_mean=(0.0, 0.0, 0.0),
+    channel_stddev=(1.0, 1.0, 1.0),
+    scaling="none",
+    deviations=(
+        "the images are scikit-learn's 1,437 digits, enlarged to 28 pixels, instead of"
+        " MNIST's 60,000; the 2,400 steps are those of the source's 4 epochs",
+    ),
+)
+
+RECIPES = (DIGITS, DIGITS_MLP)

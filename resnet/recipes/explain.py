@@ -12,7 +12,7 @@ from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
 
 WIDTH = 80  # Of most terminals.
-_NARROWEST_COLUMN = 20
+_NARROWEST_COLUMN = 16
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 48
 # Settings of phases that have a column of their own, or a fixed place in a column.
@@ -38,13 +38,13 @@ _IN_COLUMNS = (
 def list_recipes(recipes: Sequence[Recipe]) -> str:
     """Returns a table of recipes: network, batch, length and published accuracy."""
     rows: list[Sequence[str]] = [
-        ("recipe", "network", "batch", "epochs", "published"),
+        ("recipe", "network, px", "batch", "epochs", "published"),
         (),
     ]
     rows += [
         (
             recipe.name,
-            f"{recipe.model}, {recipe.image_size} px",
+            f"{recipe.model}, {recipe.image_size}",
             f"{recipe.global_batch_size:,}",
             f"{recipe.epochs:.3g}",
             recipe.published or "-",
@@ -110,7 +110,7 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
         (
             "network",
             f"{config.model} in {config.precision}, evaluated at {config.image_size}"
-            f" px, batch normalization with momentum {config.batch_norm_momentum:g}",
+            f" px, {_batch_norm(config)}",
         ),
         ("examples", f"{config.num_train_examples:,}"),
         ("global batch", f"{batch:,} = {share}"),
@@ -131,6 +131,15 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
             weights = f"weights from {config.initial_weights}"
         facts.append(("start", f"phase {begin} at step {first:,}, {weights}"))
     return facts
+
+
+def _batch_norm(config: Config) -> str:
+    text = f"batch normalization with momentum {config.batch_norm_momentum:g}"
+    if config.batch_norm_epsilon != Config.batch_norm_epsilon:
+        text += f", epsilon {config.batch_norm_epsilon:g}"
+    if config.fixed_gamma:
+        text += ", gamma fixed to 1"
+    return text
 
 
 def _optimizer(config: Config) -> str:

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from data_prep.errors import UserError
 from resnet.config.recipe import Recipe
-from resnet.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
+from resnet.recipes import (
+    cifar10,
+    digits,
+    imagenet,
+    imagenet_lars,
+    imagenette,
+    inception,
+)
 
 RECIPES = {
     recipe.name: recipe
@@ -13,6 +20,7 @@ RECIPES = {
         *imagenet_lars.RECIPES,
         *imagenette.RECIPES,
         *cifar10.RECIPES,
+        *inception.RECIPES,
         *digits.RECIPES,
     )
 }

@@ -38,7 +38,7 @@ def refusal(recipe: Recipe = imagenet.TPU_90EP_24K, **given) -> str:
 
 NUMBERS = {
     # Field: (flag, refused values besides NaN and infinity).
-    "image_size": ("image_size", [31, 0, -1, 1025]),
+    "image_size": ("image_size", [27, 0, -1, 1025]),
     "global_batch_size": ("train_batch_size", [0, -1]),
     "eval_batch_size": ("eval_batch_size", [0, -5]),
     "accumulation_steps": ("accumulation_steps", [0, -1]),
@@ -188,7 +188,7 @@ def with_first(**changes) -> Recipe:
         ("momentum", 1.0, "in [0, 1)"),
         ("weight_decay", -1.0, "at least 0"),
         ("label_smoothing", 1.0, "in [0, 1)"),
-        ("image_size", 16, "in [32, 1024]"),
+        ("image_size", 16, "in [28, 1024]"),
         ("mixup", -0.2, "at least 0"),
         ("cutmix", -1.0, "at least 0"),
     ],

@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from data_prep.errors import UserError
 from resnet import models
-from resnet.models import flops, names, resnet
+from resnet.config.phases import SMALLEST_IMAGE
+from resnet.config.recipe import TrainingSettings
+from resnet.models import flops, layers, names, normalization, resnet
 from resnet.train_state import decays
+from tests.unit.described_model import without_values
 
 BLOCKS = {
     18: (2, 2, 2, 2),
@@ -44,17 +47,6 @@ def build_narrow(
 def narrow_resnet18() -> keras.Model:
     """Returns a network that is shared, and not to be changed."""
     return build_narrow("resnet18")
-
-
-def without_values(name: str, **given) -> keras.Model:
-    """Returns a network whose variables are only described.
-
-    Making them would be most of the time. `value` returns what each starts with.
-    """
-    with keras.StatelessScope(initialize_variables=False):
-        model = models.build(name, **given)
-    keras.utils.clear_session(free_memory=False)  # Or Keras makes them later.
-    return model
 
 
 def starts_with(variable: keras.Variable, number: float) -> bool:
@@ -349,7 +341,7 @@ def test_the_largest_seed_that_the_settings_allow_can_be_used():
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones():
-    expected = r"resnet18, .*, resnet200, resnet18d, .*, resnet200d; got 'resnet19'"
+    expected = r"resnet18, .*, resnet200, resnet18d, .*, resnet200d, .*; got 'resnet19'"
     with pytest.raises(UserError, match=expected):
         models.build("resnet19")
 
@@ -361,5 +353,35 @@ def test_the_names_have_the_depths_of_the_builder():
 def test_the_names_are_those_of_the_networks():
     assert list(names.MODELS) == [
         *("resnet8", "resnet20", "resnet9", "alexnet", "alexnet_bn"),
+        *("inception_bn_28", "mlp"),
         *NAMES,
+        "inception_bn",
     ]
+
+
+def test_the_sizes_of_images_are_those_that_the_networks_are_for():
+    expected = {"inception_bn_28": 28, "mlp": 28, "alexnet": 32, "resnet20": 32}
+    expected.update(resnet50=224, inception_bn=224)
+    assert {name: names.default_image_size(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", [*names.CIFAR_MODELS, "resnet50d", "inception_bn"])
+def test_the_smallest_images_leave_something_of_every_network(name):
+    model = without_values(name, image_size=SMALLEST_IMAGE)
+    assert model.output_shape == (None, 1000)
+    for layer in model.layers:
+        for output in keras.tree.flatten(layer.output):
+            assert 0 not in output.shape
+
+
+def test_the_options_of_batch_normalization_reach_every_layer():
+    given = {"batch_norm_epsilon": 0.25, "fixed_gamma": True, "zero_last_gamma": False}
+    for name in ("resnet8", "resnet18d", "resnet50", "resnet9", "alexnet_bn"):
+        model = without_values(name, **given)
+        norms = [one for one in model.layers if isinstance(one, layers.ConvNorm)]
+        assert {one.epsilon for one in norms} == {0.25}
+        assert all(one.fixed_gamma for one in norms)
+
+
+def test_the_epsilon_of_the_settings_is_that_of_the_layers():
+    assert TrainingSettings.batch_norm_epsilon == normalization.EPSILON

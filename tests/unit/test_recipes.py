@@ -21,6 +21,13 @@ CIFAR10_RECIPES = (
     "cifar10_alexnet_24ep",
 )
 
+INCEPTION_RECIPES = (
+    "cifar10_inception_bsp",
+    "cifar10_inception_async",
+    "imagenet_inception_bsp",
+    "imagenet_inception_async",
+)
+
 
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
@@ -49,7 +56,12 @@ def test_the_names_are_those_of_the_documents():
         "cifar10_resnet9_24ep",
         "cifar10_alexnet_bn_24ep",
         "cifar10_alexnet_24ep",
+        "cifar10_inception_bsp",
+        "cifar10_inception_async",
+        "imagenet_inception_bsp",
+        "imagenet_inception_async",
         "digits",
+        "digits_mlp",
     ]
 
 
@@ -65,10 +77,12 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         registry.get("x")
     assert str(caught.value) == (
         "expected a recipe among cifar10, cifar10_alexnet_24ep,"
-        " cifar10_alexnet_bn_24ep, cifar10_resnet9_24ep, collapse_72ep_4k,"
-        " collapse_94ep_14k, digits, goyal_90ep_8k, imagenette, imagenette_best,"
-        " imagenette_collapse,"
-        " imagenette_lars, lars_35ep_1632, lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
+        " cifar10_alexnet_bn_24ep, cifar10_inception_async, cifar10_inception_bsp,"
+        " cifar10_resnet9_24ep, collapse_72ep_4k,"
+        " collapse_94ep_14k, digits, digits_mlp, goyal_90ep_8k,"
+        " imagenet_inception_async, imagenet_inception_bsp, imagenette,"
+        " imagenette_best, imagenette_collapse, imagenette_lars, lars_35ep_1632,"
+        " lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
         " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file,"
         " *.json; got 'x'"
     )
@@ -140,6 +154,10 @@ PUBLISHED = {
     "imagenette_lars": (64, [(2367, 282, 2e-4)]),  # 5 of 42 epochs in 16: 281.8.
     # 24 * 50,000 / 512 = 2343.75; 488.28.
     **dict.fromkeys(CIFAR10_RECIPES, (512, [(2344, 488, 5e-4)])),
+    # 40 epochs of 60,000 are 1875 steps of 5 * 256; 20 * 1,281,167 / (5 * 96) = 53,382.
+    **dict.fromkeys(INCEPTION_RECIPES[:2], (1280, [(1875, 0, 1e-5)])),
+    **dict.fromkeys(INCEPTION_RECIPES[2:], (480, [(53_382, 0, 1e-5)])),
+    "digits_mlp": (100, [(2400, 0, 4e-4)]),  # 4 epochs of 60,000.
     "digits": (64, [(269, 22, 5e-5)]),  # 12 * 1437 / 64 = 269.44; 22.45.
 }
 
@@ -370,12 +388,14 @@ def test_the_recipes_for_cifar10_have_the_settings_of_their_sources(name):
 
 
 def test_other_recipes_keep_the_settings_that_they_had():
-    for name in set(registry.RECIPES) - set(CIFAR10_RECIPES):
+    others = {*CIFAR10_RECIPES, *INCEPTION_RECIPES, "digits_mlp"}
+    for name in set(registry.RECIPES) - others:
         recipe = registry.get(name)
         assert recipe.initialization == "variance_scaling"
         assert not recipe.decay_batch_norm
         assert recipe.channel_mean == (0.485, 0.456, 0.406)
         assert recipe.channel_stddev == (0.229, 0.224, 0.225)
+        assert (recipe.batch_norm_epsilon, recipe.fixed_gamma) == (1e-5, False)
 
 
 def test_a_recipe_is_only_read():

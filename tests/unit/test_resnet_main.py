@@ -70,7 +70,7 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--model=resnet51"], "--model must be one of resnet8, resnet20, "),
         (["--resnet_depth=51"], "--model must be one of resnet8, resnet20, "),
         (["--model=resnet18", "--resnet_depth=50"], "name two networks"),
-        (["--image_size=16"], "--image_size must be in [32, 1024]"),
+        (["--image_size=16"], "--image_size must be in [28, 1024]"),
         (["--train_batch_size=0"], "--train_batch_size must be at least 1; got 0"),
         (["--train_batch_size=-8"], "--train_batch_size must be at least 1; got -8"),
         (["--train_steps=10", "--warmup_steps=10"], "the warmup must end before"),

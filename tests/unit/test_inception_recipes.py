@@ -1,0 +1,208 @@
+"""The recipes of MXNet's examples: Inception-BN and the multilayer perceptron."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet.augmentation import preprocessing
+from resnet.augmentation.preprocessing import Normalization
+from resnet.config.config import Config, config_from_json
+from resnet.config.phases import learning_rate
+from resnet.config.resolve import resolve
+from resnet.recipes import changes, digits, explain, inception, json_file, registry
+from resnet.train_state import TrainState, build_model
+from tests.unit import small_recipe_file
+from tests.unit.seen_images import gradient, seed
+
+CIFAR10 = inception.CIFAR10_BSP, inception.CIFAR10_ASYNC
+IMAGENET = inception.IMAGENET_BSP, inception.IMAGENET_ASYNC
+TEN_CLASSES = tuple("abcdefghij")
+
+
+def run_of(recipe, **overrides) -> Config:
+    return resolve(recipe, overrides, recipe.num_train_examples, TEN_CLASSES)
+
+
+def explained(recipe, num_ranks: int, **overrides) -> str:
+    config = run_of(recipe, **overrides)
+    different = changes.describe_changes(recipe, overrides, config, num_ranks)
+    return " ".join(explain.describe_run(recipe, config, num_ranks, different).split())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rate", "worker_batch"),
+    [
+        (inception.CIFAR10_BSP, 0.4, 256),
+        (inception.CIFAR10_ASYNC, 0.1, 256),
+        (inception.IMAGENET_BSP, 0.05, 96),
+        (inception.IMAGENET_ASYNC, 0.05, 96),
+        (digits.DIGITS_MLP, 0.1, None),
+    ],
+)
+def test_the_learning_rates_are_constant(recipe, rate, worker_batch):
+    config = run_of(recipe)
+    for step in (0, 1, config.train_steps // 2, config.train_steps - 1):
+        assert learning_rate(config.phases, step) == rate
+    # The source has no rule for another batch.
+    assert learning_rate(run_of(recipe, global_batch_size=10).phases, 0) == rate
+    if worker_batch:
+        assert config.global_batch_size == 5 * worker_batch
+
+
+@pytest.mark.parametrize("recipe", [*CIFAR10, *IMAGENET])
+def test_the_runs_have_the_settings_of_the_source(recipe):
+    config = run_of(recipe)
+    is_small = recipe in CIFAR10
+    assert config.model == ("inception_bn_28" if is_small else "inception_bn")
+    assert config.image_size == (28 if is_small else 224)
+    assert config.initialization == ("uniform_0.07" if is_small else "uniform_0.01")
+    # As the code of 2015: gamma is trained.
+    assert (config.batch_norm_epsilon, config.fixed_gamma) == (1e-10, False)
+    assert config.batch_norm_momentum == 0.9
+    assert config.optimizer == "momentum"
+    assert not config.nesterov
+    assert config.learning_rate_in_velocity
+    assert config.decay_batch_norm
+    assert recipe.rank_batch_size == (128 if is_small else 48)
+    (phase,) = config.phases
+    assert (phase.momentum, phase.weight_decay) == (0.9, 1e-5)
+    assert phase.augmentation == "random_crop"
+    assert phase.label_smoothing == 0
+
+
+def test_the_perceptron_has_the_settings_of_the_source():
+    config = run_of(digits.DIGITS_MLP)
+    assert (config.model, config.image_size) == ("mlp", 28)
+    assert config.initialization == "uniform_0.01"
+    assert not config.nesterov
+    (phase,) = config.phases
+    assert (phase.momentum, phase.augmentation) == (0.9, "none")
+
+
+def test_an_epoch_of_the_source_is_said_to_be_what_it_is():
+    for recipe in CIFAR10:
+        text = explained(recipe, 5)
+        assert "1,875 steps = 48.00 epochs = 2.40 million images" in text
+        assert "40_epochs_of_60000" in text
+        assert "60,000 examples, which are 1.2 passes over the 50,000 train" in text
+        # 60,000 / 256 / 5, rounded down twice.
+        assert "its 40 epochs have 1,840 steps" in text
+        assert 40 * (60_000 // 256 // 5) == 1840
+    assert "4_epochs_of_60000" in explained(digits.DIGITS_MLP, 1)
+
+
+@pytest.mark.parametrize("recipe", [*CIFAR10, *IMAGENET])
+def test_the_plan_names_what_is_unusual(recipe):
+    text = explained(recipe, 5)
+    assert "batch normalization with momentum 0.9, epsilon 1e-10" in text
+    assert "momentum, Caffe-style" in text
+    assert "the source subtracts the mean image" in text
+    assert "Changed from the recipe" in text  # 5 ranks, where the source has 10 GPUs.
+    text = explained(recipe, 10)
+    assert "Changed from the recipe" not in text
+
+
+def test_only_the_asynchronous_run_on_cifar10_has_no_published_result():
+    assert [recipe.published for recipe in (*CIFAR10, *IMAGENET)] == [
+        "top-1 88.83 %",
+        "",
+        "top-1 63.13 % after 19 epochs",
+        "top-1 57.96 % after 10 epochs",
+    ]
+    assert "without its settings and results" in explained(inception.CIFAR10_ASYNC, 5)
+
+
+def test_the_other_runs_of_the_source_are_two_flags_away():
+    config = run_of(
+        inception.CIFAR10_BSP, global_batch_size=2560, peak_learning_rate=0.1
+    )
+    assert config.train_steps == 938  # 2.4 million / 2560 = 937.5.
+    assert learning_rate(config.phases, 900) == 0.1
+
+
+def test_images_of_cifar10_are_windows_of_28_pixels_less_the_mean():
+    config = run_of(inception.CIFAR10_BSP)
+    normalization = Normalization(config.channel_mean, config.channel_stddev)
+    # Red tells the column and green the row.
+    original = gradient(32, 32).astype(np.uint8)
+    found = []
+    for number in range(20):
+        image = preprocessing.train_image(
+            tf.constant(original),
+            config.image_size,
+            config.phases[0].augmentation,
+            seed(3, number),
+            normalization=normalization,
+        )
+        pixels = image.numpy() + 255 * np.array(config.channel_mean)
+        column, row = pixels[..., 0] / 4, pixels[..., 1] / 4
+        step = column[0, 1] - column[0, 0]
+        assert abs(step) == pytest.approx(1, abs=1e-4)
+        left, top = column.min(), row[0, 0]
+        first = left if step > 0 else left + 27
+        places = np.arange(28)
+        np.testing.assert_allclose(
+            column, np.tile(first + step * places, (28, 1)), atol=1e-3
+        )
+        np.testing.assert_allclose(
+            row, np.tile(top + places[:, None], (1, 28)), atol=1e-3
+        )
+        found.append((round(float(left)), round(float(top)), step > 0))
+    assert {left for left, *_ in found} <= {0, 1, 2, 3, 4}
+    assert len({left for left, *_ in found}) > 1 < len({top for _, top, _ in found})
+    assert {forward for *_, forward in found} == {False, True}
+    center = preprocessing.eval_image(
+        tf.constant(original),
+        config.image_size,
+        config.eval_crop_fraction,
+        config.eval_crop,
+        normalization,
+    )
+    pixels = center.numpy() + 255 * np.array(config.channel_mean)
+    np.testing.assert_allclose(pixels, original[2:30, 2:30], atol=1e-3)
+
+
+def test_a_run_has_the_network_and_the_decay_of_its_recipe():
+    state = TrainState(run_of(inception.CIFAR10_BSP))
+    assert all(state.optimizer.decays)
+    kernel = state.model.get_layer("stem").kernel.numpy()
+    assert 0.99 * 0.07 < np.abs(kernel).max() <= 0.07
+    assert state.model.get_layer("4a_1x1").epsilon == 1e-10
+
+
+def test_the_normalization_of_later_code_is_two_fields_of_a_recipe_file(tmp_path):
+    contents = {
+        "based_on": "cifar10_inception_bsp",
+        "name": "later",
+        "batch_norm_epsilon": 1e-3,
+        "fixed_gamma": True,
+    }
+    recipe = json_file.get(str(small_recipe_file.write(tmp_path, contents)))
+    config = run_of(recipe)
+    model = build_model(config)
+    assert not any(one.path.endswith("/gamma") for one in model.variables)
+    assert model.get_layer("stem").epsilon == 1e-3
+    assert "epsilon 0.001, gamma fixed to 1" in explained(recipe, 10)
+    assert config_from_json(dataclasses.asdict(config)) == config
+
+
+def test_settings_of_earlier_versions_have_the_usual_normalization():
+    values = dataclasses.asdict(run_of(registry.get("imagenette")))
+    del values["batch_norm_epsilon"], values["fixed_gamma"]
+    config = config_from_json(values)
+    assert (config.batch_norm_epsilon, config.fixed_gamma) == (1e-5, False)
+
+
+def test_a_gamma_that_is_fixed_cannot_start_at_zero(tmp_path):
+    contents = {"based_on": "imagenette", "name": "fixed", "fixed_gamma": True}
+    recipe = json_file.get(str(small_recipe_file.write(tmp_path, contents)))
+    with pytest.raises(UserError, match="the recipe fixed for resnet50 has both"):
+        run_of(recipe)
+    run_of(dataclasses.replace(recipe, zero_last_gamma=False))
+    run_of(dataclasses.replace(recipe, model="inception_bn"))
+    no_epsilon = dataclasses.replace(recipe, fixed_gamma=False, batch_norm_epsilon=0.0)
+    with pytest.raises(UserError, match="batch_norm_epsilon of the recipe fixed must"):
+        run_of(no_epsilon)
