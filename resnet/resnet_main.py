@@ -116,7 +116,7 @@ def main(
             precision=precision.choose(config.precision, communicator),
             exchange=exchange_choice.choose(config, communicator),
         )
-    write_settings(config, communicator)
+    write_settings(config, communicator.num_ranks, communicator)
     train(config, shards, threads, communicator, signals, lock)
 
 
@@ -142,6 +142,7 @@ def train_async(
     """
     from resnet.async_training import job
 
+    workers = num_parts(config, communicator.num_ranks)
     given = set(os.environ)
     threads = startup.settle_placement(
         process,
@@ -166,13 +167,13 @@ def train_async(
         settings = dataclasses.replace(config, precision=chosen)
         of_rank_0 = {name: shards[:1] for name, shards in shards_of_ranks.items()}
         shards = startup.open_shards(record_set, of_rank_0, alone)
-        write_settings(settings, alone)
+        write_settings(settings, workers, alone)
         training = AsyncTraining(
             settings,
             shards["train"],
             shards.get("validation"),
             cluster.connect(endpoints),
-            async_roles.num_workers(communicator.num_ranks, config.num_ps),
+            workers,
             alone,
             config.num_parallel_calls or len(threads.cpus),
             signals,
@@ -207,8 +208,9 @@ def print_plan(communicator: Communicator) -> None:
     if config.initial_weights:
         step_dirs.require_any(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
-    check_ranks(config, num_parts(config, num_ranks))
-    changes = recipe_changes.describe_changes(recipe, overrides, config, num_ranks)
+    parts = num_parts(config, num_ranks)
+    check_ranks(config, parts)
+    changes = recipe_changes.describe_changes(recipe, overrides, config, parts)
     if FLAGS.explain_plot and communicator.rank == 0:
         from resnet.metrics import figure_file  # Takes a second to import.
         from resnet.recipes import explain_plot
@@ -218,7 +220,7 @@ def print_plan(communicator: Communicator) -> None:
     exchange = ""
     if config.compress != "none":
         exchange = describe_exchange(config, num_ranks)
-    print_to_pipe(explain.describe_run(recipe, config, num_ranks, changes, exchange))
+    print_to_pipe(explain.describe_run(recipe, config, parts, changes, exchange))
 
 
 def describe_exchange(config: Config, num_ranks: int) -> str:
@@ -371,8 +373,13 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
     return candidates.index(nearest), measured
 
 
-def write_settings(config: Config, communicator: Communicator) -> None:
+def write_settings(config: Config, parts: int, communicator: Communicator) -> None:
     """Writes `config.json` on rank 0, and logs how the run deviates from its recipe.
+
+    Args:
+        config: The settings of the run.
+        parts: The number of parts of a global batch.
+        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if the model directory is not writable.
@@ -384,9 +391,7 @@ def write_settings(config: Config, communicator: Communicator) -> None:
             except OSError as error:
                 raise run_folder.not_writable(error) from error
     recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
-    for change in recipe_changes.describe_changes(
-        recipe, overrides, config, communicator.num_ranks
-    ):
+    for change in recipe_changes.describe_changes(recipe, overrides, config, parts):
         logging.info("Changed from the recipe: %s.", change)
 
 

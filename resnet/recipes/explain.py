@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from resnet.config import intervals, phases, rounds
+from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.intervals import Interval
 from resnet.config.phases import Phase, PhaseSettings
@@ -57,7 +58,7 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
 def describe_run(
     recipe: Recipe,
     config: Config,
-    num_ranks: int,
+    num_parts: int,
     changes: Sequence[str],
     exchange: str = "",
 ) -> str:
@@ -66,12 +67,12 @@ def describe_run(
     Args:
         recipe: The recipe that the settings come from.
         config: The settings of the run.
-        num_ranks: The number of ranks of the run.
+        num_parts: The number of parts of a global batch: of ranks, or of workers.
         changes: The differences from the recipe, as `describe_changes` returns them.
         exchange: What the ranks send of their gradients; empty for no such line.
     """
     lines = []
-    facts = _facts(recipe, config, num_ranks)
+    facts = _facts(recipe, config, num_parts)
     if exchange:
         facts.append(("exchange", exchange))
     for name, text in facts:
@@ -92,7 +93,7 @@ def describe_run(
     return "\n".join(lines)
 
 
-def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, str]]:
+def _facts(recipe: Recipe, config: Config, num_parts: int) -> list[tuple[str, str]]:
     """Returns the label and the text of each line about the run as a whole."""
     batch = config.global_batch_size
     first = phases.first_step(config.phases, config.first_phase)
@@ -101,7 +102,10 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
     length += f" {_count(steps * batch)} images"
     if config.last_step < config.train_steps:
         length += f"; training stops after step {config.last_step:,}"
-    share = f"{num_ranks:,} rank(s) x {batch // num_ranks // config.accumulation_steps}"
+    of_whom = "worker(s)" if config.is_async else "rank(s)"
+    share = (
+        f"{num_parts:,} {of_whom} x {batch // num_parts // config.accumulation_steps}"
+    )
     if config.accumulation_steps > 1:
         share += f" x {config.accumulation_steps} micro-batches"
     facts = [
@@ -124,6 +128,8 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
         for first_step, phase in trained_phases(config)
         if phase.is_local
     ]
+    if config.is_async:
+        facts.append(("asynchronous", _asynchrony(config)))
     if config.first_phase or config.initial_weights:
         begin = phases.at(config.phases, first).name
         weights = "random initialization (--initial_weights would change that)"
@@ -131,6 +137,17 @@ def _facts(recipe: Recipe, config: Config, num_ranks: int) -> list[tuple[str, st
             weights = f"weights from {config.initial_weights}"
         facts.append(("start", f"phase {begin} at step {first:,}, {weights}"))
     return facts
+
+
+def _asynchrony(config: Config) -> str:
+    text = f"{config.num_ps:,} parameter server(s), "
+    if config.max_staleness == NO_BOUND:
+        text += "staleness without bound"
+    else:
+        text += f"staleness of at most {config.max_staleness:,}"
+    if config.staleness_rate == "inverse":
+        text += ", learning rate divided by it"
+    return text
 
 
 def _batch_norm(config: Config) -> str:

@@ -14,7 +14,15 @@ from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.metrics import figure_file
 from resnet.recipes import changes as recipe_changes
-from resnet.recipes import digits, explain, explain_plot, imagenet, imagenette, registry
+from resnet.recipes import (
+    digits,
+    explain,
+    explain_plot,
+    imagenet,
+    imagenette,
+    inception,
+    registry,
+)
 from tests.in_process import assert_refused, run
 
 PROGRAM = Path(resnet_main.__file__)
@@ -332,3 +340,19 @@ def test_the_program_lists_the_recipes():
 )
 def test_what_a_run_would_refuse_is_refused_in_one_sentence(flags, sentence):
     assert_refused(run(resnet_main, "--explain", *flags), sentence)
+
+
+def test_an_asynchronous_run_has_workers_and_servers():
+    text = told(
+        inception.CIFAR10_ASYNC,
+        num_ranks=10,  # The workers.
+        num_ps=2,
+        max_staleness=8,
+        staleness_rate="inverse",
+    )
+    assert "global batch 1,280 = 10 worker(s) x 128" in text
+    (asynchrony,) = row(text, "asynchronous")
+    assert asynchrony.endswith(
+        "2 parameter server(s), staleness of at most 8, learning rate divided by it"
+    )
+    assert "asynchronous" not in [line.split(" ")[0] for line in told().splitlines()]

@@ -11,6 +11,11 @@ EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
 # The rates of a recipe by hand, whose step 0 is the run's first; with
 # rise(i) = start + (peak - start) * i / warm-up, in steps.
 PUBLISHED = {
+    "cifar10_inception_bsp": ((0, 0.4), (1874, 0.4)),
+    "cifar10_inception_async": ((0, 0.1), (1874, 0.1)),
+    "imagenet_inception_bsp": ((0, 0.05), (53_376, 0.05)),
+    "imagenet_inception_async": ((0, 0.05), (53_376, 0.05)),
+    "digits_mlp": ((0, 0.1), (2399, 0.1)),
     "tpu_90ep_24k": (
         # rise of 0.1 to 4.8 in 260; then 4.8 * (4680 - i) / 4420.
         (0, 0.1),
