@@ -142,6 +142,11 @@ PROGRAMS = (
         {"digits_dir": "required"},
     ),
     Program(
+        "launch/parameter_server_job.py",
+        "Starts a training on workers and parameter servers ([async.md](async.md)).",
+        {"num_workers": "required", "hosts": "this host"},
+    ),
+    Program(
         "launch/place_shards.py",
         "Lists which record files each node needs for `--shard_by=file`"
         " ([clusters.md](clusters.md)).",

@@ -118,7 +118,7 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
         if name in _HOSTS:
             hosts = value.split(",")
         elif name in _HOST_FILES:
-            hosts = _read_hosts(value)
+            hosts = read_hosts(value)
     num_ranks, ranks_per_host = (
         next((_number(name, values[name]) for name in names if name in values), default)
         for names, default in ((_RANKS, 1), (_PER_HOST, 0))
@@ -134,7 +134,12 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-def _read_hosts(path: str) -> list[str]:
+def read_hosts(path: str) -> list[str]:
+    """Returns the hosts in a file, the first word of each line.
+
+    Raises:
+        UserError: If the file can't be read.
+    """
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:

@@ -22,5 +22,6 @@ def _run(module: str) -> None:
 evaluate = functools.partial(_run, "eval.resnet_eval")
 draw_learning_curve = functools.partial(_run, "eval.learning_curve")
 benchmark = functools.partial(_run, "eval.benchmark")
+parameter_server_job = functools.partial(_run, "launch.parameter_server_job")
 place_shards = functools.partial(_run, "launch.place_shards")
 supervise = functools.partial(_run, "launch.supervise")
