@@ -1,8 +1,7 @@
 """The variables of a run on its parameter servers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-import keras
 import tensorflow as tf
 
 from resnet.train_state import TrainState
@@ -75,6 +74,18 @@ class ServerVariables:
             for index, indices in enumerate(balanced(sizes, num_servers))
         ]
 
+    def read_weights(self) -> list[tf.Tensor]:
+        """Returns the trainable variables, in the order of the network's.
+
+        To be called inside the graph of a closure, which reads each of them once, so
+        that all of it has the same weights.
+        """
+        return _read((one, one.places, one.weights) for one in self.servers)
+
+    def read_averages(self) -> list[tf.Tensor]:
+        """Returns the averages of batch normalization, as `read_weights`."""
+        return _read((one, one.average_places, one.averages) for one in self.servers)
+
     def push(self) -> None:
         """Sets the variables of the servers to those of the state."""
         for ours, theirs in self._pairs():
@@ -139,13 +150,24 @@ def balanced(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
-def keras_averages(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables of a network that are not trained, as Keras variables."""
-    return list(model.non_trainable_variables)
+def _read(
+    parts: Iterable[tuple[Server, Sequence[int], Sequence[tf.Variable]]],
+) -> list[tf.Tensor]:
+    """Returns the values of the variables of all servers, in the order of the places.
+
+    Args:
+        parts: Each server with the places of some of its variables, and these.
+    """
+    values: dict[int, tf.Tensor] = {}
+    for server, places, variables in parts:
+        with tf.device(server.device):
+            for place, variable in zip(places, variables, strict=True):
+                values[place] = variable.read_value()
+    return [values[place] for place in sorted(values)]
 
 
 def _averages(state: TrainState) -> list[tf.Variable]:
-    return [variable.value for variable in keras_averages(state.model)]
+    return [variable.value for variable in state.model.non_trainable_variables]
 
 
 def _copies(

@@ -14,10 +14,12 @@ from resnet.async_training.child import START_SECONDS
 from resnet.async_training.closures import Closures
 from resnet.async_training.log import AsyncLog
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
+from resnet.async_training.worker_evaluation import WorkerEvaluator
 from resnet.async_training.worker_step import Done
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import intervals, phases, rounds, step_settings
+from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import example_order, input_pipeline
@@ -83,9 +85,17 @@ class AsyncTraining:
         restore_newest(self._state, Path(config.model_dir), communicator)
         self._variables = ServerVariables(self._state, config.num_ps)
         self._closures = Closures(coordinator, num_workers, config.max_staleness)
+        evaluator = None
+        if eval_shard is not None:
+            evaluator = WorkerEvaluator(
+                *(config, self._state.model, self._variables, eval_shard),
+                Closures(coordinator, num_workers, NO_BOUND),
+                *(num_workers, num_parallel_calls, signals),
+            )
         self._evaluations = Evaluations(
             *(config, self._state, train_shard, eval_shard),
             *(communicator, num_parallel_calls, signals),
+            evaluator,
         )
         self._log = AsyncLog(
             config, self._state, communicator, self._variables.pull_weights

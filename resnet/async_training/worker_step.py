@@ -7,11 +7,7 @@ import keras
 import tensorflow as tf
 
 from resnet.async_training import server_update
-from resnet.async_training.server_variables import (
-    Server,
-    ServerVariables,
-    keras_averages,
-)
+from resnet.async_training.server_variables import ServerVariables
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
@@ -85,7 +81,7 @@ def make(
             read_at = tf.timestamp()
             counts = [server_update.num_updates(one) for one in variables.servers]
         with tf.control_dependencies(counts):
-            values = _read(variables.servers)
+            values = variables.read_weights()
         weights = zip(state.model.trainable_variables, values, strict=True)
         with (
             keras.StatelessScope(list(weights)),
@@ -102,7 +98,9 @@ def make(
         if config.clip_norm:
             gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
         by_average = {id(one.average): one for one in statistics}
-        of_averages = [by_average[id(one)] for one in keras_averages(state.model)]
+        of_averages = [
+            by_average[id(one)] for one in state.model.non_trainable_variables
+        ]
         rate, momentum, lookahead = tf.unstack(changing)
         settings = StepSettings(rate, momentum, lookahead, phase.weight_decay)
         staleness = [
@@ -128,16 +126,3 @@ def make(
         )
 
     return step
-
-
-def _read(servers: list[Server]) -> list[tf.Tensor]:
-    """Returns the weights on the servers, in the order of the network's.
-
-    Each is read once, so that a whole step has the same weights.
-    """
-    weights: dict[int, tf.Tensor] = {}
-    for server in servers:
-        with tf.device(server.device):
-            for place, variable in zip(server.places, server.weights, strict=True):
-                weights[place] = variable.read_value()
-    return [weights[place] for place in sorted(weights)]

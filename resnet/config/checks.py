@@ -121,6 +121,7 @@ def _problems_of_async(config: Config) -> list[str]:
         "--on_bad_record=skip": config.on_bad_record == "skip",
         "--decoded_cache_mb": config.decoded_cache_mb > 0,
         "--record_log": bool(config.record_log),
+        "--recalibration_batches": config.recalibration_batches > 0,
     }
     return [
         f"--sync_mode=async excludes {name}: leave it out, or train with"

@@ -1,16 +1,25 @@
 """The evaluations of a run: when they are due, and of which weights."""
 
+from typing import Protocol
+
 from resnet.checkpoint.retention import best_top1
 from resnet.config import intervals, rounds
 from resnet.config.config import Config
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import evaluated_weights
-from resnet.evaluation.evaluator import Evaluator
+from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.preemption import StopSignals
 from resnet.train_state import TrainState, averaged_batch_norm
+
+
+class Evaluates(Protocol):
+    """What evaluates a network on a split."""
+
+    def evaluate(self, penalty: float = 0.0) -> Result:
+        """Returns the result on all examples; the penalty is added to the loss."""
 
 
 class Evaluations:
@@ -25,6 +34,7 @@ class Evaluations:
         communicator: Communicator,
         num_parallel_calls: int,
         signals: StopSignals | None = None,
+        evaluator: Evaluates | None = None,
     ) -> None:
         """Prepares the evaluations.
 
@@ -37,13 +47,15 @@ class Evaluations:
             communicator: The ranks.
             num_parallel_calls: The number of images that a rank decodes in parallel.
             signals: The stop requests of this rank.
+            evaluator: What evaluates instead of this rank with the others; the
+                arguments that only these need are then not used.
         """
         self._config = config
         self._state = state
         self._communicator = communicator
-        self._evaluator: Evaluator | None = None
+        self._evaluator = evaluator
         self._precise_bn: PreciseBN | None = None
-        if eval_shard is None:
+        if eval_shard is None or evaluator is not None:
             return
         self._evaluator = Evaluator(
             *(state.model, eval_shard, config, communicator, num_parallel_calls),

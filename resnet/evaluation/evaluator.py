@@ -1,6 +1,6 @@
 """Exact evaluation: each example counts once, for any batch size and any ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import keras
@@ -194,28 +194,19 @@ class Evaluator:
             "summing the results of the evaluation", waits_for_others=True
         )
         num_skipped = self._corrupt_records.count(self._first, self._end)
-        num_in_top1, num_in_top5, cross_entropy, count, num_skipped = (
-            self._communicator.allreduce_sum(np.append(sums, num_skipped))
+        *all_sums, num_skipped = self._communicator.allreduce_sum(
+            np.append(sums, num_skipped)
         )
-        num_examples = self._shard.num_examples_of_all
-        if count + num_skipped != num_examples or not count:
-            if any(self._communicator.allgather(stop_requested(self._signals))):
-                raise Preempted(
-                    "stopped during an evaluation",
-                    "Rerun the same command to start the evaluation over",
-                )
-            raise RuntimeError(
-                f"evaluation must count all {num_examples} examples once; it counted"
-                f" {count:.0f} and skipped {num_skipped:.0f}"
+        count, num_examples = all_sums[-1], self._shard.num_examples_of_all
+        is_whole = count + num_skipped == num_examples
+        if not is_whole and any(
+            self._communicator.allgather(stop_requested(self._signals))
+        ):
+            raise Preempted(
+                "stopped during an evaluation",
+                "Rerun the same command to start the evaluation over",
             )
-        return Result(
-            top1=float(num_in_top1 / count),
-            top5=float(num_in_top5 / count),
-            loss=float(cross_entropy / count) + penalty,
-            cross_entropy=float(cross_entropy / count),
-            count=int(count),
-            skipped_records=int(num_skipped),
-        )
+        return result_of(all_sums, int(num_skipped), num_examples, penalty)
 
     def _counts_of_images(
         self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
@@ -226,27 +217,66 @@ class Evaluator:
     def _counts(
         self, logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
-        """Returns sums over the examples of a batch whose mask is True, `[4]` float64.
-
-        They are the number of labels in the top 1, the number of labels in the top 5,
-        the sum of the cross-entropies, and the number of examples.
-        """
-        columns = (
-            in_top(logits, labels, 1),
-            in_top(logits, labels, 5),
-            losses.cross_entropy(
-                logits, labels, self._config.phases[-1].label_smoothing
-            ),
-            tf.ones_like(labels),
-        )
-        counted = [
-            tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns
-        ]
-        return tf.stack([tf.reduce_sum(column) for column in counted])
+        smoothing = self._config.phases[-1].label_smoothing
+        return sums_of_batch(logits, labels, mask, smoothing)
 
     def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, self._views)
         return tf.nn.log_softmax(logits)
+
+
+def sums_of_batch(
+    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, label_smoothing: float
+) -> tf.Tensor:
+    """Returns sums over the examples of a batch whose mask is True, `[4]` float64.
+
+    They are the number of labels in the top 1, the number of labels in the top 5, the
+    sum of the cross-entropies, and the number of examples.
+
+    Args:
+        logits: `[batch, num_classes]` float32.
+        labels: `[batch]` int32.
+        mask: `[batch]` bool.
+        label_smoothing: The label smoothing of the cross-entropies.
+    """
+    columns = (
+        in_top(logits, labels, 1),
+        in_top(logits, labels, 5),
+        losses.cross_entropy(logits, labels, label_smoothing),
+        tf.ones_like(labels),
+    )
+    counted = [tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns]
+    return tf.stack([tf.reduce_sum(column) for column in counted])
+
+
+def result_of(
+    sums: Sequence[float], num_skipped: int, num_examples: int, penalty: float
+) -> Result:
+    """Returns the result of an evaluation.
+
+    Args:
+        sums: The sums over all batches, as `sums_of_batch` returns them.
+        num_skipped: The number of corrupt records, which are not in the sums.
+        num_examples: The number of examples of the split.
+        penalty: The weight penalty, which is added to the loss.
+
+    Raises:
+        RuntimeError: If not every example was counted once.
+    """
+    num_in_top1, num_in_top5, cross_entropy, count = sums
+    if count + num_skipped != num_examples or not count:
+        raise RuntimeError(
+            f"evaluation must count all {num_examples} examples once; it counted"
+            f" {count:.0f} and skipped {num_skipped:.0f}"
+        )
+    return Result(
+        top1=float(num_in_top1 / count),
+        top5=float(num_in_top5 / count),
+        loss=float(cross_entropy / count) + penalty,
+        cross_entropy=float(cross_entropy / count),
+        count=int(count),
+        skipped_records=num_skipped,
+    )
 
 
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:

@@ -42,6 +42,7 @@ def test_a_run_is_synchronous_unless_it_is_asked_for():
         ({"on_bad_record": "skip"}, "--on_bad_record=skip"),
         ({"decoded_cache_mb": 1}, "--decoded_cache_mb"),
         ({"record_log": "records"}, "--record_log"),
+        ({"recalibration_batches": 2}, "--recalibration_batches"),
     ],
 )
 def test_what_workers_cannot_do_by_themselves_is_refused(given, name):
