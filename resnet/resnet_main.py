@@ -156,7 +156,11 @@ def train_async(
         # A lost worker isn't an error: its rank tells of it in a sentence.
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-    def coordinate(endpoints: Sequence[job.Endpoint], alone: Communicator) -> None:
+    def coordinate(
+        endpoints: Sequence[job.Endpoint],
+        alone: Communicator,
+        job_signals: job.JobSignals,
+    ) -> None:
         startup.start_tensorflow(alone)
         leaving.require_at_once()
         from resnet.async_training import cluster
@@ -176,7 +180,7 @@ def train_async(
             workers,
             alone,
             config.num_parallel_calls or len(threads.cpus),
-            signals,
+            job_signals,
             lock,
             FLAGS.stall_seconds,
         )
@@ -184,7 +188,10 @@ def train_async(
         with failures_recorded(settings, communicator):
             training.run()
 
-    job.run(config.num_ps, threads, communicator, FLAGS.stall_seconds, coordinate)
+    job.run(
+        *(config.num_ps, threads, communicator, FLAGS.stall_seconds, signals),
+        coordinate,
+    )
 
 
 def print_plan(communicator: Communicator) -> None:

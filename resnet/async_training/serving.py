@@ -8,15 +8,21 @@ from absl import logging
 from resnet.async_training.child import Child, ChildFailed
 from resnet.async_training.ending import Ending
 from resnet.async_training.roles import SERVER, Role
+from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Threads
+from resnet.runtime.preemption import StopSignals, stop_requested
 from resnet.watchdog import client
 
 _POLL_SECONDS = 0.1
 
 
 def serve(
-    role: Role, threads: Threads, communicator: Communicator, stall_seconds: float
+    role: Role,
+    threads: Threads,
+    communicator: Communicator,
+    stall_seconds: float,
+    signals: StopSignals,
 ) -> None:
     """Runs the child of this rank until rank 0 ends the job.
 
@@ -29,6 +35,7 @@ def serve(
         threads: The threads of this rank.
         communicator: The ranks.
         stall_seconds: The time in seconds after which a silent child counts as lost.
+        signals: The stop requests of this rank, of which rank 0 is notified.
 
     Raises:
         AgreedError, AgreedFailure, Preempted: As rank 0 ends the job.
@@ -41,9 +48,14 @@ def serve(
             failure = str(error)
         endpoint = (client.own_addresses(), port)
         communicator.allgather((role.job, role.index, endpoint, failure))
-        ending = _AwaitedEnding(communicator)
+        background = communicator.duplicate()
+        ending = _AwaitedEnding(background)
+        has_notified = False
         communicator.report_status(f"looking after its {role.job}", is_timed=False)
         while not ending.has_come(_POLL_SECONDS):
+            if stop_requested(signals) and not has_notified:
+                background.notify_rank_0()
+                has_notified = True
             reason = "" if failure else child.why_lost(stall_seconds)
             if reason and role.job == SERVER:
                 communicator.abort(
@@ -64,8 +76,8 @@ def serve(
 class _AwaitedEnding:
     """The ending of the job, for which a thread of its own waits."""
 
-    def __init__(self, communicator: Communicator) -> None:
-        self._background = communicator.duplicate()
+    def __init__(self, background: BackgroundCommunicator) -> None:
+        self._background = background
         self._came = threading.Event()
         self.value = Ending()
         threading.Thread(target=self._wait, name="ending", daemon=True).start()

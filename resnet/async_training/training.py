@@ -29,7 +29,7 @@ from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluations import Evaluations, is_due_after
 from resnet.runtime.divergence import check_loss
-from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
+from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 from resnet.runtime.run_lock import RunLock
 from resnet.train_state import TrainState
 from resnet.train_step import DROPOUT_STREAM
@@ -55,7 +55,7 @@ class AsyncTraining:
         num_workers: int,
         communicator: Communicator,
         num_parallel_calls: int,
-        signals: StopSignals,
+        signals: SeenSignals,
         lock: RunLock | None,
         stall_seconds: float,
     ) -> None:
@@ -69,7 +69,7 @@ class AsyncTraining:
             num_workers: The number of workers.
             communicator: The coordinator alone.
             num_parallel_calls: The number of images that a worker decodes in parallel.
-            signals: The stop requests of this rank.
+            signals: The stop requests of all ranks.
             lock: The lock of the run's folder.
             stall_seconds: The time in seconds after which a silent worker is lost.
         """

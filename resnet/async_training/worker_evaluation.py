@@ -12,7 +12,7 @@ from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
 from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
-from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
+from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 
 _POLL_SECONDS = 0.5
 
@@ -29,7 +29,7 @@ class WorkerEvaluator:
         closures: Closures,
         num_workers: int,
         num_parallel_calls: int,
-        signals: StopSignals,
+        signals: SeenSignals,
     ) -> None:
         """Prepares the evaluation.
 
@@ -42,7 +42,7 @@ class WorkerEvaluator:
             closures: Closures without a bound on their staleness.
             num_workers: The number of workers.
             num_parallel_calls: The number of images that a worker decodes in parallel.
-            signals: The stop requests of this rank.
+            signals: The stop requests of all ranks.
         """
         self._config = config
         self._model = model

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 _POLL_SECONDS = 0.01
+_NOTIFICATION = 1  # Tag of the messages of `notify_rank_0`.
 
 
 class BackgroundCommunicator:
@@ -28,6 +29,8 @@ class BackgroundCommunicator:
             mpi_communicator: An `mpi4py.MPI.Comm`, or None for a process that is alone.
         """
         self._mpi = mpi_communicator
+        self._requests: list[Any] = []  # Of messages that are on their way.
+        self._was_notified = False
         self.rank = 0 if self._mpi is None else self._mpi.Get_rank()
         self.num_ranks = 1 if self._mpi is None else self._mpi.Get_size()
 
@@ -44,6 +47,17 @@ class BackgroundCommunicator:
             pickle.loads(row[:size].tobytes())
             for row, size in zip(rows, sizes, strict=True)
         ]
+
+    def notify_rank_0(self) -> None:
+        """Sends rank 0 a message without content, and doesn't wait for it."""
+        self._requests.append(self._mpi.isend(None, dest=0, tag=_NOTIFICATION))
+
+    def was_notified(self) -> bool:
+        """Returns whether another rank has notified this one, rank 0, so far."""
+        while self._mpi is not None and self._mpi.iprobe(tag=_NOTIFICATION):
+            self._mpi.recv(tag=_NOTIFICATION)
+            self._was_notified = True
+        return self._was_notified
 
     def _allgather_rows(self, row: np.ndarray) -> np.ndarray:
         rows = np.empty((self.num_ranks, *row.shape), row.dtype)

@@ -11,7 +11,7 @@ from resnet.evaluation import evaluated_weights
 from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.metrics.run_log import RunLog
-from resnet.runtime.preemption import StopSignals
+from resnet.runtime.preemption import SeenSignals
 from resnet.train_state import TrainState, averaged_batch_norm
 
 
@@ -33,7 +33,7 @@ class Evaluations:
         eval_shard: ExampleShard | None,
         communicator: Communicator,
         num_parallel_calls: int,
-        signals: StopSignals | None = None,
+        signals: SeenSignals | None = None,
         evaluator: Evaluates | None = None,
     ) -> None:
         """Prepares the evaluations.

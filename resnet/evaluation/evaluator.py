@@ -16,7 +16,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation import test_time_augmentation
 from resnet.evaluation.ensemble import Ensemble
 from resnet.optim import losses
-from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
+from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 
 Report = Callable[[int], None]
 
@@ -67,7 +67,7 @@ class Evaluator:
         communicator: Communicator,
         num_parallel_calls: int,
         views: str = "center",
-        signals: StopSignals | None = None,
+        signals: SeenSignals | None = None,
     ) -> None:
         """Divides the examples among the ranks, in contiguous blocks.
 

@@ -19,7 +19,7 @@ from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
-from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
+from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 from resnet.train_state import assign_flat
 
 
@@ -40,7 +40,7 @@ class PreciseBN:
         config: Config,
         communicator: Communicator,
         num_parallel_calls: int,
-        signals: StopSignals | None = None,
+        signals: SeenSignals | None = None,
     ) -> None:
         """Prepares the computation; the first `apply` traces its graph.
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 from resnet.watchdog import parent_death
 
@@ -146,6 +147,14 @@ class StopSignals:
             os._exit(128 + number)
 
 
-def stop_requested(signals: StopSignals | None) -> bool:
+class SeenSignals(Protocol):
+    """What knows of stop requests."""
+
+    @property
+    def seen(self) -> str:
+        """A description of the first one; empty before."""
+
+
+def stop_requested(signals: SeenSignals | None) -> bool:
     """Returns whether this process was asked to stop; False without `signals`."""
     return signals is not None and bool(signals.seen)

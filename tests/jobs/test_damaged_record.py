@@ -9,15 +9,17 @@ from tests import damaged_record, smallest
 pytestmark = pytest.mark.multiprocess
 
 
+@pytest.mark.parametrize(("num_ranks", "mode"), [(2, "bsp"), (3, "async")])
 def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
-    run_ranks, records, tmp_path
+    run_ranks, records, tmp_path, num_ranks, mode
 ):
     copied = tmp_path / "copied"
     shutil.copytree(records, copied)
     path, offset = damaged_record.flip_a_bit(copied, example=13)
     job = run_ranks(
-        2,
+        num_ranks,
         "resnet/resnet_main.py",
+        f"--sync_mode={mode}",
         "--recipe=digits",
         smallest.FLAG,
         "--mode=train",
