@@ -143,6 +143,7 @@ def train_async(
     from resnet.async_training import job
 
     workers = num_parts(config, communicator.num_ranks)
+    role = async_roles.of_rank(communicator.rank, config.num_ps)
     given = set(os.environ)
     threads = startup.settle_placement(
         process,
@@ -150,6 +151,7 @@ def train_async(
         FLAGS.num_intra_threads,
         FLAGS.num_inter_threads,
         FLAGS.kmp_blocktime,
+        shares_cores=role.job != async_roles.WORKER,
     )
 
     if communicator.rank == 0 and "TF_CPP_MIN_LOG_LEVEL" not in given:

@@ -144,6 +144,7 @@ def settle_placement(
     num_intra_threads: int,
     num_inter_threads: int,
     kmp_blocktime: int,
+    shares_cores: bool = False,
 ) -> Threads:
     """Binds this rank to its cores and sets its environment; returns its threads.
 
@@ -155,12 +156,20 @@ def settle_placement(
         num_intra_threads: The number of threads per op; 0 for one per core.
         num_inter_threads: The number of concurrent ops; 0 for one.
         kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
+        shares_cores: Whether this rank computes so little that it may run on all cores
+            that it may use, which the other ranks divide among themselves.
     """
     own_cores = placement.group_by_core(sorted(os.sched_getaffinity(0)))
-    cores_seen = communicator.allgather_on_node(own_cores)
-    if len(cores_seen) != process.num_local_ranks:  # Simulated hosts on one machine.
-        cores_seen = [own_cores] * process.num_local_ranks
-    cores = placement.cores_of_rank(process, cores_seen)
+    seen = communicator.allgather_on_node((own_cores, shares_cores))
+    if len(seen) != process.num_local_ranks:  # Simulated hosts on one machine.
+        seen = [(own_cores, shares_cores)] * process.num_local_ranks
+    cores_seen = [cores for cores, _ in seen]
+    cores = own_cores
+    if not shares_cores:
+        dividing = [cores for cores, shares in seen if not shares]
+        index = sum(not shares for _, shares in seen[: process.local_rank])
+        one_of_these = dataclasses.replace(process, local_rank=index)
+        cores = placement.cores_of_rank(one_of_these, dividing)
     threads = placement.choose_threads(cores, num_intra_threads, num_inter_threads)
     hidden = cpu_features.amx_is_hidden(cpu_features.flags())
     placement.settle(

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
 
@@ -38,6 +39,7 @@ def test_a_higher_limit_stays(limit):
 def test_tensorflow_starts_without_packages_that_only_keras_plots_need():
     script = """
 import sys
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
@@ -58,3 +60,39 @@ def test_what_was_imported_before_stays(monkeypatch):
     import tabnanny
 
     assert sys.modules["tabnanny"] is tabnanny
+
+
+class Node:
+    """The communicator of a rank whose node has others, which share cores or don't."""
+
+    def __init__(self, share_cores: list[bool]) -> None:
+        self._share_cores = share_cores
+
+    def allgather_on_node(self, value):
+        cores, _ = value
+        return [(cores, shares) for shares in self._share_cores]
+
+
+@pytest.mark.parametrize(
+    ("share_cores", "local_rank", "expected"),
+    [
+        ([False, False], 1, (2, 3, 6, 7)),
+        # A coordinator, a server and two workers, which divide all cores.
+        ([True, True, False, False], 0, (0, 1, 2, 3, 4, 5, 6, 7)),
+        ([True, True, False, False], 2, (0, 1, 4, 5)),
+        ([True, True, False, False], 3, (2, 3, 6, 7)),
+        ([False, True], 0, (0, 1, 2, 3, 4, 5, 6, 7)),
+    ],
+)
+def test_ranks_that_compute_divide_the_cores(
+    monkeypatch, share_cores, local_rank, expected
+):
+    cores = [(0, 4), (1, 5), (2, 6), (3, 7)]  # With two threads each.
+    monkeypatch.setattr(startup.placement, "group_by_core", lambda cpus: cores)
+    monkeypatch.setattr(startup.placement, "settle", lambda threads, variables: None)
+    process = ProcessInfo(local_rank, len(share_cores), local_rank, len(share_cores))
+    threads = startup.settle_placement(
+        *(process, Node(share_cores), 0, 0, 1), shares_cores=share_cores[local_rank]
+    )
+    assert tuple(sorted(threads.cpus)) == expected
+    assert threads.num_intra_threads == len(expected) // 2
