@@ -180,14 +180,13 @@ def predict_all(
     described = contents.class_descriptions if contents else ()
     described = described or imagenet_labels.describe(names)
     set_format = contents.image_format if contents else None
-    report = JsonLines() if FLAGS.json else None
+    report = JsonLines() if FLAGS.json else Table(paths, names, bool(described))
     weights = FLAGS.weights or evaluated_weights.all_of(state)[-1]
     for _ in evaluated_weights.each(state, [weights], None, 1):
         predictor = Predictor(state.model, config)
         for first in range(0, len(paths), FLAGS.batch_size):
             batch = paths[first : first + FLAGS.batch_size]
             images = read_images(batch, set_format, predictor, problems)
-            report = report or Table(paths, names, bool(described))
             for path, predicted in predict(predictor, images, config, described):
                 report.add(path, predicted)
 

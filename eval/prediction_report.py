@@ -35,7 +35,7 @@ class Table:
     def __init__(
         self, paths: Sequence[str], names: Sequence[str], has_descriptions: bool
     ) -> None:
-        """Prints the head.
+        """Chooses the widths of the columns; nothing is printed yet.
 
         Args:
             paths: The paths of all images.
@@ -47,10 +47,13 @@ class Table:
         rest -= self._file + len(_GAP)
         self._name = _width("class", names, _MAX_CLASS if has_descriptions else rest)
         self._description = rest - self._name - len(_GAP) if has_descriptions else 0
-        self._print("image", "class", "description", _PROBABILITY)
+        self._has_head = False
 
     def add(self, path: str, predicted: Sequence[Predicted]) -> None:
         """Prints the classes of an image, the most probable one first."""
+        if not self._has_head:
+            self._print("image", "class", "description", _PROBABILITY)
+            self._has_head = True
         for number, one in enumerate(predicted):
             self._print(
                 "" if number else _end_of(_printable(path), self._file),

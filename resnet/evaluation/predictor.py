@@ -1,6 +1,7 @@
 """The predictions of a trained network for single images, as evaluation makes them."""
 
 import functools
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -26,7 +27,7 @@ class Predictor:
             config: The settings of its run, of which those of evaluation count.
         """
         self._model = model
-        self._size = config.image_size
+        size = config.image_size
         self._eval_image = functools.partial(
             preprocessing.eval_image,
             image_size=config.image_size,
@@ -34,21 +35,13 @@ class Predictor:
             crop=config.eval_crop,
             normalization=batches.normalization_of(config),
         )
-        encoded = [tf.TensorSpec([], tf.string)]
-        graph = functools.partial(
-            tf.function, input_signature=encoded, autograph=False
-        )
+        encoded = tf.TensorSpec([], tf.string)
+        images = tf.TensorSpec([None, size, size, 3], tf.float32)
         self._of_format = {
-            "jpeg": graph(self._eval_image),
-            "png": graph(self._of_png),
+            "jpeg": _graph(self._eval_image, encoded),
+            "png": _graph(self._of_png, encoded),
         }
-        self._predict = tf.function(
-            self._probabilities,
-            input_signature=[
-                tf.TensorSpec([None, self._size, self._size, 3], tf.float32)
-            ],
-            autograph=False,
-        )
+        self._predict = _graph(self._probabilities, images)
 
     def preprocess(self, encoded: bytes, image_format: str) -> tf.Tensor:
         """Returns an image as the network takes it, `[size, size, 3]` float32.
@@ -61,7 +54,7 @@ class Predictor:
         Raises:
             tf.errors.OpError: If the file can't be decoded.
         """
-        return self._of_format[image_format](encoded)
+        return self._of_format[image_format](tf.constant(encoded))
 
     def probabilities(self, images: tf.Tensor) -> np.ndarray:
         """Returns the probabilities of the classes, `[batch, num_classes]` float32.
@@ -77,6 +70,13 @@ class Predictor:
     def _probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, "center")
         return tf.nn.softmax(logits)
+
+
+def _graph(
+    function: Callable[[tf.Tensor], tf.Tensor], argument: tf.TensorSpec
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function of one tensor as a graph, which is traced only here."""
+    return tf.function(function, autograph=False).get_concrete_function(argument)
 
 
 def top_classes(probabilities: np.ndarray, k: int) -> np.ndarray:
