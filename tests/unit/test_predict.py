@@ -232,3 +232,6 @@ def diverged(state: TrainState) -> TrainState:
 def test_of_equally_probable_classes_the_earlier_is_first():
     rows = np.array([[0.2, 0.4, 0.4, 0.0], [0.25, 0.25, 0.25, 0.25]], np.float32)
     assert top_classes(rows, 3).tolist() == [[1, 2, 0], [0, 1, 2]]
+    # Enough classes that an unstable sort mixes them.
+    many = np.tile(np.array([0.25, 0.5], np.float32), (1, 500))
+    assert top_classes(many, 5).tolist() == [[1, 3, 5, 7, 9]]
