@@ -7,6 +7,7 @@ The arguments are image files, folders of them, or - for a list of these on stan
 input, one in a line. Images that are not JPEGs are read as the converter reads them.
 """
 
+import functools
 import os
 import pathlib
 import sys
@@ -44,21 +45,37 @@ if TYPE_CHECKING:  # They import TensorFlow.
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer(
-    "step", None, "Step of the checkpoint to predict with; unset, the newest one."
-)
-flags.DEFINE_enum(
-    "weights",
-    None,
-    ("raw", "ema"),
-    "Weights to predict with: raw, or ema (their exponential moving average). By"
-    " default ema if the run has EMA weights, else raw.",
-)
-flags.DEFINE_integer(
-    "top_k", 5, "The number of classes per image; by default all if there are fewer."
-)
-flags.DEFINE_integer("batch_size", 32, "The number of images processed at a time.")
-flags.DEFINE_bool("json", False, "Print a JSON object per image instead of a table.")
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this program.
+
+    It is called when the program starts, not when it is imported, since other programs
+    define flags of the same names.
+    """
+    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    define_integer(
+        "step", None, "Step of the checkpoint to predict with; unset, the newest one."
+    )
+    flags.DEFINE_enum(
+        "weights",
+        None,
+        ("raw", "ema"),
+        "Weights to predict with: raw, or ema (their exponential moving average). By"
+        " default ema if the run has EMA weights, else raw.",
+        flag_values=flag_values,
+    )
+    define_integer(
+        "top_k",
+        5,
+        "The number of classes per image; by default all if there are fewer.",
+    )
+    define_integer("batch_size", 32, "The number of images processed at a time.")
+    flags.DEFINE_bool(
+        "json",
+        False,
+        "Print a JSON object per image instead of a table.",
+        flag_values=flag_values,
+    )
 
 
 class Problems:
@@ -296,6 +313,7 @@ def predict(
 def run() -> None:
     """Runs the program and exits."""
     shared_flags.keep_only(("model_dir",))
+    define_flags(FLAGS)
     errors.run_with_arguments(main)
 
 
