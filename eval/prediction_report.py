@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from data_prep.errors import print_to_pipe
 
 _WIDTH = 80  # Of the table, in characters.
-_MAX_FILE, _MAX_CLASS = 28, 20  # Widths of the columns; the description has the rest.
+_MAX_CLASS = 20  # The width of a column, as the next one.
+_MAX_FILE = 28  # With descriptions, which have the rest; otherwise paths have it.
 _GAP = "  "
 _PROBABILITY = "probability"
 
@@ -43,10 +44,11 @@ class Table:
             has_descriptions: Whether the classes have descriptions.
         """
         rest = _WIDTH - len(_PROBABILITY) - len(_GAP)
-        self._file = _width("image", paths, _MAX_FILE)
+        self._name = _width("class", names, _MAX_CLASS)
+        rest -= self._name + len(_GAP)
+        self._file = _width("image", paths, _MAX_FILE if has_descriptions else rest)
         rest -= self._file + len(_GAP)
-        self._name = _width("class", names, _MAX_CLASS if has_descriptions else rest)
-        self._description = rest - self._name - len(_GAP) if has_descriptions else 0
+        self._description = rest if has_descriptions else 0
         self._has_head = False
 
     def add(self, path: str, predicted: Sequence[Predicted]) -> None:
