@@ -120,6 +120,7 @@ setup(
             "resnet-train = resnet.resnet_main:run",
             "resnet-eval = resnet.commands:evaluate",
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
+            "resnet-predict = resnet.commands:predict",
             "resnet-learning-curve = resnet.commands:draw_learning_curve",
             "resnet-benchmark = resnet.commands:benchmark",
             "resnet-digits = data_prep.digits:run",

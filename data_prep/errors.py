@@ -46,16 +46,49 @@ def run(main: Callable[[], None]) -> None:
     Args:
         main: A function of the program's module, whose docstring `--help` prints.
     """
-    try:
+    with _one_sentence():
         parse_flags(sys.argv, sys.modules[main.__module__].__doc__)
         main()
+
+
+def run_with_arguments(main: Callable[[Sequence[str]], None]) -> None:
+    """Does what `run` does for a program that takes arguments beside its flags.
+
+    Args:
+        main: A function of the arguments, as `run` takes it.
+    """
+    with _one_sentence():
+        main(parse_arguments(sys.argv, sys.modules[main.__module__].__doc__))
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Prints a UserError of the block and exits with code 2."""
+    try:
+        yield
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_CODE)
 
 
 def parse_flags(argv: Sequence[str], description: str | None) -> None:
-    """Parses the absl flags in `argv`.
+    """Parses the absl flags in `argv`, as `parse_arguments` does.
+
+    Raises:
+        UserError: If a flag is unknown, a value has the wrong type, or an argument is
+            not a flag.
+    """
+    if rest := parse_arguments(argv, description):
+        raise UserError(
+            f"expected only flags of the form --name=value; got {rest[0]!r}."
+            " --help lists the flags."
+        )
+
+
+def parse_arguments(argv: Sequence[str], description: str | None) -> list[str]:
+    """Parses the absl flags in `argv` and returns the arguments that are not flags.
+
+    Flags and arguments may be in any order. What follows `--` is an argument.
 
     `--help` prints them, `--version` the version, and both exit with code 0. A value
     that begins with "~" is a path in the user's home, which shells do not expand in
@@ -66,8 +99,7 @@ def parse_flags(argv: Sequence[str], description: str | None) -> None:
         description: Description of the program, for `--help`.
 
     Raises:
-        UserError: If a flag is unknown, a value has the wrong type, or an argument is
-            not a flag.
+        UserError: If a flag is unknown, or a value has the wrong type.
     """
     if any(argument in ("--help", "-help", "-h") for argument in argv[1:]):
         helps = [
@@ -93,11 +125,7 @@ def parse_flags(argv: Sequence[str], description: str | None) -> None:
         value = flags.FLAGS[name].value
         if isinstance(value, str) and value.startswith("~"):
             flags.FLAGS[name].value = os.path.expanduser(value)  # As a shell does.
-    if len(rest) > 1:
-        raise UserError(
-            f"expected only flags of the form --name=value; got {rest[1]!r}."
-            " --help lists the flags."
-        )
+    return list(rest[1:])
 
 
 def _in_plain_words(problem: str) -> str:

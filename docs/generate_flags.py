@@ -99,6 +99,18 @@ PROGRAMS = (
         },
     ),
     Program(
+        "eval/predict.py",
+        "Prints the most probable classes of images, with the network of a run. Its"
+        " arguments are image files, folders of them, or `-` for a list on standard"
+        " input ([run_folder.md](run_folder.md#predicting)).",
+        {
+            "model_dir": "required",
+            "step": "the newest",
+            "weights": "`ema` if the run has it",
+        },
+        shared=("model_dir",),
+    ),
+    Program(
         "eval/learning_curve.py",
         "Draws the learning curves of one run, or of several"
         " (`--model_dir=A,B`), into one figure.",

@@ -7,6 +7,7 @@ PACKAGES = ("resnet", "data_prep", "launch", "eval")
 MAINS = {
     "resnet.resnet_main",
     "eval.resnet_eval",
+    "eval.predict",
     "eval.learning_curve",
     "eval.benchmark",
     "eval.compression_study",

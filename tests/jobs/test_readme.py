@@ -80,6 +80,7 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         "resnet/resnet_main.py",
         "eval/resnet_eval.py",
         "eval/learning_curve.py",
+        "eval/predict.py",
         "data_prep/imagenet_to_tfrecords.py",
         "resnet/resnet_main.py",
         "launch/place_shards.py",

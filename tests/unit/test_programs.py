@@ -88,6 +88,10 @@ def test_help_lists_only_flags_that_a_program_has():
         ("launch.supervise", ["max_restarts", "model_dir", "restart_seconds"]),
         ("launch.place_shards", ["data_dir", "node", "num_nodes", "ranks_per_node"]),
         ("eval.learning_curve", ["model_dir", "picture"]),
+        (
+            "eval.predict",
+            ["batch_size", "json", "model_dir", "step", "top_k", "weights"],
+        ),
     ):
         done = in_process.run(import_module(name), "--help")
         assert flags_in(done.stdout) == own

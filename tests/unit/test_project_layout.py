@@ -87,6 +87,7 @@ RESNET_DIRECTIONS = {
         "resnet.train_state",
     },
     "resnet.evaluation": {
+        "resnet.augmentation",
         "resnet.checkpoint",
         "resnet.config",
         "resnet.data",
@@ -154,7 +155,14 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
     "resnet": {"data_prep": DATA_PREP_SHARED},
     "eval": {
         "resnet": None,
-        "data_prep": DATA_PREP_SHARED,
+        # An image file is read as the converter would store it.
+        "data_prep": DATA_PREP_SHARED
+        | {
+            "data_prep.conversion.image_encoding",
+            "data_prep.sources.folders",
+            "data_prep.sources.image_start",
+            "data_prep.sources.imagenet_labels",
+        },
     },
     "launch": {
         "resnet": {

@@ -1,0 +1,92 @@
+"""The predictions of a trained network for single images, as evaluation makes them."""
+
+import functools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resnet.augmentation import preprocessing
+from resnet.config.config import Config
+from resnet.data import batches
+from resnet.evaluation import test_time_augmentation
+
+
+class Predictor:
+    """Computes the class probabilities of encoded images.
+
+    They are those that `evaluator.Evaluator` computes for records of these images.
+    """
+
+    def __init__(self, model: keras.Model, config: Config) -> None:
+        """Prepares the graphs.
+
+        Args:
+            model: The network.
+            config: The settings of its run, of which those of evaluation count.
+        """
+        self._model = model
+        size = config.image_size
+        self._eval_image = functools.partial(
+            preprocessing.eval_image,
+            image_size=config.image_size,
+            crop_fraction=config.eval_crop_fraction,
+            crop=config.eval_crop,
+            normalization=batches.normalization_of(config),
+        )
+        encoded = tf.TensorSpec([], tf.string)
+        images = tf.TensorSpec([None, size, size, 3], tf.float32)
+        self._of_format = {
+            "jpeg": _graph(self._eval_image, encoded),
+            "png": _graph(self._of_png, encoded),
+        }
+        self._predict = _graph(self._probabilities, images)
+
+    def preprocess(self, encoded: bytes, image_format: str) -> tf.Tensor:
+        """Returns an image as the network takes it, `[size, size, 3]` float32.
+
+        Args:
+            encoded: The content of a file that a record can hold: of a JPEG, or of a
+                PNG without transparency.
+            image_format: The format of the file, "jpeg" or "png".
+
+        Raises:
+            tf.errors.OpError: If the file can't be decoded.
+        """
+        return self._of_format[image_format](tf.constant(encoded))
+
+    def probabilities(self, images: tf.Tensor) -> np.ndarray:
+        """Returns the probabilities of the classes, `[batch, num_classes]` float32.
+
+        Args:
+            images: Preprocessed images, `[batch, size, size, 3]` float32.
+        """
+        return self._predict(images).numpy()
+
+    def _of_png(self, encoded: tf.Tensor) -> tf.Tensor:
+        return self._eval_image(tf.io.decode_png(encoded, channels=3))
+
+    def _probabilities(self, images: tf.Tensor) -> tf.Tensor:
+        logits = test_time_augmentation.predict(self._model, images, "center")
+        return tf.nn.softmax(logits)
+
+
+def _graph(
+    function: Callable[[tf.Tensor], tf.Tensor], argument: tf.TensorSpec
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function of one tensor as a graph, which is traced only here."""
+    return tf.function(function, autograph=False).get_concrete_function(argument)
+
+
+def top_classes(probabilities: np.ndarray, k: int) -> np.ndarray:
+    """Returns the indices of the most probable classes, `[batch, k]` int64.
+
+    The most probable class is first. Of equally probable classes the earlier is first,
+    as `evaluator.in_top` counts them.
+
+    Args:
+        probabilities: `[batch, num_classes]`, finite.
+        k: The number of classes, from 1 to `num_classes`.
+    """
+    return np.argsort(-probabilities, axis=1, kind="stable")[:, :k]

@@ -1,0 +1,237 @@
+"""The program of predictions: what it predicts, and what it refuses."""
+
+import dataclasses
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from data_prep.records import manifest
+from eval import predict
+from resnet.checkpoint import manager, restore, tensors
+from resnet.config.config import Config, save_config
+from resnet.data import record_files
+from resnet.data.example_shard import ExampleShard
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.evaluator import Evaluator
+from resnet.evaluation.predictor import top_classes
+from resnet.hardware.placement import ProcessInfo
+from resnet.train_state import TrainState
+from tests.converter_program import convert_here
+from tests.in_process import Done, assert_refused, run
+from tests.record_reader import read_examples
+from tests.unit.encoded_images import encode, noise
+
+pytestmark = pytest.mark.usefixtures("one_block")
+
+ALONE = Communicator(ProcessInfo())
+CLASSES = ("ant", "bee", "cat")
+LOSSLESS = {
+    "1.png": ("PNG", "RGB", {}),
+    "2.webp": ("WEBP", "RGB", {"lossless": True}),
+    "3.png": ("PNG", "RGBA", {}),
+    "4.bmp": ("BMP", "L", {}),
+}
+LOSSY = {
+    "5.webp": ("WEBP", "RGB", {}),
+    "6.jpg": ("JPEG", "CMYK", {}),
+    "7.jpg": ("JPEG", "RGB", {}),
+}
+
+
+def write_images(folder: Path, kinds: dict[str, tuple[str, str, dict]]) -> None:
+    """Writes images of noise, each in a class folder, for both splits."""
+    for split in ("train", "val"):
+        for number, (name, (kind, mode, options)) in enumerate(kinds.items()):
+            path = folder / split / CLASSES[number % 3] / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Large pixels, so that they are not all gray after resizing.
+            image = noise(mode).crop((number, 0, number + 6, 8)).resize((90, 70))
+            path.write_bytes(encode(image, kind, **options))
+
+
+def make_run(model_dir: Path, config: Config, steps: tuple[int, ...]) -> Config:
+    """Saves checkpoints of random weights, other ones in each; returns the settings."""
+    config = dataclasses.replace(config, model_dir=str(model_dir))
+    save_config(config)
+    state = TrainState(config)
+    generator = np.random.default_rng(1)
+    for step in steps:
+        for variable in state.tensors().values():
+            # Positive, as variances are; small, so that no probability is 1.
+            variable.assign(generator.uniform(0.01, 0.2, variable.shape))
+        state.step = step
+        tensors.save(model_dir, manager.take_snapshot(state, {}, ALONE), keep=9)
+    return config
+
+
+@pytest.fixture(scope="module")
+def run_with_ema(tmp_path_factory, make_config, one_block) -> Config:
+    """A run with two checkpoints, whose training set is gone."""
+    folder = tmp_path_factory.mktemp("run")
+    settings = {"ema_decay": 0.9, "data_dir": str(folder / "gone")}
+    return make_run(folder, make_config(500, CLASSES, **settings), (10, 20))
+
+
+def evaluated(config: Config, records: Path, step: int, weights: str) -> dict[str, Any]:
+    """Returns the probabilities of the Evaluator's network by the files' names."""
+    record_set = manifest.load(str(records), "validation")
+    files = record_files.open_split(record_set, "validation")
+    state = TrainState(config)
+    restore.restore(state, tensors.load(Path(config.model_dir), step))
+    evaluator = Evaluator(
+        state.model, ExampleShard(files, 0, 1, files.num_examples), config, ALONE, 1
+    )
+    ensemble = evaluator.new_ensemble()
+    if weights == "ema":
+        with state.averaged_weights():
+            evaluator.add_to(ensemble)
+    else:
+        evaluator.add_to(ensemble)
+    ((logits, _, _),) = ensemble.batches(files.num_examples)
+    names = [example["file"] for example in read_examples(records, "validation")]
+    return dict(zip(names, np.exp(logits), strict=True))
+
+
+def predicted(done: Done) -> dict[str, np.ndarray]:
+    """Returns the probabilities that the program has printed, by the files' names."""
+    found = {}
+    for line in map(json.loads, done.stdout.splitlines()):
+        row = np.full(len(CLASSES), np.nan)
+        for one in line["predictions"]:
+            assert one["class"] == CLASSES[one["index"]]
+            row[one["index"]] = one["probability"]
+        found[Path(line["image"]).name] = row
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "crop", "flags", "step", "weights", "has_set"),
+    [
+        (LOSSLESS, "crop_then_resize", [], 20, "ema", True),
+        (LOSSLESS, "resize_then_crop", ["--step=10", "--weights=raw"], 10, "raw", None),
+        (LOSSLESS | LOSSY, "crop_then_resize", ["--weights=raw"], 20, "raw", True),
+    ],
+    ids=["png set", "png set that is gone", "jpeg set"],
+)
+def test_probabilities_are_those_of_the_evaluation_of_a_converted_set(
+    run_with_ema, tmp_path, kinds, crop, flags, step, weights, has_set
+):
+    raw, records = tmp_path / "raw", tmp_path / "records"
+    write_images(raw, kinds)
+    converted = convert_here(raw, records, "--num_processes=1")
+    assert converted.returncode == 0, converted.stderr
+    config = dataclasses.replace(
+        run_with_ema,
+        eval_crop=crop,
+        channel_mean=(0.4, 0.5, 0.6),
+        data_dir=str(records) if has_set else "",
+    )
+    save_config(config)
+    expected = evaluated(config, records, step, weights)
+    folders = (f"--model_dir={config.model_dir}", str(raw / "val"))
+    done = run(predict, *folders, "--json", "--batch_size=3", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    ours = predicted(done)
+    assert ours.keys() == expected.keys() == kinds.keys()
+    for name, probabilities in ours.items():
+        np.testing.assert_allclose(probabilities, expected[name], rtol=0, atol=1e-6)
+    assert np.ptp([row[0] for row in expected.values()]) > 1e-4  # Or it tells nothing.
+
+
+def program(config: Config, stdin: str = "") -> Callable[..., Done]:
+    """Returns a function that runs the program with a run and a standard input."""
+
+    def run_it(*arguments: Any) -> Done:
+        given = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+        with mock.patch.object(sys, "stdin", given):
+            return run(predict, f"--model_dir={config.model_dir}", *map(str, arguments))
+
+    return run_it
+
+
+def test_images_that_cannot_be_read_are_named_and_the_others_predicted(
+    run_with_ema, tmp_path
+):
+    write_images(tmp_path, LOSSY)
+    bad, good = tmp_path / "bad.jpg", tmp_path / "val" / "cat" / "7.jpg"
+    bad.write_bytes(good.read_bytes()[:-200])
+    names = f"{tmp_path / 'missing.png'}\n\n{good}\r\n"
+    done = program(run_with_ema, names)(bad, "-", "--top_k=2")
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"error: {tmp_path / 'missing.png'} must be an image")
+    assert second.startswith(f"error: {bad} can't be decoded as an image")
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["image", "class", "probability"]
+    assert len(lines) == 2
+    assert "cat/7.jpg" in lines[0]
+    assert max(map(len, [head, *lines])) <= 80
+
+
+def test_a_class_is_described_if_it_is_a_synset(run_with_ema, tmp_path, monkeypatch):
+    write_images(tmp_path, {"1.png": LOSSLESS["1.png"]})
+    synsets = ("n01440764", "n01443537", "n01484850")
+    config = dataclasses.replace(run_with_ema, class_names=synsets)
+    monkeypatch.setattr(predict, "load_config", lambda _: config)
+    done = program(config)(tmp_path / "val", "--top_k=3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "n01440764  tench, Tinca tinca" in done.stdout
+
+
+def test_what_cannot_be_is_refused_before_tensorflow_starts(
+    run_with_ema, make_config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(predict, "predict_all", None)
+    (tmp_path / "empty").mkdir()
+    ours = program(run_with_ema)
+    for arguments, words in (
+        ([], "images are required"),
+        (["x.jpg"], "x.jpg must be an image or a folder; there is no such file"),
+        ([tmp_path / "empty"], "empty must contain images"),
+        (["-"], "standard input must name images; it is empty"),
+        (["x", "--top_k=0"], "--top_k must be at least 1; got 0"),
+        (["x", "--top_k=4"], "--top_k must be at most 3, the number of classes"),
+        (["x", "--batch_size=0"], "--batch_size must be at least 1"),
+        (["x", "--step=15"], "no checkpoint of step 15 is saved"),
+        (["x", "--weights=both"], "<raw|ema>"),
+        (["x", "--no_such_flag"], "no_such_flag"),
+    ):
+        assert_refused(ours(*arguments), words)
+    assert_refused(run(predict, "x"), "--model_dir is required")
+    assert_refused(run(predict, "x", f"--model_dir={tmp_path}"), "config.json")
+    config = dataclasses.replace(make_config(), model_dir=str(tmp_path))
+    save_config(config)
+    new = program(config)
+    assert_refused(new("x"), "no checkpoint has been saved")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    assert_refused(new("x", "--weights=ema"), "--weights=ema needs a run with EMA")
+
+
+def test_a_diverged_network_is_refused(make_config, tmp_path):
+    write_images(tmp_path, {"1.png": LOSSLESS["1.png"]})
+    config = make_run(tmp_path / "run", make_config(500, CLASSES), (1,))
+    with mock.patch.object(
+        predict, "restored_state", lambda config: diverged(TrainState(config))
+    ):
+        assert_refused(program(config)(tmp_path / "val"), "predicts NaN or infinity")
+
+
+def diverged(state: TrainState) -> TrainState:
+    for variable in state.trainable_variables:
+        variable.assign(np.full(variable.shape, np.nan))
+    return state
+
+
+def test_of_equally_probable_classes_the_earlier_is_first():
+    rows = np.array([[0.2, 0.4, 0.4, 0.0], [0.25, 0.25, 0.25, 0.25]], np.float32)
+    assert top_classes(rows, 3).tolist() == [[1, 2, 0], [0, 1, 2]]
+    # Enough classes that an unstable sort mixes them.
+    many = np.tile(np.array([0.25, 0.5], np.float32), (1, 500))
+    assert top_classes(many, 5).tolist() == [[1, 3, 5, 7, 9]]
