@@ -7,7 +7,7 @@ import tensorflow as tf
 from resnet.async_training.closures import Closures
 from resnet.async_training.server_variables import ServerVariables
 from resnet.config.config import Config
-from resnet.data import batches, input_pipeline
+from resnet.data import batches, single_batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
@@ -78,7 +78,7 @@ class WorkerEvaluator:
                 if first is None:
                     is_done = True
                 else:
-                    what = input_pipeline.eval_to_read(
+                    what = single_batches.eval_to_read(
                         self._records, first, self._batch_size
                     )
                     tensors = ToRead(*map(tf.constant, what))
@@ -101,7 +101,7 @@ class WorkerEvaluator:
 
     def _evaluate_batch(self, what: ToRead) -> tf.Tensor:
         config = self._config
-        batch = input_pipeline.read_eval_batch(
+        batch = single_batches.read_eval_batch(
             what,
             self._records,
             image_size=config.image_size,

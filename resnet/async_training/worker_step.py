@@ -11,7 +11,7 @@ from resnet.async_training.server_variables import ServerVariables
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
-from resnet.data import batches, input_pipeline
+from resnet.data import batches, single_batches
 from resnet.data.input_pipeline import ToRead
 from resnet.data.record_files import RecordFiles
 from resnet.models import dropout, moving_averages
@@ -66,7 +66,7 @@ def make(
     ) -> Done:
         began_at = tf.timestamp()
         with tf.control_dependencies([began_at]):
-            batch = input_pipeline.read_batch(
+            batch = single_batches.read_batch(
                 to_read,
                 phase,
                 records,

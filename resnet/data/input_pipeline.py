@@ -20,7 +20,7 @@ PREFETCHED_BATCHES = 2
 
 # There are no `if` and `while` on tensors here for AutoGraph to convert, and its search
 # for them would take most of the time in which a pipeline is built.
-_as_written = tf.autograph.experimental.do_not_convert
+as_written = tf.autograph.experimental.do_not_convert
 
 
 class ToRead(NamedTuple):
@@ -114,7 +114,7 @@ def train_batches(
         if start_micro_batch < end or phase is run_phases[-1]:
             first = max(first_step * accumulation_steps, start_micro_batch)
             datasets.append(
-                _batches_of_phase(
+                batches_of_phase(
                     tf.data.Dataset.range(first, end).map(examples_of),
                     phase,
                     records,
@@ -148,7 +148,7 @@ def to_read(
     order = traced_order.of_run(seed, records.num_examples)
     locations = _Locations(records)
 
-    @_as_written
+    @as_written
     def examples_of(micro_batch: tf.Tensor) -> ToRead:
         first, size = example_order.micro_batch_positions(
             micro_batch,
@@ -165,7 +165,7 @@ def to_read(
     return examples_of
 
 
-def _batches_of_phase(
+def batches_of_phase(
     examples: tf.data.Dataset,
     phase: Phase,
     records: RecordFiles,
@@ -187,10 +187,10 @@ def _batches_of_phase(
     """
     is_mixed = bool(phase.mixup or phase.cutmix)
 
-    @_as_written
+    @as_written
     def load(what: ToRead) -> Batch | tuple[Batch, tf.Tensor]:
         example, mask, seed, path, offset = what
-        original, label = _load(records, cache, example, path, offset)
+        original, label = load_example(records, cache, example, path, offset)
         image = preprocessing.train_image(
             original,
             phase.image_size,
@@ -203,7 +203,7 @@ def _batches_of_phase(
         loaded = Batch(image, label, example, mask, tf.ones([]))
         return (loaded, seed) if is_mixed else loaded
 
-    @_as_written
+    @as_written
     def mix(batch: Batch, seeds: tf.Tensor) -> Batch:
         images, mix_weight = mixing.mix_pairs(
             batch.images, seeds, phase.mixup, phase.cutmix
@@ -216,39 +216,6 @@ def _batches_of_phase(
         .batch(batch_size, drop_remainder=True)
     )
     return batches.map(mix) if is_mixed else batches
-
-
-def read_batch(
-    what: ToRead,
-    phase: Phase,
-    records: RecordFiles,
-    batch_size: int,
-    num_parallel_calls: int,
-    normalization: Normalization = preprocessing.IMAGENET,
-) -> Batch:
-    """Returns one batch; to be called inside a graph.
-
-    Args:
-        what: What to read.
-        phase: The phase, whose augmentation and mixing the batch has.
-        records: The examples.
-        batch_size: The number of examples of the batch.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        normalization: The mean and standard deviation of the images.
-    """
-    return (
-        _batches_of_phase(
-            tf.data.Dataset.from_tensors(what),
-            phase,
-            records,
-            batch_size,
-            num_parallel_calls,
-            None,
-            normalization,
-        )
-        .with_options(options(num_parallel_calls))
-        .get_single_element()
-    )
 
 
 def examples_of_micro_batch(
@@ -320,11 +287,11 @@ def eval_batches(
     num_batches = -(-(end_example - first_example) // batch_size)
     locations = _Locations(records)
 
-    @_as_written
+    @as_written
     def load(position: tf.Tensor) -> Batch:
         padded = tf.minimum(position, end_example - 1)
         example, is_intact = replacements.replace(padded)
-        original, label = _load(records, None, example, *locations.of(example))
+        original, label = load_example(records, None, example, *locations.of(example))
         if num_crops == 1:
             image = preprocessing.eval_image(
                 original, image_size, crop_fraction, crop, normalization
@@ -348,71 +315,6 @@ def eval_batches(
     )
 
 
-def eval_to_read(records: RecordFiles, first_example: int, size: int) -> ToRead:
-    """Returns what to read for a batch of evaluation, as NumPy arrays.
-
-    A batch that goes beyond the last example is padded with it.
-
-    Args:
-        records: The examples.
-        first_example: The first example of the batch, in the order of the files.
-        size: The number of examples of the batch.
-    """
-    positions = first_example + np.arange(size)
-    examples = np.minimum(positions, records.num_examples - 1)
-    paths = np.array(records.paths, object)[records.file_of_example[examples]]
-    return ToRead(
-        examples,
-        positions < records.num_examples,
-        np.zeros([size, 2], np.int64),
-        paths,
-        records.offset_of_example[examples],
-    )
-
-
-def read_eval_batch(
-    what: ToRead,
-    records: RecordFiles,
-    *,
-    image_size: int,
-    crop: str,
-    crop_fraction: float,
-    batch_size: int,
-    num_parallel_calls: int,
-    normalization: Normalization = preprocessing.IMAGENET,
-) -> Batch:
-    """Returns one batch of evaluation; to be called inside a graph.
-
-    Args:
-        what: What to read; the seeds are not used.
-        records: The examples.
-        image_size: The height and width of the images, in pixels.
-        crop: The order of the central crop and the resizing, as
-            `preprocessing.eval_image` takes it.
-        crop_fraction: The side of the central crop as a fraction of the shorter side.
-        batch_size: The number of examples of the batch.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        normalization: The mean and standard deviation of the images.
-    """
-
-    @_as_written
-    def load(one: ToRead) -> Batch:
-        original, label = _load(records, None, one.examples, one.paths, one.offsets)
-        image = preprocessing.eval_image(
-            original, image_size, crop_fraction, crop, normalization
-        )
-        return Batch(image, label, one.examples, one.mask, tf.ones([]))
-
-    return (
-        tf.data.Dataset.from_tensors(what)
-        .unbatch()
-        .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
-        .batch(batch_size, drop_remainder=True)
-        .with_options(options(num_parallel_calls))
-        .get_single_element()
-    )
-
-
 class _Locations:
     """The locations of the examples, as tensors that functions of a dataset share."""
 
@@ -432,7 +334,7 @@ class _Locations:
         return tf.gather(self._numbers, example)
 
 
-def _load(
+def load_example(
     records: RecordFiles,
     cache: DecodedCache | None,
     example: tf.Tensor,

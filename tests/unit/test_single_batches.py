@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data_prep.records import manifest
-from resnet.data import input_pipeline, record_files
+from resnet.data import input_pipeline, record_files, single_batches
 from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Batch, ToRead
 from tests.unit.changed_settings import changed
@@ -54,7 +54,7 @@ def test_a_micro_batch_is_that_of_the_pipeline(records, config, changes):
 
     @tf.function(autograph=False)
     def read(number: tf.Tensor) -> Batch:
-        return input_pipeline.read_batch(what(number), phase, records, 2, 2)
+        return single_batches.read_batch(what(number), phase, records, 2, 2)
 
     for number, batch in zip(range(5, 9), expected.as_numpy_iterator(), strict=False):
         assert_same(read(tf.constant(number, tf.int64)), Batch(*batch))
@@ -76,13 +76,13 @@ def test_a_batch_of_evaluation_is_that_of_the_pipeline(records, size):
 
     @tf.function(autograph=False)
     def read(what: ToRead) -> Batch:
-        return input_pipeline.read_eval_batch(
+        return single_batches.read_eval_batch(
             what, records, **settings, batch_size=size, num_parallel_calls=2
         )
 
     masked = 0
     for number, batch in enumerate(expected.as_numpy_iterator()):
-        what = input_pipeline.eval_to_read(records, number * size, size)
+        what = single_batches.eval_to_read(records, number * size, size)
         one = read(ToRead(*map(tf.constant, what)))
         assert_same(one, Batch(*batch))
         masked += int(np.count_nonzero(one.mask))
