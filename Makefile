@@ -50,8 +50,8 @@ jobs: venv  ## Tests that launch real jobs, some with injected faults
 
 test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
 
-faults: venv  ## Inject all faults into running jobs, also on two simulated hosts (root)
-	$(PYTEST) tests/fault --timeout=900
+faults: venv  ## Slow tests: all faults in running jobs, also on two simulated hosts (root)
+	$(PYTEST) tests/fault tests/jobs -m "fault or slow" --timeout=900
 
 root: venv  ## The part of faults that needs root: simulated hosts, full disks, little memory
 	$(PYTEST) tests/fault --timeout=900 -m root

@@ -14,6 +14,7 @@ MAINS = {
     "eval.benchmarking.input_rate",
     "eval.benchmarking.imagenet_scale",
     "eval.benchmarking.checkpoint_cost",
+    "eval.benchmarking.sync_modes",
     "eval.benchmarking.dawnbench_log",
     "eval.benchmarking.exchange_cost",
     "launch.parameter_server_job",

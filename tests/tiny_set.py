@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def make(folder: Path) -> None:
@@ -32,7 +32,7 @@ def convert(raw: Path, records: Path, *flags: str) -> None:
     """Converts a raw folder with the converter's program."""
     subprocess.run(
         [
-            *(sys.executable, _REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"),
+            *(sys.executable, REPOSITORY / "data_prep" / "imagenet_to_tfrecords.py"),
             *(f"--raw_data_dir={raw}", f"--local_scratch_dir={records}", *flags),
         ],
         check=True,

@@ -239,8 +239,18 @@ class Watchdog:
             stall = find_stall([self._me], [], self._args.stall_seconds, now)
             if stall:
                 self._end_job(stall)
+            elif self._is_abandoned(now):
+                self._monitor_is_lost("rank 0 has ended, as the launcher has")
             else:
                 self._connect()
+
+    def _is_abandoned(self, now: float) -> bool:
+        """Returns whether nobody can end the rank but this watchdog: no other remains.
+
+        The rank may wait for others forever, in an activity that isn't timed.
+        """
+        same_activity = now - self._me.since
+        return self._has_reported_orphan and same_activity > self._args.stall_seconds
 
     def _watch_shutdown(self, now: float) -> None:
         """Kills a rank that is done, but whose MPI_Finalize waits for other ranks."""

@@ -35,16 +35,21 @@ class Hosts:
         self._launcher.write_text(_LAUNCHER)
         self._launcher.chmod(0o755)
 
-    def mpirun(self, mpirun: Path, num_ranks: int) -> list[str]:
-        """Returns the command that starts ranks, the first here, the next there, ...
+    def launcher_options(self) -> list[str]:
+        """Returns the options by which mpirun reaches the hosts.
 
         Without UCX_TLS the ranks would find each other's memory: the hosts are one
         machine.
         """
         return [
-            str(mpirun),
             *("-launcher", "ssh", "-launcher-exec", str(self._launcher)),
             *("-localhost", _MPIRUN_ADDRESS, "-genv", "UCX_TLS", "tcp,self"),
+        ]
+
+    def mpirun(self, mpirun: Path, num_ranks: int) -> list[str]:
+        """Returns the command that starts ranks, the first here, the next there, ..."""
+        return [
+            *(str(mpirun), *self.launcher_options()),
             *("-hosts", ",".join(self.names), "-ppn", "1"),
             *("-np", str(num_ranks)),
         ]

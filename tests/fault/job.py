@@ -135,18 +135,34 @@ class Job:
         )
         return found
 
-    def child_pid(self, name: str) -> int:
-        """Returns the TensorFlow server whose command has these words, once there."""
+    def child_pid(self, job: str, index: int) -> int:
+        """Returns the process of a TensorFlow server, once it is there.
+
+        Args:
+            job: Its TensorFlow job, `ps` or `worker`.
+            index: Its number among those of the job.
+        """
+        words = f"--job={job}\0--index={index}\0".encode()
         found: list[int] = []
 
         def is_there() -> list[int]:
             found[:] = self._processes(
-                lambda facts: b"async_training" in facts and name.encode() in facts
+                lambda facts: b"async_training" in facts and words in facts
             )
             return found
 
         self.wait_until(is_there)
         (pid,) = found
+        return pid
+
+    def signal_child(self, job: str, index: int, number: int) -> int:
+        """Sends a signal to a TensorFlow server; returns its process.
+
+        The clock to the job's end begins.
+        """
+        pid = self.child_pid(job, index)
+        self.faulted_at = time.monotonic()
+        os.kill(pid, number)
         return pid
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:

@@ -1,16 +1,18 @@
 """Faults in asynchronous jobs: their workers come back, and a lost server ends them."""
 
 import json
-import os
+import shlex
 import signal
-import time
+import sys
+from pathlib import Path
 
 import pytest
 
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import failure_file
-from tests.fault.conftest import STALL_SECONDS
+from tests.fault.conftest import FLAGS, STALL_SECONDS
+from tests.fault.job import MPIRUN, REPOSITORY, Job
 
 pytestmark = pytest.mark.fault
 
@@ -18,21 +20,14 @@ ASYNC = ("--sync_mode=async", "--max_staleness=2")
 RANKS = 4  # Rank 1 serves, ranks 2 and 3 work.
 
 
-def signal_child(job, name: str, number: int) -> int:
-    """Sends a signal to a TensorFlow server; returns its process."""
-    pid = job.child_pid(name)
-    job.faulted_at = time.monotonic()
-    os.kill(pid, number)
-    return pid
-
-
+@pytest.mark.slow
 def test_a_killed_worker_comes_back_and_the_run_resumes(start, model_dir, outcome):
     job = start(*ASYNC, num_ranks=RANKS)
     job.wait_for_step(7)
-    killed = signal_child(job, "--job=worker\0--index=0", signal.SIGKILL)
+    killed = job.signal_child("worker", 0, signal.SIGKILL)
     job.wait_until(lambda: "worker 0 was killed by signal 9" in job.output)
     job.wait_for_step(job.step + 20)
-    assert job.child_pid("--job=worker\0--index=0") != killed
+    assert job.child_pid("worker", 0) != killed
     job.kill(RANKS - 1, signal.SIGTERM)  # Not rank 0, which saves.
     code = job.end(30)
     outcome("kill -9 of a worker, then SIGTERM to a rank", job, code)
@@ -54,10 +49,10 @@ def test_a_killed_worker_comes_back_and_the_run_resumes(start, model_dir, outcom
 def test_a_stopped_worker_is_replaced(start, model_dir, outcome):
     job = start(*ASYNC, num_ranks=RANKS)
     job.wait_for_step(7)
-    stopped = signal_child(job, "--job=worker\0--index=1", signal.SIGSTOP)
+    stopped = job.signal_child("worker", 1, signal.SIGSTOP)
     job.wait_until(lambda: "worker 1 has been silent" in job.output)
     job.wait_for_step(job.step + 20)
-    assert job.child_pid("--job=worker\0--index=1") != stopped
+    assert job.child_pid("worker", 1) != stopped
     job.signal_mpirun(signal.SIGTERM)
     code = job.end(30)
     outcome("SIGSTOP of a worker, then SIGTERM", job, code)
@@ -70,7 +65,7 @@ def test_a_stopped_worker_is_replaced(start, model_dir, outcome):
 def test_a_lost_server_ends_the_job_which_resumes(start, model_dir, outcome, number):
     job = start(*ASYNC, num_ranks=RANKS)
     job.wait_for_step(12)
-    signal_child(job, "--job=ps\0", number)
+    job.signal_child("ps", 0, number)
     code = job.end(STALL_SECONDS + 15)
     outcome(f"{number.name} of a parameter server", job, code)
     assert code not in (0, REQUEUE_EXIT_CODE)
@@ -84,13 +79,55 @@ def test_a_lost_server_ends_the_job_which_resumes(start, model_dir, outcome, num
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_lost_rank_ends_the_job(start, model_dir, outcome, rank):
+def test_a_lost_rank_ends_the_job(start, model_dir, outcome, rank, number):
     job = start(*ASYNC, num_ranks=RANKS)
     job.wait_for_step(7)
-    job.kill(rank)
+    job.kill(rank, number)
     code = job.end(STALL_SECONDS + 15)
-    outcome(f"kill -9 of rank {rank} of an asynchronous job", job, code)
+    outcome(f"{number.name} of rank {rank} of an asynchronous job", job, code)
     assert code not in (0, REQUEUE_EXIT_CODE)
     assert f"error: rank {rank} on" in job.output
     assert job.leftovers(hydra_is_cut_off=True) == []
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+def test_the_ranks_go_round_the_hosts_of_a_file(
+    hosts, records, model_dir, tmp_path, monkeypatch, outcome
+):
+    """Ranks 0 and 2 (coordinator, worker 0) are on one host, 1 and 3 on the other."""
+    wrapper = tmp_path / "mpirun"  # With the options that reach simulated hosts.
+    options = shlex.join(hosts.launcher_options())
+    wrapper.write_text(f'#!/bin/sh\nexec {MPIRUN} {options} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    file = tmp_path / "hosts"
+    file.write_text("\n".join(hosts.names))
+    launcher = [sys.executable, str(REPOSITORY / "launch" / "parameter_server_job.py")]
+    launcher += ["-n", "2", "-s", "1", "-H", str(file), "--"]
+    flags = [*FLAGS, *ASYNC, f"--data_dir={records}", f"--model_dir={model_dir}"]
+    with Job(launcher, RANKS, flags) as job:
+        job.wait_for_step(7)
+        for host, process in (
+            (0, job.pid(0)),
+            (1, job.child_pid("ps", 0)),
+            (0, job.child_pid("worker", 0)),
+            (1, job.child_pid("worker", 1)),
+        ):
+            namespace = Path("/run/netns", hosts.names[host])
+            assert Path(f"/proc/{process}/ns/net").samefile(namespace)
+        job.signal_mpirun(signal.SIGTERM)
+        code = job.end(30)
+        outcome("SIGTERM to a job that a file of hosts describes", job, code)
+        assert code == REQUEUE_EXIT_CODE, job.output
+        assert job.leftovers() == []
+    hosts.pull_cable(hosts.names[1])
+    with Job(launcher, RANKS, flags) as job:
+        code = job.end(60)
+        outcome("a host of the file that can't be reached", job, code)
+        assert code == 2
+        assert f"all hosts must be reachable; {hosts.names[1]} can't" in job.output
+        assert job.leftovers() == []

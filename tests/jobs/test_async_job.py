@@ -1,10 +1,13 @@
 """Asynchronous jobs: one worker trains as one synchronous rank does."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from tests import main_run
+from tests import main_run, tiny_set
+from tests.made_once import made_once
 
 pytestmark = pytest.mark.multiprocess
 
@@ -53,3 +56,31 @@ def test_no_rank_left_for_a_worker_is_refused(run_ranks, records, tmp_path):
     assert job.returncode == 2
     assert "at least one that works; got 2 rank(s) with --num_ps=1" in job.stderr
     assert not (tmp_path / "model").exists()
+
+
+def convert_digits(folder):
+    """Converts scikit-learn's digits: 1,437 and 360 images."""
+    program = tiny_set.REPOSITORY / "data_prep" / "digits.py"
+    raw = folder / "raw"
+    subprocess.run([sys.executable, program, f"--digits_dir={raw}"], check=True)
+    tiny_set.convert(raw, folder / "records")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("recipe", ["digits", "digits_mlp"])
+@pytest.mark.parametrize(("mode", "num_ranks"), [("bsp", 2), ("async", 4)])
+def test_both_modes_learn_the_digits(
+    run_ranks, tmp_path, tmp_path_factory, recipe, mode, num_ranks
+):
+    records = made_once(tmp_path_factory, "digits", convert_digits) / "records"
+    job = run_ranks(
+        num_ranks,
+        "resnet/resnet_main.py",
+        *(f"--recipe={recipe}", f"--sync_mode={mode}", f"--data_dir={records}"),
+        f"--model_dir={tmp_path}",
+    )
+    assert job.returncode == 0, job.stderr
+    last = main_run.evaluation_lines(tmp_path)[-1]
+    assert last["count"] == 360
+    assert last["top1"] >= 0.97

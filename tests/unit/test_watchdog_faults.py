@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import signal
+import socket
 import time
 
 import pytest
@@ -76,14 +77,15 @@ def test_a_job_whose_output_nobody_reads_ends_all_the_same(ranks, tmp_path):
     assert_all_gone(pair)
 
 
+# A launcher of a rank, with the rank's standard input.
+SHELL = ("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh")
 # What the rank does when it notices that its launcher has died: nothing, or fail.
 AT_THE_END = "all(os.getppid() == {} for _ in iter(int, 1)) or link.failed('broken')"
 
 
 @pytest.mark.parametrize("rank_fails", [False, True])
 def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path, rank_fails):
-    shell = ("sh", "-c", 'exec 3<&0; "$@" <&3 & wait', "sh")
-    rank = Rank(0, tmp_path / "0", 1.0, "0", tmp_path, shell)
+    rank = Rank(0, tmp_path / "0", 1.0, "0", tmp_path, SHELL)
     try:
         rank.do("report_status('computing step 7', True, True)")
         if rank_fails:
@@ -100,6 +102,26 @@ def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path, rank_fails):
         )
         assert re.search(f"error: {sentence} has died", (tmp_path / "0").read_text())
         assert re.search(sentence, failure_file.read(tmp_path)["reason"])
+    finally:
+        rank.end()
+
+
+def test_a_rank_whose_launcher_and_rank_0_are_gone_ends(tmp_path):
+    """It would save and end, but waits for rank 0, which died before it had started."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = (SHELL, "outlives_launcher")
+    rank = Rank(1, tmp_path / "1", 1.0, port, tmp_path, *words)
+    try:
+        rank.process.kill()
+        deadline = time.monotonic() + SOON
+        while watchdogs():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert rank.process.stdout.read() == ""  # Also the rank has ended.
+        printed = (tmp_path / "1").read_text()
+        assert "has died. The ranks save and end." in printed
+        assert "rank 0 has ended, as the launcher has. This rank ends." in printed
     finally:
         rank.end()
 

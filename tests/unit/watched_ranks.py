@@ -19,7 +19,8 @@ import mmap, os, sys, tempfile
 from resnet.watchdog import client, scratch_dir
 from resnet.watchdog.client import WatchdogClient
 from resnet.hardware.placement import ProcessInfo
-rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:]
+rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:6]
+outlives = "outlives_launcher" in sys.argv
 # The tests wait for the end of a rank that doesn't end the job itself.
 shorter = "import resnet.watchdog.monitor as m; m._ENDING_SECONDS = 2.0; m.main()"
 assert client._START.endswith("main()\\n")
@@ -29,7 +30,9 @@ with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
     mapped = mmap.mmap(file.fileno(), 4096)
 place = ProcessInfo(rank, 2, rank, 2)
-link = WatchdogClient(place, os.environ["TOKEN"], float(stall_seconds), model_dir)
+link = WatchdogClient(
+    place, os.environ["TOKEN"], float(stall_seconds), model_dir, outlives
+)
 scratch_dir.make()
 tempfile.mkstemp()
 listens = "node0", ["127.0.0.1"], int(port)
@@ -54,6 +57,7 @@ class Rank:
         port: str,
         model_dir: Path,
         launcher: Sequence[str] = (),
+        *words: str,
     ) -> None:
         self.memory = Path("/dev/shm") / f"resnet-test-{uuid.uuid4().hex}"
         self.temporary = stderr.with_name(f"temporary files of {rank}")
@@ -69,7 +73,7 @@ class Rank:
                         str(rank),
                         str(stall_seconds),
                     ),
-                    *(port, str(model_dir), str(self.memory)),
+                    *(port, str(model_dir), str(self.memory), *words),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
