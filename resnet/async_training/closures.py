@@ -28,7 +28,9 @@ class Closures:
     """The closures that workers execute now, or are about to.
 
     Any worker executes any closure. A worker that is lost has its closure executed by
-    another one.
+    another one. So is a closure whose worker is lost between its end and the fetching
+    of its result, which the runtime leaves to its user: servers ignore its second
+    update.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Closures:
             queue.SimpleQueue()
         )
         self._waiters = ThreadPoolExecutor(self._most, "closure")
+        self._calls: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.running: set[int] = set()
 
     def may_start(self) -> bool:
@@ -65,9 +68,14 @@ class Closures:
             function: A `tf.function`.
             *args: Its arguments.
         """
-        value = self._coordinator.schedule(function, args=args)
         self.running.add(number)
         self._bound.start(number)
+        self._calls[number] = function, args
+        self._schedule(number)
+
+    def _schedule(self, number: int) -> None:
+        function, args = self._calls[number]
+        value = self._coordinator.schedule(function, args=args)
         self._waiters.submit(self._wait, number, value)
 
     def _wait(self, number: int, value: Any) -> None:
@@ -81,6 +89,8 @@ class Closures:
     def next_result(self, seconds: float) -> Result | None:
         """Returns the next result; None if none comes within some seconds.
 
+        It can be None earlier, if a result was lost and is computed again.
+
         Raises:
             tf.errors.OpError: If the closure has failed, or a server is lost.
         """
@@ -88,8 +98,12 @@ class Closures:
             number, result, error = self._ended.get(timeout=seconds)
         except queue.Empty:
             return None
+        if error is not None and _is_of_lost_worker(error):
+            self._schedule(number)
+            return None
         self.running.remove(number)
         self._bound.finish(number)
+        del self._calls[number]
         if error is not None:
             raise error
         return Result(number, result)
@@ -97,3 +111,15 @@ class Closures:
     def close(self) -> None:
         """Ends the threads that wait for results."""
         self._waiters.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_of_lost_worker(error: Exception) -> bool:
+    """Returns whether a result could not be fetched because its worker was lost.
+
+    Other errors of lost workers don't come out of the runtime.
+    """
+    if "remote target /job:ps" in str(error):
+        return False
+    if isinstance(error, tf.errors.InvalidArgumentError):  # It was restarted already.
+        return "Unable to find the relevant tensor remote_handle" in str(error)
+    return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
