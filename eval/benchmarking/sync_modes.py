@@ -155,8 +155,9 @@ def measure(mode: str) -> Measured:
         ]
         if mode == "async":
             command.append(f"--num_ps={FLAGS.num_ps}")
-        with running(command, pathlib.Path(folder, "log")) as job:
-            lines = _Lines(pathlib.Path(folder, "run", "metrics.jsonl"), job)
+        log = pathlib.Path(folder, "log")
+        with running(command, log) as job:
+            lines = _Lines(pathlib.Path(folder, "run", "metrics.jsonl"), job, log)
             lines.wait_for(1)
             with slowed(_last_worker(job, mode)):
                 lines.wait_for(_WARMUP_LINES)
@@ -197,9 +198,12 @@ def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen]
 class _Lines:
     """The lines that a job has logged, for which one can wait."""
 
-    def __init__(self, path: pathlib.Path, job: subprocess.Popen) -> None:
+    def __init__(
+        self, path: pathlib.Path, job: subprocess.Popen, log: pathlib.Path
+    ) -> None:
         self._path = path
         self._job = job
+        self._log = log
 
     def read(self) -> list[dict]:
         """Returns the lines so far."""
@@ -217,8 +221,11 @@ class _Lines:
         while len(self.read()) < number:
             has_ended = self._job.poll() is not None
             if has_ended and len(self.read()) < number:
-                words = shlex.join(map(str, self._job.args))
-                raise UserError(f"{words} failed: exit code {self._job.returncode}.")
+                printed = self._log.read_text(errors="replace").strip().split("\n")
+                raise UserError(
+                    f"a training failed with exit code {self._job.returncode}:"
+                    f" {printed[-1]}"
+                )
             time.sleep(_POLL_SECONDS)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import smallest
 from tests.converter_program import convert_here
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -96,3 +97,27 @@ def test_a_wrong_flag_is_one_sentence(name, arguments, message):
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_both_modes_of_synchronization_are_compared(records):
+    done = run_program(
+        "benchmarking/sync_modes.py",
+        *(f"--data_dir={records}", "--recipe=digits", "--num_workers=2"),
+        *("--speed=0.5", "--steps=12", "--steps_per_line=2", "--pairs=1"),
+        f"--train_flags={smallest.FLAG} --train_batch_size=4 --num_intra_threads=1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^  bsp +[\d.,]+ +- +-$", done.stdout, re.M)
+    assert re.search(r"^async +[\d.,]+ +\d\.\d\d +\d+\.\d%$", done.stdout, re.M)
+    assert re.search(r"^async / bsp: \d+\.\d+ \(.*, n=1\)$", done.stdout, re.M)
+    (share,) = re.findall(r"^share of .*: (\d\.\d+) \(", done.stdout, re.M)
+    assert 0 < float(share) < 1
+
+
+def test_a_comparison_of_too_few_steps_is_refused(records):
+    done = run_program(
+        "benchmarking/sync_modes.py", f"--data_dir={records}", "--steps=15"
+    )
+    assert done.returncode == 2
+    assert "--steps must be more than 3 times --steps_per_line; got 15" in done.stderr
