@@ -16,6 +16,7 @@ MAINS = {
     "eval.benchmarking.checkpoint_cost",
     "eval.benchmarking.dawnbench_log",
     "eval.benchmarking.exchange_cost",
+    "launch.estimate",
     "launch.parameter_server_job",
     "launch.place_shards",
     "launch.supervise",
