@@ -1,7 +1,7 @@
 """Estimates how long a training takes on 1 to 4,096 nodes.
 
 python launch/estimate.py --recipe=tpu_90ep_24k --rate=79.1 --ranks_per_node=2
-python launch/estimate.py --benchmark=node.json --bandwidth=10 --overlap=0 --within=1h
+python launch/estimate.py --benchmark=node.json --bandwidth_gbit=10 --overlap=0 --within=1h
 
 It prints the seconds of a step and their parts, the hours to the end, the efficiency
 and the node-hours, by formulas (docs/estimating.md), where more nodes stop paying, and
@@ -49,6 +49,8 @@ from resnet.config.resolve import OVERRIDABLE, ScheduleOverrides, resolve
 from resnet.recipes import imagenet, json_file
 
 FLAGS = flags.FLAGS
+
+_GIGABIT = 1e9 / 8  # Bytes.
 flags.DEFINE_string(
     "recipe",
     imagenet.TPU_90EP_24K.name,
@@ -60,7 +62,7 @@ flags.DEFINE_float(
 )
 flags.DEFINE_list(
     "benchmark",
-    [],
+    None,
     "In place of --rate, files with what eval/benchmark.py --json printed on one node,"
     " for one batch size each, separated by commas.",
 )
@@ -71,15 +73,15 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list(
     "nodes",
-    [],
+    None,
     "The numbers of nodes in the table, separated by commas; unset, about the powers of"
     " two up to 4,096.",
 )
 flags.DEFINE_float(
-    "bandwidth", 100.0, "The Gbit/s that a node sends while it receives as many."
+    "bandwidth_gbit", 100.0, "The Gbit/s that a node sends while it receives as many."
 )
 flags.DEFINE_float(
-    "latency", 2.0, "The microseconds that a message takes, however short."
+    "latency_us", 2.0, "The microseconds that a message takes, however short."
 )
 flags.DEFINE_float(
     "overlap",
@@ -94,13 +96,13 @@ flags.DEFINE_float(
     " benchmark, or 0.02.",
 )
 flags.DEFINE_float(
-    "shared_disk",
+    "shared_disk_gbit",
     None,
-    "The GB/s that all nodes together read from a shared disk; unset, each node has the"
+    "The Gbit/s that all nodes together read from a shared disk; unset, each node has the"
     " records on a disk of its own.",
 )
 flags.DEFINE_float(
-    "image_kilobytes", 110.0, "The size of an image's record, with --shared_disk."
+    "image_kilobytes", 110.0, "The size of an image's record, with --shared_disk_gbit."
 )
 flags.DEFINE_enum(
     "allreduce",
@@ -217,7 +219,7 @@ def shown_numbers(training: Workload, cluster: Cluster) -> list[int]:
     """
     batch, ranks = training.global_batch_size, cluster.ranks_per_node
     try:
-        numbers = sorted({int(text) for text in FLAGS.nodes})
+        numbers = sorted({int(text) for text in FLAGS.nodes or []})
     except ValueError as error:
         raise UserError(
             "--nodes must be whole numbers separated by commas; got"
@@ -256,17 +258,18 @@ def read_cluster(config: Config) -> tuple[Cluster, int]:
         speed = benchmark_file.read(FLAGS.benchmark, config.model)
         rate, fixed = speed.images_per_second, speed.fixed_seconds
         ranks, noise, image_size = speed.ranks, speed.step_noise, speed.image_size
+    disk = FLAGS.shared_disk_gbit
     if FLAGS.step_noise is not None:
         noise = FLAGS.step_noise
     return Cluster(
         images_per_second=rate,
         fixed_seconds=fixed,
         ranks_per_node=FLAGS.ranks_per_node or ranks,
-        latency=1e-6 * FLAGS.latency,
-        bandwidth=1e9 / 8 * FLAGS.bandwidth,
+        latency=1e-6 * FLAGS.latency_us,
+        bandwidth=_GIGABIT * FLAGS.bandwidth_gbit,
         overlap=FLAGS.overlap,
         step_noise=Cluster.step_noise if noise is None else noise,
-        shared_disk=math.inf if FLAGS.shared_disk is None else 1e9 * FLAGS.shared_disk,
+        shared_disk=math.inf if disk is None else _GIGABIT * disk,
     ), image_size
 
 
@@ -284,14 +287,14 @@ def check_flags() -> None:
         )
     for name, unit in (
         ("rate", "images per second"),
-        ("bandwidth", "Gbit/s"),
-        ("shared_disk", "GB/s"),
+        ("bandwidth_gbit", "Gbit/s"),
+        ("shared_disk_gbit", "Gbit/s"),
         ("image_kilobytes", "kB"),
     ):
         value = FLAGS[name].value
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"--{name} must be more than 0 {unit}; got {value:g}.")
-    for name, highest in (("latency", 1e9), ("overlap", 1.0), ("step_noise", 1.0)):
+    for name, highest in (("latency_us", 1e9), ("overlap", 1.0), ("step_noise", 1.0)):
         value = FLAGS[name].value
         if value is not None and not 0 <= value <= highest:
             raise UserError(f"--{name} must be from 0 to {highest:g}; got {value:g}.")

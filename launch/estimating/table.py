@@ -30,7 +30,9 @@ def describe(workload: Workload, cluster: Cluster, recipe: str, model: str) -> s
     """
     shared = "each node reads its own disk"
     if cluster.shared_disk < math.inf:
-        shared = f"all nodes read {_number(cluster.shared_disk / 1e9)} GB/s together"
+        shared = (
+            f"all nodes read {_number(cluster.shared_disk / _GIGABIT)} Gbit/s together"
+        )
     node = f"{cluster.images_per_second:.4g} images/s by itself"
     if cluster.fixed_seconds:
         node += f" and {cluster.fixed_seconds:.3g} s a step"
