@@ -1,7 +1,7 @@
 """Estimates how long a training takes on 1 to 4,096 nodes.
 
 python launch/estimate.py --recipe=tpu_90ep_24k --rate=79.1 --ranks_per_node=2
-python launch/estimate.py --benchmark=node.json --bandwidth_gbit=10 --overlap=0 --within=1h
+python launch/estimate.py --benchmark=node.json --bandwidth_gbit=10 --within=1h
 
 It prints the seconds of a step and their parts, the hours to the end, the efficiency
 and the node-hours, by formulas (docs/estimating.md), where more nodes stop paying, and
@@ -51,83 +51,6 @@ from resnet.recipes import imagenet, json_file
 FLAGS = flags.FLAGS
 
 _GIGABIT = 1e9 / 8  # Bytes.
-flags.DEFINE_string(
-    "recipe",
-    imagenet.TPU_90EP_24K.name,
-    "The recipe to train: a name that resnet_main.py --list_recipes prints, or a JSON"
-    " file.",
-)
-flags.DEFINE_float(
-    "rate", None, "The images per second that one node trains on by itself."
-)
-flags.DEFINE_list(
-    "benchmark",
-    None,
-    "In place of --rate, files with what eval/benchmark.py --json printed on one node,"
-    " for one batch size each, separated by commas.",
-)
-flags.DEFINE_integer(
-    "ranks_per_node",
-    None,
-    "The number of ranks on each node; unset, that of the benchmark, or 1.",
-)
-flags.DEFINE_list(
-    "nodes",
-    None,
-    "The numbers of nodes in the table, separated by commas; unset, about the powers of"
-    " two up to 4,096.",
-)
-flags.DEFINE_float(
-    "bandwidth_gbit", 100.0, "The Gbit/s that a node sends while it receives as many."
-)
-flags.DEFINE_float(
-    "latency_us", 2.0, "The microseconds that a message takes, however short."
-)
-flags.DEFINE_float(
-    "overlap",
-    1.0,
-    "The fraction of the backward pass during which the exchange goes on: 1 with cores"
-    " left for communication, 0 where all cores compute.",
-)
-flags.DEFINE_float(
-    "step_noise",
-    None,
-    "The standard deviation of a node's step as a fraction of it; unset, that of the"
-    " benchmark, or 0.02.",
-)
-flags.DEFINE_float(
-    "shared_disk_gbit",
-    None,
-    "The Gbit/s that all nodes together read from a shared disk; unset, each node has the"
-    " records on a disk of its own.",
-)
-flags.DEFINE_float(
-    "image_kilobytes", 110.0, "The size of an image's record, with --shared_disk_gbit."
-)
-flags.DEFINE_enum(
-    "allreduce",
-    "auto",
-    collectives.ALLREDUCES,
-    "The algorithm that sums gradients; auto takes the fastest one for the message.",
-)
-flags.DEFINE_string(
-    "within", None, "The time of the training to find the nodes for, such as 1h."
-)
-flags.DEFINE_integer(
-    "compare_on",
-    None,
-    "The number of nodes that ways to exchange gradients are compared on; unset, that"
-    " of --within, or that of the knee.",
-)
-flags.DEFINE_integer(
-    "num_classes",
-    0,
-    "The number of classes; 0 for 10 with CIFAR-10's networks and 1,000 with others.",
-    lower_bound=0,
-)
-flags.DEFINE_string("plot", None, "The file for a figure, such as estimate.png.")
-flags.DEFINE_bool("json", False, "Print the estimate as JSON too, in the last line.")
-
 # Settings of the run that its duration depends on; the recipe has those not given.
 _OF_CLASSES = {
     ScheduleOverrides: ("train_steps", "train_epochs"),
@@ -138,8 +61,113 @@ _OF_CLASSES = {
         *("kept_values", "powersgd_rank", "exchange"),
     ),
 }
-for _kind, _names in _OF_CLASSES.items():
-    setting_flags.define(_kind, _names)
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this program.
+
+    It is called when the program starts, not when it is imported, since training
+    defines flags of the same names.
+    """
+    define_string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    define_float = functools.partial(flags.DEFINE_float, flag_values=flag_values)
+    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    define_list = functools.partial(flags.DEFINE_list, flag_values=flag_values)
+    define_string(
+        "recipe",
+        imagenet.TPU_90EP_24K.name,
+        "The recipe to train: a name that resnet_main.py --list_recipes prints, or a"
+        " JSON file.",
+    )
+    define_float(
+        "rate", None, "The images per second that one node trains on by itself."
+    )
+    define_list(
+        "benchmark",
+        None,
+        "In place of --rate, files with what eval/benchmark.py --json printed on one"
+        " node, for one batch size each, separated by commas.",
+    )
+    define_integer(
+        "ranks_per_node",
+        None,
+        "The number of ranks on each node; unset, that of the benchmark, or 1.",
+    )
+    define_list(
+        "nodes",
+        None,
+        "The numbers of nodes in the table, separated by commas; unset, about the"
+        " powers of two up to 4,096.",
+    )
+    define_string(
+        "within", None, "The time of the training to find the nodes for, such as 1h."
+    )
+    define_integer(
+        "compare_on",
+        None,
+        "The number of nodes that ways to exchange gradients are compared on; unset,"
+        " that of --within, or that of the knee.",
+    )
+    define_integer(
+        "num_classes",
+        0,
+        "The number of classes; 0 for 10 with CIFAR-10's networks and 1,000 with"
+        " others.",
+        lower_bound=0,
+    )
+    define_string("plot", None, "The file for a figure, such as estimate.png.")
+    flags.DEFINE_bool(
+        "json",
+        False,
+        "Print the estimate as JSON too, in the last line.",
+        flag_values=flag_values,
+    )
+    _define_flags_of_cluster(flag_values)
+    for kind, names in _OF_CLASSES.items():
+        setting_flags.define(kind, names, flag_values=flag_values)
+
+
+def _define_flags_of_cluster(flag_values: flags.FlagValues) -> None:
+    define_float = functools.partial(flags.DEFINE_float, flag_values=flag_values)
+    define_float(
+        "bandwidth_gbit",
+        100.0,
+        "The Gbit/s that a node sends while it receives as many.",
+    )
+    define_float(
+        "latency_us", 2.0, "The microseconds that a message takes, however short."
+    )
+    define_float(
+        "overlap",
+        1.0,
+        "The fraction of the backward pass during which the exchange goes on: 1 with"
+        " cores left for communication, 0 where all cores compute.",
+    )
+    define_float(
+        "step_noise",
+        None,
+        "The standard deviation of a node's step as a fraction of it; unset, that of"
+        " the benchmark, or 0.02.",
+    )
+    define_float(
+        "shared_disk_gbit",
+        None,
+        "The Gbit/s that all nodes together read from a shared disk; unset, each node"
+        " has the records on a disk of its own.",
+    )
+    define_float(
+        "image_kilobytes",
+        110.0,
+        "The size of an image's record, with --shared_disk_gbit.",
+    )
+    flags.DEFINE_enum(
+        "allreduce",
+        "auto",
+        collectives.ALLREDUCES,
+        "The algorithm that sums gradients; auto takes the fastest one for the"
+        " message.",
+        flag_values=flag_values,
+    )
 
 
 def main() -> None:
@@ -306,6 +334,7 @@ def check_flags() -> None:
 
 def run() -> None:
     """Runs the program."""
+    define_flags(FLAGS)
     errors.run(main)
 
 

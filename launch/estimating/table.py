@@ -88,7 +88,7 @@ def of_nodes(predictions: Sequence[Prediction]) -> str:
             f"{one.global_batch_size // one.num_ranks}",
             *(_seconds(one.step_seconds), _seconds(one.compute)),
             *(_seconds(one.exchange), _seconds(one.stragglers), _seconds(one.input)),
-            f"{one.images_per_second:,.0f}",
+            _number(one.images_per_second),
             f"{one.efficiency:.0%}",
             _number(one.hours),
             f"{one.node_hours:.0f}"
@@ -167,7 +167,7 @@ def of_answers(
         )
     else:
         sentences.append(
-            f"The knee is at {knee.num_nodes:,} nodes"
+            f"The knee is at {knee.num_nodes:,} node(s)"
             f" ({durations.show(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
             " beyond it the efficiency falls faster than the time."
         )

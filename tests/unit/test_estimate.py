@@ -103,7 +103,7 @@ def test_the_knee_is_told_or_that_there_is_none():
     assert "There is no knee up to 4,096 nodes" in text
     knee = values(*SLOW)["knee"]["num_nodes"]
     assert 64 <= knee <= 512
-    assert f"The knee is at {knee} nodes" in estimated(*SLOW).stdout
+    assert f"The knee is at {knee} node(s)" in estimated(*SLOW).stdout
 
 
 def test_ways_to_exchange_are_compared():
