@@ -231,7 +231,9 @@ def compare(
         name: predict(way, cluster, num_nodes, FLAGS.allreduce)
         for name, way in ways.items()
     }
-    values = {name: one.as_dict() for name, one in found.items()}
+    values: dict[str, dict[str, Any]] = {
+        name: {**one.as_dict()} for name, one in found.items()
+    }
     for name, bandwidth in break_evens.items():
         at_any = bandwidth == math.inf
         values[name]["pays_at_any_bandwidth"] = at_any

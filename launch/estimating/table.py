@@ -13,9 +13,9 @@ WIDTH = 80
 _GIGABIT = 1e9 / 8  # Bytes.
 # Title, width.
 _COLUMNS = (
-    *(("nodes", 5), ("batch", 6), ("s/step", 8), ("compute", 8)),
+    *(("nodes", 5), ("batch", 6), ("s/step", 7), ("compute", 8)),
     *(("exchange", 9), ("waits", 7), ("input", 7), ("images/s", 10)),
-    *(("effic.", 7), ("hours", 6), ("node-h", 7)),
+    *(("effic.", 7), ("hours", 7), ("node-h", 7)),
 )
 
 
@@ -86,14 +86,10 @@ def of_nodes(predictions: Sequence[Prediction]) -> str:
         cells = (
             f"{one.num_nodes}",
             f"{one.global_batch_size // one.num_ranks}",
-            *(_seconds(one.step_seconds), _seconds(one.compute)),
-            *(_seconds(one.exchange), _seconds(one.stragglers), _seconds(one.input)),
-            _number(one.images_per_second),
-            f"{one.efficiency:.0%}",
-            _number(one.hours),
-            f"{one.node_hours:.0f}"
-            if one.node_hours >= 100
-            else _number(one.node_hours),
+            *(_cell(one.step_seconds), _cell(one.compute)),
+            *(_cell(one.exchange), _cell(one.stragglers), _cell(one.input)),
+            *(_cell(one.images_per_second), f"{one.efficiency:.0%}"),
+            *(_cell(one.hours), _cell(one.node_hours)),
         )
         widths = [width for _, width in _COLUMNS]
         lines.append(
@@ -119,7 +115,7 @@ def of_alternatives(
         speed = first.step_seconds / one.step_seconds
         when = _when(break_evens[name]) if name in break_evens else ""
         line = (
-            f"{name:20}{one.sent_bytes / 1e6:>10,.1f}{_seconds(one.step_seconds):>10}"
+            f"{name:20}{_cell(one.sent_bytes / 1e6):>10}{_cell(one.step_seconds):>10}"
         )
         lines.append(f"{line}{speed:>8.2f}  {when}".rstrip())
     return "\n".join(lines)
@@ -174,13 +170,15 @@ def of_answers(
     return "\n".join(line for text in sentences for line in textwrap.wrap(text, WIDTH))
 
 
-def _seconds(value: float) -> str:
-    """Returns seconds in few characters."""
-    if value >= 1000:
-        return f"{value:.0f}"
-    if value >= 100:
-        return f"{value:.1f}"
-    return f"{value:.3f}" if value else "0"
+def _cell(value: float) -> str:
+    """Returns a number in at most six characters; it is 0 below 1e-9."""
+    if value < 1e-9:
+        return "0"
+    if not 1e-3 <= value < 1e6:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:.{decimals}f}"
 
 
 def _number(value: float) -> str:

@@ -62,6 +62,8 @@ def written(folder: Path, text: str, name: str = "node.json") -> str:
         (*SLOW, "--shared_disk_gbit=1", "--compress=layerwise", "--method=topk"),
         ("--rate=0.5", "--recipe=cifar10", "--sync_every=8", "--bandwidth_gbit=0.1"),
         ("--rate=123456", "--recipe=collapse_72ep_4k", "--within=1s"),
+        ("--rate=1e9", "--recipe=digits_mlp", "--bandwidth_gbit=1e6"),
+        ("--rate=1e-4", "--latency_us=1e6", "--bandwidth_gbit=1e-6", "--overlap=0"),
     ],
     ids=" ".join,
 )
@@ -161,6 +163,30 @@ def test_phases_of_local_sgd_and_sizes_of_images_are_those_of_the_recipe(tmp_pat
     # The rate is that of 128 pixels; images of 64 have a quarter of these.
     # The 16 epochs have an odd number of steps.
     assert one["compute"] == pytest.approx(0.64 * (0.25 + 1) / 2, rel=1e-3)
+
+
+def test_averaged_velocities_are_as_many_bytes_as_the_weights():
+    given = ("--rate=100", "--recipe=imagenette", "--sync_every=8", "--nodes=8")
+    weights, both = (
+        values(*given, f"--local_velocities={kind}")["nodes"][0]["sent_bytes"]
+        for kind in ("keep", "average")
+    )
+    assert both == 2 * weights > 0
+
+
+def test_the_flags_of_the_cluster_have_the_units_in_their_names():
+    flags = ("--bandwidth_gbit=8", "--latency_us=5", "--shared_disk_gbit=16")
+    found = values(*PUBLISHED, *flags, "--overlap=0.5", "--step_noise=0.1")["cluster"]
+    assert found == {
+        "images_per_second": 79.1,
+        "fixed_seconds": 0.0,
+        "ranks_per_node": 2,
+        "latency": pytest.approx(5e-6),
+        "bandwidth": 1e9,
+        "overlap": 0.5,
+        "step_noise": 0.1,
+        "shared_disk": 2e9,
+    }
 
 
 def test_a_figure_is_drawn_only_on_request(tmp_path):
