@@ -27,7 +27,7 @@ def draw(
     Args:
         predictions: The predictions for all numbers of nodes, which rise.
         shown: Those whose parts are drawn.
-        knee: The nodes at the knee.
+        knee: The nodes at the knee; not marked if they are the last.
         hours: The time that is asked for; 0 for none.
         title: The title.
     """
@@ -46,13 +46,14 @@ def draw(
         linestyle="--",
         label="efficiency of 100 %",
     )
-    left.plot(
-        [knee.num_nodes],
-        [knee.hours],
-        "o",
-        color=_RED,
-        label=f"knee: {knee.num_nodes:,} nodes",
-    )
+    if knee is not predictions[-1]:
+        left.plot(
+            [knee.num_nodes],
+            [knee.hours],
+            "o",
+            color=_RED,
+            label=f"knee: {knee.num_nodes:,} nodes",
+        )
     if hours:
         left.axhline(hours, color=_RED, linewidth=0.8, label=f"{hours:g} h")
     left.set_xscale("log", base=2)
