@@ -172,7 +172,7 @@ PROGRAMS = (
                     *("train_steps", "train_epochs", "model", "train_batch_size"),
                     *("sync_every", "qsr_coefficient", "local_velocities"),
                     *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
-                    *("kept_values", "powersgd_rank", "exchange"),
+                    *("kept_values", "exchange"),
                 ),
                 "recipe",
             ),

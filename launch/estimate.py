@@ -58,7 +58,7 @@ _OF_CLASSES = {
     PhaseSettings: ("sync_every", "qsr_coefficient", "local_velocities"),
     CompressionSettings: (
         *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
-        *("kept_values", "powersgd_rank", "exchange"),
+        *("kept_values", "exchange"),
     ),
 }
 

@@ -71,7 +71,7 @@ def of_gradients(
     is_one = compression.compress == "entiremodel"
     num_buckets = 1 if is_one else math.ceil(workload.num_values / BUCKET_VALUES)
     if compression.compress == "none":
-        message: float = workload.gradient_bytes
+        message = workload.gradient_bytes
     else:
         message = message_bytes(workload)
     is_sum = compression.compress == "none" or compression.method in SUMMED_METHODS
@@ -125,27 +125,22 @@ def flags_seconds(cluster: Cluster, num_nodes: int) -> float:
     return stages.seconds(cluster)
 
 
-def message_bytes(workload: Workload) -> float:
+def message_bytes(workload: Workload) -> int:
     """Returns the bytes of one rank's compressed gradients in a step.
 
-    All values are taken as one vector, with a header for each variable where these are
-    compressed one by one. Of methods with a threshold, 1 % is taken to be sent.
+    All values are taken as one vector; the headers of each variable's message, where
+    these are compressed one by one, are 0.1 % of the messages of topk with a ratio of
+    1 %. Of methods with a threshold, 1 % is taken to be sent.
     """
     # They import NumPy, which only an estimate of compressed gradients needs.
-    from resnet.compression import message_sizes, wire
+    from resnet.compression import message_sizes
 
-    compression, found = workload.compression, workload.parameters
-    if compression.method == "powersgd":
-        sides = compression.powersgd_rank * found.kernel_sides
-        return 4.0 * (sides + found.vector_values)
+    compression = workload.compression
     if compression.method in message_sizes.OF_UNKNOWN_SIZE:
         compression = CompressionSettings(
             method="topk", ratio=_ASSUMED_RATIO, kept_values=compression.kept_values
         )
-    of_values = message_sizes.of_vector(compression, workload.num_values)
-    if workload.compression.compress == "entiremodel":
-        return of_values
-    return of_values + (found.num_variables - 1) * wire.HEADER_BYTES
+    return message_sizes.of_vector(compression, workload.num_values)
 
 
 def _messages(

@@ -7,9 +7,8 @@ from data_prep.errors import UserError
 from resnet.config import rounds
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
-from resnet.models import parameter_counts
+from resnet.models import sizes
 from resnet.models.names import CIFAR_MODELS
-from resnet.models.parameter_counts import Parameters
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Workload:
     Attributes:
         global_batch_size: The number of images in a step, over all nodes.
         num_steps: The number of steps.
-        parameters: The trained variables, whose gradients are exchanged.
+        num_values: The number of trained values, whose gradients are exchanged.
         num_exchanges: The number of steps in which the ranks exchange gradients.
         num_averages: How often the ranks average as many values as the network has,
             after the steps of a round of local SGD.
@@ -31,7 +30,7 @@ class Workload:
 
     global_batch_size: int
     num_steps: int
-    parameters: Parameters
+    num_values: int
     num_exchanges: int
     num_averages: int = 0
     compression: CompressionSettings = field(default_factory=CompressionSettings)
@@ -39,14 +38,9 @@ class Workload:
     image_bytes: float = 0.0
 
     @property
-    def num_values(self) -> int:
-        """The number of trained values."""
-        return self.parameters.kernel_values + self.parameters.vector_values
-
-    @property
     def gradient_bytes(self) -> int:
         """The bytes of the gradients, float32."""
-        return parameter_counts.BYTES_PER_PARAMETER * self.num_values
+        return 4 * self.num_values
 
 
 def of_config(
@@ -62,12 +56,17 @@ def of_config(
         image_bytes: The bytes of an image's record.
 
     Raises:
-        UserError: If the training is asynchronous.
+        UserError: If the training is asynchronous, or compresses gradients by powersgd.
     """
     if config.is_async:
         raise UserError(
             f"expected a recipe of synchronous training; {config.recipe} has parameter"
             " servers (sync_mode=async), whose steps are not estimated."
+        )
+    if config.compress != "none" and config.method == "powersgd":
+        raise UserError(
+            "--method=powersgd is not estimated: its messages depend on the shapes of"
+            " all kernels. resnet_main.py --explain --num_ranks=N prints their bytes."
         )
     classes = num_classes or (10 if config.model in CIFAR_MODELS else 1000)
     num_exchanges = num_averages = 0
@@ -82,7 +81,7 @@ def of_config(
     return Workload(
         global_batch_size=config.global_batch_size,
         num_steps=config.train_steps,
-        parameters=parameter_counts.parameters(config.model, classes),
+        num_values=sizes.num_parameters(config.model, classes),
         num_exchanges=num_exchanges,
         num_averages=num_averages,
         compression=config,

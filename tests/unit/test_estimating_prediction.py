@@ -29,7 +29,7 @@ CLUSTERS = st.builds(
 COMPRESSIONS = st.sampled_from(
     [
         CompressionSettings(),
-        CompressionSettings(compress="layerwise", method="powersgd"),
+        CompressionSettings(compress="layerwise", method="randomk", ratio=0.1),
         CompressionSettings(compress="layerwise", method="terngrad", exchange="sliced"),
         dataclasses.replace(TOPK, exchange="allgather"),
     ]
@@ -146,7 +146,10 @@ def test_a_decoded_message_of_each_rank_costs_an_allgather_its_advantage():
         # for 10 classes (`message_bytes_per_step`).
         (TOPK, 1_183_716),
         # The bytes of all interfaces less those of a run without gradients.
-        (CompressionSettings(compress="layerwise", method="powersgd"), 1_552_414),
+        (
+            CompressionSettings(compress="layerwise", method="randomk", ratio=0.01),
+            979_063,
+        ),
         (CompressionSettings(compress="layerwise", method="terngrad"), 4_745_730),
         (
             CompressionSettings(
@@ -159,8 +162,8 @@ def test_a_decoded_message_of_each_rank_costs_an_allgather_its_advantage():
 )
 def test_messages_have_about_the_bytes_that_were_counted(compression, expected):
     found = exchange.message_bytes(resnet50(32, 10, compression=compression))
-    # TCP/IP's headers are in three of the counts: 0.3 % of full packets.
-    assert found == pytest.approx(expected, rel=0.03)
+    # TCP/IP's headers are in three of the counts, each variable's in all.
+    assert found == pytest.approx(expected, rel=0.05)
 
 
 def test_buckets_are_those_of_the_exchange():
