@@ -124,6 +124,7 @@ setup(
             "resnet-learning-curve = resnet.commands:draw_learning_curve",
             "resnet-benchmark = resnet.commands:benchmark",
             "resnet-digits = data_prep.digits:run",
+            "resnet-estimate = resnet.commands:estimate",
             "resnet-parameter-server-job = resnet.commands:parameter_server_job",
             "resnet-place-shards = resnet.commands:place_shards",
             "resnet-supervise = resnet.commands:supervise",

@@ -154,6 +154,31 @@ PROGRAMS = (
         {"digits_dir": "required"},
     ),
     Program(
+        "launch/estimate.py",
+        "Estimates how long a training takes on 1 to 4,096 nodes"
+        " ([estimating.md](estimating.md)).",
+        {
+            "rate": "required, or `--benchmark`",
+            "benchmark": "none",
+            "ranks_per_node": "the benchmark's, or 1",
+            "nodes": "about the powers of two",
+            "step_noise": "the benchmark's, or 0.02",
+            "shared_disk_gbit": "none",
+            "within": "none",
+            "compare_on": "that of `--within`, or the knee",
+            "plot": "none",
+            **dict.fromkeys(
+                (
+                    *("train_steps", "train_epochs", "model", "train_batch_size"),
+                    *("sync_every", "qsr_coefficient", "local_velocities"),
+                    *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
+                    *("kept_values", "exchange"),
+                ),
+                "recipe",
+            ),
+        },
+    ),
+    Program(
         "launch/parameter_server_job.py",
         "Starts a training on workers and parameter servers ([async.md](async.md)).",
         {"num_workers": "required", "hosts": "this host"},

@@ -23,6 +23,7 @@ def define(
     names: Collection[str] | None = None,
     without: Collection[str] = (),
     has_defaults: bool = False,
+    flag_values: flags.FlagValues = flags.FLAGS,
 ) -> None:
     """Defines the flags of the settings that a dataclass declares itself.
 
@@ -33,6 +34,7 @@ def define(
         without: The names of settings to leave out.
         has_defaults: Whether the default of a flag is that of the setting, which --help
             then shows, rather than None.
+        flag_values: The flags to define them among.
     """
     declared = settings.declarations(kind)
     for field in dataclasses.fields(kind):
@@ -50,4 +52,5 @@ def define(
             field.default if has_defaults else None,
             declaration.help.format(names=", ".join(declaration.names)),
             short_name=declaration.short_flag or None,
+            flag_values=flag_values,
         )

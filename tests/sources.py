@@ -17,6 +17,7 @@ MAINS = {
     "eval.benchmarking.sync_modes",
     "eval.benchmarking.dawnbench_log",
     "eval.benchmarking.exchange_cost",
+    "launch.estimate",
     "launch.parameter_server_job",
     "launch.place_shards",
     "launch.supervise",

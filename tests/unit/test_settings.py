@@ -80,7 +80,9 @@ def defined(monkeypatch):
         default: object,
         help: str,  # noqa: A002
         short_name: str | None,
+        flag_values: flags.FlagValues,
     ) -> None:
+        assert flag_values is flags.FLAGS
         found[name] = (default, help, short_name)
 
     for kind in (int, float, str):
@@ -94,6 +96,13 @@ def test_flags_are_those_that_a_class_declares_itself(defined):
     defined.clear()
     setting_flags.define(Small, has_defaults=True)
     assert defined == {"how_much": (0.5, "The ratio.", "H")}
+
+
+def test_flags_are_defined_among_those_that_are_given():
+    own = flags.FlagValues()
+    setting_flags.define(Small, flag_values=own)
+    assert "how_much" in own
+    assert "how_much" not in flags.FLAGS
 
 
 def test_flags_can_be_chosen_and_left_out(defined):

@@ -1,0 +1,344 @@
+"""The program that estimates: its table, its answers, its files, and its errors."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import estimate
+from launch.estimating import benchmark_file, codecs, durations, stragglers
+from resnet.config.compression import CompressionSettings
+from tests.in_process import Done, assert_refused, run
+
+PUBLISHED = ("--rate=79.1", "--ranks_per_node=2")
+SLOW = (*PUBLISHED, "--bandwidth_gbit=1", "--latency_us=50", "--overlap=0")
+
+
+def estimated(*arguments: str) -> Done:
+    done = run(estimate, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
+
+
+def values(*arguments: str) -> dict:
+    return json.loads(estimated(*arguments, "--json").stdout.splitlines()[-1])
+
+
+def rows(text: str) -> list[list[str]]:
+    """Returns the cells of the table of nodes."""
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("nodes"))
+    return [line.split() for line in lines[first : lines.index("", first)]]
+
+
+def result(**changed) -> dict:
+    """Returns what a benchmark of one node prints as JSON, as far as it is read."""
+    return {
+        "images_per_second": 20.0,
+        "min": 19.0,
+        "max": 21.0,
+        "batch_size": 16,
+        "ranks": 2,
+        "steps": 10,
+        "image_size": 224,
+        "model": "resnet50",
+        "infer": False,
+        **changed,
+    }
+
+
+def written(folder: Path, text: str, name: str = "node.json") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        PUBLISHED,
+        (*SLOW, "--within=1h"),
+        (*SLOW, "--shared_disk_gbit=1", "--compress=layerwise", "--method=topk"),
+        ("--rate=0.5", "--recipe=cifar10", "--sync_every=8", "--bandwidth_gbit=0.1"),
+        ("--rate=123456", "--recipe=collapse_72ep_4k", "--within=1s"),
+        ("--rate=1e9", "--recipe=digits_mlp", "--bandwidth_gbit=1e6"),
+        ("--rate=1e-4", "--latency_us=1e6", "--bandwidth_gbit=1e-6", "--overlap=0"),
+    ],
+    ids=" ".join,
+)
+def test_all_lines_have_at_most_80_columns(arguments):
+    text = estimated(*arguments).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    header, *numbers = rows(text)
+    assert len(header) == 11
+    assert all(len(row) == 11 for row in numbers)
+
+
+def test_the_published_cluster_is_a_line_of_the_table():
+    table = rows(estimated(*PUBLISHED).stdout)
+    assert [row[0] for row in table[1:]] == [str(2**power) for power in range(13)]
+    one = next(row for row in table if row[0] == "256")
+    # 48 images a rank; 24,576 / 256 / 79.1 s; a node-hour is an hour of a node.
+    assert one[1:4] == ["48", "1.283", "1.214"]
+    assert float(one[9]) == pytest.approx(4680 * 1.283 / 3600, abs=0.01)
+    assert float(one[10]) == pytest.approx(256 * float(one[9]), rel=0.01)
+
+
+def test_the_fewest_nodes_for_a_time_are_told():
+    text = " ".join(estimated(*PUBLISHED, "--within=1h").stdout.split())
+    found = values(*PUBLISHED, "--within=1h")["within"]
+    assert f"{found['num_nodes']} node(s) train in 1h: in" in text
+    assert found["hours"] <= 1
+    fewer = values(*PUBLISHED, f"--nodes={found['num_nodes'] * 3 // 4}")["nodes"]
+    assert fewer[0]["hours"] > 1
+
+
+def test_a_time_that_no_number_of_nodes_reaches_is_told():
+    text = " ".join(estimated(*SLOW, "--within=1h").stdout.split())
+    assert "No number of nodes trains in 1h: the fastest, " in text
+    assert values(*SLOW, "--within=1h")["within"] is None
+
+
+def test_the_knee_is_told_or_that_there_is_none():
+    text = " ".join(estimated(*PUBLISHED).stdout.split())
+    assert "There is no knee up to 4,096 nodes" in text
+    knee = values(*SLOW)["knee"]["num_nodes"]
+    assert 64 <= knee <= 512
+    assert f"The knee is at {knee} node(s)" in estimated(*SLOW).stdout
+
+
+def test_ways_to_exchange_are_compared():
+    text = estimated(*SLOW, "--compare_on=64").stdout
+    assert "On 64 node(s)" in text
+    lines = {line[:20].strip(): line for line in text.splitlines()}
+    assert lines["not compressed"].split()[-1] == "1.00"
+    assert "below" in lines["topk, 1 %"]
+    found = values(*SLOW, "--compare_on=64")["exchanges"]
+    assert found["not compressed"]["num_nodes"] == 64
+    limit = found["topk, 1 %"]["pays_below_bytes_per_second"]
+    assert f"below {limit * 8e-9:.3g} Gbit/s" in lines["topk, 1 %"]
+
+
+def test_one_node_has_nothing_to_compare():
+    assert "not compressed  " not in estimated(*PUBLISHED, "--compare_on=1").stdout
+
+
+def test_settings_of_the_run_are_those_that_are_given():
+    given = ("--nodes=4,8", "--train_batch_size=1024", "--train_steps=7000")
+    found = values(*PUBLISHED, *given)["nodes"]
+    assert [one["num_nodes"] for one in found] == [4, 8]
+    assert found[0]["global_batch_size"] == 1024
+    assert found[0]["num_steps"] == 7000
+    dense, coded = (
+        values(*SLOW, *given, *more)["nodes"][1]["sent_bytes"]
+        for more in ((), ("--compress=layerwise", "--method=topk", "--ratio=0.01"))
+    )
+    assert coded < dense / 10
+    text = estimated(*SLOW, "--compress=layerwise", "--method=bf16").stdout
+    assert "the time of its codec wasn't measured" in " ".join(text.split())
+
+
+def test_phases_of_local_sgd_and_sizes_of_images_are_those_of_the_recipe(tmp_path):
+    recipe = {
+        "based_on": "imagenette",
+        "name": "mine",
+        "phases": [
+            {
+                "name": "together",
+                "epochs": 8,
+                "image_size": 64,
+                "schedule": {"peak_value": 0.05, "warmup_length": 1},
+            },
+            {"name": "apart", "epochs": 8, "sync_every": 8},
+        ],
+    }
+    path = written(tmp_path, json.dumps(recipe), "mine.json")
+    text = estimated(f"--recipe={path}", "--rate=100", "--num_classes=10").stdout
+    # 9,469 images of Imagenette in batches of 64: 1,184 steps of 8 epochs, of which the
+    # second half has 148 rounds of 8.
+    assert "not compressed in 1,184 steps, then 148 averages" in " ".join(text.split())
+    assert "94.1 MB of gradients" in " ".join(text.split())
+    one = values(f"--recipe={path}", "--rate=100")["nodes"][0]
+    # The rate is that of 128 pixels; images of 64 have a quarter of these.
+    # The 16 epochs have an odd number of steps.
+    assert one["compute"] == pytest.approx(0.64 * (0.25 + 1) / 2, rel=1e-3)
+
+
+def test_averaged_velocities_are_as_many_bytes_as_the_weights():
+    given = ("--rate=100", "--recipe=imagenette", "--sync_every=8", "--nodes=8")
+    weights, both = (
+        values(*given, f"--local_velocities={kind}")["nodes"][0]["sent_bytes"]
+        for kind in ("keep", "average")
+    )
+    assert both == 2 * weights > 0
+
+
+def test_the_flags_of_the_cluster_have_the_units_in_their_names():
+    flags = ("--bandwidth_gbit=8", "--latency_us=5", "--shared_disk_gbit=16")
+    found = values(*PUBLISHED, *flags, "--overlap=0.5", "--step_noise=0.1")["cluster"]
+    assert found == {
+        "images_per_second": 79.1,
+        "fixed_seconds": 0.0,
+        "ranks_per_node": 2,
+        "latency": pytest.approx(5e-6),
+        "bandwidth": 1e9,
+        "overlap": 0.5,
+        "step_noise": 0.1,
+        "shared_disk": 2e9,
+    }
+
+
+def test_a_figure_is_drawn_only_on_request(tmp_path):
+    before = "matplotlib" in sys.modules
+    estimated(*PUBLISHED)
+    assert ("matplotlib" in sys.modules) == before
+    estimated(*SLOW, "--shared_disk_gbit=1", f"--plot={tmp_path}/made/a.svg")
+    drawn = (tmp_path / "made" / "a.svg").read_text()
+    assert drawn.count("<svg") == 1
+
+
+def test_a_benchmark_tells_rate_ranks_and_noise(tmp_path):
+    file = written(tmp_path, f"a table\n{json.dumps(result())}\n")
+    found = values(f"--benchmark={file}")["cluster"]
+    assert found["images_per_second"] == 20.0
+    assert found["ranks_per_node"] == 2
+    # The range of 10 steps is 2 * 1.53875 standard deviations.
+    spread = 20 / 19 - 20 / 21
+    assert found["step_noise"] == pytest.approx(spread / (2 * 1.53875), rel=1e-4)
+    assert values(f"--benchmark={file}", "--step_noise=0")["cluster"]["step_noise"] == 0
+    single = written(tmp_path, json.dumps(result(steps=1, min=20, max=20)))
+    assert values(f"--benchmark={single}")["cluster"]["step_noise"] == 0.02
+
+
+def test_two_batch_sizes_tell_what_a_step_takes_without_images(tmp_path):
+    # 0.2 s, and 0.05 s an image: 32 images in 1.8 s, 8 in 0.6 s.
+    files = [
+        written(
+            tmp_path,
+            json.dumps(result(batch_size=batch, images_per_second=2 * batch / seconds)),
+            f"{batch}.json",
+        )
+        for batch, seconds in ((16, 1.8), (4, 0.6))
+    ]
+    speed = benchmark_file.read(files, "resnet50")
+    assert speed.fixed_seconds == pytest.approx(0.2)
+    assert speed.images_per_second == pytest.approx(20)
+    assert "20 images/s by itself and 0.2 s a step" in " ".join(
+        estimated(f"--benchmark={','.join(files)}").stdout.split()
+    )
+
+
+def test_larger_batches_that_are_slower_leave_no_negative_time(tmp_path):
+    files = [
+        written(
+            tmp_path, json.dumps(result(batch_size=b, images_per_second=r)), f"{b}.json"
+        )
+        for b, r in ((4, 20.0), (16, 16.0))
+    ]
+    speed = benchmark_file.read(files, "resnet50")
+    assert speed.fixed_seconds == 0
+    assert speed.images_per_second == pytest.approx(40 / (8 / 20 + 32 / 16))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the speed of a node is needed, by --rate or by --benchmark; got neither"),
+        (("--rate=1", "--benchmark=a"), "got both"),
+        (("--rate=0",), "--rate must be more than 0 images per second; got 0."),
+        (("--rate=nan",), "--rate must be more than 0"),
+        (("--rate=inf",), "--rate must be more than 0"),
+        (
+            ("--rate=1", "--bandwidth_gbit=-1"),
+            "--bandwidth_gbit must be more than 0 Gbit/s",
+        ),
+        (("--rate=1", "--latency_us=-1"), "--latency_us must be from 0"),
+        (("--rate=1", "--overlap=1.1"), "--overlap must be from 0 to 1; got 1.1."),
+        (("--rate=1", "--step_noise=nan"), "--step_noise must be from 0 to 1"),
+        (
+            ("--rate=1", "--shared_disk_gbit=0"),
+            "--shared_disk_gbit must be more than 0 Gbit/s",
+        ),
+        (("--rate=1", "--recipe=none"), "expected a recipe among"),
+        (("--rate=1", "--nodes=2,x"), "--nodes must be whole numbers"),
+        (("--rate=1", "--nodes=5000"), "--nodes must be from 1 to 4,096; got 5,000."),
+        (("--rate=1", "--nodes=0"), "--nodes must be from 1"),
+        (
+            (*PUBLISHED, "--nodes=1,100"),
+            "the ranks must divide the global batch of 24,576 evenly; 100 nodes of 2"
+            " rank(s) don't. The nearest numbers of nodes are 96 and 128.",
+        ),
+        ((*PUBLISHED, "--compare_on=100"), "are 96 and 128"),
+        (("--rate=1", "--ranks_per_node=7"), "must divide the global batch of 24,576"),
+        (("--rate=1", "--ranks_per_node=0"), "--ranks_per_node must be at least 1"),
+        (("--rate=1", "--within=1"), "--within must be a time above 0 in s, min or h"),
+        (("--rate=1", "--within=0h"), "--within must be a time above 0"),
+        (("--rate=1", "--plot=a.txt"), "--plot must end in"),
+        (("--rate=1", "--recipe=cifar10_inception_async"), "synchronous training"),
+        (("--rate=1", "--method=huffman"), "--method"),
+        (
+            ("--rate=1", "--compress=layerwise", "--method=powersgd"),
+            "--method=powersgd is not estimated",
+        ),
+        (("--rate=1", "--benchmrk=a"), "benchmrk"),
+    ],
+    ids=str,
+)
+def test_bad_flags_are_refused_in_one_sentence(arguments, message):
+    assert_refused(run(estimate, *arguments), message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no JSON in its last line"),
+        ("images/s 20", "has no JSON in its last line"),
+        ("[1]", "has no images_per_second"),
+        ('{"ratio": 1.5, "pairs": 5}', "has no images_per_second"),
+        (json.dumps(result(images_per_second=0)), "images_per_second of"),
+        (json.dumps(result(ranks="2")), "ranks of"),
+        (json.dumps(result(infer=True)), "must be of training"),
+        (json.dumps(result(model="resnet18")), "is of resnet18"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_other_files_are_refused_in_one_sentence(tmp_path, text, message):
+    file = written(tmp_path, text)
+    done = run(estimate, f"--benchmark={file}")
+    assert_refused(done, message)
+    assert file in done.stderr
+
+
+def test_files_that_do_not_fit_together_are_refused(tmp_path):
+    files = [
+        written(tmp_path, json.dumps(result(**changed)), f"{name}.json")
+        for name, changed in (("a", {}), ("b", {"ranks": 4}), ("c", {"image_size": 64}))
+    ]
+    for other, name in ((files[1], "ranks"), (files[2], "image_size")):
+        done = run(estimate, f"--benchmark={files[0]},{other}")
+        assert_refused(done, f"must have the same {name}")
+    assert_refused(run(estimate, "--benchmark=/nowhere"), "No such file")
+    written(tmp_path, "", "binary").encode()
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert_refused(run(estimate, f"--benchmark={tmp_path}/binary"), "it isn't text")
+
+
+def test_times_are_read_with_their_units():
+    assert durations.parse("1h", "--within") == 3600
+    assert durations.parse("1.5 min", "--within") == 90
+    assert [durations.show(one) for one in (59.96, 3000, 7300)] == [
+        *("60 s", "50 min", "2.0 h")
+    ]
+
+
+def test_codecs_cost_what_was_measured():
+    topk = CompressionSettings(method="topk")
+    # ResNet-50 on 2 ranks: one encoding of 35 ms, two decodings of 9.8 ms.
+    found = codecs.seconds(topk, 25_557_032, 2, "allgather")
+    assert found == pytest.approx(0.035 + 2 * 0.0098)
+    # In slices of 8 ranks an eighth is encoded once more, and all decoded twice.
+    found = codecs.seconds(topk, 25_557_032, 8, "sliced")
+    assert found == pytest.approx(0.035 * 9 / 8 + 2 * 0.0098)
+    assert not codecs.is_measured(CompressionSettings(method="randomk"))
+    assert stragglers.expected_maximum(1) == 0
