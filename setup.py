@@ -95,6 +95,7 @@ setup(
         "resnet.async_training",
         "resnet.augmentation",
         "resnet.checkpoint",
+        "resnet.checkpoint.weight_formats",
         "resnet.compression",
         "resnet.config",
         "resnet.data",

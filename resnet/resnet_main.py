@@ -32,6 +32,7 @@ from data_prep.records import manifest
 from resnet import shared_flags, train_flags
 from resnet.async_training import roles as async_roles
 from resnet.checkpoint import retention, run_folder, step_dirs
+from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.config import (
     CONFIG_FILE,
     Config,
@@ -215,7 +216,7 @@ def print_plan(communicator: Communicator) -> None:
     if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
         config = dataclasses.replace(config, mode="train")
     if config.initial_weights:
-        step_dirs.require_any(pathlib.Path(config.initial_weights))
+        weight_files.kind_of(pathlib.Path(config.initial_weights))
     num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
     parts = num_parts(config, num_ranks)
     check_ranks(config, parts)
@@ -358,7 +359,7 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
     model_dir = pathlib.Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
-            step_dirs.require_any(pathlib.Path(config.initial_weights))
+            weight_files.kind_of(pathlib.Path(config.initial_weights))
         return 0, {}
     old = retention.newest_settings(model_dir)
     if old is None and (model_dir / CONFIG_FILE).exists():

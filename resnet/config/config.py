@@ -77,7 +77,10 @@ class Config(TrainingSettings):
         "", "The phase of the recipe that the run begins with; unset, the first."
     )
     initial_weights: str = setting(
-        "", "A run's folder, or one of its checkpoints, to initialize the weights from."
+        "",
+        "What to initialize the weights from: a run's folder, one of its checkpoints, a"
+        " file of weights (.safetensors, .npz, .pt or .pth), or a TensorFlow checkpoint"
+        " of the TPU recipe.",
     )
     data_dir: str = setting(
         "",
