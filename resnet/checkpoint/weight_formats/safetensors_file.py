@@ -19,7 +19,7 @@ from resnet.checkpoint.weight_formats.stored import WeightFile
 
 _METADATA = "__metadata__"
 _DESCRIPTION = "resnet_cpu"  # The key of what our exports say about a network.
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
