@@ -4,6 +4,7 @@ mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --mod
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import os
@@ -29,7 +30,7 @@ from absl import flags, logging
 
 from data_prep.errors import UserError, parse_flags, print_to_pipe
 from data_prep.records import manifest
-from resnet import shared_flags, train_flags
+from resnet import commands, shared_flags, train_flags
 from resnet.async_training import roles as async_roles
 from resnet.checkpoint import retention, run_folder, step_dirs
 from resnet.checkpoint.weight_formats import files as weight_files
@@ -46,6 +47,7 @@ from resnet.config.resolve import resolve
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.exchange import plan as exchange_plan
+from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models.names import CIFAR_MODELS
 from resnet.recipes import changes as recipe_changes
@@ -190,6 +192,7 @@ def train_async(
         communicator.report_status("coordinating the workers", is_timed=False)
         with failures_recorded(settings, communicator):
             training.run()
+            end_of_training.export(settings, alone)
 
     job.run(
         *(config.num_ps, threads, communicator, FLAGS.stall_seconds, signals),
@@ -286,6 +289,7 @@ def resolve_settings(
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
+            end_of_training.check(config)
             run_folder.make(config.model_dir)
             lock = take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
@@ -438,6 +442,7 @@ def train(
             signals,
             lock,
         )
+        end_of_training.export(config, communicator)
 
 
 @contextlib.contextmanager
@@ -459,7 +464,24 @@ def run(signals: StopSignals | None = None) -> None:
             installs them, in a child process if MPICH's mpirun has started this one.
     """
     signals = signals or StopSignals(launcher_death.fork_rank())
+    if asks_for_evaluation(sys.argv):
+        sys.argv.append("--watch")
+        commands.evaluate()  # Knows the flags of this program, too.
+        return
     program.run(functools.partial(main, signals=signals))
+
+
+def asks_for_evaluation(argv: Sequence[str]) -> bool:
+    """Returns whether a command line asks for evaluations instead of a training.
+
+    As in the TPU program, these are of each checkpoint of a run as it appears.
+    """
+    given = copy.deepcopy(FLAGS)
+    try:
+        given(list(argv), known_only=True)
+    except flags.Error:
+        return False  # `main` says what is wrong.
+    return given.mode == "eval" and not (given.explain or given.list_recipes)
 
 
 if __name__ == "__main__":
