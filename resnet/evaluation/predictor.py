@@ -15,7 +15,11 @@ from resnet.evaluation import test_time_augmentation
 
 
 class Preprocessor:
-    """Decodes, crops and resizes images as evaluation does."""
+    """Decodes, crops and resizes images as evaluation does.
+
+    Attributes:
+        of_format: The graph for each format of files, "jpeg" and "png".
+    """
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class Preprocessor:
             normalization=normalization,
         )
         encoded = tf.TensorSpec([], tf.string)
-        self._of_format = {
+        self.of_format = {
             "jpeg": _graph(self._eval_image, encoded),
             "png": _graph(self._of_png, encoded),
         }
@@ -57,7 +61,7 @@ class Preprocessor:
         Raises:
             tf.errors.OpError: If the file can't be decoded.
         """
-        return self._of_format[image_format](tf.constant(encoded))
+        return self.of_format[image_format](tf.constant(encoded))
 
     def _of_png(self, encoded: tf.Tensor) -> tf.Tensor:
         return self._eval_image(tf.io.decode_png(encoded, channels=3))

@@ -1,6 +1,7 @@
 """Writes a network as a file of ONNX, which onnxruntime and others compute."""
 
 import json
+import logging
 from pathlib import Path
 
 import onnx
@@ -44,10 +45,14 @@ def write(trained: TrainedNetwork, contents: Contents, path: Path) -> None:
 
 def _quantized(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """Returns a model with weights of 8 bits; needs a name for a file."""
-    quantization.quantize_dynamic(
-        model,
-        path,
-        # onnxruntime has no convolution with signed weights.
-        weight_type=quantization.QuantType.QUInt8,
-    )
+    logging.disable(logging.WARNING)  # That a model could be made simpler before.
+    try:
+        quantization.quantize_dynamic(
+            model,
+            path,
+            # onnxruntime has no convolution with signed weights.
+            weight_type=quantization.QuantType.QUInt8,
+        )
+    finally:
+        logging.disable(logging.NOTSET)
     return onnx.load(path)

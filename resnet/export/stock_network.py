@@ -21,6 +21,10 @@ _POLICIES = {
     ("bf16", False): "mixed_bfloat16",
 }
 
+# The largest difference of a probability that rounding explains.
+_TOLERANCE = 1e-3
+_TOLERANCE_OF_BF16 = 0.2
+
 
 def build(model: keras.Model, contents: Contents) -> keras.Model:
     """Returns a Keras model from images to the probabilities of the classes.
@@ -34,6 +38,7 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
 
     Raises:
         TypeError: If the network has a layer without a stock counterpart.
+        RuntimeError: If the result doesn't compute what the network computes.
     """
     network = keras.models.clone_model(
         model,
@@ -42,7 +47,32 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
     )
     (logits,) = network.outputs
     softmax = keras.layers.Softmax(name="probabilities", dtype="float32")
-    return keras.Model(network.input, softmax(logits), name=model.name)
+    stock = keras.Model(network.input, softmax(logits), name=model.name)
+    _check(model, stock, contents)
+    return stock
+
+
+def _check(model: keras.Model, stock: keras.Model, contents: Contents) -> None:
+    """Compares the probabilities of two networks for images of noise.
+
+    So a counterpart that misses an option of a layer is found before its export is.
+
+    Raises:
+        RuntimeError: If they differ.
+    """
+    shape = (2, contents.image_size, contents.image_size, 3)
+    images = np.random.default_rng(0).uniform(0, 255, shape).astype(np.float32)
+    mean, stddev = contents.channel_mean, contents.channel_stddev
+    normalized = ((images / 255 - mean) / stddev).astype(np.float32)
+    expected = keras.ops.softmax(model(normalized, training=False)).numpy()
+    difference = np.abs(stock(images, training=False).numpy() - expected).max()
+    casts = [layer.to for layer in model.layers if isinstance(layer, layers.Cast)]
+    is_rounded = "bf16" in contents.precision or "bfloat16" in casts
+    if not difference <= (_TOLERANCE_OF_BF16 if is_rounded else _TOLERANCE):
+        raise RuntimeError(
+            f"the exported {model.name} must compute the probabilities of the network;"
+            f" they differ by {difference:.2g}. Its counterpart of a layer is wrong."
+        )
 
 
 class _StockLayers:

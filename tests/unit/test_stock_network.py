@@ -131,6 +131,19 @@ def test_bf16_computes_in_bfloat16_and_ends_in_float32():
     assert (stem.kernel.dtype, stem.compute_dtype) == ("float32", "bfloat16")
 
 
+def test_a_counterpart_that_misses_something_is_found(monkeypatch):
+    network = built("resnet9", 32)
+    pools = keras.layers.MaxPooling2D
+    monkeypatch.setattr(
+        keras.layers, "MaxPooling2D", lambda *args, **given: pools(*args[:2], **given)
+    )
+    contents = described("resnet9", "float32", True, 33)
+    with pytest.raises(RuntimeError, match="must compute the probabilities"):
+        stock_network.build(built("resnet9", 33), contents)
+    contents = described("resnet9", "float32", True, 32)
+    stock_network.build(network, contents)  # There are no borders.
+
+
 def test_a_layer_without_a_counterpart_is_named():
     class Other(layers.Layer):
         def call(self, images):
