@@ -79,6 +79,7 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 	python3 -m venv .lock-venv
 	.lock-venv/bin/python -m pip install --quiet $(UV)
 	$(COMPILE) requirements.in -o requirements.txt
+	$(COMPILE) requirements-export.in -o requirements-export.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
 	$(COMPILE) requirements-build.in -o requirements-build.txt
 	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt

@@ -24,11 +24,15 @@ NOT_FROM_AN_INDEX = ("mpich",)
 PROGRAMS = ("eval", "launch")
 
 
-def direct_requirements() -> list[str]:
-    """Returns the lines of requirements.in, without comments and the MPI."""
-    text = Path(__file__).with_name("requirements.in").read_text(encoding="utf-8")
+def direct_requirements(file: str = "requirements.in") -> list[str]:
+    """Returns the lines of a file of requirements, without comments and the MPI."""
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    return [line for line in lines if line and not line.startswith(NOT_FROM_AN_INDEX)]
+    return [
+        line
+        for line in lines
+        if line and not line.startswith((*NOT_FROM_AN_INDEX, "-c"))
+    ]
 
 
 class BuildWithOps(build_py):
@@ -95,12 +99,14 @@ setup(
         "resnet.async_training",
         "resnet.augmentation",
         "resnet.checkpoint",
+        "resnet.checkpoint.weight_formats",
         "resnet.compression",
         "resnet.config",
         "resnet.data",
         "resnet.distributed",
         "resnet.evaluation",
         "resnet.exchange",
+        "resnet.export",
         "resnet.hardware",
         "resnet.metrics",
         "resnet.models",
@@ -115,11 +121,13 @@ setup(
         "resnet.native": ["*.cc", "*.h"],
     },
     install_requires=direct_requirements(),
+    extras_require={"export": direct_requirements("requirements-export.in")},
     entry_points={
         "console_scripts": [
             "resnet-train = resnet.resnet_main:run",
             "resnet-eval = resnet.commands:evaluate",
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
+            "resnet-export = resnet.commands:export",
             "resnet-predict = resnet.commands:predict",
             "resnet-learning-curve = resnet.commands:draw_learning_curve",
             "resnet-benchmark = resnet.commands:benchmark",

@@ -83,6 +83,7 @@ PROGRAMS = (
             "initial_weights": "random",
             "first_phase": "the first",
             "record_log": "none",
+            "export_dir": "none",
             "recalibration_batches": "0",
         },
         unset_training="recipe",
@@ -104,7 +105,20 @@ PROGRAMS = (
         " arguments are image files, folders of them, or `-` for a list on standard"
         " input ([run_folder.md](run_folder.md#predicting)).",
         {
+            "model_dir": "this or the next is required",
+            "exported_model": "none",
+            "step": "the newest",
+            "weights": "`ema` if the run has it",
+        },
+        shared=("model_dir",),
+    ),
+    Program(
+        "eval/export.py",
+        "Exports the network of a run, for use without this project"
+        " ([export.md](export.md)).",
+        {
             "model_dir": "required",
+            "out": "required",
             "step": "the newest",
             "weights": "`ema` if the run has it",
         },

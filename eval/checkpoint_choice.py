@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data_prep.errors import UserError
 from resnet.checkpoint import retention, step_dirs
+from resnet.config.config import Config
 
 NAMES = ("latest", "best", "all", "phases")
 
@@ -70,6 +71,28 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
             f" {_describe(saved)}."
         )
     return steps
+
+
+def require(
+    step: int | None, weights: str | None, config: Config, model_dir: Path
+) -> None:
+    """Refuses a checkpoint or weights that a run doesn't have.
+
+    Args:
+        step: The step of the checkpoint; None for the newest.
+        weights: "raw" or "ema"; None for those that the run has.
+        config: The settings of the run.
+        model_dir: The folder of the run.
+
+    Raises:
+        UserError: If it doesn't have one of them.
+    """
+    choose("latest" if step is None else [step], model_dir)
+    if weights == "ema" and not config.ema_decay:
+        raise UserError(
+            f"--weights=ema needs a run with EMA weights (--ema_decay); the run in"
+            f" {model_dir} has none."
+        )
 
 
 def _describe(steps: Sequence[int]) -> str:

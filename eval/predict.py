@@ -1,6 +1,7 @@
 """Prints the most probable classes of images, with the network of a training run.
 
 python eval/predict.py --model_dir=MODEL IMAGE FOLDER ...
+python eval/predict.py --exported_model=EXPORT IMAGE FOLDER ...
 find FOLDER -name '*.jpg' | python eval/predict.py --model_dir=MODEL --json -
 
 The arguments are image files, folders of them, or - for a list of these on standard
@@ -11,8 +12,9 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
@@ -26,22 +28,23 @@ from absl import flags, logging
 
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
-from data_prep.records import manifest
-from data_prep.records.manifest import Manifest
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice, image_files
 from eval.prediction_report import JsonLines, Predicted, Table
 from resnet import shared_flags
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
+from resnet.export import contents
+from resnet.export.exported_network import ExportedNetwork
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
 if TYPE_CHECKING:  # They import TensorFlow.
     import tensorflow as tf
 
+    from resnet.checkpoint.trained_network import TrainedNetwork
     from resnet.evaluation.predictor import Predictor
-    from resnet.train_state import TrainState
+    from resnet.export.predictor import ExportedPredictor
 
 FLAGS = flags.FLAGS
 
@@ -53,6 +56,13 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     define flags of the same names.
     """
     define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    flags.DEFINE_string(
+        "exported_model",
+        None,
+        "An exported network to predict with, in place of a run: a SavedModel, or a"
+        " network in the format keras, onnx, tflite or openvino.",
+        flag_values=flag_values,
+    )
     define_integer(
         "step", None, "Step of the checkpoint to predict with; unset, the newest one."
     )
@@ -94,6 +104,25 @@ class Problems:
         print(f"error: {sentence}", file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True)
+class Network:
+    """A network to predict with, which is loaded later.
+
+    Attributes:
+        name: What it is, for messages.
+        class_names: The names of the classes, in the order of the labels.
+        descriptions: The description of each class, or nothing.
+        image_format: The format of the images of the training set; None if unknown.
+        load: A function that loads it. It imports TensorFlow.
+    """
+
+    name: str
+    class_names: Sequence[str]
+    descriptions: Sequence[str]
+    image_format: str | None
+    load: "Callable[[], Predictor | ExportedPredictor]"
+
+
 def main(arguments: Sequence[str]) -> None:
     """Predicts as the flags say.
 
@@ -101,13 +130,17 @@ def main(arguments: Sequence[str]) -> None:
         arguments: The images, as this program takes them.
     """
     check_flags(arguments)
-    config = load_config(FLAGS.model_dir)
-    check_run(config)
+    network = exported_network() if FLAGS.exported_model else network_of_run()
+    num_classes = len(network.class_names)
+    if FLAGS["top_k"].present and FLAGS.top_k > num_classes:
+        raise UserError(
+            f"--top_k must be at most {num_classes}, the number of classes of"
+            f" {network.name}; got {FLAGS.top_k}."
+        )
     problems = Problems()
     paths = list(image_files.find(names_in(arguments), problems))
     if paths:
-        contents = training_set(config)
-        predict_all(paths, config, contents, problems)
+        predict_all(paths, network, problems)
     elif not problems.count:
         raise UserError("standard input must name images; it is empty.")
     if problems.count:
@@ -115,39 +148,76 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def check_flags(arguments: Sequence[str]) -> None:
-    """Refuses flags and arguments that no run can be used with.
+    """Refuses flags and arguments that no network can be used with.
 
     Raises:
         UserError: With a sentence for the first of them.
     """
     if not arguments:
         raise UserError("images are required: name files or folders, or - for a list.")
-    if not FLAGS.model_dir:
-        raise UserError("--model_dir is required and must name a folder.")
+    if bool(FLAGS.model_dir) == bool(FLAGS.exported_model):
+        raise UserError(
+            "one of --model_dir and --exported_model is required: the folder of a run,"
+            " or an exported network."
+        )
+    for name in ("step", "weights"):
+        if FLAGS.exported_model and FLAGS[name].value is not None:
+            raise UserError(
+                f"--{name} is for --model_dir; an exported network has one set of"
+                " weights. Leave it out."
+            )
     for name in ("top_k", "batch_size"):
         if FLAGS[name].value < 1:
             raise UserError(f"--{name} must be at least 1; got {FLAGS[name].value}.")
 
 
-def check_run(config: Config) -> None:
-    """Refuses flags that the run doesn't fit.
+def exported_network() -> Network:
+    """Returns the network that --exported_model names.
 
     Raises:
-        UserError: With a sentence for the first such flag.
+        UserError: If it can't be read.
     """
-    checkpoint_choice.choose(
-        "latest" if FLAGS.step is None else [FLAGS.step], pathlib.Path(FLAGS.model_dir)
+    exported = ExportedNetwork(pathlib.Path(FLAGS.exported_model))
+    known = exported.contents
+
+    def load() -> "ExportedPredictor":
+        from resnet.export.predictor import ExportedPredictor
+
+        return ExportedPredictor(exported)
+
+    return Network(
+        f"the network in {FLAGS.exported_model}",
+        known.class_names,
+        known.class_descriptions or imagenet_labels.describe(known.class_names),
+        known.image_format or None,
+        load,
     )
-    if FLAGS["top_k"].present and FLAGS.top_k > config.num_classes:
-        raise UserError(
-            f"--top_k must be at most {config.num_classes}, the number of classes of"
-            f" the run; got {FLAGS.top_k}."
-        )
-    if FLAGS.weights == "ema" and not config.ema_decay:
-        raise UserError(
-            "--weights=ema needs a run with EMA weights (--ema_decay); the run in"
-            f" {FLAGS.model_dir} has none."
-        )
+
+
+def network_of_run() -> Network:
+    """Returns the network of the run in --model_dir, as the flags choose it.
+
+    Raises:
+        UserError: If the run doesn't have it.
+    """
+    config = load_config(FLAGS.model_dir)
+    model_dir = pathlib.Path(FLAGS.model_dir)
+    checkpoint_choice.require(FLAGS.step, FLAGS.weights, config, model_dir)
+    known = contents.training_set(config)
+    described = known.class_descriptions if known else ()
+
+    def load() -> "Predictor":
+        from resnet.evaluation.predictor import Predictor
+
+        return Predictor(restored_network(config).model, config)
+
+    return Network(
+        f"the network of the run in {FLAGS.model_dir}",
+        config.class_names,
+        described or imagenet_labels.describe(config.class_names),
+        known.image_format if known else None,
+        load,
+    )
 
 
 def names_in(arguments: Sequence[str]) -> Iterator[str]:
@@ -161,78 +231,45 @@ def names_in(arguments: Sequence[str]) -> Iterator[str]:
                 yield name
 
 
-def training_set(config: Config) -> Manifest | None:
-    """Returns the metadata of the set that the run was trained on, if it is there."""
-    try:
-        found = manifest.find(config.data_dir) if config.data_dir else None
-    except UserError:
-        return None
-    is_same = found is not None and found.manifest.class_names == config.class_names
-    return found.manifest if found is not None and is_same else None
-
-
-def predict_all(
-    paths: Sequence[str],
-    config: Config,
-    contents: Manifest | None,
-    problems: Problems,
-) -> None:
+def predict_all(paths: Sequence[str], network: Network, problems: Problems) -> None:
     """Prints the predictions for images, batch by batch.
 
     Args:
         paths: The paths of the images, at least one.
-        config: The settings of the run.
-        contents: The metadata of the set that it was trained on; None if unknown.
+        network: The network.
         problems: What is told of images that can't be read.
     """
     logging.use_absl_handler()
     logging.set_verbosity(logging.WARNING)
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
-    from resnet.evaluation import evaluated_weights
-    from resnet.evaluation.predictor import Predictor
-
-    state = restored_state(config)
-    names = config.class_names
-    described = contents.class_descriptions if contents else ()
-    described = described or imagenet_labels.describe(names)
-    set_format = contents.image_format if contents else None
-    report = JsonLines() if FLAGS.json else Table(paths, names, bool(described))
-    weights = FLAGS.weights or evaluated_weights.all_of(state)[-1]
-    for _ in evaluated_weights.each(state, [weights], None, 1):
-        predictor = Predictor(state.model, config)
-        for first in range(0, len(paths), FLAGS.batch_size):
-            batch = paths[first : first + FLAGS.batch_size]
-            images = read_images(batch, set_format, predictor, problems)
-            for path, predicted in predict(predictor, images, config, described):
-                report.add(path, predicted)
+    predictor = network.load()
+    has_descriptions = bool(network.descriptions)
+    names = network.class_names
+    report = JsonLines() if FLAGS.json else Table(paths, names, has_descriptions)
+    for first in range(0, len(paths), FLAGS.batch_size):
+        batch = paths[first : first + FLAGS.batch_size]
+        images = read_images(batch, network.image_format, predictor, problems)
+        for path, predicted in predict(predictor, images, network):
+            report.add(path, predicted)
 
 
-def restored_state(config: Config) -> "TrainState":
-    """Returns the state of the run, as --step chooses it.
+def restored_network(config: Config) -> "TrainedNetwork":
+    """Returns the network of the run, as --step and --weights choose it.
 
     Raises:
         UserError: If the checkpoint is damaged or gone.
     """
-    from resnet.checkpoint import restore, tensors
-    from resnet.train_state import TrainState
+    from resnet.checkpoint import trained_network
 
     model_dir = pathlib.Path(FLAGS.model_dir)
-    if FLAGS.step is None:
-        saved = tensors.load_newest(model_dir)
-        if saved is None:
-            raise UserError(f"no checkpoint has been saved in {model_dir} yet.")
-    else:
-        saved = tensors.load(model_dir, FLAGS.step)
-    state = TrainState(config)
-    restore.restore(state, saved)
-    return state
+    return trained_network.load(config, model_dir, FLAGS.step, FLAGS.weights)
 
 
 def read_images(
     paths: Sequence[str],
     set_format: str | None,
-    predictor: "Predictor",
+    predictor: "Predictor | ExportedPredictor",
     problems: Problems,
 ) -> list[tuple[str, "tf.Tensor"]]:
     """Returns the paths of the images that can be read, each with its values.
@@ -265,18 +302,16 @@ def read_images(
 
 
 def predict(
-    predictor: "Predictor",
+    predictor: "Predictor | ExportedPredictor",
     images: Sequence[tuple[str, "tf.Tensor"]],
-    config: Config,
-    descriptions: Sequence[str],
+    network: Network,
 ) -> Iterator[tuple[str, list[Predicted]]]:
     """Yields the path of each image and its most probable classes.
 
     Args:
-        predictor: The network.
+        predictor: What computes the network.
         images: The path and the values of each image, as `read_images` returns them.
-        config: The settings of the run.
-        descriptions: The description of each class, or nothing.
+        network: The network.
 
     Raises:
         UserError: If the probabilities aren't finite.
@@ -291,16 +326,17 @@ def predict(
     rows = predictor.probabilities(tf.stack([image for _, image in images]))
     if not np.isfinite(rows).all():
         raise UserError(
-            f"the network of the run in {FLAGS.model_dir} predicts NaN or infinity, so"
-            " its training has diverged. Name another checkpoint with --step."
+            f"{network.name} predicts NaN or infinity, so its training has diverged."
+            " Take an earlier checkpoint (--step)."
         )
-    best = top_classes(rows, min(FLAGS.top_k, config.num_classes))
+    names, descriptions = network.class_names, network.descriptions
+    best = top_classes(rows, min(FLAGS.top_k, len(names)))
     for (path, _), row, indices in zip(images, rows, best, strict=True):
         yield (
             path,
             [
                 Predicted(
-                    config.class_names[index],
+                    names[index],
                     index,
                     float(row[index]),
                     descriptions[index] if descriptions else "",

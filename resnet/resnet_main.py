@@ -4,6 +4,7 @@ mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --mod
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import os
@@ -29,12 +30,13 @@ from absl import flags, logging
 
 from data_prep.errors import parse_flags, print_to_pipe
 from data_prep.records import manifest
-from resnet import run_plan, saved_run, shared_flags, train_flags
+from resnet import commands, run_plan, saved_run, shared_flags, train_flags
 from resnet.async_training import roles as async_roles
 from resnet.checkpoint import run_folder
 from resnet.config.config import Config, check_ranks, save_config
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, explain, json_file, registry
@@ -176,6 +178,7 @@ def train_async(
         communicator.report_status("coordinating the workers", is_timed=False)
         with failures_recorded(settings, communicator):
             training.run()
+            end_of_training.export(settings, alone)
 
     job.run(
         *(config.num_ps, threads, communicator, FLAGS.stall_seconds, signals),
@@ -233,6 +236,7 @@ def resolve_settings(
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
+            end_of_training.check(config)
             run_folder.make(config.model_dir)
             lock = saved_run.take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
@@ -297,6 +301,7 @@ def train(
             signals,
             lock,
         )
+        end_of_training.export(config, communicator)
 
 
 @contextlib.contextmanager
@@ -318,7 +323,24 @@ def run(signals: StopSignals | None = None) -> None:
             installs them, in a child process if MPICH's mpirun has started this one.
     """
     signals = signals or StopSignals(launcher_death.fork_rank())
+    if asks_for_evaluation(sys.argv):
+        sys.argv.append("--watch")
+        commands.evaluate()  # Knows the flags of this program, too.
+        return
     program.run(functools.partial(main, signals=signals))
+
+
+def asks_for_evaluation(argv: Sequence[str]) -> bool:
+    """Returns whether a command line asks for evaluations instead of a training.
+
+    As in the TPU program, these are of each checkpoint of a run as it appears.
+    """
+    given = copy.deepcopy(FLAGS)
+    try:
+        given(list(argv), known_only=True)
+    except flags.Error:
+        return False  # `main` says what is wrong.
+    return given.mode == "eval" and not (given.explain or given.list_recipes)
 
 
 if __name__ == "__main__":

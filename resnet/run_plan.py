@@ -8,7 +8,7 @@ from typing import Any
 
 from data_prep.errors import UserError, print_to_pipe
 from data_prep.records import manifest
-from resnet.checkpoint import step_dirs
+from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.asynchrony import num_workers
 from resnet.config.config import Config, check_ranks
 from resnet.config.recipe import Recipe
@@ -48,7 +48,7 @@ def print_plan(
     if data_dir and splits_to_read(config, contents) == ["train"]:
         config = dataclasses.replace(config, mode="train")
     if config.initial_weights:
-        step_dirs.require_any(pathlib.Path(config.initial_weights))
+        weight_files.kind_of(pathlib.Path(config.initial_weights))
     parts = num_parts(config, num_ranks)
     check_ranks(config, parts)
     changes = recipe_changes.describe_changes(recipe, overrides, config, parts)

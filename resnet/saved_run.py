@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from resnet.checkpoint import retention, step_dirs
+from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.config import (
     CONFIG_FILE,
     Config,
@@ -57,7 +58,7 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
     model_dir = pathlib.Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
-            step_dirs.require_any(pathlib.Path(config.initial_weights))
+            weight_files.kind_of(pathlib.Path(config.initial_weights))
         return 0, {}
     old = retention.newest_settings(model_dir)
     if old is None and (model_dir / CONFIG_FILE).exists():

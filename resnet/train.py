@@ -53,7 +53,8 @@ def train_and_evaluate(
         Preempted: On all ranks, if one of them was asked to stop; the state is saved.
         UserError: If a record is corrupt and none may be skipped.
     """
-    state = TrainState(config)
+    with communicator.collective_errors():
+        state = TrainState(config)
     exchange = exchange_of_run(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
     restore_newest(state, Path(config.model_dir), communicator)

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import models
-from resnet.config import phases, rounds
+from resnet.config import layer_rates, phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
@@ -42,6 +42,14 @@ class TrainState:
     """
 
     def __init__(self, config: Config) -> None:
+        """Makes the state of a new run.
+
+        Args:
+            config: The settings of the run.
+
+        Raises:
+            UserError: If `layer_rates` of a phase names layers that don't exist.
+        """
         self.config = config
         self.step = 0
         self.losses: list[float] = []
@@ -49,6 +57,8 @@ class TrainState:
         self.num_log_lines: int | None = None
         self.model = build_model(config)
         self.optimizer = self._make_optimizer()
+        for phase in config.phases:  # Refused before the first step, and not in it.
+            layer_rates.factors_of(phase.layer_rates, self.names)
         self.rank_variables: dict[str, tf.Variable] = {}
         self._is_local = any(phase.is_local for phase in config.phases)
         if self._is_local:
@@ -204,6 +214,7 @@ def build_model(config: Config) -> keras.Model:
         config.initialization,
         config.batch_norm_epsilon,
         config.fixed_gamma,
+        config.resnet_variant,
     )
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from resnet.config import layer_rates
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data import example_order
@@ -59,6 +60,7 @@ class TrainStep:
         num_micro_batches: int = 1,
         clip_norm: float = 0.0,
         freeze_batch_norm: bool = False,
+        rate_factors: Sequence[float] = (),
         seed: int = 0,
     ) -> None:
         """Prepares the step.
@@ -74,6 +76,9 @@ class TrainStep:
             clip_norm: The largest global norm of the gradients; 0 for no clipping.
             freeze_batch_norm: Whether batch normalization uses its moving averages, as
                 in inference, and leaves them as they are.
+            rate_factors: The factor of the learning rate of each of the optimizer's
+                variables, empty for 1; where it is 0, the gradient is 0, too, also for
+                the clipping.
             seed: The seed of the run, on which dropout depends.
         """
         self.phase = phase
@@ -85,6 +90,7 @@ class TrainStep:
         self._num_micro_batches = num_micro_batches
         self._clip_norm = clip_norm
         self._training = not freeze_batch_norm
+        self._rate_factors = rate_factors
         self._seed = seed
         self._sums: list[tf.Variable] = []  # Of the loss and of each gradient.
         if num_micro_batches > 1:
@@ -110,7 +116,8 @@ class TrainStep:
             phase: The phase of the run.
             exchange: The exchange of gradients with the other ranks.
             freeze_batch_norm: Whether batch normalization uses its moving averages, as
-                in inference, and leaves them as they are.
+                in inference, and leaves them as they are, even if the phase doesn't say
+                so.
         """
         return cls(
             state.model,
@@ -120,7 +127,8 @@ class TrainStep:
             ema=() if phase.is_local else state.ema,  # `Synchronization` moves it.
             num_micro_batches=state.config.accumulation_steps,
             clip_norm=state.config.clip_norm,
-            freeze_batch_norm=freeze_batch_norm,
+            freeze_batch_norm=freeze_batch_norm or phase.freeze_batch_norm,
+            rate_factors=layer_rates.factors_of(phase.layer_rates, state.names),
             seed=state.config.seed,
         )
 
@@ -215,7 +223,8 @@ class TrainStep:
             apply_directions(self._optimizer, exchanged.gradients, settings)
         else:
             apply_update(
-                self._optimizer, exchanged.gradients, settings, self._clip_norm
+                *(self._optimizer, exchanged.gradients, settings),
+                *(self._clip_norm, self._rate_factors),
             )
         move_ema(self._ema, self._model.variables, ema_decay)
         for total in self._sums:
@@ -234,7 +243,7 @@ class TrainStep:
         dropout_key: tf.Tensor,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with dropout.keyed(dropout_key, examples):
-            return compute_gradients(
+            loss, gradients = compute_gradients(
                 self._model,
                 self._optimizer.variables,
                 images,
@@ -243,6 +252,10 @@ class TrainStep:
                 self.phase,
                 self._training,
             )
+        for place, factor in enumerate(self._rate_factors):
+            if factor == 0:  # So the graph needs no backward pass of the lowest layers.
+                gradients[place] = tf.zeros_like(self._optimizer.variables[place])
+        return loss, gradients
 
 
 def compute_gradients(
@@ -301,6 +314,7 @@ def apply_update(
     gradients: Sequence[tf.Tensor],
     settings: StepSettings,
     clip_norm: float = 0.0,
+    rate_factors: Sequence[float] = (),
 ) -> None:
     """Clips the gradients and updates the optimizer's variables.
 
@@ -313,10 +327,12 @@ def apply_update(
             the optimizer.
         settings: The hyperparameters of the step.
         clip_norm: The largest global norm of the gradients; 0 for no clipping.
+        rate_factors: The factor of the learning rate of each of the optimizer's
+            variables; empty for 1.
     """
     if clip_norm:
         gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
-    optimizer.apply(gradients, settings)
+    optimizer.apply(gradients, settings, rate_factors)
 
 
 def apply_directions(

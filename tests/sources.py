@@ -8,6 +8,7 @@ MAINS = {
     "resnet.resnet_main",
     "eval.resnet_eval",
     "eval.predict",
+    "eval.export",
     "eval.learning_curve",
     "eval.benchmark",
     "eval.compression_study",

@@ -33,6 +33,7 @@ class Normalization(NamedTuple):
 
 IMAGENET = Normalization(IMAGENET_MEAN, IMAGENET_STDDEV)
 MEAN, STDDEV = IMAGENET
+NOT_NORMALIZED = Normalization((0.0,) * 3, (1 / 255,) * 3)  # Values from 0 to 255.
 
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
 MIN_CROP_AREA = 0.08  # As in the TPU recipe.

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from absl import logging
 
-from data_prep.errors import UserError
 from resnet.checkpoint import merged_ranks, step_dirs, tensors
 from resnet.checkpoint.assignment import assign
 from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
+from resnet.checkpoint.weight_formats import initial
 from resnet.config import phases
 from resnet.config.config import Config, config_from_json, refuse_other
 from resnet.distributed.communicator import Communicator
@@ -124,21 +124,20 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
     state.num_log_lines = saved.metadata.get("num_log_lines")
 
 
-def restore_weights(state: TrainState, saved: Checkpoint) -> None:
-    """Assigns only the network's variables, as for fine-tuning, also to their EMA.
+def load_initial_weights(state: TrainState) -> None:
+    """Assigns the weights that the settings name, also to their EMA, all or none.
+
+    A classifier for other classes keeps its values.
 
     Raises:
-        UserError: If the checkpoint is that of another network.
+        UserError: If the weights can't be read, or are those of another network.
     """
+    shapes = {one.path: tuple(one.shape) for one in state.model.variables}
+    path = Path(state.config.initial_weights)
+    values = initial.load(path, state.config, shapes)
     for variable in state.model.variables:
-        value = saved.tensors.get(f"model/{variable.path}")
-        if value is None or value.shape != tuple(variable.shape):
-            raise UserError(
-                f"--initial_weights must be those of this {state.model.name}:"
-                f" {variable.path!r} must have the shape {tuple(variable.shape)}; the"
-                f" checkpoint's is {None if value is None else value.shape}"
-            )
-        variable.value.assign(value)
+        if variable.path in values:
+            variable.value.assign(values[variable.path])
     for variable, average in zip(state.model.variables, state.ema, strict=False):
         average.assign(variable.value)
 
@@ -166,7 +165,7 @@ def _start(state: TrainState) -> None:
     config = state.config
     state.step = phases.first_step(config.phases, config.first_phase)
     if config.initial_weights:
-        restore_weights(state, tensors.load_from(Path(config.initial_weights)))
+        load_initial_weights(state)
     elif state.step:
         logging.warning(
             "the training starts with phase %s, at step %d, from random initialization;"

@@ -71,16 +71,6 @@ def saved_steps(model_dir: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def require_any(folder: Path) -> None:
-    """Refuses a folder that is neither a checkpoint nor a run's with checkpoints.
-
-    Raises:
-        UserError: If it is neither, or can't be read now.
-    """
-    if not is_checkpoint(folder) and not saved_steps(folder):
-        raise UserError(f"{folder} must contain a checkpoint; found none")
-
-
 def put_in_place(unfinished: Path, folder: Path) -> None:
     """Gives a complete checkpoint its final name, replacing one of the same step."""
     removed = _removed(folder)

@@ -1,10 +1,15 @@
 """Checks the settings of a run as a whole, wherever their values are from."""
 
-from resnet.config import bounds, compression
+from data_prep.errors import UserError
+from resnet.config import bounds, compression, layer_rates
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
-from resnet.models.names import MODELS_WITH_RESIDUAL_BLOCKS
+from resnet.models.names import (
+    MODELS_WITH_RESIDUAL_BLOCKS,
+    MODELS_WITHOUT_BATCH_NORM,
+    RESNETS,
+)
 
 
 def problems_of(config: Config) -> list[str]:
@@ -23,6 +28,7 @@ def problems_of(config: Config) -> list[str]:
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     problems += _problems_of_local_sgd(config)
+    problems += _problems_of_fine_tuning(config)
     problems += _problems_of_async(config)
     names = [phase.name for phase in config.phases]
     if len(set(names)) < len(names):
@@ -48,12 +54,40 @@ def problems_of(config: Config) -> list[str]:
 
 
 def _problems_of_dgc(config: Config) -> list[str]:
-    if config.optimizer == "momentum":
-        return []
-    return [
-        "--method=dgc replaces the velocity of momentum: it needs --optimizer=momentum;"
-        f" got {config.optimizer}."
-    ]
+    problems = []
+    if config.optimizer != "momentum":
+        problems.append(
+            "--method=dgc replaces the velocity of momentum: it needs"
+            f" --optimizer=momentum; got {config.optimizer}."
+        )
+    if any(phase.layer_rates for phase in config.phases):
+        problems.append(
+            "--method=dgc excludes --layer_rates: it has one learning rate for all"
+            " layers. Leave one of them out."
+        )
+    return problems
+
+
+def _problems_of_fine_tuning(config: Config) -> list[str]:
+    problems = []
+    if config.resnet_variant != Config.resnet_variant and config.model not in RESNETS:
+        problems.append(
+            f"--resnet_variant={config.resnet_variant} needs a --model among"
+            f" {', '.join(RESNETS)}; got {config.model}."
+        )
+    freezing = [phase.name for phase in config.phases if phase.freeze_batch_norm]
+    if freezing and config.model in MODELS_WITHOUT_BATCH_NORM:
+        problems.append(
+            "--freeze_batch_norm needs a network with batch normalization; got"
+            f" {config.model}."
+        )
+    first = config.first_phase or config.phases[0].name
+    if first in freezing and not config.initial_weights:
+        problems.append(
+            "--freeze_batch_norm in the first phase of a run needs --initial_weights:"
+            " the averages of a new network are not those of any images."
+        )
+    return problems
 
 
 def _problems_of_channels(config: Config) -> list[str]:
@@ -117,6 +151,8 @@ def _problems_of_async(config: Config) -> list[str]:
         ),
         "--optimizer=lars": config.optimizer == "lars",
         "--ema_decay": config.ema_decay > 0,
+        "--layer_rates": any(phase.layer_rates for phase in config.phases),
+        "--freeze_batch_norm": any(phase.freeze_batch_norm for phase in config.phases),
         "--shard_by=file": config.shard_by == "file",
         "--on_bad_record=skip": config.on_bad_record == "skip",
         "--decoded_cache_mb": config.decoded_cache_mb > 0,
@@ -133,6 +169,10 @@ def _problems_of_async(config: Config) -> list[str]:
 
 def _problems_of_phase(phase: Phase) -> list[str]:
     problems = bounds.problems_of(phase, f"phase {phase.name!r}")
+    try:
+        layer_rates.parse(phase.layer_rates)
+    except UserError as error:
+        problems.append(str(error))
     if (schedule := phase.schedule) is None:
         return problems
     described = f"the schedule of phase {phase.name!r}"

@@ -77,7 +77,10 @@ class Config(TrainingSettings):
         "", "The phase of the recipe that the run begins with; unset, the first."
     )
     initial_weights: str = setting(
-        "", "A run's folder, or one of its checkpoints, to initialize the weights from."
+        "",
+        "What to initialize the weights from: a run's folder, one of its checkpoints, a"
+        " file of weights (.safetensors, .npz, .pt or .pth), or a TensorFlow checkpoint"
+        " of the TPU recipe.",
     )
     data_dir: str = setting(
         "",
@@ -92,7 +95,9 @@ class Config(TrainingSettings):
     )
     mode: str = setting(
         "train_and_eval",
-        "Whether the run only trains or evaluates too, one of {names}.",
+        "Whether the run only trains or evaluates too, one of {names}; or eval, which"
+        " evaluates the checkpoints of the run in --model_dir as they are saved, with"
+        " the settings of that run.",
         names=("train", "train_and_eval"),
         decides_the_result=False,
     )
@@ -168,6 +173,12 @@ class Config(TrainingSettings):
         "",
         "The folder for a log of the records that each rank reads; unset, there is no"
         " log.",
+        decides_the_result=False,
+    )
+    export_dir: str = setting(
+        "",
+        "The folder for a SavedModel of the network when the training ends, in a new"
+        " subfolder named by the time in seconds; unset, there is none.",
         decides_the_result=False,
     )
     decoded_cache_mb: int = setting(

@@ -90,6 +90,17 @@ class PhaseSettings:
         "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
         bounds=AT_LEAST_ZERO,
     )
+    layer_rates: str = setting(
+        "",
+        "The factors by which the learning rates of layers are multiplied, by the"
+        " beginnings of the layers' names, such as stem:0,stage1:0.1,classifier:10; 0"
+        " freezes weights.",
+    )
+    freeze_batch_norm: bool = setting(
+        False,
+        "Whether batch normalization normalizes with its moving averages in training,"
+        " too, and leaves them as they are.",
+    )
     sync_every: int = setting(
         1,
         "The number of steps that each rank trains by itself before the ranks average"

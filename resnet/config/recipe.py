@@ -8,7 +8,7 @@ from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, FRACTION, setting
-from resnet.models.names import INITIALIZATIONS, MODELS
+from resnet.models.names import INITIALIZATIONS, MODELS, RESNET_VARIANTS
 
 SCALINGS = ("linear", "root", "none")
 
@@ -22,6 +22,12 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     """
 
     model: str = setting(help="The network to train, one of {names}.", names=MODELS)
+    resnet_variant: str = setting(
+        "tpu",
+        "The program whose ResNet-18 to 200 the network equals in the padding of the"
+        " max pooling and the shortcuts of the first stage, one of {names}.",
+        names=RESNET_VARIANTS,
+    )
     image_size: int = setting(
         help="The side in pixels of the images in training and evaluation.",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),

@@ -8,15 +8,72 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.augmentation import preprocessing
+from resnet.augmentation.preprocessing import Normalization
 from resnet.config.config import Config
 from resnet.data import batches
 from resnet.evaluation import test_time_augmentation
+
+
+class Preprocessor:
+    """Decodes, crops and resizes images as evaluation does.
+
+    Attributes:
+        of_format: The graph for each format of files, "jpeg" and "png".
+    """
+
+    def __init__(
+        self,
+        image_size: int,
+        crop_fraction: float,
+        crop: str,
+        normalization: Normalization,
+    ) -> None:
+        """Prepares the graphs.
+
+        Args:
+            image_size: The height and width of the results, in pixels.
+            crop_fraction: The side of the central square, as a fraction of the shorter
+                side.
+            crop: The order of crop and resizing, as `preprocessing.eval_image` has it.
+            normalization: The mean and standard deviation of the images.
+        """
+        self._eval_image = functools.partial(
+            preprocessing.eval_image,
+            image_size=image_size,
+            crop_fraction=crop_fraction,
+            crop=crop,
+            normalization=normalization,
+        )
+        encoded = tf.TensorSpec([], tf.string)
+        self.of_format = {
+            "jpeg": _graph(self._eval_image, encoded),
+            "png": _graph(self._of_png, encoded),
+        }
+
+    def __call__(self, encoded: bytes, image_format: str) -> tf.Tensor:
+        """Returns an image as the network takes it, `[size, size, 3]` float32.
+
+        Args:
+            encoded: The content of a file that a record can hold: of a JPEG, or of a
+                PNG without transparency.
+            image_format: The format of the file, "jpeg" or "png".
+
+        Raises:
+            tf.errors.OpError: If the file can't be decoded.
+        """
+        return self.of_format[image_format](tf.constant(encoded))
+
+    def _of_png(self, encoded: tf.Tensor) -> tf.Tensor:
+        return self._eval_image(tf.io.decode_png(encoded, channels=3))
 
 
 class Predictor:
     """Computes the class probabilities of encoded images.
 
     They are those that `evaluator.Evaluator` computes for records of these images.
+
+    Attributes:
+        preprocess: A function from a file to an image as the network takes it.
     """
 
     def __init__(self, model: keras.Model, config: Config) -> None:
@@ -28,33 +85,14 @@ class Predictor:
         """
         self._model = model
         size = config.image_size
-        self._eval_image = functools.partial(
-            preprocessing.eval_image,
-            image_size=config.image_size,
-            crop_fraction=config.eval_crop_fraction,
-            crop=config.eval_crop,
-            normalization=batches.normalization_of(config),
+        self.preprocess = Preprocessor(
+            size,
+            config.eval_crop_fraction,
+            config.eval_crop,
+            batches.normalization_of(config),
         )
-        encoded = tf.TensorSpec([], tf.string)
         images = tf.TensorSpec([None, size, size, 3], tf.float32)
-        self._of_format = {
-            "jpeg": _graph(self._eval_image, encoded),
-            "png": _graph(self._of_png, encoded),
-        }
         self._predict = _graph(self._probabilities, images)
-
-    def preprocess(self, encoded: bytes, image_format: str) -> tf.Tensor:
-        """Returns an image as the network takes it, `[size, size, 3]` float32.
-
-        Args:
-            encoded: The content of a file that a record can hold: of a JPEG, or of a
-                PNG without transparency.
-            image_format: The format of the file, "jpeg" or "png".
-
-        Raises:
-            tf.errors.OpError: If the file can't be decoded.
-        """
-        return self._of_format[image_format](tf.constant(encoded))
 
     def probabilities(self, images: tf.Tensor) -> np.ndarray:
         """Returns the probabilities of the classes, `[batch, num_classes]` float32.
@@ -63,9 +101,6 @@ class Predictor:
             images: Preprocessed images, `[batch, size, size, 3]` float32.
         """
         return self._predict(images).numpy()
-
-    def _of_png(self, encoded: tf.Tensor) -> tf.Tensor:
-        return self._eval_image(tf.io.decode_png(encoded, channels=3))
 
     def _probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, "center")

@@ -20,6 +20,7 @@ def build(
     initialization: str = "variance_scaling",
     batch_norm_epsilon: float = 1e-5,
     fixed_gamma: bool = False,
+    resnet_variant: str = "tpu",
 ) -> "keras.Model":
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
@@ -43,6 +44,8 @@ def build(
         batch_norm_epsilon: Constant that BatchNorm adds to the variance.
         fixed_gamma: Whether BatchNorm's gamma is the constant 1 and not a variable,
             which excludes `zero_last_gamma`.
+        resnet_variant: The program whose details `names.RESNETS` have, one of
+            `names.RESNET_VARIANTS`; other networks have one variant only.
 
     Raises:
         UserError: If there is no network of that name.
@@ -77,7 +80,11 @@ def build(
         if depth in names.CIFAR_RESNET_DEPTHS:
             model = cifar_resnet.build(depth, *settings, zero_last_gamma)
         else:
-            model = resnet.build(depth, *settings, zero_last_gamma, name.endswith("d"))
+            model = resnet.build(
+                *(depth, *settings, zero_last_gamma),
+                is_resnet_d=name.endswith("d"),
+                is_torchvision=resnet_variant == "torchvision",
+            )
     initialize(model, initialization, seed)
     if name in ("alexnet", "mlp"):
         return model

@@ -225,16 +225,36 @@ class ConvNorm(Layer):
 
 
 class MaxPool(Layer):
-    """Max pooling with "SAME" padding, as in the TPU recipe."""
+    """Max pooling with "SAME" padding, as in the TPU recipe, or as much on all sides.
 
-    def __init__(self, window: int, stride: int, name: str) -> None:
+    With images of even size, a window of 3 and a stride of 2, "SAME" pads only after
+    the images. PyTorch's networks pad before them, too.
+    """
+
+    def __init__(
+        self, window: int, stride: int, name: str, is_symmetric: bool = False
+    ) -> None:
+        """Stores the settings of the layer.
+
+        Args:
+            window: Height and width of the window, odd if `is_symmetric`.
+            stride: Stride in both dimensions.
+            name: Name of the layer.
+            is_symmetric: Whether to pad all four sides with `(window - 1) / 2` zeros,
+                which never are the maximum of inputs that come from a ReLU.
+        """
         super().__init__(name)
         self.window = window
         self.stride = stride
+        self.is_symmetric = is_symmetric
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`."""
-        return tf.nn.max_pool2d(images, self.window, self.stride, "SAME")
+        if not self.is_symmetric:
+            return tf.nn.max_pool2d(images, self.window, self.stride, "SAME")
+        sides = [(self.window - 1) // 2] * 2
+        images = tf.pad(images, [[0, 0], sides, sides, [0, 0]])
+        return tf.nn.max_pool2d(images, self.window, self.stride, "VALID")
 
 
 class GlobalMaxPool(Layer):

@@ -21,6 +21,11 @@ MODELS = (
     "inception_bn",
 )
 
+# The networks whose details `resnet_variant` chooses, and the programs that have them.
+RESNETS = tuple(f"resnet{depth}" for depth in RESNET_DEPTHS)
+RESNET_VARIANTS = ("tpu", "torchvision")
+MODELS_WITHOUT_BATCH_NORM = ("alexnet", "mlp")
+
 # The distributions of the initial weights. Those of "uniform_x" are uniform from -x to
 # x.
 UNIFORM_LIMITS = {"uniform_0.01": 0.01, "uniform_0.07": 0.07}

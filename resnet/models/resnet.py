@@ -11,6 +11,10 @@ ResNet-D replaces the 7x7 convolution of the stem with three 3x3 convolutions, a
 Source: He et al. 2018, arXiv:1812.01187, figures 2c and 2d, as in the TPU recipe's
 use_resnetd_stem and resnetd_shortcut; here the basic blocks of ResNet-18 and 34 have
 the pooled shortcut too.
+
+torchvision's ResNets (pytorch/vision, torchvision/models/resnet.py) differ from the TPU
+recipe's in two details: the max pooling of the stem pads all four sides, and the first
+stage of ResNet-18 and 34 begins with an identity shortcut.
 """
 
 import random
@@ -45,6 +49,7 @@ def build(
     seed: int,
     zero_last_gamma: bool = True,
     is_resnet_d: bool = False,
+    is_torchvision: bool = False,
 ) -> keras.Model:
     """Returns a Keras model from float32 images to float32 logits.
 
@@ -58,6 +63,8 @@ def build(
         zero_last_gamma: Whether gamma of the last normalization in each block is
             initialized to 0 instead of 1.
         is_resnet_d: Whether to build the ResNet-D variant.
+        is_torchvision: Whether to build torchvision's network instead of that of the
+            TPU recipe.
     """
     blocks, is_bottleneck = DEPTHS[depth]
     generator = random.Random(seed)
@@ -66,7 +73,7 @@ def build(
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     x = builder.stem(x)
-    x = layers.MaxPool(3, 2, name="stem_pool")(x)
+    x = layers.MaxPool(3, 2, name="stem_pool", is_symmetric=is_torchvision)(x)
     copies = [x, x]  # The first for the next block's convolutions, then its shortcut.
     for stage, (num_blocks, filters) in enumerate(
         zip(blocks, STAGE_FILTERS, strict=True), start=1
@@ -77,11 +84,13 @@ def build(
                 builder.bottleneck_block if is_bottleneck else builder.basic_block
             )
             is_last = (stage, block) == (len(blocks), num_blocks)
+            # With basic blocks, the first stage keeps the shape of its input.
+            is_identity = is_torchvision and not is_bottleneck and stage == 1
             copies = add_block(
                 copies,
                 filters,
                 stride,
-                block == 1,
+                block == 1 and not is_identity,
                 f"stage{stage}_block{block}",
                 num_copies=1 if is_last else 2,
             )
@@ -161,11 +170,11 @@ class _Builder:
         x: keras.KerasTensor,
         filters: int,
         stride: int,
-        is_first: bool,
+        is_projected: bool,
         name: str,
     ) -> keras.KerasTensor:
-        """Returns `x`, or its projection in the first block of a stage."""
-        if not is_first:
+        """Returns `x`, or its projection, as in the first block of a stage."""
+        if not is_projected:
             return x
         if self.is_resnet_d and stride == 2:
             x = layers.AvgPool(name=f"{name}_shortcut_pool")(x)
@@ -177,13 +186,13 @@ class _Builder:
         copies: Copies,
         filters: int,
         stride: int,
-        is_first: bool,
+        is_projected: bool,
         name: str,
         num_copies: int,
     ) -> Copies:
         """Returns the output of a block with two 3x3 convolutions."""
         x, shortcut = copies
-        residual = self.shortcut(shortcut, filters, stride, is_first, name)
+        residual = self.shortcut(shortcut, filters, stride, is_projected, name)
         x = self.conv(x, filters, 3, stride, f"{name}_1")
         return self.last_conv(x, residual, filters, 3, f"{name}_2", num_copies)
 
@@ -192,14 +201,14 @@ class _Builder:
         copies: Copies,
         filters: int,
         stride: int,
-        is_first: bool,
+        is_projected: bool,
         name: str,
         num_copies: int,
     ) -> Copies:
         """Returns the output of a block with 1x1, 3x3 and expanding 1x1 convolution."""
         expanded = BOTTLENECK_EXPANSION * filters
         x, shortcut = copies
-        residual = self.shortcut(shortcut, expanded, stride, is_first, name)
+        residual = self.shortcut(shortcut, expanded, stride, is_projected, name)
         x = self.conv(x, filters, 1, 1, f"{name}_1")
         x = self.conv(x, filters, 3, stride, f"{name}_2")
         return self.last_conv(x, residual, expanded, 1, f"{name}_3", num_copies)

@@ -5,7 +5,9 @@ reference implementation of stock ops, which gives the same numbers and is the f
 where the library is missing, can't be loaded or needs instructions that the CPU lacks.
 """
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,23 @@ def disable() -> None:
 
     To be called before a network or an input pipeline is built.
     """
+    _set_disabled(True)
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Makes the graphs that are traced inside the block use TensorFlow's own ops."""
+    before = _is_disabled
+    _set_disabled(True)
+    try:
+        yield
+    finally:
+        _set_disabled(before)
+
+
+def _set_disabled(is_disabled: bool) -> None:
     global _is_disabled
-    _is_disabled = True
+    _is_disabled = is_disabled
     for lookup in (ops, fast_ops, convolutions):
         lookup.cache_clear()
 

@@ -42,12 +42,18 @@ class Lars(Momentum):
         super().__init__(variables, decays, nesterov)
         self.trust_coefficient = trust_coefficient
 
-    def apply(self, gradients: Sequence[tf.Tensor], settings: StepSettings) -> None:
+    def apply(
+        self,
+        gradients: Sequence[tf.Tensor],
+        settings: StepSettings,
+        rate_factors: Sequence[float] = (),
+    ) -> None:
         """Updates the variables by one step; to be called inside the graph.
 
         Args:
             gradients: Mean gradients, one for each variable.
             settings: The hyperparameters of the step.
+            rate_factors: The factor of each variable's learning rate; empty for 1.
         """
         scaled = [
             self._scaled(variable, gradient, settings.weight_decay)
@@ -57,7 +63,7 @@ class Lars(Momentum):
                 self.variables, gradients, self.decays, strict=True
             )
         ]
-        super().apply(scaled, settings._replace(weight_decay=0.0))
+        super().apply(scaled, settings._replace(weight_decay=0.0), rate_factors)
 
     def _scaled(
         self, variable: tf.Variable, gradient: tf.Tensor, weight_decay: float

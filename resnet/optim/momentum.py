@@ -1,6 +1,6 @@
 """Gradient descent with momentum."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -53,38 +53,69 @@ class Momentum:
         for velocity in self.velocities:
             velocity.assign(tf.zeros_like(velocity))
 
-    def apply(self, gradients: Sequence[tf.Tensor], settings: StepSettings) -> None:
+    def apply(
+        self,
+        gradients: Sequence[tf.Tensor],
+        settings: StepSettings,
+        rate_factors: Sequence[float] = (),
+    ) -> None:
         """Updates the variables by one step; to be called inside the graph.
 
         Args:
             gradients: Mean gradients, one for each variable.
             settings: The hyperparameters of the step.
+            rate_factors: The factor of each variable's learning rate, where variables
+                of factor 0, and their velocities, stay as they are; empty for 1.
         """
         library = native.ops()
         if library is None:
-            self.apply_with_stock_ops(gradients, settings)
+            self.apply_with_stock_ops(gradients, settings, rate_factors)
             return
-        library.resnet_momentum(
-            variables=[variable.handle for variable in self.variables],
-            velocities=[velocity.handle for velocity in self.velocities],
-            gradients=gradients,
-            learning_rate=settings.learning_rate,
-            momentum=settings.momentum,
-            lookahead=settings.lookahead,
-            nesterov=self.nesterov,
-            weight_decays=[settings.weight_decay * decays for decays in self.decays],
-        )
+        for factor, places in self._places_by_factor(gradients, rate_factors):
+            library.resnet_momentum(
+                variables=[self.variables[place].handle for place in places],
+                velocities=[self.velocities[place].handle for place in places],
+                gradients=[gradients[place] for place in places],
+                learning_rate=settings.learning_rate * factor,
+                momentum=settings.momentum,
+                lookahead=settings.lookahead,
+                nesterov=self.nesterov,
+                weight_decays=[
+                    settings.weight_decay * self.decays[place] for place in places
+                ],
+            )
 
     def apply_with_stock_ops(
-        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+        self,
+        gradients: Sequence[tf.Tensor],
+        settings: StepSettings,
+        rate_factors: Sequence[float] = (),
     ) -> None:
         """Does what `apply` does, with TensorFlow's own ops."""
         rate, momentum, lookahead, weight_decay = settings[:4]
-        for variable, velocity, gradient, decays in zip(
-            self.variables, self.velocities, gradients, self.decays, strict=True
+        for factor, places in self._places_by_factor(gradients, rate_factors):
+            for place in places:
+                variable, gradient = self.variables[place], gradients[place]
+                velocity = self.velocities[place]
+                if self.decays[place] and weight_decay:
+                    gradient = gradient + weight_decay * variable
+                new = velocity.assign(momentum * velocity + gradient)
+                direction = gradient + lookahead * new if self.nesterov else new
+                variable.assign_sub(rate * factor * direction)
+
+    def _places_by_factor(
+        self, gradients: Sequence[tf.Tensor], rate_factors: Sequence[float]
+    ) -> Iterable[tuple[float, list[int]]]:
+        """Returns each factor other than 0, and the places of its variables.
+
+        Raises:
+            ValueError: If there isn't one gradient and one factor for each variable.
+        """
+        factors = rate_factors or [1.0] * len(self.variables)
+        groups: dict[float, list[int]] = {}
+        for place, (_, _, factor) in enumerate(
+            zip(self.variables, gradients, factors, strict=True)
         ):
-            if decays and weight_decay:
-                gradient = gradient + weight_decay * variable
-            new = velocity.assign(momentum * velocity + gradient)
-            direction = gradient + lookahead * new if self.nesterov else new
-            variable.assign_sub(rate * direction)
+            if factor:
+                groups.setdefault(factor, []).append(place)
+        return groups.items()

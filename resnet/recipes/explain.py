@@ -113,8 +113,8 @@ def _facts(recipe: Recipe, config: Config, num_parts: int) -> list[tuple[str, st
         ("published", recipe.published or "nothing"),
         (
             "network",
-            f"{config.model} in {config.precision}, evaluated at {config.image_size}"
-            f" px, {_batch_norm(config)}",
+            f"{_network(config)} in {config.precision}, evaluated at"
+            f" {config.image_size} px, {_batch_norm(config)}",
         ),
         ("examples", f"{config.num_train_examples:,}"),
         ("global batch", f"{batch:,} = {share}"),
@@ -148,6 +148,12 @@ def _asynchrony(config: Config) -> str:
     if config.staleness_rate == "inverse":
         text += ", learning rate divided by it"
     return text
+
+
+def _network(config: Config) -> str:
+    if config.resnet_variant == Config.resnet_variant:
+        return config.model
+    return f"{config.model} of {config.resnet_variant}"
 
 
 def _batch_norm(config: Config) -> str:

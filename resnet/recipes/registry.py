@@ -7,6 +7,7 @@ from resnet.config.recipe import Recipe
 from resnet.recipes import (
     cifar10,
     digits,
+    finetune,
     imagenet,
     imagenet_lars,
     imagenette,
@@ -19,6 +20,7 @@ RECIPES = {
         *imagenet.RECIPES,
         *imagenet_lars.RECIPES,
         *imagenette.RECIPES,
+        *finetune.RECIPES,
         *cifar10.RECIPES,
         *inception.RECIPES,
         *digits.RECIPES,

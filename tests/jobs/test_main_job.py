@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from resnet.export.exported_network import ExportedNetwork
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests import main_run
 from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
@@ -84,12 +85,14 @@ class Jobs:
         training: The job that has trained.
         watching: The job that has evaluated.
         json_file: What it has written.
+        export_dir: The folder that the training has exported the network to.
     """
 
     folder: Path
     training: subprocess.CompletedProcess[str]
     watching: Watch
     json_file: Path
+    export_dir: Path
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,7 @@ def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
     """Returns how a training and an evaluation, both on 2 ranks, have ended."""
     folder = tmp_path_factory.mktemp("main")
     json_file = tmp_path_factory.mktemp("found") / "eval.json"
+    export_dir = tmp_path_factory.mktemp("exports") / "new"
     flags = ("--use_tpu=False", "--kmp_blocktime=1", "--num_intra_threads=1")
     watching = watch(folder / "model", f"--json_file={json_file}", *flags)
     watching.wait_for_line("waiting for a checkpoint")  # Of a run that isn't there.
@@ -107,11 +111,12 @@ def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
         *main_run.FLAGS,
         f"--data_dir={records}",
         f"--model_dir={folder / 'model'}",
+        f"--export_dir={export_dir}",
         cwd=folder,
     )
     assert training.returncode == 0, training.stderr
     assert watching.end() == 0, watching.printed("err")
-    return Jobs(folder, training, watching, json_file)
+    return Jobs(folder, training, watching, json_file, export_dir)
 
 
 def test_the_training_says_what_it_does_once(jobs):
@@ -149,6 +154,33 @@ def test_the_evaluation_says_what_it_has_found_once(jobs):
         assert log.count(f"Saving dict for global step {step}: Top-1 accuracy = ") == 1
     assert log.count("Eval results: {'Top-1 accuracy': ") == 2
     assert printed.count("on 11 images") == 2
+
+
+def test_the_training_exports_its_last_step_once(jobs):
+    (version,) = jobs.export_dir.iterdir()
+    assert version.name.isdigit()
+    assert (version / "saved_model.pb").is_file()
+    assert ExportedNetwork(version).contents.step == 6
+    assert jobs.training.stderr.count(f"Exported step 6 to {version}") == 1
+
+
+def test_the_training_program_evaluates_if_it_is_asked_to(jobs, run_ranks, records):
+    job = run_ranks(
+        2,
+        "resnet/resnet_main.py",
+        *main_run.FLAGS,
+        "--mode=eval",
+        f"--data_dir={records}",
+        f"--model_dir={jobs.folder / 'model'}",
+    )
+    assert job.returncode == 0, job.stderr
+    expected = main_run.evaluation_lines(jobs.folder / "model")
+    found = re.findall(
+        r"^step (\d+): top-1 (\S+) %, .* on 11 images$", job.stdout, re.M
+    )
+    shown = [(str(one["step"]), f"{100 * one['top1']:.2f}") for one in expected]
+    assert found == shown
+    assert "Training for" not in job.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

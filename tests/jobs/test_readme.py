@@ -81,6 +81,7 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         "eval/resnet_eval.py",
         "eval/learning_curve.py",
         "eval/predict.py",
+        "eval/export.py",
         "data_prep/imagenet_to_tfrecords.py",
         "resnet/resnet_main.py",
         "launch/place_shards.py",

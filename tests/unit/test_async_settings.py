@@ -38,6 +38,8 @@ def test_a_run_is_synchronous_unless_it_is_asked_for():
         ({"qsr_coefficient": 0.1}, "--sync_every and --qsr_coefficient"),
         ({"optimizer": "lars"}, "--optimizer=lars"),
         ({"ema_decay": 0.9}, "--ema_decay"),
+        ({"layer_rates": "classifier:10"}, "--layer_rates"),
+        ({"freeze_batch_norm": True, "initial_weights": "a"}, "--freeze_batch_norm"),
         ({"shard_by": "file"}, "--shard_by=file"),
         ({"on_bad_record": "skip"}, "--on_bad_record=skip"),
         ({"decoded_cache_mb": 1}, "--decoded_cache_mb"),

@@ -11,6 +11,7 @@ from resnet.checkpoint import retention, step_dirs, tensors
 from resnet.checkpoint.restore import restore
 from resnet.checkpoint.retention import best_step, phase_ends
 from resnet.checkpoint.step_dirs import saved_steps
+from resnet.checkpoint.weight_formats import files
 from resnet.train_state import TrainState
 from tests.unit.small_checkpoint import save
 
@@ -240,7 +241,7 @@ def test_a_checkpoint_that_was_copied_elsewhere_is_itself(tmp_path):
         shutil.copytree(folder, tmp_path / name)
     save(tmp_path, 1, {"weights": np.zeros(2)})
     for name in ("kept/step-00000001", "elsewhere/of_another_name"):
-        step_dirs.require_any(tmp_path / name)
+        files.kind_of(tmp_path / name)
         loaded = tensors.load_from(tmp_path / name)
         assert loaded.step == 1
         assert loaded.tensors["weights"].tolist() == [1, 1]
@@ -250,7 +251,7 @@ def test_an_empty_folder_of_the_right_name_is_no_checkpoint(tmp_path):
     folder = tmp_path / "step-00000001"
     folder.mkdir()
     with pytest.raises(UserError, match="must contain a checkpoint"):
-        step_dirs.require_any(folder)
+        files.kind_of(folder)
 
 
 def test_without_an_evaluation_none_is_best(tmp_path):

@@ -210,13 +210,19 @@ def test_the_residual_is_added_before_the_relu(training):
     assert plain.numpy().min() == 0
 
 
+@pytest.mark.parametrize("is_symmetric", [False, True])
 @pytest.mark.parametrize("size", [(4, 4), (5, 6), (1, 3)])
-def test_max_pooling_takes_every_second_window_of_three(size):
+def test_max_pooling_takes_every_second_window_of_three(size, is_symmetric):
     images = normal(2, *size, 3)
-    ours = layers.MaxPool(3, 2, name="pool")(tf.constant(images)).numpy()
+    if is_symmetric:  # Padded with zeros.
+        images = np.maximum(images, 0)
+    pool = layers.MaxPool(3, 2, name="pool", is_symmetric=is_symmetric)
+    ours = pool(tf.constant(images)).numpy()
     height, width = (-(-side // 2) for side in size)
     # "SAME": of the padding that is needed the smaller half lies before.
     before = [max((-(-side // 2) - 1) * 2 + 3 - side, 0) // 2 for side in size]
+    if is_symmetric:
+        before = [1, 1]
     expected = np.empty((2, height, width, 3), np.float32)
     for y in range(height):
         for x in range(width):

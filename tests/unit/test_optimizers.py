@@ -89,10 +89,37 @@ def test_velocities_start_at_zero_in_the_shape_of_their_variables():
     assert not any(one.numpy().any() for one in optimizer.velocities)
 
 
-def test_a_gradient_too_few_is_refused():
+@pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+def test_each_variable_has_its_own_factor_of_the_learning_rate(way):
+    variables = [tf.Variable([1.0]) for _ in range(4)]
+    optimizer = Momentum(variables, [True, False, True, True], nesterov=False)
+    apply = tf.function(getattr(optimizer, way))
+    for _ in range(2):
+        apply([tf.constant([2.0])] * 4, settings(0.25, 0.5, 0.5), (1.0, 4.0, 0.0, 1.0))
+    # Decay: gradient 2.5, 1 - 0.625 = 0.375; then 2 + 0.1875 + 0.5 * 2.5 = 3.4375.
+    # Without: gradient 2, 1 - 4 * 0.5 = -1; then 2 + 0.5 * 2 = 3.
+    assert [one.numpy().item() for one in variables] == [
+        *(0.375 - 0.25 * 3.4375, -1 - 3.0, 1.0, 0.375 - 0.25 * 3.4375)
+    ]
+    velocities = [one.numpy().item() for one in optimizer.velocities]
+    assert velocities == [3.4375, 3.0, 0.0, 3.4375]
+
+
+def test_lars_has_the_factors_too():
+    variables = [tf.Variable([3.0, 4.0]) for _ in range(3)]
+    optimizer = Lars(variables, [True, True, False], trust_coefficient=0.5)
+    gradients = [tf.constant([0.0, 5.0])] * 3
+    optimizer.apply(gradients, settings(0.5, 0.0, 0.0), (1.0, 0.0, 2.0))
+    # Trust 0.5 * 5 / 5 = 0.5, and 1 without.
+    found = [one.numpy().tolist() for one in variables]
+    assert found == [[3.0, 4 - 0.5 * 2.5], [3.0, 4.0], [3.0, 4 - 0.5 * 2 * 5.0]]
+
+
+@pytest.mark.parametrize("factors", [(), (1.0, 2.0)])
+def test_a_gradient_too_few_is_refused(factors):
     optimizer = Momentum([tf.Variable(1.0), tf.Variable(1.0)], [True, True])
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-        optimizer.apply([tf.constant(1.0)], settings(0.1, 0.9, 0.0))
+        optimizer.apply([tf.constant(1.0)], settings(0.1, 0.9, 0.0), factors)
 
 
 def test_a_value_read_before_the_step_stays_as_it_was():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from data_prep.records import manifest
-from eval import predict
+from eval import export, predict
 from resnet.checkpoint import manager, restore, tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
@@ -202,9 +202,16 @@ def test_what_cannot_be_is_refused_before_tensorflow_starts(
         (["x", "--step=15"], "no checkpoint of step 15 is saved"),
         (["x", "--weights=both"], "<raw|ema>"),
         (["x", "--no_such_flag"], "no_such_flag"),
+        (["x", "--exported_model=y"], "one of --model_dir and --exported_model is"),
     ):
         assert_refused(ours(*arguments), words)
-    assert_refused(run(predict, "x"), "--model_dir is required")
+    assert_refused(run(predict, "x"), "one of --model_dir and --exported_model is req")
+    for arguments, words in (
+        (["--exported_model=none"], "none must be an exported network; there is no"),
+        (["--exported_model=none", "--step=10"], "--step is for --model_dir"),
+        (["--exported_model=none", "--weights=raw"], "--weights is for --model_dir"),
+    ):
+        assert_refused(run(predict, "x", *arguments), words)
     assert_refused(run(predict, "x", f"--model_dir={tmp_path}"), "config.json")
     config = dataclasses.replace(make_config(), model_dir=str(tmp_path))
     save_config(config)
@@ -214,11 +221,31 @@ def test_what_cannot_be_is_refused_before_tensorflow_starts(
     assert_refused(new("x", "--weights=ema"), "--weights=ema needs a run with EMA")
 
 
+@pytest.mark.parametrize("name", ["network", "network.keras", "network.onnx"])
+def test_an_exported_network_predicts_as_its_run_does(run_with_ema, tmp_path, name):
+    raw, path = tmp_path / "raw", tmp_path / name
+    write_images(raw, LOSSLESS | LOSSY)
+    folder = f"--model_dir={run_with_ema.model_dir}"
+    kind = path.suffix.removeprefix(".") or "savedmodel"
+    done = run(export, folder, f"--out={path}", f"--format={kind}")
+    assert done.returncode == 0, done.stderr
+    expected = predicted(run(predict, folder, "--json", str(raw / "val")))
+    exported = f"--exported_model={path}"
+    done = run(predict, exported, "--json", "--batch_size=3", str(raw / "val"))
+    assert (done.returncode, done.stderr) == (0, "")
+    ours = predicted(done)
+    assert ours.keys() == expected.keys() == (LOSSLESS | LOSSY).keys()
+    for image, probabilities in ours.items():
+        np.testing.assert_allclose(probabilities, expected[image], rtol=0, atol=1e-5)
+    done = run(predict, exported, "--top_k=4", "x")
+    assert_refused(done, "--top_k must be at most 3, the number of classes of the net")
+
+
 def test_a_diverged_network_is_refused(make_config, tmp_path):
     write_images(tmp_path, {"1.png": LOSSLESS["1.png"]})
     config = make_run(tmp_path / "run", make_config(500, CLASSES), (1,))
     with mock.patch.object(
-        predict, "restored_state", lambda config: diverged(TrainState(config))
+        predict, "restored_network", lambda config: diverged(TrainState(config))
     ):
         assert_refused(program(config)(tmp_path / "val"), "predicts NaN or infinity")
 

@@ -90,7 +90,10 @@ def test_help_lists_only_flags_that_a_program_has():
         ("eval.learning_curve", ["model_dir", "picture"]),
         (
             "eval.predict",
-            ["batch_size", "json", "model_dir", "step", "top_k", "weights"],
+            [
+                *("batch_size", "exported_model", "json", "model_dir", "step"),
+                *("top_k", "weights"),
+            ],
         ),
     ):
         done = in_process.run(import_module(name), "--help")

@@ -52,6 +52,7 @@ def test_the_names_are_those_of_the_documents():
         "imagenette_best",
         "imagenette_collapse",
         "imagenette_lars",
+        "finetune",
         "cifar10",
         "cifar10_resnet9_24ep",
         "cifar10_alexnet_bn_24ep",
@@ -79,7 +80,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         "expected a recipe among cifar10, cifar10_alexnet_24ep,"
         " cifar10_alexnet_bn_24ep, cifar10_inception_async, cifar10_inception_bsp,"
         " cifar10_resnet9_24ep, collapse_72ep_4k,"
-        " collapse_94ep_14k, digits, digits_mlp, goyal_90ep_8k,"
+        " collapse_94ep_14k, digits, digits_mlp, finetune, goyal_90ep_8k,"
         " imagenet_inception_async, imagenet_inception_bsp, imagenette,"
         " imagenette_best, imagenette_collapse, imagenette_lars, lars_35ep_1632,"
         " lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
@@ -152,6 +153,7 @@ PUBLISHED = {
         ],
     ),
     "imagenette_lars": (64, [(2367, 282, 2e-4)]),  # 5 of 42 epochs in 16: 281.8.
+    "finetune": (64, [(1184, 148, 5e-5)]),  # 8 * 9469 / 64 = 1183.6; 147.95.
     # 24 * 50,000 / 512 = 2343.75; 488.28.
     **dict.fromkeys(CIFAR10_RECIPES, (512, [(2344, 488, 5e-4)])),
     # 40 epochs of 60,000 are 1875 steps of 5 * 256; 20 * 1,281,167 / (5 * 96) = 53,382.

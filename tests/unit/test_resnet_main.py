@@ -101,7 +101,12 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--num_ranks=64"], "--num_ranks is for --explain; mpirun -np says"),
         (["--explain_plot=plan.png"], "--explain_plot is for --explain"),
         (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),
-        (["--mode=eval"], "--mode must be one of train, train_and_eval"),
+        (["--mode=test"], "--mode must be one of train, train_and_eval"),
+        (["--mode=eval", "--explain"], "--mode must be one of train, train_and_eval"),
+        (
+            ["--export_dir=/dev/null/x", "--train_batch_size=4"],
+            "--export_dir must be a folder that can be written to; /dev/null",
+        ),
         (["--eval_crop=middle"], "--eval_crop must be one of crop_then_resize, "),
         (["--shard_by=node"], "--shard_by must be one of example, file"),
         (["--on_bad_record=stop"], "--on_bad_record must be one of fail, skip"),

@@ -280,11 +280,15 @@ def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "resnet18"}, "this resnet18: 'stem/kernel' must have the shape "),
         (
-            {"num_classes": 5},
-            "this resnet8: 'classifier/kernel' must have the shape (16, 5); the"
-            " checkpoint's is (16, 3)",
+            {"model": "resnet18"},
+            "'model/stem/kernel' must have the shape (7, 7, 3, 64), it has (3, 3, 3,"
+            " 16)",
+        ),
+        (
+            {"fixed_gamma": True, "zero_last_gamma": False},
+            "it has too much: 'model/stage1_block1_1/gamma',"
+            " 'model/stage1_block1_2/gamma', 'model/stem/gamma'",
         ),
     ],
 )
@@ -298,6 +302,33 @@ def test_weights_of_another_network_are_refused(
     sentence = str(caught.value)
     assert sentence.startswith("--initial_weights must be those of ")
     assert words in sentence
+
+
+def test_another_number_of_classes_gives_a_new_classifier(
+    config, trained, old_run, tmp_path
+):
+    other = changed(
+        config,
+        initial_weights=str(of_step(old_run, 7)),
+        num_classes=5,
+        class_names=tuple("abcde"),
+    )
+    state, fresh = begun(other, tmp_path), TrainState(other)
+    expected = {one.path: one.numpy() for one in trained.model.variables}
+    expected |= {
+        one.path: one.numpy()
+        for one in fresh.model.variables
+        if one.path.startswith("classifier/")
+    }
+    for one in state.model.variables:
+        np.testing.assert_array_equal(one, expected[one.path], err_msg=one.path)
+
+
+def test_rates_for_layers_that_do_not_exist_are_refused_before_the_first_step(config):
+    with pytest.raises(
+        UserError, match="no layer by 'stage9'; the layers are stem, st"
+    ):
+        TrainState(changed(config, layer_rates="stage9:0"))
 
 
 @pytest.mark.parametrize("name", ["", "no-run", "checkpoints/step-00000009"])

@@ -248,6 +248,50 @@ def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(state):
             assert not np.array_equal(weights[name], old), name
 
 
+def test_a_phase_can_freeze_normalization_and_have_rates_for_layers(state):
+    before = {one.path: one.numpy() for one in state.model.variables}
+    phase = dataclasses.replace(
+        state.config.phases[0],
+        freeze_batch_norm=True,
+        layer_rates="stem:0,classifier:10",
+    )
+    step = step_of_phase(state, phase)
+    _, gradients = gradients_of(state, batch(), is_training=False)
+    step(batch(), SETTINGS._replace(weight_decay=0.0))
+    for name, gradient in zip(state.names, gradients, strict=True):
+        factor = {"stem": 0, "classifier": 10}.get(name.split("/")[0], 1)
+        # Nesterov's first step, from a velocity of 0: 1 + 0.9 times the gradient.
+        change = -0.1 * factor * 1.9 * gradient
+        after = dict(
+            zip(state.names, values_of(state.trainable_variables), strict=True)
+        )
+        atol = 1e-3 * abs(change).max() + 2e-7 * abs(before[name]).max()
+        np.testing.assert_allclose(
+            after[name] - before[name], change, rtol=0, atol=atol, err_msg=name
+        )
+    for one in state.model.non_trainable_variables:
+        np.testing.assert_array_equal(one, before[one.path])
+
+
+def test_gradients_of_frozen_layers_do_not_count_in_the_limit(config, state):
+    _, gradients = gradients_of(state, batch(), is_training=False)
+    by_name = dict(zip(state.names, gradients, strict=True))
+    trained = [name for name in by_name if not name.startswith("classifier/")]
+    norm = float(np.sqrt(sum((by_name[name] ** 2).sum() for name in trained)))
+    clipped = TrainState(changed(config, clip_norm=norm / 2))
+    before = dict(zip(state.names, values_of(clipped.trainable_variables), strict=True))
+    phase = dataclasses.replace(
+        *clipped.config.phases, freeze_batch_norm=True, layer_rates="classifier:0"
+    )
+    step_of_phase(clipped, phase)(batch(), StepSettings(1.0, 0.0, 0.0, 0.0))
+    after = dict(zip(state.names, values_of(clipped.trainable_variables), strict=True))
+    for name, old in before.items():
+        change = -by_name[name] / 2 if name in trained else 0 * old
+        # A thousandth of the largest change, and the rounding of the weights.
+        atol = 1e-3 * abs(change).max() + 2e-7 * abs(old).max()
+        np.testing.assert_allclose(after[name] - old, change, rtol=0, atol=atol)
+
+
 def assert_same_sums(
     ours: list[np.ndarray], expected: list[np.ndarray], names: list[str]
 ) -> None:

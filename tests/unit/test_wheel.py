@@ -32,9 +32,10 @@ def copy_project(folder: Path) -> None:
     no_library = shutil.ignore_patterns("libresnet_ops*", "__pycache__")
     for name in ("data_prep", "eval", "launch", "resnet"):
         shutil.copytree(ROOT / name, folder / name, ignore=no_library)
-    for name in ("setup.py", "pyproject.toml", "requirements.in", "README.md"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    shutil.copy(ROOT / "LICENSE", folder)
+    for name in ("requirements.in", "requirements-export.in"):
+        shutil.copy(ROOT / name, folder)
     (folder / "install").mkdir()
     script = 'cd "$(dirname "$0")/.."; echo "$1" >resnet/native/libresnet_ops.so'
     (folder / "install/build_native.sh").write_text(script)

@@ -1,0 +1,154 @@
+"""The files that weights may be in: which kind each is, and how it is opened.
+
+`kind_of` needs neither TensorFlow nor the contents of the file.
+"""
+
+import functools
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.errors import UserError
+from resnet.checkpoint import step_dirs
+from resnet.checkpoint.weight_formats import safetensors_file
+from resnet.checkpoint.weight_formats.stored import WeightFile, of_arrays
+
+OURS, TENSORFLOW = "ours", "TensorFlow"
+SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
+_INDEX = ".index"
+# The keys below which programs keep the weights beside other state, and the prefixes
+# that wrappers of networks give to all names.
+_BELOW = ("state_dict", "model")
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+def kind_of(path: Path) -> str:
+    """Returns what a path holds: `OURS`, `TENSORFLOW` or one of `SUFFIXES`.
+
+    Raises:
+        UserError: If there are no weights.
+    """
+    if path.suffix in SUFFIXES and path.is_file():
+        return path.suffix
+    if step_dirs.is_checkpoint(path) or step_dirs.saved_steps(path):
+        return OURS
+    if _tensorflow_prefix(path) is not None:
+        return TENSORFLOW
+    raise UserError(
+        f"{path} must contain a checkpoint, of this program or of TensorFlow, or be a"
+        f" file of weights ({', '.join(SUFFIXES)}); found none"
+    )
+
+
+def open_file(path: Path) -> WeightFile:
+    """Opens the weights in a path that isn't one of our checkpoints.
+
+    Raises:
+        UserError: If they can't be read.
+    """
+    kind = kind_of(path)
+    openers: dict[str, Callable[[Path], WeightFile]] = {
+        TENSORFLOW: _open_tensorflow,
+        ".safetensors": safetensors_file.open_file,
+        ".npz": _open_npz,
+    }
+    try:
+        return openers.get(kind, _open_torch)(path)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def _tensorflow_prefix(path: Path) -> Path | None:
+    """Returns the prefix of a checkpoint's files, or of the newest one in a folder."""
+    if path.name.endswith(_INDEX) and path.is_file():
+        return path.with_name(path.name.removesuffix(_INDEX))
+    if path.with_name(path.name + _INDEX).is_file():
+        return path
+    try:
+        lines = (path / "checkpoint").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    for line in lines:  # It is the text form of TensorFlow's CheckpointState.
+        name, _, value = line.partition(":")
+        if name == "model_checkpoint_path":
+            newest = path / value.strip().strip('"')
+            return newest if newest.with_name(newest.name + _INDEX).is_file() else None
+    return None
+
+
+def _open_tensorflow(path: Path) -> WeightFile:
+    import tensorflow as tf
+
+    prefix = _tensorflow_prefix(path)
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes = reader.get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} must be a TensorFlow checkpoint; {error}") from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return np.asarray(reader.get_tensor(name))
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise UserError(f"{name!r} in {path} can't be read: {error}") from error
+
+    return WeightFile({name: tuple(shape) for name, shape in shapes.items()}, read, {})
+
+
+def _open_npz(path: Path) -> WeightFile:
+    try:
+        # np.load leaves a file open that it can't read, if it has opened it itself.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return of_arrays(_unwrapped(dict(arrays)))
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} must hold arrays in NumPy's .npz: {error}") from error
+
+
+def _open_torch(path: Path) -> WeightFile:
+    """Opens PyTorch's own format, of which only the weights are loaded."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError(
+            f"{path} needs PyTorch to be read, which isn't installed (pip install"
+            " torch). Or save the state dict as .safetensors or .npz where it is."
+        ) from error
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        sentence = str(error).split(". ")[0].splitlines()[0]
+        raise UserError(
+            f"{path} must hold a state dict of PyTorch; {sentence}"
+        ) from error
+    for name in _BELOW:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
+            loaded = loaded[name]
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(value, torch.Tensor) for value in loaded.values()
+    ):
+        raise UserError(
+            f"{path} must hold a state dict of PyTorch; it holds other values"
+        )
+    tensors = _unwrapped(loaded)
+
+    def read(name: str) -> np.ndarray:
+        tensor = tensors[name].detach()
+        return np.asarray(tensor.float() if tensor.is_floating_point() else tensor)
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return WeightFile(shapes, read, {})
+
+
+def _unwrapped(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values by their names, without a wrapper's prefix that all names have."""
+
+    def without(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+        if not all(name.startswith(prefix) for name in values):
+            return values
+        return {name.removeprefix(prefix): value for name, value in values.items()}
+
+    return functools.reduce(without, _WRAPPERS, dict(named))

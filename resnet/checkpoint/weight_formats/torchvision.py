@@ -1,0 +1,88 @@
+"""The names and axes of torchvision's ResNets, which are those of PyTorch's layers.
+
+Kernels of convolutions are `[filters, channels, height, width]` there, and that of the
+classifier is `[classes, channels]`.
+
+Source: pytorch/vision, torchvision/models/resnet.py.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from resnet.checkpoint.weight_formats.stored import Stored
+
+FIRST = "conv1.weight"  # In each file, and in none of the other formats.
+VARIANT = "torchvision"
+EPSILON = 1e-5  # Of batch normalization.
+_BLOCK = re.compile(r"stage([1-4])_block(\d+)_(shortcut|[123])")
+_OF_CONVOLUTION = (2, 3, 1, 0)
+_NORMALIZATION = {
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+_CLASSIFIER = {
+    "classifier/kernel": Stored("fc.weight", (1, 0)),
+    "classifier/bias": Stored("fc.bias"),
+}
+_NUM_BATCHES = ".num_batches_tracked"  # What PyTorch counts, and doesn't compute with.
+
+
+def places(paths: Iterable[str]) -> dict[str, Stored]:
+    """Returns the places of variables, without those that torchvision doesn't have.
+
+    Args:
+        paths: The variables' paths in our network, such as `stage1_block1_1/kernel`.
+    """
+    found = ((path, _place(path)) for path in paths)
+    return {path: place for path, place in found if place is not None}
+
+
+def is_extra(name: str) -> bool:
+    """Returns whether a file may have an array that is none of the weights."""
+    return name.endswith(_NUM_BATCHES)
+
+
+def state_dict(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the state dict of the same network in torchvision.
+
+    Args:
+        values: The values of all of our network's variables by their paths, float32.
+            They are those of a network of the variant "torchvision".
+
+    Raises:
+        ValueError: If a variable has no place in torchvision's ResNets.
+    """
+    stored = places(values)
+    if missing := sorted(set(values) - set(stored)):
+        raise ValueError(f"torchvision's ResNets have no {missing[0]!r}")
+    state = {}
+    for path, place in stored.items():
+        state[place.name] = place.from_ours(values[path])
+        if place.name.endswith(".running_var"):
+            counted = place.name.removesuffix(".running_var") + _NUM_BATCHES
+            state[counted] = np.zeros([], np.int64)
+    return state
+
+
+def _place(path: str) -> Stored | None:
+    layer, _, variable = path.rpartition("/")
+    block = _BLOCK.fullmatch(layer)
+    if layer == "stem":
+        convolution, normalization = "conv1", "bn1"
+    elif block:
+        stage, number, part = block[1], int(block[2]) - 1, block[3]
+        own = ("downsample.0", "downsample.1")
+        if part != "shortcut":
+            own = (f"conv{part}", f"bn{part}")
+        convolution, normalization = (f"layer{stage}.{number}.{one}" for one in own)
+    else:
+        return _CLASSIFIER.get(path)
+    if variable == "kernel":
+        return Stored(f"{convolution}.weight", _OF_CONVOLUTION)
+    if variable in _NORMALIZATION:
+        return Stored(f"{normalization}.{_NORMALIZATION[variable]}")
+    return None

@@ -1,0 +1,145 @@
+"""The description of an exported network, which its file holds as JSON.
+
+Does not import TensorFlow.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from data_prep.errors import UserError
+from data_prep.records import manifest
+from data_prep.records.manifest import Manifest
+from resnet.config.config import Config
+from resnet.config.dataclass_json import from_json
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """The description of an exported network.
+
+    Attributes:
+        format_version: The version of this description.
+        model: The name of the network.
+        step: The number of steps that it was trained for.
+        weights: "raw", or "ema" for the exponential moving average of the weights.
+        precision: "float32", "bf16", or "int8" for weights of 8 bits.
+        is_folded: Whether batch normalization is a part of the convolutions.
+        image_size: The height and width of the images in pixels.
+        crop: How an image is cropped, as `preprocessing.eval_image` takes it.
+        crop_fraction: The side of the central crop as a fraction of the shorter side.
+        channel_mean: The mean of each channel, on a scale of 0 to 1.
+        channel_stddev: The standard deviation of each channel, on the same scale.
+        batch_norm_epsilon: The constant that is added to the variance.
+        resnet_variant: The program that has the same ResNet, "tpu" or "torchvision".
+        class_names: The names of the classes in the order of the outputs.
+        class_descriptions: A description of each class, or empty.
+        image_format: The format of the images of the training set, "jpeg" or "png";
+            empty if unknown.
+        program: The name and version of the program that exported the network.
+    """
+
+    format_version: int = FORMAT_VERSION
+    model: str
+    step: int
+    weights: str
+    precision: str
+    is_folded: bool
+    image_size: int
+    crop: str
+    crop_fraction: float
+    channel_mean: tuple[float, ...]
+    channel_stddev: tuple[float, ...]
+    batch_norm_epsilon: float
+    class_names: tuple[str, ...]
+    resnet_variant: str = "tpu"
+    class_descriptions: tuple[str, ...] = ()
+    image_format: str = ""
+    program: str = ""
+
+    def as_json(self) -> str:
+        """Returns the description as a JSON object."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+
+def of_run(
+    config: Config, step: int, weights: str, precision: str, is_folded: bool
+) -> Contents:
+    """Returns the description of a network of a run.
+
+    Args:
+        config: The settings of the run.
+        step: The step of the checkpoint.
+        weights: "raw" or "ema".
+        precision: The precision of the export.
+        is_folded: Whether batch normalization is folded.
+    """
+    known = training_set(config)
+    return Contents(
+        model=config.model,
+        step=step,
+        weights=weights,
+        precision=precision,
+        is_folded=is_folded,
+        image_size=config.image_size,
+        crop=config.eval_crop,
+        crop_fraction=config.eval_crop_fraction,
+        channel_mean=config.channel_mean,
+        channel_stddev=config.channel_stddev,
+        batch_norm_epsilon=config.batch_norm_epsilon,
+        resnet_variant=config.resnet_variant,
+        class_names=config.class_names,
+        class_descriptions=known.class_descriptions if known else (),
+        image_format=known.image_format if known else "",
+        program=f"resnet-cpu {_version()}",
+    )
+
+
+def training_set(config: Config) -> Manifest | None:
+    """Returns the metadata of the set that the run was trained on, if it is there."""
+    try:
+        found = manifest.find(config.data_dir) if config.data_dir else None
+    except UserError:
+        return None
+    is_same = found is not None and found.manifest.class_names == config.class_names
+    return found.manifest if found is not None and is_same else None
+
+
+def from_text(text: str | None, where: str) -> Contents:
+    """Returns the description in a text that `as_json` made.
+
+    Args:
+        text: The text; None if there is none.
+        where: The path of the exported network, for the sentence of an error.
+
+    Raises:
+        UserError: If it is not such a text.
+    """
+    problem = f"{where} must be a network that eval/export.py has written"
+    if text is None:
+        raise UserError(f"{problem}; it has no description.")
+    try:
+        values: Any = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{problem}; its description isn't JSON: {error}.") from error
+    version = values.get("format_version") if isinstance(values, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise UserError(
+            f"{problem}; a later version of the program wrote it (format {version},"
+            f" here {FORMAT_VERSION}). Update resnet-cpu."
+        )
+    try:
+        return from_json(Contents, values, "the description")
+    except UserError as error:
+        raise UserError(f"{problem}; {error}.") from error
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("resnet-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return "of a folder that is not installed"

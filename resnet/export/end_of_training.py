@@ -1,0 +1,71 @@
+"""Exports the network of a run when its training ends. Does not import TensorFlow."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from absl import logging
+
+from data_prep.errors import UserError
+from resnet.config.config import Config
+from resnet.distributed.communicator import Communicator
+from resnet.export import contents, formats
+
+
+def check(config: Config) -> None:
+    """Creates the folder of the exports, if the run has one, and tries to write to it.
+
+    Raises:
+        UserError: If it can't be written to.
+    """
+    if not config.export_dir:
+        return
+    try:
+        Path(config.export_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=config.export_dir).close()
+    except OSError as error:
+        raise UserError(
+            f"--export_dir must be a folder that can be written to; {error.filename}:"
+            f" {os.strerror(error.errno or 0)}. Choose another one."
+        ) from error
+
+
+def export(config: Config, communicator: Communicator) -> None:
+    """Writes a SavedModel of the newest checkpoint on rank 0, if the run asks for it.
+
+    Its folder in `export_dir` is named by the time in seconds, so that a server takes
+    the newest. It has the EMA weights if the run has them. Imports TensorFlow.
+
+    Args:
+        config: The settings of the run, which has saved its last checkpoint.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if it can't be written.
+
+    Source: tensorflow/tpu, models/official/resnet/resnet_main.py, main.
+    """
+    if not config.export_dir:
+        return
+    communicator.report_status("exporting the network", is_timed=False)
+    with communicator.collective_errors():
+        if communicator.rank == 0:
+            _export(config)
+
+
+def _export(config: Config) -> None:
+    from resnet.checkpoint import trained_network
+
+    folder = Path(config.export_dir, str(int(time.time())))
+    trained = trained_network.load(config, Path(config.model_dir))
+    described = contents.of_run(
+        config, trained.step, trained.weights, formats.FLOAT32, is_folded=True
+    )
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow logs each step of a save.
+    try:
+        formats.write("savedmodel", trained, described, folder)
+    finally:
+        logging.set_verbosity(verbosity)
+    logging.info("Exported step %d to %s", trained.step, folder)

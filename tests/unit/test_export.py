@@ -1,0 +1,293 @@
+"""The program of exports: what each format computes without this project."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep.records import manifest
+from resnet.augmentation import preprocessing
+from resnet.config.config import Config
+from resnet.evaluation.predictor import Preprocessor
+from resnet.export import end_of_training
+from resnet.export.exported_network import ExportedNetwork
+from tests.in_process import Done
+from tests.unit import exported_run
+
+pytestmark = pytest.mark.usefixtures("one_block")
+
+CLASSES = ("<ant>", "bee & ü", "c")
+# The largest difference of a probability from that of the evaluation. The weights are
+# random, so values have wide ranges for 8 bits.
+TOLERANCES = {
+    "savedmodel": 1e-4,
+    "savedmodel of files": 1e-4,
+    "keras": 1e-4,
+    "unfolded keras": 1e-4,
+    "onnx": 1e-4,
+    "tflite": 1e-4,
+    "bf16 savedmodel": 0.03,
+    "bf16 keras": 0.03,
+    "int8 onnx": 0.1,
+    "int8 tflite": 0.1,
+}
+FILES = {
+    "savedmodel": ("exported", ()),
+    "keras": ("exported.keras", ()),
+    "onnx": ("exported.onnx", ()),
+    "tflite": ("exported.tflite", ()),
+    "safetensors": ("exported.safetensors", ()),
+    "bf16 savedmodel": ("bf16", ("--precision=bf16",)),
+    "bf16 keras": ("bf16.keras", ("--precision=bf16",)),
+    "bf16 safetensors": ("bf16.safetensors", ("--precision=bf16",)),
+    "int8 onnx": ("int8.onnx", ("--precision=int8",)),
+    "int8 tflite": ("int8.tflite", ("--precision=int8",)),
+    "unfolded keras": ("unfolded.keras", ("--nofold_batch_norm",)),
+    "unfolded safetensors": ("unfolded.safetensors", ("--nofold_batch_norm",)),
+}
+# Run in a process of its own, in another folder and without this project.
+COMPUTE = """
+import sys
+for name in ("resnet", "data_prep", "eval", "launch"):
+    sys.modules[name] = None  # An import of it fails.
+import json, warnings
+import numpy as np
+import onnxruntime
+import tensorflow as tf
+import keras
+
+given = np.load("given.npz", allow_pickle=True)
+images, files = given["images"], given["files"]
+found = {}
+
+def keep(name, outputs):
+    for output in ("classes", "probabilities"):
+        found[f"{name}/{output}"] = np.asarray(outputs[output])
+
+for name, path in json.load(open("paths.json")).items():
+    if name.endswith("savedmodel"):
+        loaded = tf.saved_model.load(path)
+        decoded = loaded.signatures["decoded_images"]
+        keep(name, decoded(images=tf.constant(images)))
+        encoded = loaded.signatures["serving_default"]
+        keep(f"{name} of files", encoded(image_bytes=tf.constant(list(files))))
+    elif name.endswith("keras"):
+        keep(name, keras.models.load_model(path)(images, training=False))
+    elif name.endswith("onnx"):
+        session = onnxruntime.InferenceSession(path)
+        outputs = session.run(["classes", "probabilities"], {"images": images})
+        keep(name, dict(zip(("classes", "probabilities"), outputs)))
+    elif name.endswith("tflite"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            keep(name, tf.lite.Interpreter(path).get_signature_runner()(images=images))
+np.savez("found.npz", **found)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exports:
+    """The exports of a run, and what they compute for its images.
+
+    Attributes:
+        folder: The folder with the exports.
+        config: The settings of the run.
+        done: The ends of the program, by what it has exported.
+        expected: The probabilities of the evaluation, `[num_images, num_classes]`.
+        found: The outputs of the exports, by their names and those of the outputs.
+    """
+
+    folder: Path
+    config: Config
+    done: dict[str, Done]
+    expected: np.ndarray
+    found: dict[str, np.ndarray]
+
+
+def preprocessor(config: Config) -> Preprocessor:
+    return Preprocessor(
+        config.image_size,
+        config.eval_crop_fraction,
+        config.eval_crop,
+        preprocessing.NOT_NORMALIZED,
+    )
+
+
+@pytest.fixture(scope="module")
+def exports(
+    tmp_path_factory, make_config, write_tiny_set, read_split, one_block
+) -> Exports:
+    folder = tmp_path_factory.mktemp("exports")
+    records = folder / "records"
+    records.mkdir()
+    labels = [number % 3 for number in range(12)]
+    write_tiny_set(records, exported_run.images(), labels, CLASSES, [4, 8])
+    settings = {"ema_decay": 0.9, "data_dir": str(records)}
+    config = make_config(12, CLASSES, **settings)
+    config = exported_run.save(folder / "run", config, 20)
+    done = {
+        name: exported_run.export(config, name.split()[-1], folder / file, *flags)
+        for name, (file, flags) in FILES.items()
+    }
+    split = read_split(manifest.load(str(records), "train"), "train")
+    files = [encoded for _, encoded in split]
+    decode = preprocessor(config)
+    images = np.stack([decode(encoded, "jpeg").numpy() for encoded in files])
+    np.savez(folder / "given.npz", images=images, files=np.array(files, object))
+    paths = {name: file for name, (file, _) in FILES.items()}
+    (folder / "paths.json").write_text(json.dumps(paths))
+    subprocess.run([sys.executable, "-c", COMPUTE], cwd=folder, check=True)
+    with np.load(folder / "found.npz") as found:
+        outputs = dict(found)
+    expected = exported_run.evaluated(config, records, "ema")
+    return Exports(folder, config, done, expected, outputs)
+
+
+def test_the_program_says_what_it_has_written(exports):
+    for name, done in exports.done.items():
+        assert done.returncode == 0, done.stderr
+        path = exports.folder / FILES[name][0]
+        assert done.stdout.startswith(f"{path}: resnet8 of step 20 (ema weights), 3 cl")
+    left = {path.name for path in exports.folder.iterdir()}
+    names = {file for file, _ in FILES.values()}
+    assert left - names == {"records", "run", "given.npz", "paths.json", "found.npz"}
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_without_this_project_an_export_computes_what_evaluation_does(exports, name):
+    assert len(set(exports.expected.argmax(1))) > 1  # Or it tells little.
+    found = exports.found[f"{name}/probabilities"]
+    assert found.dtype == np.float32
+    tolerance = TOLERANCES[name]
+    np.testing.assert_allclose(found, exports.expected, rtol=0, atol=tolerance)
+    classes = exports.found[f"{name}/classes"]
+    if tolerance == 1e-4:
+        np.testing.assert_array_equal(classes, exports.expected.argmax(1))
+    else:  # It isn't float32 after all.
+        np.testing.assert_array_equal(classes, found.argmax(1))
+        assert np.abs(found - exports.expected).max() > 1e-5
+
+
+@pytest.mark.parametrize(
+    "name", ["savedmodel", "keras", "onnx", "tflite", "bf16 keras", "int8 onnx"]
+)
+def test_an_export_describes_itself_and_is_read_again(exports, name):
+    path = exports.folder / FILES[name][0]
+    exported = ExportedNetwork(path)
+    contents = exported.contents
+    assert contents.class_names == CLASSES
+    assert (contents.model, contents.step, contents.weights) == ("resnet8", 20, "ema")
+    precision = name.split()[0] if " " in name else "float32"
+    assert contents.precision == precision
+    assert contents.image_format == "jpeg"
+    with np.load(exports.folder / "given.npz", allow_pickle=True) as given:
+        found = exported.load()(given["images"])
+    expected = exports.found[f"{name}/probabilities"]
+    # In bfloat16 it matters which ops are fused, and so round once.
+    tolerance = 0.03 if precision == "bf16" else 1e-6
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def test_safetensors_holds_the_variables_of_the_network(exports):
+    from safetensors import safe_open
+
+    from resnet.checkpoint import tensors
+
+    saved = tensors.load(Path(exports.config.model_dir), 20).tensors
+    ours = {n.removeprefix("ema/"): v for n, v in saved.items() if n.startswith("ema/")}
+    read = {}
+    for name in ("safetensors", "bf16 safetensors", "unfolded safetensors"):
+        with safe_open(exports.folder / FILES[name][0], "np") as file:
+            text = file.metadata()["resnet_cpu"]
+            read[name] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - It has no others.
+        assert json.loads(text)["class_names"] == list(CLASSES)
+        assert json.loads(text)["is_folded"] == (name != "unfolded safetensors")
+    unfolded = read["unfolded safetensors"]
+    assert unfolded.keys() == ours.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(unfolded[name], value)
+    folded = read["safetensors"]
+    scale = ours["stem/gamma"] / np.sqrt(ours["stem/moving_variance"] + 1e-5)
+    np.testing.assert_allclose(
+        folded["stem/kernel"], ours["stem/kernel"] * scale, rtol=1e-5, atol=0
+    )
+    shift = ours["stem/beta"] - ours["stem/moving_mean"] * scale
+    np.testing.assert_allclose(folded["stem/bias"], shift, rtol=1e-4, atol=1e-6)
+    assert set(folded) == {
+        f"{name}/{part}"
+        for name in (key.split("/")[0] for key in ours)
+        for part in ("kernel", "bias")
+    }
+    rounded = read["bf16 safetensors"]["stem/kernel"]
+    assert rounded.dtype.name == "bfloat16"
+    np.testing.assert_allclose(
+        rounded.astype(np.float32), folded["stem/kernel"], rtol=2**-8, atol=0
+    )
+
+
+@pytest.mark.parametrize("crop", ["crop_then_resize", "resize_then_crop"])
+def test_a_saved_model_reads_files_of_any_size_as_evaluation_does(
+    exports, tmp_path, crop
+):
+    """Of PNGs and of gray JPEGs, too."""
+    import tensorflow as tf
+
+    config = dataclasses.replace(
+        exports.config, eval_crop=crop, data_dir="", model_dir=str(tmp_path)
+    )
+    exported_run.save(tmp_path, config, 1)
+    done = exported_run.export(config, "savedmodel", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    pixels = np.random.default_rng(3).integers(0, 256, (6, 8, 3), np.uint8)
+    files = []
+    for kind, mode, size in (
+        ("JPEG", "RGB", (70, 50)),
+        ("JPEG", "L", (45, 90)),
+        ("PNG", "RGB", (33, 64)),
+        ("PNG", "L", (20, 21)),
+    ):
+        file = io.BytesIO()
+        Image.fromarray(pixels).convert(mode).resize(size).save(file, kind)
+        files.append((file.getvalue(), kind.lower()))
+    decode = preprocessor(config)
+    images = tf.stack([decode(*file) for file in files])
+    signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
+    expected = signatures["decoded_images"](images=images)["probabilities"]
+    encoded = tf.constant([file for file, _ in files])
+    found = signatures["serving_default"](image_bytes=encoded)["probabilities"]
+    assert np.ptp(expected, 0).max() > 0.01  # Or it tells nothing.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_raw_export_has_the_raw_weights(exports, tmp_path):
+    flags = ("--weights=raw", "--nofold_batch_norm")
+    path = tmp_path / "raw.safetensors"
+    done = exported_run.export(exports.config, "safetensors", path, *flags)
+    assert "(raw weights)" in done.stdout, done.stderr
+    from safetensors.numpy import load_file
+
+    from resnet.checkpoint import tensors
+
+    saved = tensors.load(Path(exports.config.model_dir), 20).tensors
+    read = load_file(path)
+    np.testing.assert_array_equal(read["stem/kernel"], saved["model/stem/kernel"])
+    assert not np.array_equal(read["stem/kernel"], saved["ema/stem/kernel"])
+
+
+def test_a_training_that_ends_exports_its_newest_checkpoint(exports, tmp_path):
+    folder = tmp_path / "of" / "exports"
+    end_of_training.export(exports.config, exported_run.ALONE)  # It asks for none.
+    config = dataclasses.replace(exports.config, export_dir=str(folder))
+    end_of_training.check(config)
+    end_of_training.export(config, exported_run.ALONE)
+    (version,) = folder.iterdir()
+    assert abs(int(version.name) - time.time()) < 600
+    contents = ExportedNetwork(version).contents
+    assert (contents.step, contents.weights, contents.is_folded) == (20, "ema", True)

@@ -1,0 +1,159 @@
+"""The program of exports: what it refuses; and files that are no exports."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.errors import UserError
+from eval import export
+from resnet.config.config import Config
+from resnet.export import contents, formats, keras_file
+from resnet.export.exported_network import ExportedNetwork
+from tests.in_process import assert_refused, run
+from tests.unit import exported_run
+
+pytestmark = pytest.mark.usefixtures("one_block")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, make_config, one_block) -> Config:
+    """The settings of a run with a checkpoint of step 20."""
+    folder = tmp_path_factory.mktemp("run")
+    return exported_run.save(folder, make_config(ema_decay=0.9), 20)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--out=exported"], "exported exists already, and exports replace nothing"),
+        (["--out=no/such/export"], "no/such/export must be in an existing folder"),
+        (["--format=keras", "--out=x"], "--out must end in .keras for --format=keras"),
+        (
+            ["--format=openvino", "--out=x", "--precision=int8"],
+            "--format=openvino has --precision=float32; got int8, which onnx, tflite",
+        ),
+        (
+            ["--format=keras", "--out=x.keras", "--precision=int8"],
+            "--format=keras has --precision=float32 and bf16; got int8",
+        ),
+        (
+            ["--out=x", "--nofold_batch_norm"],
+            "trained on, keras and safetensors and torchvision; got --format=saved",
+        ),
+        (["--out=x", "--step=7"], "no checkpoint of step 7 is saved"),
+        (["--out=x", "--format=caffe"], "<savedmodel|keras|onnx|"),
+        ([], "--out is required"),
+        (["--model_dir=", "--out=x"], "--model_dir is required"),
+        (["--model_dir=records", "--out=x"], "config.json"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_before_tensorflow_starts(
+    config, tmp_path, monkeypatch, flags, words
+):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "exported").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(export.startup, "start_on_own_cores", None)
+    done = run(export, f"--model_dir={config.model_dir}", *flags)
+    assert_refused(done, words)
+
+
+def test_weights_that_a_run_lacks_are_refused(config, tmp_path):
+    other = dataclasses.replace(config, ema_decay=0.0)
+    other = exported_run.save(tmp_path / "run", other, 1)
+    done = exported_run.export(other, "savedmodel", tmp_path / "x", "--weights=ema")
+    assert_refused(done, "--weights=ema needs a run with EMA weights")
+
+
+def test_a_network_that_torchvision_would_compute_otherwise_is_not_written_for_it(
+    config, tmp_path
+):
+    done = exported_run.export(config, "torchvision", tmp_path / "x.npz")
+    assert_refused(done, "only networks of --resnet_variant=torchvision can be written")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    config, tmp_path, monkeypatch
+):
+    found = formats.importlib.util.find_spec
+    monkeypatch.setattr(
+        formats.importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "openvino" else found(name, *rest),
+    )
+    done = exported_run.export(config, "openvino", tmp_path / "x")
+    assert_refused(done, "openvino, which is not installed. Run python -m pip install")
+
+
+def test_the_packages_of_the_formats_are_those_of_the_extra():
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "requirements-export.in").read_text()
+    pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)", text, re.M))
+    assert len(pinned) > 4
+    named = {
+        requirement
+        for kind in formats.FORMATS.values()
+        for requirement in kind.packages.values()
+    }
+    for requirement in named:
+        name, operator, version = re.fullmatch(r"(.*)([>=]=)(.*)", requirement).groups()
+        assert operator == ">=" or pinned[name] == version
+        del pinned[name]
+    assert pinned == {}
+
+
+def test_a_writer_that_fails_leaves_nothing_behind(config, tmp_path, monkeypatch):
+    def fail(trained: Any, contents: Any, path: Path) -> None:
+        path.write_text("half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(keras_file, "write", fail)
+    done = exported_run.export(config, "keras", tmp_path / "x.keras")
+    assert_refused(done, "x.keras failed: No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_appears_meanwhile_is_not_replaced(config, tmp_path, monkeypatch):
+    path = tmp_path / "x.keras"
+
+    def write(trained: Any, contents: Any, unfinished: Path) -> None:
+        unfinished.write_text("ours")
+        path.write_text("another's")
+
+    monkeypatch.setattr(keras_file, "write", write)
+    assert_refused(exported_run.export(config, "keras", path), "exists already")
+    assert path.read_text() == "another's"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_no_export_is_refused(config, tmp_path):
+    (tmp_path / "x.keras").write_bytes(b"PK")
+    (tmp_path / "x.tflite").write_bytes(b"TFL3")
+    (tmp_path / "folder").mkdir()
+    for name, words in (
+        ("none", "there is no such file"),
+        ("folder", "its format is none of savedmodel"),
+        ("x.keras", "it has no description"),
+        ("x.tflite", "it has no description"),
+    ):
+        with pytest.raises(UserError, match=words):
+            ExportedNetwork(tmp_path / name)
+    later = tmp_path / "later"
+    later.mkdir()
+    (later / "saved_model.pb").touch()
+    (later / "assets.extra").mkdir()
+    file = later / "assets.extra" / "contents.json"
+    file.write_text('{"format_version": 99}')
+    with pytest.raises(UserError, match="a later version of the program wrote it"):
+        ExportedNetwork(later)
+    file.write_text("{}")
+    with pytest.raises(UserError, match="'model' of the description is missing"):
+        ExportedNetwork(later)
+    described = contents.of_run(config, 20, "ema", "float32", True)
+    file.write_text(described.as_json())
+    with pytest.raises(UserError, match="later can't be loaded"):
+        ExportedNetwork(later).load()

@@ -1,0 +1,50 @@
+import pytest
+
+from data_prep.errors import UserError
+from resnet.config import layer_rates
+
+NAMES = (
+    "stem/kernel",
+    "stage1_block1_1/gamma",
+    "stage2_block1_1/kernel",
+    "classifier/b",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("stem:1", ()),  # As it is.
+        ("classifier:10", (1, 1, 1, 10)),
+        ("stem:0,stage:0.5", (0, 0.5, 0.5, 1)),
+        # The longest beginning counts, in any order.
+        ("stage:0.5,stage2:2", (1, 0.5, 2, 1)),
+        ("stage2:2, stage:0.5", (1, 0.5, 2, 1)),
+        ("s:1e-3", (0.001, 0.001, 0.001, 1)),
+    ],
+)
+def test_each_variable_has_the_factor_of_the_longest_beginning(text, expected):
+    assert layer_rates.factors_of(text, NAMES) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["stem", "stem:", ":1", "stem:x", "stem:-1", "stem:nan", "stem:inf", "a:1,a:2"],
+)
+def test_other_texts_are_refused(text):
+    with pytest.raises(UserError) as caught:
+        layer_rates.parse(text)
+    assert str(caught.value) == (
+        "--layer_rates must be beginnings of layers' names, each once, with factors of"
+        f" at least 0, such as stem:0,stage1:0.1,classifier:10; got {text!r}."
+    )
+
+
+def test_a_name_of_no_layer_is_refused_with_the_layers():
+    with pytest.raises(UserError) as caught:
+        layer_rates.factors_of("stage3:0", NAMES)
+    assert str(caught.value) == (
+        "--layer_rates names no layer by 'stage3'; the layers are stem,"
+        " stage1_block1_1, stage2_block1_1, classifier"
+    )

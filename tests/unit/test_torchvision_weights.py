@@ -1,0 +1,163 @@
+"""Weights of torchvision's ResNets: names, axes, and the logits that they give."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from data_prep.errors import UserError
+from resnet.checkpoint.weight_formats import files, torchvision, torchvision_file
+from resnet.checkpoint.weight_formats.stored import Stored
+from tests.unit import torchvision_weights as reference
+from tests.unit.described_model import without_values
+
+# Those of torchvision 0.29.1 (PyTorch 2.14.1) in float64 for `reference.images`: its
+# class ResNet, whose `_make_layer` got the numbers of channels of `reference.FILTERS`.
+LOGITS = {
+    18: [
+        [6.07593, 9.601485, -2.226469, 6.019715, 2.395542],
+        [6.13922, 7.448866, -1.43983, 3.609026, 0.954374],
+    ],
+    50: [
+        [10.320759, -9.627963, -7.481273, 12.899914, 18.840402],
+        [10.943532, -10.848848, -7.775909, 14.573327, 18.362483],
+    ],
+}
+
+
+def assigned(depth: int, variant: str = "torchvision"):
+    """Returns our network with the reference's weights, and their values by path."""
+    model = reference.build_small(depth, variant=variant)
+    state = reference.state_dict(depth)
+    places = torchvision.places([one.path for one in model.variables])
+    values = {path: place.to_ours(state[place.name]) for path, place in places.items()}
+    for one in model.variables:
+        one.assign(values[one.path])
+    return model, values
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_the_logits_are_those_of_torchvision(depth):
+    model, _ = assigned(depth)
+    ours = model(reference.images(), training=False)
+    np.testing.assert_allclose(ours, LOGITS[depth], rtol=0, atol=1e-4)
+
+
+def test_with_the_padding_of_the_tpu_recipe_the_logits_would_be_others():
+    model, _ = assigned(50, variant="tpu")
+    ours = model(reference.images(), training=False).numpy()
+    assert np.abs(ours - LOGITS[50]).max() > 0.01
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_there_and_back_the_weights_keep_every_bit(depth):
+    _, values = assigned(depth)
+    state = torchvision.state_dict(values)
+    expected = reference.state_dict(depth)
+    assert state.keys() == expected.keys()
+    for name, array in state.items():
+        assert array.flags.c_contiguous
+        assert array.dtype == expected[name].dtype
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("depth", "num_arrays", "num_parameters"),
+    # The numbers of parameters are torchvision's, as its documentation has them.
+    [(34, 182 + 36, 21_797_672), (152, 777 + 155, 60_192_808)],
+)
+def test_deeper_networks_have_torchvisions_number_of_parameters(
+    depth, num_arrays, num_parameters
+):
+    model = without_values(f"resnet{depth}", resnet_variant="torchvision")
+    shapes = {one.path: tuple(one.shape) for one in model.variables}
+    places = torchvision.places(shapes)
+    assert places.keys() == shapes.keys()
+    stored = {
+        place.name: place.shape_of(shapes[path]) for path, place in places.items()
+    }
+    assert len(stored) == len(shapes)
+    trained = {name: shape for name, shape in stored.items() if "running" not in name}
+    assert sum(map(np.prod, trained.values())) == num_parameters
+    norms = sum(name.endswith("running_var") for name in stored)
+    assert len(stored) + norms == num_arrays
+    assert stored["conv1.weight"] == (64, 3, 7, 7)
+    assert stored["fc.weight"] == (1000, 512 if depth == 34 else 2048)
+
+
+def test_axes_are_moved_there_and_back():
+    place = Stored("kernel", (2, 3, 1, 0))
+    stored = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7)
+    ours = place.to_ours(stored)
+    assert ours.shape == place.shape_in_ours((2, 3, 5, 7)) == (5, 7, 3, 2)
+    assert ours[4, 6, 2, 1] == stored[1, 2, 4, 6]
+    assert place.shape_of((5, 7, 3, 2)) == (2, 3, 5, 7)
+    np.testing.assert_array_equal(place.from_ours(ours), stored)
+
+
+def test_networks_that_torchvision_lacks_have_no_state_dict():
+    model = without_values("resnet50d")
+    paths = [one.path for one in model.variables]
+    missing = set(paths) - set(torchvision.places(paths))
+    assert missing == {path for path in paths if path.startswith("stem_")}
+    with pytest.raises(ValueError, match="no 'stem_1/beta'"):
+        torchvision.state_dict(dict.fromkeys(paths, np.zeros([1, 1])))
+
+
+@pytest.fixture(scope="module")
+def config(make_config):
+    return make_config(model="resnet18", resnet_variant="torchvision")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_a_written_file_holds_the_state_dict(config, tmp_path, suffix):
+    _, values = assigned(18)
+    path = tmp_path / f"weights{suffix}"
+    torchvision_file.write(path, config, values)
+    file, expected = files.open_file(path), reference.state_dict(18)
+    assert file.shapes == reference.shapes(18)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(file.read(name), array)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_for_pytorch_says_so(config, tmp_path):
+    _, values = assigned(18)
+    path = tmp_path / "weights.safetensors"
+    torchvision_file.write(path, config, values)
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert header["__metadata__"] == {"format": "pt"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("a.bin", {}, "must end in .safetensors, .npz, .pt, .pth; got .*a.bin"),
+        ("a.npz", {"resnet_variant": "tpu"}, "only networks of --resnet_variant=torch"),
+        (
+            "a.npz",
+            {"batch_norm_epsilon": 1e-3},
+            "a batch_norm_epsilon of 1e-05; got 0.0",
+        ),
+        ("a.npz", {"fixed_gamma": True}, "networks train gamma; got fixed_gamma"),
+        ("no/a.npz", {}, "a.npz can't be written: No such file or directory"),
+    ],
+)
+def test_what_torchvision_would_not_compute_alike_is_not_written(
+    config, tmp_path, name, changes, sentence
+):
+    config = dataclasses.replace(config, **changes)
+    with pytest.raises(UserError, match=sentence):
+        torchvision_file.write(tmp_path / name, config, {"classifier/bias": np.ones(3)})
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_pytorch_its_own_format_is_not_written(config, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match=r"needs PyTorch to be written, which isn't"):
+        torchvision_file.write(
+            tmp_path / "a.pt", config, {"classifier/bias": np.ones(3)}
+        )

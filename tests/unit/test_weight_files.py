@@ -1,0 +1,141 @@
+"""Which files hold weights, and how PyTorch's and NumPy's are opened."""
+
+import pickle
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_prep.errors import UserError
+from resnet.checkpoint.weight_formats import files
+from tests.unit.small_checkpoint import save
+
+ARRAYS = {"a": np.ones([2, 3], np.float32), "b": np.zeros([])}
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_an_npz_file_is_read_without_the_prefix_of_a_wrapper(tmp_path, prefix):
+    path = tmp_path / "weights.npz"
+    np.savez(path, **{prefix + name: array for name, array in ARRAYS.items()})
+    file = files.open_file(path)
+    assert file.shapes == {"a": (2, 3), "b": ()}
+    assert file.read("a").tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert not file.settings
+
+
+def test_a_prefix_of_some_names_stays(tmp_path):
+    path = tmp_path / "weights.npz"
+    np.savez(path, **{"module.a": np.ones(1), "b": np.ones(1)})
+    assert files.open_file(path).shapes.keys() == {"module.a", "b"}
+
+
+def test_pickled_objects_in_an_npz_file_are_refused(tmp_path):
+    path = tmp_path / "weights.npz"
+    np.savez(path, a=np.array([{}]))
+    with pytest.raises(UserError, match=r"arrays in NumPy's \.npz: Object arrays"):
+        files.open_file(path)
+    path.write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(UserError, match=r"must hold arrays in NumPy's \.npz: "):
+        files.open_file(path)
+
+
+def test_a_checkpoint_of_ours_is_known_by_its_folder_and_its_runs(tmp_path):
+    folder = save(tmp_path, 3)
+    assert files.kind_of(folder) == files.kind_of(tmp_path) == files.OURS
+
+
+@pytest.mark.parametrize("name", ["gone", "gone.npz", "folder", "a.txt"])
+def test_a_path_without_weights_is_refused(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("no weights")
+    with pytest.raises(UserError) as caught:
+        files.kind_of(tmp_path / name)
+    assert str(caught.value) == (
+        f"{tmp_path / name} must contain a checkpoint, of this program or of"
+        " TensorFlow, or be a file of weights (.safetensors, .npz, .pt, .pth); found"
+        " none"
+    )
+
+
+class Tensor:
+    """What is used of PyTorch's tensors; `half` ones NumPy can't represent."""
+
+    def __init__(self, values: Any, is_half: bool = False) -> None:
+        self.values, self.is_half = np.asarray(values), is_half
+        self.shape = self.values.shape
+
+    def is_floating_point(self) -> bool:
+        return self.values.dtype.kind == "f"
+
+    def detach(self) -> "Tensor":
+        return self
+
+    def float(self) -> "Tensor":
+        return Tensor(self.values.astype(np.float32))
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        assert not self.is_half
+        return self.values
+
+
+@pytest.fixture
+def load(monkeypatch, tmp_path):
+    """A function that opens a .pt file in which PyTorch finds what it is given."""
+
+    def load(found: Any):
+        def load_weights(path, *, map_location, weights_only):
+            assert (map_location, weights_only) == ("cpu", True)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        stub: Any = types.ModuleType("torch")
+        stub.Tensor, stub.load = Tensor, load_weights
+        monkeypatch.setitem(sys.modules, "torch", stub)
+        path = tmp_path / "weights.pt"
+        path.touch()
+        return files.open_file(path)
+
+    return load
+
+
+def test_only_the_weights_in_a_file_of_pytorch_are_loaded(load):
+    state = {"module.a": Tensor([1.5, 2.5], is_half=True), "module.n": Tensor(7)}
+    for found in (state, {"model": state, "epoch": 3}, {"state_dict": state}):
+        file = load(found)
+        assert file.shapes == {"a": (2,), "n": ()}
+        assert file.read("a").tolist() == [1.5, 2.5]
+        assert file.read("n").tolist() == 7
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ([1, 2], "must hold a state dict of PyTorch; it holds other values"),
+        ({"epoch": 3}, "must hold a state dict of PyTorch; it holds other values"),
+        (
+            pickle.UnpicklingError("Weights only load failed. Long\nhelp."),
+            "must hold a state dict of PyTorch; Weights only load failed",
+        ),
+        (RuntimeError("not an archive\nat"), "state dict of PyTorch; not an archive"),
+        (PermissionError(13, "Permission denied"), "can't be read: Permission denied"),
+    ],
+)
+def test_other_files_of_pytorch_are_refused_in_one_sentence(load, found, sentence):
+    with pytest.raises(UserError) as caught:
+        load(found)
+    assert str(caught.value).endswith(sentence)
+
+
+def test_without_pytorch_its_files_are_refused_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / "weights.pth"
+    path.touch()
+    with pytest.raises(UserError) as caught:
+        files.open_file(path)
+    assert str(caught.value) == (
+        f"{path} needs PyTorch to be read, which isn't installed (pip install torch)."
+        " Or save the state dict as .safetensors or .npz where it is."
+    )
