@@ -28,39 +28,26 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 
 from absl import flags, logging
 
-from data_prep.errors import UserError, parse_flags, print_to_pipe
+from data_prep.errors import parse_flags, print_to_pipe
 from data_prep.records import manifest
-from resnet import commands, shared_flags, train_flags
+from resnet import commands, run_plan, saved_run, shared_flags, train_flags
 from resnet.async_training import roles as async_roles
-from resnet.checkpoint import retention, run_folder, step_dirs
-from resnet.config.config import (
-    CONFIG_FILE,
-    Config,
-    check_ranks,
-    differences,
-    load_config,
-    refuse_other,
-    save_config,
-)
-from resnet.config.resolve import resolve
+from resnet.checkpoint import run_folder
+from resnet.config.config import Config, check_ranks, save_config
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.exchange import plan as exchange_plan
 from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.models.names import CIFAR_MODELS
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, explain, json_file, registry
 from resnet.runtime import host_warnings, leaving, program, startup
-from resnet.runtime.run_lock import Locked, RunLock
+from resnet.runtime.run_lock import RunLock
 from resnet.watchdog import failure_file
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.example_shard import ExampleShard
 
 FLAGS = flags.FLAGS
-# Where these are "auto", a measurement at the start of the run decides.
-MEASURED_SETTINGS = ("precision", "exchange")
 
 
 def main(
@@ -144,7 +131,7 @@ def train_async(
     """
     from resnet.async_training import job
 
-    workers = num_parts(config, communicator.num_ranks)
+    workers = run_plan.num_parts(config, communicator.num_ranks)
     role = async_roles.of_rank(communicator.rank, config.num_ps)
     given = set(os.environ)
     threads = startup.settle_placement(
@@ -200,7 +187,7 @@ def train_async(
 
 
 def print_plan(communicator: Communicator) -> None:
-    """Prints the recipes, or what the run would do, on rank 0.
+    """Prints the recipes, or what the run would do, as the flags say.
 
     Raises:
         UserError: If the settings of the run are wrong.
@@ -209,52 +196,13 @@ def print_plan(communicator: Communicator) -> None:
         print_to_pipe(explain.list_recipes(list(registry.RECIPES.values())))
         return
     shared_flags.check_values()
-    recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
-    num_examples, class_names = recipe.num_train_examples, ("of the data",)
-    if FLAGS.data_dir:
-        contents = manifest.load(FLAGS.data_dir, "train").manifest
-        num_examples = contents.splits["train"].num_examples
-    config = resolve(recipe, overrides, num_examples, class_names)
-    if FLAGS.data_dir and splits_to_read(config, contents) == ["train"]:
-        config = dataclasses.replace(config, mode="train")
-    if config.initial_weights:
-        step_dirs.require_any(pathlib.Path(config.initial_weights))
-    num_ranks = max(communicator.num_ranks, FLAGS.num_ranks)
-    parts = num_parts(config, num_ranks)
-    check_ranks(config, parts)
-    changes = recipe_changes.describe_changes(recipe, overrides, config, parts)
-    if FLAGS.explain_plot and communicator.rank == 0:
-        from resnet.metrics import figure_file  # Takes a second to import.
-        from resnet.recipes import explain_plot
-
-        plot_file = pathlib.Path(FLAGS.explain_plot)
-        figure_file.write(explain_plot.draw(config), plot_file, "--explain_plot")
-    exchange = ""
-    if config.compress != "none":
-        exchange = describe_exchange(config, num_ranks)
-    print_to_pipe(explain.describe_run(recipe, config, parts, changes, exchange))
-
-
-def describe_exchange(config: Config, num_ranks: int) -> str:
-    """Returns what each rank sends of its gradients. Imports TensorFlow.
-
-    Args:
-        config: The settings of the run, which compresses gradients. Without --data_dir
-            its classes are not known, and those of CIFAR-10 or ImageNet are taken.
-        num_ranks: The number of ranks.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    startup.import_tensorflow()
-    from resnet.train_state import build_model
-
-    if not FLAGS.data_dir:
-        num_classes = 10 if config.model in CIFAR_MODELS else 1000
-        config = dataclasses.replace(config, num_classes=num_classes)
-    # The precision that "auto" stands for makes no difference here.
-    model = build_model(dataclasses.replace(config, precision="float32"))
-    shapes = [one.shape for one in model.trainable_variables]
-    text = exchange_plan.describe(config, shapes, num_ranks)
-    return f"with {config.num_classes:,} classes, {text}"
+    run_plan.print_plan(
+        json_file.get(FLAGS.recipe),
+        train_flags.overrides(),
+        FLAGS.data_dir,
+        max(communicator.num_ranks, FLAGS.num_ranks),
+        FLAGS.explain_plot if communicator.rank == 0 else "",
+    )
 
 
 def resolve_settings(
@@ -264,7 +212,7 @@ def resolve_settings(
 
     Rank 0 creates and locks the model directory. If the directory holds a run, the
     settings must be those of that run; settings that an earlier version derived from
-    the same command are accepted too. All ranks get rank 0's `MEASURED_SETTINGS`.
+    the same command are accepted too. All ranks get rank 0's measured settings.
 
     Args:
         contents: The manifest of the data set.
@@ -283,107 +231,19 @@ def resolve_settings(
         )
         config = meanings[0]
         number, measured = 0, dict[str, str]()
-        splits = splits_to_read(config, contents)
-        check_ranks(config, num_parts(config, communicator.num_ranks))
+        splits = run_plan.splits_to_read(config, contents)
+        check_ranks(config, run_plan.num_parts(config, communicator.num_ranks))
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
             end_of_training.check(config)
             run_folder.make(config.model_dir)
-            lock = take_lock(pathlib.Path(config.model_dir))
+            lock = saved_run.take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
-            number, measured = match_saved_run(meanings)
+            number, measured = saved_run.match_saved_run(meanings)
     number, measured = communicator.broadcast((number, measured))
     config = dataclasses.replace(meanings[number], **measured)
     return config, splits, lock
-
-
-def num_parts(config: Config, num_ranks: int) -> int:
-    """Returns the number of parts of a global batch: of the ranks, or of the workers.
-
-    Raises:
-        UserError: If there is no worker.
-    """
-    if config.is_async:
-        return async_roles.num_workers(num_ranks, config.num_ps)
-    return num_ranks
-
-
-def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
-    """Returns the splits of the data set that the run needs.
-
-    Raises:
-        UserError: If --eval_every is set, but there is no validation split.
-    """
-    if config.mode == "train":
-        return ["train"]
-    if "validation" in contents.splits:
-        return ["train", "validation"]
-    if config.eval_every:
-        raise UserError(
-            "--eval_every needs a validation split, and this data set has none. Leave"
-            " the flag out, or convert the validation images too."
-        )
-    return ["train"]
-
-
-def take_lock(model_dir: pathlib.Path) -> RunLock:
-    """Locks the folder until the process ends; returns the lock.
-
-    Raises:
-        UserError: If the folder can't be locked. If another job holds the lock,
-            `failure.json` says so.
-    """
-    try:
-        lock = RunLock(model_dir)
-    except Locked as error:
-        failure_file.write(model_dir, str(error), is_locked=True)
-        raise
-    leaving.register(lock.release)
-    return lock
-
-
-def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
-    """Returns the index of the saved run's settings in `meanings`, and its choices.
-
-    The choices are its values of those `MEASURED_SETTINGS` that are "auto" now. A run
-    without a checkpoint doesn't count: its files are overwritten. Without a saved run
-    the index is 0.
-
-    Args:
-        meanings: The possible settings of the command: those of the present recipes,
-            then those of earlier versions (`earlier.meanings`).
-
-    Raises:
-        UserError: If the folder holds a run with other settings, naming the
-            differences; or if a new run has initial weights that don't exist.
-    """
-    config = meanings[0]
-    model_dir = pathlib.Path(config.model_dir)
-    if not step_dirs.saved_steps(model_dir):
-        if config.initial_weights:
-            step_dirs.require_any(pathlib.Path(config.initial_weights))
-        return 0, {}
-    old = retention.newest_settings(model_dir)
-    if old is None and (model_dir / CONFIG_FILE).exists():
-        old = load_config(config.model_dir)
-    if old is None:
-        return 0, {}
-    measured = {
-        name: getattr(old, name)
-        for name in MEASURED_SETTINGS
-        if getattr(config, name) == "auto"
-    }
-    candidates = [dataclasses.replace(meaning, **measured) for meaning in meanings]
-    nearest = min(candidates, key=lambda new: len(differences(old, new)))
-    refuse_other(old, nearest)
-    if changed := differences(old, candidates[0]):
-        logging.info(
-            "%s has changed since this run was begun (%s); the run keeps the settings"
-            " that it was begun with.",
-            *(config.recipe, "; ".join(changed)),
-        )
-    return candidates.index(nearest), measured
 
 
 def write_settings(config: Config, parts: int, communicator: Communicator) -> None:

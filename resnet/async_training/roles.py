@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from data_prep.errors import UserError
-
 COORDINATOR, SERVER, WORKER = "coordinator", "ps", "worker"
 
 
@@ -18,23 +16,6 @@ class Role:
 
     job: str
     index: int
-
-
-def num_workers(num_ranks: int, num_servers: int) -> int:
-    """Returns the number of workers of a job.
-
-    Raises:
-        UserError: If no rank is left for a worker.
-    """
-    workers = num_ranks - 1 - num_servers
-    if workers < 1:
-        raise UserError(
-            "--sync_mode=async needs one rank that coordinates, --num_ps ranks that"
-            f" serve and at least one that works; got {num_ranks} rank(s) with"
-            f" --num_ps={num_servers}. Start at least {num_servers + 2} ranks, as by"
-            f" mpirun -np {num_servers + 2}."
-        )
-    return workers
 
 
 def of_rank(rank: int, num_servers: int) -> Role:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from data_prep.errors import UserError
 from resnet.config.settings import LARGEST_COUNT, setting
 
 SYNC_MODES = ("bsp", "async")
@@ -41,3 +42,20 @@ class AsyncSettings:
     def is_async(self) -> bool:
         """Whether the run trains asynchronously."""
         return self.sync_mode == "async"
+
+
+def num_workers(num_ranks: int, num_servers: int) -> int:
+    """Returns the number of workers of a job.
+
+    Raises:
+        UserError: If no rank is left for a worker.
+    """
+    workers = num_ranks - 1 - num_servers
+    if workers < 1:
+        raise UserError(
+            "--sync_mode=async needs one rank that coordinates, --num_ps ranks that"
+            f" serve and at least one that works; got {num_ranks} rank(s) with"
+            f" --num_ps={num_servers}. Start at least {num_servers + 2} ranks, as by"
+            f" mpirun -np {num_servers + 2}."
+        )
+    return workers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.errors import UserError
-from resnet import resnet_main
+from resnet import saved_run
 from resnet.augmentation.names import PARTLY_DECODED_2018_02
 from resnet.checkpoint.step_dirs import of_step
 from resnet.config.config import CONFIG_FILE, Config, load_config, save_config
@@ -70,7 +70,7 @@ def values(config: Config) -> dict[str, object]:
 def test_the_same_command_resumes_a_run_as_it_was_begun(begun, name):
     model_dir = begun(name)
     now, before, *_ = found = meanings(name, model_dir)
-    number, choices = resnet_main.match_saved_run(found)
+    number, choices = saved_run.match_saved_run(found)
     assert (found[number], choices) == (before, {"exchange": "auto"})
     old = load_config(str(model_dir))
     assert values(before) == values(old)
@@ -84,7 +84,7 @@ def test_crops_that_had_the_name_of_others_stay_what_they_were(begun):
         "eval_crop": "resize_then_crop",
     }
     found = meanings("tpu_90ep_8k", begun("tpu_90ep_8k"), **given)
-    (number, _) = resnet_main.match_saved_run(found)
+    (number, _) = saved_run.match_saved_run(found)
     assert found[0].phases[0].augmentation == "random_resized_crop_2018_02"
     assert found[number].phases[0].augmentation == PARTLY_DECODED_2018_02
     assert load_config(found[0].model_dir).phases == found[number].phases
@@ -96,7 +96,7 @@ def test_crops_that_had_the_name_of_others_stay_what_they_were(begun):
 
 def test_the_run_says_that_it_keeps_the_settings_that_it_was_begun_with(begun, caplog):
     caplog.set_level("INFO")
-    resnet_main.match_saved_run(meanings("goyal_90ep_8k", begun("goyal_90ep_8k")))
+    saved_run.match_saved_run(meanings("goyal_90ep_8k", begun("goyal_90ep_8k")))
     assert (
         "goyal_90ep_8k has changed since this run was begun"
         " (learning_rate_in_velocity=True, now False); the run keeps the settings that"
@@ -107,13 +107,13 @@ def test_the_run_says_that_it_keeps_the_settings_that_it_was_begun_with(begun, c
 def test_another_setting_is_still_refused_and_named_alone(begun):
     found = meanings("goyal_90ep_8k", begun("goyal_90ep_8k"), momentum=0.8)
     with pytest.raises(UserError) as caught:
-        resnet_main.match_saved_run(found)
+        saved_run.match_saved_run(found)
     assert "(momentum=0.9, now 0.8)" in str(caught.value)
 
 
 def test_a_new_run_has_the_settings_of_today(tmp_path):
     found = meanings("goyal_90ep_8k", tmp_path)
-    assert resnet_main.match_saved_run(found) == (0, {})
+    assert saved_run.match_saved_run(found) == (0, {})
     assert not found[0].learning_rate_in_velocity
 
 
@@ -121,7 +121,7 @@ def test_a_run_of_today_stays_one(tmp_path):
     found = meanings("goyal_90ep_8k", tmp_path)
     save_config(found[0])
     of_step(tmp_path, 100).mkdir(parents=True)
-    assert resnet_main.match_saved_run(found) == (0, {"exchange": "auto"})
+    assert saved_run.match_saved_run(found) == (0, {"exchange": "auto"})
 
 
 def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
@@ -132,7 +132,7 @@ def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
     contents = {"based_on": "goyal_90ep_8k", "name": "mine"}
     file = small_recipe_file.write(tmp_path, contents)
     found = meanings(str(file), model_dir)
-    assert resnet_main.match_saved_run(found) == (1, {"exchange": "auto"})
+    assert saved_run.match_saved_run(found) == (1, {"exchange": "auto"})
     assert found[1].learning_rate_in_velocity
 
 

@@ -149,6 +149,23 @@ RESNET_DIRECTIONS = {
         "resnet.train_step",
         "resnet.watchdog",
     },
+    "resnet.run_plan": {
+        "resnet.checkpoint.step_dirs",
+        "resnet.config",
+        "resnet.exchange.plan",
+        "resnet.metrics.figure_file",
+        "resnet.models.names",
+        "resnet.recipes",
+        "resnet.runtime.startup",
+        "resnet.train_state",
+    },
+    "resnet.saved_run": {
+        "resnet.checkpoint.retention",
+        "resnet.checkpoint.step_dirs",
+        "resnet.config",
+        "resnet.runtime",
+        "resnet.watchdog.failure_file",
+    },
     "resnet.setting_flags": {"resnet.config"},
     "resnet.shared_flags": {"resnet.config", "resnet.setting_flags"},
     "resnet.train_flags": {
