@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from resnet.export.exported_network import ExportedNetwork
 from tests import main_run, tiny_set
 from tests.made_once import made_once
 
@@ -22,9 +23,12 @@ def test_one_worker_trains_as_one_synchronous_rank(run_ranks, records, tmp_path)
             *flags,
             f"--sync_mode={mode}",
             f"--model_dir={tmp_path / mode}",
+            f"--export_dir={tmp_path / 'exports' / mode}",
         )
         assert job.returncode == 0, job.stderr
         trained[mode] = main_run.read_metrics(tmp_path / mode)
+        (exported,) = (tmp_path / "exports" / mode).iterdir()
+        assert ExportedNetwork(exported).contents.step == 6
     assert "Updates by their staleness: 0: 6" in job.stderr
     for expected, line in zip(trained["bsp"], trained["async"], strict=True):
         assert line["kind"] == expected["kind"]
