@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root lint types format flags lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root lint types format scripts flags lock ci clean
 
 BIN := .venv/bin
 
@@ -66,6 +66,12 @@ types: venv  ## mypy
 format: venv  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+scripts: venv  ## Write the ready scripts of launch/jobs, each by the command in it
+	@for file in launch/jobs/*.sh launch/jobs/*.slurm; do \
+	  command=$$(sed -n 's/^# Written by: python //p' $$file); \
+	  [ -z "$$command" ] || { eval "$(BIN)/python $$command" >.script && cat .script >$$file; }; \
+	done; rm -f .script
 
 flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 	$(BIN)/python docs/generate_flags.py
