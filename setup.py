@@ -125,6 +125,7 @@ setup(
             "resnet-benchmark = resnet.commands:benchmark",
             "resnet-digits = data_prep.digits:run",
             "resnet-parameter-server-job = resnet.commands:parameter_server_job",
+            "resnet-plan = resnet.commands:plan",
             "resnet-place-shards = resnet.commands:place_shards",
             "resnet-supervise = resnet.commands:supervise",
         ]

@@ -27,7 +27,15 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
-from launch import batch_file, mpirun_command, plan_text, planning, probe, topology
+from launch import (
+    batch_file,
+    launch_flags,  # noqa: F401 - Defines flags.
+    mpirun_command,
+    plan_text,
+    planning,
+    probe,
+    topology,
+)
 from launch.batch_file import Folders
 from launch.dialects.job_shape import BatchSettings
 from launch.planning import Request
@@ -53,7 +61,6 @@ _PLANNED = (
     "num_ps",
 )
 
-flags.DEFINE_integer("num_nodes", None, "The number of nodes; unset, one or --hosts.")
 flags.DEFINE_integer("sockets", None, "The number of processor sockets of a node.")
 flags.DEFINE_integer("cores_per_socket", None, "The number of cores of a socket.")
 flags.DEFINE_integer("threads_per_core", 1, "The number of hyper-threads of a core.")
@@ -64,13 +71,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_float("memory_gb", 0.0, "The memory of a node in GB; 0 if unknown.")
 flags.DEFINE_bool(
-    "probe", False, "Read the nodes, rather than have them stated: this machine."
-)
-flags.DEFINE_string(
-    "hosts",
-    None,
-    "A file of host names, one a line, for the launcher; with --probe they are read.",
-    short_name="H",
+    "probe",
+    False,
+    "Read the nodes, rather than have them stated: this machine or, with --hosts, each"
+    " host of the file.",
 )
 flags.DEFINE_string(
     "topology",
@@ -89,12 +93,6 @@ flags.DEFINE_enum(
     planning.JOBS,
     "What is planned: a training, an evaluation, or an asynchronous training.",
 )
-flags.DEFINE_integer(
-    "ranks_per_node",
-    None,
-    "The number of ranks of a node, of workers with --job=parameter_server.",
-)
-flags.DEFINE_integer("num_servers", None, "The number of parameter servers.")
 flags.DEFINE_enum(
     "print",
     "plan",

@@ -208,7 +208,11 @@ def _shape(
     is_server_job = request.job == "parameter_server"
     if is_server_job:
         # With the coordinator, each node then has one rank that hardly computes.
-        num_servers = request.num_servers or max(topology.num_nodes - 1, 1)
+        num_servers = max(topology.num_nodes - 1, 1)
+        if request.num_servers is not None:
+            num_servers = request.num_servers
+        if num_servers < 1:
+            raise UserError(f"--num_servers must be at least 1; got {num_servers}.")
         num_processes += 1 + num_servers
         per_node = math.ceil(num_processes / topology.num_nodes)
         changes = {"sync_mode": "async", "num_ps": num_servers}

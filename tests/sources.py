@@ -18,6 +18,7 @@ MAINS = {
     "eval.benchmarking.exchange_cost",
     "launch.parameter_server_job",
     "launch.place_shards",
+    "launch.plan",
     "launch.supervise",
     "resnet.watchdog.monitor",
     "data_prep.imagenet_to_tfrecords",

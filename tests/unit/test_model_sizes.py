@@ -9,9 +9,12 @@ from resnet.models import names, sizes
 from tests.unit import described_model
 
 CLASSES = 10
+# The blocks of each stage. Building these networks would take most of the time.
+DEEPER = {101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+DEEPER_NAMES = [f"resnet{depth}{ending}" for ending in ("", "d") for depth in DEEPER]
 
 
-@pytest.mark.parametrize("name", names.MODELS)
+@pytest.mark.parametrize("name", sorted(set(names.MODELS) - set(DEEPER_NAMES)))
 def test_the_table_has_the_size_of_the_network(name):
     image_size = names.default_image_size(name)
     model = described_model.without_values(name, CLASSES, image_size)
@@ -34,6 +37,25 @@ def count_outputs(model: keras.Model) -> int:
             elif len(weight.shape) == 2:
                 count += weight.shape[-1]
     return count
+
+
+@pytest.mark.parametrize("name", DEEPER_NAMES)
+def test_deeper_networks_have_so_many_more_blocks_than_resnet50(name):
+    ending = "d" * name.endswith("d")
+    expected = sizes.SIZES[f"resnet50{ending}"]
+    parameters, activations = expected.num_body_parameters, expected.num_activations
+    blocks = DEEPER[int(name.removeprefix("resnet").removesuffix("d"))]
+    for stage, (number, of_50) in enumerate(zip(blocks, (3, 4, 6, 3), strict=True)):
+        width, side = 64 << stage, 56 >> stage
+        kernels = (4 + 9 + 4) * width**2  # 1x1, 3x3 and 1x1, on 4, 1 and 1 widths.
+        parameters += (number - of_50) * (kernels + 2 * (1 + 1 + 4) * width)
+        activations += (number - of_50) * (1 + 1 + 4) * width * side**2
+    found = sizes.SIZES[name]
+    assert (found.num_body_parameters, found.num_activations) == (
+        parameters,
+        activations,
+    )
+    assert found.num_class_parameters == expected.num_class_parameters
 
 
 def test_known_sizes():

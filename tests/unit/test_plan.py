@@ -92,6 +92,7 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
         ((*CLUSTER, "--job=eval", "--seed=3"), "no flags of a training; got --seed=3"),
         ((*CLUSTER, "--memory_gb=2"), "must fit into its part of the memory, 1.0 GB"),
         ((*CLUSTER, "--launcher=prun"), "--launcher"),
+        ((*CLUSTER, "--job=parameter_server", "-s", "0"), "--num_servers must be at"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, message):
