@@ -69,7 +69,8 @@ def _environment(*folders: Path) -> dict[str, str]:
     path = [*map(str, folders), str(MPIRUN.parent), os.environ["PATH"]]
     environment["PATH"] = ":".join(path)
     if Path("/") != _ROOT:
-        environment["LD_LIBRARY_PATH"] = str(_LIBRARIES)
+        folders = (_LIBRARIES, _ROOT / "lib/x86_64-linux-gnu")
+        environment["LD_LIBRARY_PATH"] = ":".join(map(str, folders))
     return environment
 
 
@@ -84,12 +85,15 @@ def open_mpi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     environment["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
     if Path("/") != _ROOT:
-        environment["OPAL_PREFIX"] = str(_LIBRARIES / "openmpi")
-        environment["OPAL_BINDIR"] = str(_ROOT / "usr/bin")
-        environment["OPAL_LIBDIR"] = str(_LIBRARIES)
-        environment["OPAL_PKGLIBDIR"] = str(_LIBRARIES / "openmpi")
-        environment["OPAL_DATADIR"] = str(_ROOT / "usr/share")
-        environment["OPAL_PKGDATADIR"] = str(_ROOT / "usr/share/openmpi")
+        places = {
+            "PREFIX": _LIBRARIES / "openmpi",
+            "BINDIR": _ROOT / "usr/bin",
+            "LIBDIR": _LIBRARIES,
+            "PKGLIBDIR": _LIBRARIES / "openmpi/lib/openmpi3",
+            "DATADIR": _ROOT / "usr/share",
+            "PKGDATADIR": _ROOT / "usr/share/openmpi",
+        }
+        environment |= {f"OPAL_{name}": str(path) for name, path in places.items()}
     return environment
 
 

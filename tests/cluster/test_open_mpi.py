@@ -56,21 +56,25 @@ def nodes_of_ranks(
 ) -> dict[str, list[int]]:
     """Returns the ranks on each of 256 nodes, as Open MPI maps them.
 
-    The nodes don't exist, so it maps without launching.
+    The nodes don't exist, so it maps the ranks without launching them, and then fails
+    for want of the nodes.
     """
     hosts = tmp_path / "hosts"
-    names = [f"n{number}.invalid" for number in range(256)]
+    names = [f"10.99.0.{number}" for number in range(256)]  # No names to look up.
     hosts.write_text("".join(f"{name} slots=8\n" for name in names))
     shown = ["--novm", "--do-not-launch", "--display-devel-map", "--hostfile"]
     words = [words[0], *shown, str(hosts), *words[1:]]
-    output = launched(words, environment).stdout
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
     found: dict[str, list[int]] = {}
     node = ""
-    for line in output.splitlines():
+    for line in done.stdout.splitlines():
         if match := re.search(r"Data for node: (\S+)", line):
             node = match[1]
-        elif match := re.search(r"Rank: (\d+)", line):
+        elif match := re.search(r"Data for proc: \[\[\d+,\d+\],(\d+)\]", line):
             found.setdefault(node, []).append(int(match[1]))
+    assert found, done.stderr
     return found
 
 
@@ -79,7 +83,7 @@ def test_the_published_run_has_two_ranks_on_each_node(open_mpi, tmp_path):
     words = planned(*flags, "--launcher=openmpi")["command"]
     words[words.index("python") :] = ["true"]
     found = nodes_of_ranks(words, open_mpi, tmp_path)
-    expected = {f"n{node}.invalid": [2 * node, 2 * node + 1] for node in range(256)}
+    expected = {f"10.99.0.{node}": [2 * node, 2 * node + 1] for node in range(256)}
     assert found == expected
 
 
@@ -90,5 +94,5 @@ def test_servers_and_workers_go_round_the_nodes(open_mpi, tmp_path):
     words = planned(*flags, *run_flags, *job)["command"]
     words[words.index("python") :] = ["true"]
     found = nodes_of_ranks(words, open_mpi, tmp_path)
-    expected = {f"n{n}.invalid": [n, 256 + n, 512 + n] for n in range(256)}
+    expected = {f"10.99.0.{n}": [n, 256 + n, 512 + n] for n in range(256)}
     assert found == expected

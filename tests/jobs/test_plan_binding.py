@@ -19,8 +19,8 @@ pytestmark = pytest.mark.multiprocess
 NODE = probe.probe()
 NUM_CORES = len(NODE.cores)
 RUN = ("--recipe=digits", "--train_batch_size=720")  # 720: of up to 6 ranks.
-# It does what LSF's does, on this machine: blaunch [-n] HOST COMMAND ...
-BLAUNCH = '#!/bin/sh\n[ "$1" != -n ] || shift\nshift\nexec "$@"\n'
+# It does here what LSF's does on a host, whose shell reads the words as ssh's does.
+BLAUNCH = '#!/bin/sh\n[ "$1" != -n ] || shift\nshift\nexec sh -c "$*"\n'
 
 
 def planned(*flags: str) -> dict:
@@ -144,11 +144,10 @@ def test_horovods_thread_is_on_the_core_that_is_left_for_it(tmp_path):
 
 @pytest.mark.parametrize("launcher", ["mpich", "intelmpi", "lsf", "pbs"])
 def test_hydra_starts_all_ranks_of_a_cluster(launcher, tmp_path):
-    """Here all ranks are on one machine, so there are few, and the program is true."""
+    """Here all ranks are on one machine, so there are few, and the program is small."""
     nodes = ("--num_nodes=16", "--sockets=2", "--cores_per_socket=24")
-    values = planned(*nodes, "--recipe=imagenette", "--train_batch_size=256")
-    flags = (*nodes, "--recipe=imagenette", "--train_batch_size=256")
-    values = planned(*flags, f"--launcher={launcher}")
+    flags = ("--recipe=imagenette", "--train_batch_size=256")
+    values = planned(*nodes, *flags, f"--launcher={launcher}")
     words = values["command"]
     words[words.index("python") :] = ["sh", "-c", "echo $PMI_RANK of $PMI_SIZE"]
     file = tmp_path / "nodes"
