@@ -22,7 +22,7 @@ from tests.jobs.conftest import MPIRUN, REPOSITORY
 _ROOT = Path(os.environ.get("CLUSTER_PROGRAMS", "/"))
 _LIBRARIES = _ROOT / "usr/lib/x86_64-linux-gnu"
 _START_SECONDS = 30
-# The nodes of the published run exist here in name only.
+# The nodes of the published run exist in name only: as those of a cloud that are off.
 _CONFIG = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -50,7 +50,11 @@ KillWait=5
 SlurmdParameters=config_overrides
 NodeName=here NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} Sockets=1 \
 CoresPerSocket={cores} ThreadsPerCore={threads}
-NodeName=n[1-256] NodeAddr=127.0.0.2 Sockets=2 CoresPerSocket=24 State=UNKNOWN
+NodeName=n[1-256] NodeAddr=127.0.0.2 Sockets=2 CoresPerSocket=24 State=CLOUD
+SuspendProgram=/bin/true
+ResumeProgram=/bin/true
+SuspendTime=600
+SuspendExcNodes=here
 PartitionName=here Nodes=here MaxTime=INFINITE Default=YES
 PartitionName=normal Nodes=n[1-256] MaxTime=INFINITE
 """
@@ -69,7 +73,10 @@ def _environment(*folders: Path) -> dict[str, str]:
     path = [*map(str, folders), str(MPIRUN.parent), os.environ["PATH"]]
     environment["PATH"] = ":".join(path)
     if Path("/") != _ROOT:
-        folders = (_LIBRARIES, _ROOT / "lib/x86_64-linux-gnu")
+        folders = (
+            *(_LIBRARIES, _LIBRARIES / "slurm-wlm", _LIBRARIES / "pmix2/lib"),
+            _ROOT / "lib/x86_64-linux-gnu",
+        )
         environment["LD_LIBRARY_PATH"] = ":".join(map(str, folders))
     return environment
 
@@ -131,7 +138,8 @@ class Slurm:
         deadline = time.monotonic() + _START_SECONDS
         while "idle" not in self.run("sinfo", "-h", "-p", "here", "-o", "%T").stdout:
             if time.monotonic() > deadline:
-                logs = [path.read_text() for path in self.folder.glob("*.log")]
+                paths = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
+                logs = [path.read_text() for path in paths]
                 pytest.fail("Slurm has not started:\n" + "\n".join(logs))
             time.sleep(0.2)
 

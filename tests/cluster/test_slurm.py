@@ -76,13 +76,15 @@ def test_slurm_reads_the_script_of_servers(slurm, tmp_path):
 
 @pytest.mark.parametrize("mpi", ["pmi2", "pmix"])
 def test_srun_reads_the_published_command(slurm, mpi):
+    listed = slurm.run("srun", "--mpi=list")
+    if mpi not in f"{listed.stdout} {listed.stderr}".split():
+        pytest.skip(f"this Slurm has no {mpi}; Debian's finds it in /usr only")
     flags = ("--launcher=slurm", f"--srun_mpi={mpi}", "--print=json")
     words = json.loads(printed(*CLUSTER, *flags))["command"]
     words[1:1] = ["--test-only", "--partition=normal", "--exclusive"]
     done = slurm.run(*words)
-    # The nodes don't answer, which is all that it has to say.
-    assert "unrecognized" not in done.stderr
-    assert "512" in done.stderr or "nodes" in done.stderr.lower(), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"using 12288 processors on nodes n\[1-256\]", done.stderr)
 
 
 @pytest.mark.parametrize("ranks_per_node", range(1, min(len(NODE.cores), 6) + 1))
@@ -93,7 +95,9 @@ def test_srun_starts_ranks_with_the_planned_cores(slurm, ranks_per_node):
     words = values["command"]
     program = words.index("python")
     binding = str(REPOSITORY / "tests/jobs/print_binding.py")
-    words[program : program + 2] = [sys.executable, binding]
+    # The libraries of unpacked programs aren't those of this environment's MPI.
+    python = ["env", "-u", "LD_LIBRARY_PATH", sys.executable]
+    words[program : program + 2] = [*python, binding]
     done = slurm.run(*words)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
