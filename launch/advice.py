@@ -3,7 +3,7 @@
 from launch.dialects.job_shape import JobShape
 from launch.layout import Layout
 from launch.run_numbers import RunNumbers
-from launch.topology import Topology
+from launch.topology import OF_THIS_MACHINE, Topology
 from resnet.config.config import Config
 
 # An exchange that takes a larger part of a second is worth a word.
@@ -14,6 +14,11 @@ _SCHEDULERS = ("slurm", "lsf", "pbs")
 def of_topology(topology: Topology, launcher: str) -> list[str]:
     """Returns the warnings about what isn't known of the nodes."""
     warnings = []
+    if topology.num_nodes > 1 and topology.source == OF_THIS_MACHINE:
+        warnings.append(
+            f"the {topology.num_nodes} nodes are taken to be like this machine: where"
+            " that is a login node, probe on a node and plan with --topology"
+        )
     if not topology.has_cpu_numbers:
         warnings.append(
             "the nodes are as stated, not as found: `--probe` on a node also finds"

@@ -265,7 +265,8 @@ def request() -> Request:
         UserError: If there is no such recipe, or the data set can't be read.
     """
     recipe = json_file.get(FLAGS.recipe)
-    num_examples, class_names = recipe.num_train_examples, ()
+    num_examples = recipe.num_train_examples
+    class_names: tuple[str, ...] = ()
     if FLAGS.data_dir and pathlib.Path(FLAGS.data_dir).is_dir():
         # It needs NumPy, and the records are rarely on a login node.
         from data_prep.records import manifest

@@ -46,7 +46,7 @@ def probe(root: Path = Path("/")) -> Topology:
         interfaces=tuple(_interfaces(root)),
         cpu_model=model,
         cpu_quota=_cpu_quota(root),
-        source="read from this machine" if is_this_machine else f"read from {root}",
+        source=topology.OF_THIS_MACHINE if is_this_machine else f"read from {root}",
         hosts=(platform.node(),) if is_this_machine else (),
     )
 

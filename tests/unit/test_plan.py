@@ -66,6 +66,12 @@ def test_this_machine_is_probed_and_its_file_gives_the_same_plan(tmp_path):
     assert one["topology"]["source"] == "read from this machine"
 
 
+def test_nodes_that_are_taken_to_be_like_a_login_node_are_said():
+    flags = ("--recipe=digits", "--train_batch_size=64", "--num_nodes=2")
+    text = re.sub(r"\s+", " ", run(plan, "--probe", *flags).stdout)
+    assert "the 2 nodes are taken to be like this machine" in text
+
+
 def test_the_number_of_examples_is_that_of_the_data_set(records):
     flags = ("--recipe=digits", "--train_batch_size=8", f"--data_dir={records}")
     numbers = json.loads(run(plan, *NODE, *flags, "--print=json").stdout)["numbers"]
