@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch import plan, probe, topology
+from tests import smallest
 from tests.in_process import run
 from tests.jobs.conftest import MPIRUN, REPOSITORY
 
@@ -175,3 +176,26 @@ def test_records_are_staged_by_hydra(records, tmp_path):
     names = {path.name for path in records.rglob("*-of-*")}
     assert {path.name for path in local.rglob("*-of-*")} == names
     assert Path(local, "manifest.json").read_bytes()
+
+
+def test_a_planned_script_trains_and_a_planned_command_evaluates(records, tmp_path):
+    (tmp_path / "runs").mkdir()
+    nodes = ("--probe", f"--ranks_per_node={min(NUM_CORES, 2)}")
+    folders = (f"--data_dir={records}", f"--model_dir={tmp_path}/runs/one")
+    small = ("--image_size=32", "--train_batch_size=6", "--train_steps=2")
+    flags = (*RUN[:1], smallest.FLAG, *small, "--warmup_steps=1", *folders)
+    done = run(plan, *nodes, *flags, "--print=script")
+    assert done.returncode == 0, done.stderr
+    script = tmp_path / "job.sh"
+    script.write_text(done.stdout)
+    launch(["bash", str(script), "--seed=3"], VENV=sys.prefix)
+    config = json.loads((tmp_path / "runs/one/config.json").read_text())
+    assert (config["seed"], config["global_batch_size"]) == (3, 6)
+    evaluation = run(plan, *nodes, "--job=eval", *folders, "--print=command")
+    words = shlex.split(evaluation.stdout)
+    program = words.index("python")
+    words[program : program + 2] = [
+        sys.executable,
+        str(REPOSITORY / words[program + 1]),
+    ]
+    assert "top-1" in launch(words).stderr.lower()
