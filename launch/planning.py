@@ -142,6 +142,7 @@ def make(topology: Topology, request: Request) -> Plan:
     Raises:
         UserError: If the nodes, the batch or a setting don't allow it.
     """
+    require_servers(request)
     chosen = layout.choose(
         topology,
         request.ranks_per_node,
@@ -159,7 +160,6 @@ def make(topology: Topology, request: Request) -> Plan:
             request.num_train_examples,
             request.class_names,
         )
-        require_job(request.job, config)
     reasons = [*chosen.reasons, *(numbers.reasons if numbers else ())]
     warnings = [
         *chosen.warnings,
@@ -186,13 +186,14 @@ def make(topology: Topology, request: Request) -> Plan:
     )
 
 
-def require_job(job: str, config: Config) -> None:
-    """Refuses a kind of job that the settings of the run exclude.
+def require_servers(request: Request) -> None:
+    """Refuses an asynchronous training that is planned without parameter servers.
 
     Raises:
-        UserError: If they do.
+        UserError: If it is.
     """
-    if config.is_async and job == "train":
+    mode = request.overrides.get("sync_mode", request.recipe.sync_mode)
+    if mode == "async" and request.job == "train":
         raise UserError(
             "an asynchronous training (--sync_mode=async) needs parameter servers; got"
             " --job=train. Use --job=parameter_server."
@@ -223,7 +224,6 @@ def _shape(
         num_processes=num_processes,
         processes_per_node=per_node,
         cpus_per_node=sum(len(core.cpus) for cores in chosen.cores for core in cores),
-        threads_per_core=topology.threads_per_core,
         goes_round=is_server_job,
         hosts_file=request.hosts_file,
         srun_mpi=request.srun_mpi,

@@ -14,7 +14,6 @@ class JobShape:
         num_processes: The number of processes.
         processes_per_node: The largest number of processes on a node.
         cpus_per_node: The number of logical processors that they use on a node.
-        threads_per_core: The number of these on a core.
         goes_round: Whether successive ranks are on different nodes, rather than on the
             same until it has all of its ranks.
         hosts_file: A file of host names; empty if the scheduler knows them.
@@ -26,7 +25,6 @@ class JobShape:
     num_processes: int
     processes_per_node: int
     cpus_per_node: int
-    threads_per_core: int = 1
     goes_round: bool = False
     hosts_file: str = ""
     srun_mpi: str = ""

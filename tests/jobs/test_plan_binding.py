@@ -163,6 +163,19 @@ def test_hydra_starts_all_ranks_of_a_cluster(launcher, tmp_path):
     assert lines == sorted(f"{rank} of 32" for rank in range(32)), shlex.join(words)
 
 
+def test_servers_and_workers_go_round_the_hosts(tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a\nb\nc\nd\n")
+    nodes = (f"--hosts={hosts}", "--sockets=2", "--cores_per_socket=8")
+    flags = ("--recipe=imagenet_inception_async", "--train_batch_size=96")
+    words = planned(*nodes, *flags, "--job=parameter_server")["command"]
+    words[words.index("python") :] = ["sh", "-c", "echo $PMI_RANK $PMI_HOSTNAME"]
+    lines = sorted(
+        launch(words).stdout.splitlines(), key=lambda line: int(line.split()[0])
+    )
+    assert lines == [f"{rank} {'abcd'[rank % 4]}" for rank in range(12)]
+
+
 def test_records_are_staged_by_hydra(records, tmp_path):
     """Two processes, as of two nodes, here into one folder: each copies its part."""
     local = tmp_path / "local"
