@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root lint types format flags lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster lint types format scripts flags lock ci clean
 
 BIN := .venv/bin
 
@@ -35,7 +35,7 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 	@launch/jobs/demo.sh
 
 # Tests find the environment's programs first.
-unit parallel jobs faults root: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root cluster: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
@@ -56,6 +56,9 @@ faults: venv  ## Slow tests: all faults in running jobs, also on two simulated h
 root: venv  ## The part of faults that needs root: simulated hosts, full disks, little memory
 	$(PYTEST) tests/fault --timeout=900 -m root
 
+cluster: venv  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/conftest.py)
+	$(PYTEST) tests/cluster --timeout=900
+
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,6 +69,12 @@ types: venv  ## mypy
 format: venv  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+scripts: venv  ## Write the ready scripts of launch/jobs, each by the command in it
+	@for file in launch/jobs/*.sh launch/jobs/*.slurm; do \
+	  command=$$(sed -n 's/^# Written by: python //p' $$file); \
+	  [ -z "$$command" ] || { eval "$(BIN)/python $$command" >.script && cat .script >$$file; }; \
+	done; rm -f .script
 
 flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 	$(BIN)/python docs/generate_flags.py

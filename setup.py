@@ -134,6 +134,7 @@ setup(
             "resnet-digits = data_prep.digits:run",
             "resnet-estimate = resnet.commands:estimate",
             "resnet-parameter-server-job = resnet.commands:parameter_server_job",
+            "resnet-plan = resnet.commands:plan",
             "resnet-place-shards = resnet.commands:place_shards",
             "resnet-supervise = resnet.commands:supervise",
         ]

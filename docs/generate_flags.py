@@ -55,6 +55,8 @@ class Program:
             flag name.
         unset_training: That text for the flags of `train_flags` that `unset` lacks.
         shared: Flags of `shared_flags` that the program uses; None for all of them.
+        passes_on_training_flags: Whether the flags of `train_flags` are those of
+            another program, on whose entry they are.
     """
 
     path: str
@@ -62,6 +64,7 @@ class Program:
     unset: dict[str, str]
     unset_training: str = ""
     shared: Sequence[str] | None = None
+    passes_on_training_flags: bool = False
 
     @property
     def module(self) -> str:
@@ -195,14 +198,54 @@ PROGRAMS = (
     Program(
         "launch/parameter_server_job.py",
         "Starts a training on workers and parameter servers ([async.md](async.md)).",
-        {"num_workers": "required", "hosts": "this host"},
+        {"num_workers": "required", "num_servers": "1", "hosts": "this host"},
+        shared=("num_servers", "hosts"),
     ),
     Program(
         "launch/place_shards.py",
         "Lists which record files each node needs for `--shard_by=file`"
         " ([clusters.md](clusters.md)).",
-        {"data_dir": "required", "num_nodes": "required", "node": "all nodes"},
-        shared=("data_dir",),
+        {
+            "data_dir": "required",
+            "num_nodes": "required",
+            "node": "all nodes",
+            "ranks_per_node": "1",
+        },
+        shared=("data_dir", "num_nodes", "ranks_per_node"),
+    ),
+    Program(
+        "launch/plan.py",
+        "Plans a job on a cluster, and prints its command or batch file"
+        " ([planning.md](planning.md)). It also has the flags of a training"
+        " (`resnet/resnet_main.py`), which change the plan and are passed on.",
+        {
+            "data_dir": "`RECORDS`",
+            "model_dir": "`MODEL`",
+            "num_nodes": "1",
+            "sockets": "none",
+            "cores_per_socket": "none",
+            "hosts": "none",
+            "topology": "none",
+            "ranks_per_node": "one per NUMA node",
+            "num_servers": "one less than nodes",
+            "run_name": "that of `--model_dir`, or the recipe",
+            "partition": "the site's",
+            "srun_mpi": "the site's",
+            "stage_from": "none",
+        },
+        shared=(
+            "data_dir",
+            "model_dir",
+            "eval_batch_size",
+            "num_intra_threads",
+            "num_inter_threads",
+            "kmp_blocktime",
+            "num_nodes",
+            "ranks_per_node",
+            "num_servers",
+            "hosts",
+        ),
+        passes_on_training_flags=True,
     ),
     Program(
         "launch/supervise.py",
@@ -246,7 +289,7 @@ class Flag:
     @property
     def is_shared(self) -> bool:
         """Returns whether several programs have the flag."""
-        return self.module.endswith("shared_flags")
+        return self.module.endswith(("shared_flags", "launch_flags"))
 
 
 def flags_of(program: Program) -> list[Flag]:
@@ -268,6 +311,8 @@ def flags_of(program: Program) -> list[Flag]:
         for flag in found
         if not flag.is_shared or used is None or flag.name in used
     ]
+    if program.passes_on_training_flags:
+        found = [one for one in found if not one.module.endswith("train_flags")]
     return sorted(
         found, key=lambda flag: flag.is_shared * (1 - 2 * (flag.name in FOLDERS))
     )

@@ -28,20 +28,11 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
-from launch import mpirun_command
+from launch import launch_flags, mpirun_command
 from resnet.recipes import json_file
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_workers", None, "The number of workers.", short_name="n")
-flags.DEFINE_integer(
-    "num_servers", 1, "The number of parameter servers.", short_name="s"
-)
-flags.DEFINE_string(
-    "hosts",
-    None,
-    "A file of host names, one a line; unset, all ranks are on this host.",
-    short_name="H",
-)
 flags.DEFINE_bool("dry_run", False, "Print the mpirun command without running it.")
 
 
@@ -55,8 +46,8 @@ def main(words: Sequence[str]) -> None:
         UserError: If a number, the hosts or the command are wrong, or a host can't be
             reached.
     """
-    for name, flag in (("num_workers", "-n"), ("num_servers", "-s")):
-        value = FLAGS[name].value
+    num_servers = 1 if FLAGS.num_servers is None else FLAGS.num_servers
+    for flag, value in (("-n", FLAGS.num_workers), ("-s", num_servers)):
         if value is None or value < 1:
             raise UserError(f"{flag} must be at least 1; got {value}.")
     if not words:
@@ -67,13 +58,13 @@ def main(words: Sequence[str]) -> None:
     hosts = mpirun_command.read_hosts(FLAGS.hosts) if FLAGS.hosts else []
     if FLAGS.hosts and not hosts:
         raise UserError(f"{FLAGS.hosts} must name a host on each line; it names none.")
-    command = job_command(FLAGS.num_workers, FLAGS.num_servers, hosts, words)
+    command = job_command(FLAGS.num_workers, num_servers, hosts, words)
     if not FLAGS.dry_run:
         require_reachable(command)
     if not is_async(words):
         print(
             "The training is synchronous (--sync_mode=bsp), so it has no parameter"
-            f" servers: -s {FLAGS.num_servers} has no effect.",
+            f" servers: -s {num_servers} has no effect.",
             file=sys.stderr,
         )
     errors.print_to_pipe(shlex.join(command))
@@ -149,6 +140,7 @@ def run() -> None:
     separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     words = sys.argv[separator + 1 :]
     del sys.argv[separator:]
+    launch_flags.keep_only(("num_servers", "hosts"))
     errors.run(lambda: main(words))
 
 

@@ -22,11 +22,10 @@ from data_prep import errors
 from data_prep.errors import UserError
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest, RecordSet
+from launch import launch_flags
 from resnet import shared_flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("num_nodes", None, "Number of nodes of the job.")
-flags.DEFINE_integer("ranks_per_node", 1, "Number of ranks on each node.")
 flags.DEFINE_integer(
     "node", None, "Print only the file names of this node, numbered from 0."
 )
@@ -39,7 +38,8 @@ def main() -> None:
     if FLAGS.node is not None:
         text = "\n".join(files_of_node(record_set.manifest, placement, FLAGS.node))
     else:
-        text = table(record_set.manifest, placement, FLAGS.ranks_per_node)
+        ranks_per_node = FLAGS.ranks_per_node or 1
+        text = table(record_set.manifest, placement, ranks_per_node)
     errors.print_to_pipe(text)
 
 
@@ -56,7 +56,7 @@ def read_flags() -> tuple[RecordSet, int]:
         raise UserError(
             f"--num_nodes is required and must be at least 1; got {FLAGS.num_nodes}."
         )
-    if FLAGS.ranks_per_node < 1:
+    if FLAGS.ranks_per_node is not None and FLAGS.ranks_per_node < 1:
         raise UserError(
             f"--ranks_per_node must be at least 1; got {FLAGS.ranks_per_node}."
         )
@@ -138,6 +138,7 @@ def table(
 def run() -> None:
     """Runs the program."""
     shared_flags.keep_only(("data_dir",))
+    launch_flags.keep_only(("num_nodes", "ranks_per_node"))
     errors.run(main)
 
 

@@ -21,6 +21,7 @@ MAINS = {
     "launch.estimate",
     "launch.parameter_server_job",
     "launch.place_shards",
+    "launch.plan",
     "launch.supervise",
     "resnet.watchdog.monitor",
     "data_prep.imagenet_to_tfrecords",

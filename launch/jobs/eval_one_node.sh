@@ -1,16 +1,28 @@
 #!/usr/bin/env bash
-# The published evaluation: all 50,000 validation images in 250 batches of 200, on one
-# node with two 24-core Xeon 8160. For Slurm: sbatch launch/jobs/eval_one_node.slurm
+# Evaluates a run on all validation images, by 1 process(es) on 1 node(s) with 48 cores
+# each. Each has 48 cores: 46 threads compute, Horovod and the input pipeline share the
+# other 2.
+# Written by: python launch/plan.py --job=eval --sockets=2 --cores_per_socket=24 --ranks_per_node=1 --run_name=model_batch_24k_90ep --clone= --print=script
+# module load ...   # The modules that `make venv` used; above `set`, since many modules
+#                   # use unset variables.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=site.sh
-source "$(dirname "${BASH_SOURCE[0]}")/site.sh"
 
-# 46 of the 48 cores compute.
+REPOSITORY=${REPOSITORY:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+export REPOSITORY
+[ -f "$REPOSITORY/launch/jobs/site.sh" ] || {
+  echo "$0: there is no clone of resnet-cpu in $REPOSITORY: set REPOSITORY." >&2
+  exit 2
+}
+# shellcheck source-path=SCRIPTDIR source=site.sh
+source "$REPOSITORY/launch/jobs/site.sh"
+
 export OMP_NUM_THREADS=46
 exec python "$REPOSITORY/eval/resnet_eval.py" \
   --eval_batch_size 200 \
-  --num_intra_threads 46 --num_inter_threads 2 \
+  --num_intra_threads 46 \
+  --num_inter_threads 2 \
   --data_dir="$DATA_DIR" \
-  --model_dir="$OUTPUT_DIR/model_batch_24k_90ep" \
-  --use_tpu=False --kmp_blocktime 1 \
+  --model_dir="${MODEL_DIR:-$OUTPUT_DIR/model_batch_24k_90ep}" \
+  --use_tpu=False \
+  --kmp_blocktime 1 \
   "$@"

@@ -32,7 +32,9 @@ if [ -n "$HOSTFILE" ] && [ ! -f "$HOSTFILE" ]; then
 fi
 export PATH=$VENV/bin:$PATH
 
-# set_launcher NUM_RANKS RANKS_PER_NODE: sets the array `launcher`, the start of a command.
+# set_launcher NUM_RANKS RANKS_PER_NODE [cyclic]: sets the array `launcher`, the start of a
+# command. With `cyclic`, successive ranks are on different nodes. The ranks of a node
+# divide its cores by themselves, so srun must not bind them.
 # A step of Slurm 22.05 or newer has one core per task, unless SRUN_CPUS_PER_TASK is set.
 # Hydra's mpirun starts one task on each node, for all of its ranks there.
 set_launcher() {
@@ -43,7 +45,12 @@ set_launcher() {
     cores=${SLURM_CPUS_ON_NODE:-}
     ;;
   srun)
-    launcher=(srun --ntasks="$1" --ntasks-per-node="$2")
+    launcher=(srun --ntasks="$1" --cpu-bind=none)
+    if [ "${3-}" = cyclic ]; then
+      launcher+=(--distribution=cyclic)
+    else
+      launcher+=(--ntasks-per-node="$2")
+    fi
     cores=${SLURM_CPUS_PER_TASK:-}
     ;;
   *)

@@ -59,11 +59,14 @@ class Threads:
         cpus: The logical processors that the rank is bound to.
         num_intra_threads: The number of threads that share the work of one op.
         num_inter_threads: The number of ops that run concurrently.
+        communication_cpu: The logical processor of Horovod's thread, on the last of the
+            cores that the intra-op threads leave free; None if they leave none.
     """
 
     cpus: tuple[int, ...]
     num_intra_threads: int
     num_inter_threads: int
+    communication_cpu: int | None = None
 
 
 def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
@@ -114,22 +117,26 @@ def _slurm_tasks_on_node(tasks_per_node: str, node: int) -> int:
 def group_by_core(
     cpus: Sequence[int], topology: Path = Path("/sys/devices/system/cpu")
 ) -> list[tuple[int, ...]]:
-    """Returns the logical processors of each physical core, ordered by socket.
+    """Returns the logical processors of each core, ordered by socket and NUMA node.
+
+    With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters.
 
     Args:
         cpus: The logical processors that the process may use.
         topology: The folder in which Linux describes them. A processor without a
             description counts as a core of its own.
     """
-    cores: dict[tuple[int, int], list[int]] = {}
+    cores: dict[tuple[int, int, int], list[int]] = {}
     for cpu in sorted(cpus):
-        folder = topology / f"cpu{cpu}" / "topology"
+        folder = topology / f"cpu{cpu}"
+        nodes = [entry.name for entry in folder.glob("node[0-9]*")]
+        numa_node = int(nodes[0].removeprefix("node")) if nodes else 0
         try:
-            socket = int((folder / "physical_package_id").read_text())
-            core = int((folder / "core_id").read_text())
+            socket = int((folder / "topology/physical_package_id").read_text())
+            core = int((folder / "topology/core_id").read_text())
         except (OSError, ValueError):
             socket, core = -1, cpu
-        cores.setdefault((socket, core), []).append(cpu)
+        cores.setdefault((socket, numa_node, core), []).append(cpu)
     return [tuple(cores[key]) for key in sorted(cores)]
 
 
@@ -167,10 +174,12 @@ def choose_threads(
         num_intra_threads: The number of threads per op; 0 for one per core.
         num_inter_threads: The number of concurrent ops; 0 for one.
     """
+    has_free_core = 0 < num_intra_threads < len(cores)
     return Threads(
         cpus=tuple(cpu for core in cores for cpu in core),
         num_intra_threads=num_intra_threads or len(cores),
         num_inter_threads=num_inter_threads or 1,
+        communication_cpu=cores[-1][0] if has_free_core else None,
     )
 
 
@@ -179,6 +188,7 @@ def environment(
     kmp_blocktime: int,
     amx_is_hidden: bool,
     environ: Mapping[str, str],
+    num_local_ranks: int = 1,
 ) -> dict[str, str]:
     """Returns the environment variables to set before TensorFlow is imported.
 
@@ -190,6 +200,7 @@ def environment(
         kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
         amx_is_hidden: The result of `cpu_features.amx_is_hidden`.
         environ: The environment of the process.
+        num_local_ranks: The number of ranks on the node, as MPI counts them.
     """
     defaults = {
         "OMP_NUM_THREADS": str(threads.num_intra_threads),
@@ -201,6 +212,10 @@ def environment(
     }
     if amx_is_hidden:
         defaults["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+    if threads.communication_cpu is not None:
+        # Horovod reads a processor for each rank of the node, and takes its own.
+        listed = [str(threads.communication_cpu)] * num_local_ranks
+        defaults["HOROVOD_THREAD_AFFINITY"] = ",".join(listed)
     settings = {key: environ.get(key, value) for key, value in defaults.items()}
     settings["TF_NUM_INTRAOP_THREADS"] = str(threads.num_intra_threads)
     settings["TF_NUM_INTEROP_THREADS"] = str(threads.num_inter_threads)

@@ -161,6 +161,7 @@ def settle_placement(
     """
     own_cores = placement.group_by_core(sorted(os.sched_getaffinity(0)))
     seen = communicator.allgather_on_node((own_cores, shares_cores))
+    num_on_machine = max(len(seen), process.num_local_ranks)
     if len(seen) != process.num_local_ranks:  # Simulated hosts on one machine.
         seen = [(own_cores, shares_cores)] * process.num_local_ranks
     cores_seen = [cores for cores, _ in seen]
@@ -172,9 +173,10 @@ def settle_placement(
         cores = placement.cores_of_rank(one_of_these, dividing)
     threads = placement.choose_threads(cores, num_intra_threads, num_inter_threads)
     hidden = cpu_features.amx_is_hidden(cpu_features.flags())
-    placement.settle(
-        threads, placement.environment(threads, kmp_blocktime, hidden, os.environ)
+    variables = placement.environment(
+        threads, kmp_blocktime, hidden, os.environ, num_on_machine
     )
+    placement.settle(threads, variables)
     num_usable_cores = len({core for seen in cores_seen for core in seen})
     _log_placement(process, threads, len(cores), num_usable_cores)
     if hidden:

@@ -8,6 +8,7 @@ FLAG_READERS = MAINS | {
     "resnet.setting_flags",
     "resnet.shared_flags",
     "resnet.train_flags",
+    "launch.launch_flags",
     "data_prep.errors",
 }
 

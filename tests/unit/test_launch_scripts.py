@@ -2,10 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from launch import plan
+from tests import in_process
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
 TRAIN_FLAGS = [
@@ -73,8 +77,7 @@ def test_training_runs_the_published_command(site, suffix):
         f"{site}/{CLONE}/resnet/resnet_main.py",
         *TRAIN_FLAGS,
         f"--data_dir={site}/records",
-        "--model_dir",
-        f"{site}/out put/model_batch_24k_90ep",
+        f"--model_dir={site}/out put/model_batch_24k_90ep",
         *CLOSING_FLAGS,
     ]
 
@@ -178,7 +181,8 @@ def test_srun_can_start_the_ranks(site, name):
     assert result.returncode == 0, result.stderr
     ranks = "--ntasks=512" if "256" in name else "--ntasks=128"
     lines = result.stdout.splitlines()
-    assert lines[1:5] == ["srun", ranks, "--ntasks-per-node=2", "python"]
+    expected = ["srun", ranks, "--cpu-bind=none", "--ntasks-per-node=2", "python"]
+    assert lines[1:6] == expected
     assert lines[-1] == "cores: 24"
 
 
@@ -241,6 +245,15 @@ def test_slurm_asks_for_the_nodes_and_ranks_of_the_command(name, ranks):
     )
     assert int(options["nodes"]) * ranks_of_node == ranks
     assert ranks_of_node * cores == 48
+
+
+@pytest.mark.parametrize("suffix", ["sh", "slurm"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_is_what_the_command_in_it_writes(name, suffix):
+    text = (LAUNCH / f"{name}.{suffix}").read_text()
+    (command,) = re.findall("^# Written by: python launch/plan.py (.*)$", text, re.M)
+    done = in_process.run(plan, *shlex.split(command))
+    assert done.stdout == text, "run `make scripts` and commit launch/jobs"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

@@ -104,6 +104,14 @@ def test_hyperthreads_belong_to_their_core_and_sockets_follow_one_another(tmp_pa
     ]
 
 
+def test_the_cores_of_a_numa_node_follow_one_another(tmp_path):
+    # A socket with two sub-NUMA clusters, whose cores have numbers in turn.
+    for cpu in range(4):
+        describe_cpu(tmp_path, cpu, socket=0, core=cpu)
+        (tmp_path / f"cpu{cpu}" / f"node{cpu % 2}").mkdir()
+    assert placement.group_by_core(range(4), tmp_path) == [(0,), (2,), (1,), (3,)]
+
+
 def test_only_the_allowed_processors_are_grouped(tmp_path):
     for cpu in range(8):
         describe_cpu(tmp_path, cpu, socket=0, core=cpu % 4)
@@ -171,6 +179,20 @@ def test_threads_are_one_a_core_unless_given():
     cores = [(0, 4), (1, 5)]
     assert placement.choose_threads(cores, 0, 0) == Threads((0, 4, 1, 5), 2, 1)
     assert placement.choose_threads(cores, 22, 2) == Threads((0, 4, 1, 5), 22, 2)
+    assert placement.choose_threads(cores, 2, 2) == Threads((0, 4, 1, 5), 2, 2)
+
+
+def test_the_last_free_core_is_for_communication():
+    cores = [(core, core + 48) for core in range(24, 48)]
+    assert placement.choose_threads(cores, 22, 2).communication_cpu == 47
+    threads = Threads((0, 1), 1, 1, communication_cpu=1)
+    settings = placement.environment(threads, 1, False, {}, num_local_ranks=3)
+    # Horovod takes the processor at the index of the rank on the node.
+    assert settings["HOROVOD_THREAD_AFFINITY"] == "1,1,1"
+    environ = {"HOROVOD_THREAD_AFFINITY": "mine"}
+    settings = placement.environment(threads, 1, False, environ)
+    assert settings["HOROVOD_THREAD_AFFINITY"] == "mine"
+    assert "HOROVOD_THREAD_AFFINITY" not in placement.environment(THREADS, 1, False, {})
 
 
 THREADS = Threads((0, 1), num_intra_threads=22, num_inter_threads=2)

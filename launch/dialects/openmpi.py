@@ -1,0 +1,41 @@
+"""Open MPI's mpirun."""
+
+import shlex
+from collections.abc import Sequence
+
+from launch.dialects.job_shape import BatchSettings, JobShape
+
+TITLE = "Open MPI"
+PROGRAM = "mpirun"
+
+
+def command(shape: JobShape) -> list[str]:
+    """Returns the words in front of the program.
+
+    Without `--bind-to none` it pins each of one or two ranks to a single core.
+    """
+    hosts = ["--hostfile", shape.hosts_file] if shape.hosts_file else []
+    return [PROGRAM, *hosts, *_options(shape)]
+
+
+def _options(shape: JobShape) -> list[str]:
+    way = "node" if shape.goes_round else f"ppr:{shape.processes_per_node}:node"
+    count = ["-np", str(shape.num_processes)]
+    return [*count, "--map-by", way, "--bind-to", "none"]
+
+
+def on_host(host: str, words: Sequence[str]) -> list[str]:
+    """Returns the command that runs a program once, on one host."""
+    return [PROGRAM, "--host", host, "-np", "1", "--bind-to", "none", *words]
+
+
+def header(shape: JobShape, batch: BatchSettings) -> list[str]:
+    """Returns no lines: mpirun has no scheduler."""
+    return []
+
+
+def script_launcher(shape: JobShape) -> list[str]:
+    """Returns the lines of a script that set the array `launcher`."""
+    options = shlex.join(_options(shape))
+    hosts = '${HOSTFILE:+--hostfile "$HOSTFILE"}'
+    return [f"launcher=({PROGRAM} {hosts} {options})"]

@@ -1,0 +1,275 @@
+"""The processors, memory and network of the nodes of a cluster, as one value.
+
+They are stated on the command line, read by `probe`, or loaded from a file that an
+earlier probe has written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_prep.errors import UserError
+
+# Those that the compiled ops and oneDNN choose their code by.
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+OF_THIS_MACHINE = "read from this machine"
+# Fields that may differ between hosts of a job without changing its plan.
+_OF_ONE_HOST = ("source", "hosts", "interfaces", "memory_bytes")
+_MEMORY_TOLERANCE = 0.02  # Firmware keeps a little of the same memory.
+
+
+@dataclass(frozen=True)
+class Core:
+    """A physical core.
+
+    Attributes:
+        socket: The number of its socket.
+        numa_node: The number of its NUMA node. A socket has several with sub-NUMA
+            clusters.
+        cpus: Its logical processors (hyper-threads) by their numbers in Linux.
+        is_efficiency_core: Whether it is a slower core beside faster ones.
+    """
+
+    socket: int
+    numa_node: int
+    cpus: tuple[int, ...]
+    is_efficiency_core: bool = False
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface.
+
+    Attributes:
+        name: Its name in Linux.
+        megabits_per_second: Its speed; 0 if it isn't known.
+    """
+
+    name: str
+    megabits_per_second: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The nodes of a cluster, which are all equal.
+
+    Attributes:
+        num_nodes: The number of nodes.
+        cores: The cores of a node that a job may use, ordered by socket and NUMA node.
+        num_installed_cores: The number of cores of a node, including those that a
+            cgroup or an affinity mask excludes.
+        threads_per_core: The number of hyper-threads of a core.
+        memory_bytes: The memory of a node that a job may use; 0 if it isn't known.
+        instruction_sets: Those of `INSTRUCTION_SETS` that the processor has.
+        interfaces: The network interfaces.
+        cpu_model: The name of the processor; empty if it isn't known.
+        cpu_quota: The processor time that a cgroup allows, in logical processors; 0 for
+            no limit.
+        source: How the values were found.
+        has_cpu_numbers: Whether the numbers of the logical processors are those of the
+            machine. Firmware numbers sockets one after the other or in turn, so they
+            don't follow from the number of cores.
+        hosts: The names of the nodes, if they are known.
+    """
+
+    num_nodes: int
+    cores: tuple[Core, ...]
+    num_installed_cores: int
+    threads_per_core: int = 1
+    memory_bytes: int = 0
+    instruction_sets: tuple[str, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    cpu_model: str = ""
+    cpu_quota: float = 0.0
+    source: str = "as stated"
+    has_cpu_numbers: bool = True
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def sockets(self) -> tuple[int, ...]:
+        """The numbers of the sockets with usable cores."""
+        return tuple(sorted({core.socket for core in self.cores}))
+
+    @property
+    def numa_nodes(self) -> tuple[int, ...]:
+        """The numbers of the NUMA nodes with usable cores."""
+        return tuple(sorted({core.numa_node for core in self.cores}))
+
+    @property
+    def gigabits_per_second(self) -> float:
+        """The speed of the fastest interface; 0 if none is known."""
+        speeds = [one.megabits_per_second for one in self.interfaces]
+        return max(speeds, default=0) / 1000
+
+
+def stated(
+    num_nodes: int,
+    sockets: int,
+    cores_per_socket: int,
+    threads_per_core: int = 1,
+    numa_per_socket: int = 1,
+    memory_bytes: int = 0,
+) -> Topology:
+    """Returns the topology of a cluster that is described by numbers.
+
+    Args:
+        num_nodes: The number of nodes.
+        sockets: The number of sockets of a node.
+        cores_per_socket: The number of cores of a socket.
+        threads_per_core: The number of hyper-threads of a core.
+        numa_per_socket: The number of NUMA nodes of a socket, above 1 with sub-NUMA
+            clusters.
+        memory_bytes: The memory of a node; 0 if it isn't known.
+
+    Raises:
+        UserError: If a number is below 1, or the cores of a socket can't be divided
+            evenly by its NUMA nodes.
+    """
+    numbers = {
+        "num_nodes": num_nodes,
+        "sockets": sockets,
+        "cores_per_socket": cores_per_socket,
+        "threads_per_core": threads_per_core,
+        "numa_per_socket": numa_per_socket,
+    }
+    for name, value in numbers.items():
+        if value < 1:
+            raise UserError(f"--{name} must be at least 1; got {value}.")
+    if cores_per_socket % numa_per_socket:
+        raise UserError(
+            "--cores_per_socket must be a multiple of --numa_per_socket; got"
+            f" {cores_per_socket} and {numa_per_socket}."
+        )
+    num_cores = sockets * cores_per_socket
+    cores_per_numa_node = cores_per_socket // numa_per_socket
+    cores = tuple(
+        Core(
+            socket=number // cores_per_socket,
+            numa_node=number // cores_per_numa_node,
+            cpus=tuple(range(number, num_cores * threads_per_core, num_cores)),
+        )
+        for number in range(num_cores)
+    )
+    return Topology(
+        num_nodes=num_nodes,
+        cores=cores,
+        num_installed_cores=num_cores,
+        threads_per_core=threads_per_core,
+        memory_bytes=memory_bytes,
+        has_cpu_numbers=False,
+    )
+
+
+def to_json(topology: Topology) -> str:
+    """Returns a topology as a JSON text, which `from_json` reads."""
+    return json.dumps(dataclasses.asdict(topology), indent=1)
+
+
+def from_json(text: str, described: str) -> Topology:
+    """Returns the topology in a JSON text.
+
+    Args:
+        text: What `to_json` has returned.
+        described: A description of the text's source, for the sentence of an error.
+
+    Raises:
+        UserError: If the text holds something else.
+    """
+    try:
+        values: dict[str, Any] = json.loads(text)
+        fields = {field.name: field for field in dataclasses.fields(Topology)}
+        lists = ("instruction_sets", "hosts")
+        values |= {name: tuple(values[name]) for name in lists}
+        values["interfaces"] = tuple(Interface(**one) for one in values["interfaces"])
+        values["cores"] = tuple(
+            Core(**{**one, "cpus": tuple(one["cpus"])}) for one in values["cores"]
+        )
+        if not values["cores"] or set(values) != set(fields):
+            raise ValueError
+        return Topology(**values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{described} must be the output of `launch/plan.py --probe"
+            " --print=topology`; it isn't. Run that on a node of the cluster."
+        ) from error
+
+
+def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:
+    """Returns the topology of several hosts, each of which was probed.
+
+    Args:
+        probed: The name and the topology of each host, at least one.
+
+    Raises:
+        UserError: If the hosts differ, naming one that does and in what.
+    """
+    first_host, first = probed[0]
+    for host, other in probed[1:]:
+        if different := _difference(first, other):
+            raise UserError(
+                "the hosts of a job must be equal, since all ranks wait for the"
+                f" slowest; {first_host} and {host} differ in {different}. Plan a job"
+                " for the hosts of each kind."
+            )
+    return dataclasses.replace(
+        first,
+        num_nodes=len(probed),
+        memory_bytes=min(one.memory_bytes for _, one in probed),
+        hosts=tuple(host for host, _ in probed),
+        source=f"read from {len(probed)} hosts",
+    )
+
+
+def repeated(one: Topology, num_nodes: int, hosts: Sequence[str]) -> Topology:
+    """Returns the topology of several nodes that are like one.
+
+    Args:
+        one: The node.
+        num_nodes: The number of nodes.
+        hosts: Their names; empty if they aren't known.
+    """
+    known = tuple(hosts) or (one.hosts if num_nodes == 1 else ())
+    return dataclasses.replace(one, num_nodes=num_nodes, hosts=known)
+
+
+def _difference(first: Topology, other: Topology) -> str:
+    """Returns the first difference of two hosts that a job can't have, in words."""
+    for field in dataclasses.fields(Topology):
+        one, two = getattr(first, field.name), getattr(other, field.name)
+        if field.name == "cores":
+            if one != two:
+                return f"their usable cores ({len(one)} and {len(two)})"
+        elif field.name not in _OF_ONE_HOST and one != two:
+            return f"{field.name} ({one} and {two})"
+    largest = max(first.memory_bytes, other.memory_bytes)
+    if abs(first.memory_bytes - other.memory_bytes) > _MEMORY_TOLERANCE * largest:
+        sizes = [f"{one.memory_bytes / 1e9:.0f}" for one in (first, other)]
+        return f"memory ({sizes[0]} and {sizes[1]} GB)"
+    return ""
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """Returns the numbers in Linux's form of a list, such as `0,4-11`."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+def cpu_list(cpus: Sequence[int]) -> str:
+    """Returns numbers in Linux's form of a list, the inverse of `parse_cpu_list`."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1].append(cpu)
+        else:
+            parts.append([cpu])
+    return ",".join(
+        f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts
+    )

@@ -1,0 +1,98 @@
+"""Debian's Open MPI runs the planned commands."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import plan, probe
+from tests.in_process import run
+
+pytestmark = pytest.mark.cluster
+
+NODE = probe.probe()
+OWN_CORES = str(Path(__file__).with_name("own_cores.py"))
+RUN = ("--recipe=digits", "--train_batch_size=720", "--launcher=openmpi")
+
+
+def planned(*flags: str) -> dict:
+    done = run(plan, *flags, "--print=json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def launched(
+    words: list[str], environment: dict[str, str]
+) -> subprocess.CompletedProcess:
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("ranks_per_node", range(1, min(len(NODE.cores), 6) + 1))
+def test_the_ranks_of_this_machine_have_the_planned_cores(open_mpi, ranks_per_node):
+    values = planned("--probe", f"--ranks_per_node={ranks_per_node}", *RUN)
+    words = values["command"]
+    if ranks_per_node == 1:
+        assert words[0] == "python"  # Nothing to launch.
+        return
+    words[words.index("python") :] = [sys.executable, OWN_CORES]
+    lines = launched(words, open_mpi).stdout.splitlines()
+    ranks = sorted(json.loads(line) for line in lines)
+    assert [rank[:3] for rank in ranks] == [
+        [rank, ranks_per_node, rank] for rank in range(ranks_per_node)
+    ]
+    for (*_, cpus), cores in zip(ranks, values["layout"]["cores"], strict=True):
+        assert cpus == sorted(cpu for core in cores for cpu in core["cpus"])
+
+
+def nodes_of_ranks(
+    words: list[str], environment: dict[str, str], tmp_path: Path
+) -> dict[str, list[int]]:
+    """Returns the ranks on each of 256 nodes, as Open MPI maps them.
+
+    The nodes don't exist, so it maps the ranks without launching them, and then fails
+    for want of the nodes.
+    """
+    hosts = tmp_path / "hosts"
+    names = [f"10.99.0.{number}" for number in range(256)]  # No names to look up.
+    hosts.write_text("".join(f"{name} slots=8\n" for name in names))
+    shown = ["--novm", "--do-not-launch", "--display-devel-map", "--hostfile"]
+    words = [words[0], *shown, str(hosts), *words[1:]]
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    found: dict[str, list[int]] = {}
+    node = ""
+    for line in done.stdout.splitlines():
+        if match := re.search(r"Data for node: (\S+)", line):
+            node = match[1]
+        elif match := re.search(r"Data for proc: \[\[\d+,\d+\],(\d+)\]", line):
+            found.setdefault(node, []).append(int(match[1]))
+    assert found, done.stderr
+    return found
+
+
+def test_the_published_run_has_two_ranks_on_each_node(open_mpi, tmp_path):
+    flags = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
+    words = planned(*flags, "--launcher=openmpi")["command"]
+    words[words.index("python") :] = ["true"]
+    found = nodes_of_ranks(words, open_mpi, tmp_path)
+    expected = {f"10.99.0.{node}": [2 * node, 2 * node + 1] for node in range(256)}
+    assert found == expected
+
+
+def test_servers_and_workers_go_round_the_nodes(open_mpi, tmp_path):
+    flags = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
+    run_flags = ("--recipe=imagenet_inception_async", "--train_batch_size=5120")
+    job = ("--job=parameter_server", "--launcher=openmpi")
+    words = planned(*flags, *run_flags, *job)["command"]
+    words[words.index("python") :] = ["true"]
+    found = nodes_of_ranks(words, open_mpi, tmp_path)
+    expected = {f"10.99.0.{n}": [n, 256 + n, 512 + n] for n in range(256)}
+    assert found == expected

@@ -1,0 +1,155 @@
+"""Debian's Slurm parses the batch files, and runs planned jobs on this machine."""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import plan, probe
+from tests.in_process import run
+
+pytestmark = pytest.mark.cluster
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODE = probe.probe()
+RUN = ("--recipe=digits", "--train_batch_size=720", "--launcher=slurm")
+CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
+# A training that is asked to stop saves, and resumes when the job starts again.
+TRAINING = """#!/bin/bash
+case $1 in *.py) ;; *) exec {python} "$@" ;; esac
+trap 'echo "saved"; exit 75' USR1
+echo "start ${{SLURM_RESTART_COUNT:-0}} of ${{1##*/}} as rank ${{PMI_RANK:-none}}"
+[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit 0
+while :; do sleep 0.1; done
+"""
+
+
+def printed(*flags: str) -> str:
+    done = run(plan, *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def submitted(slurm, path: Path, *options: str) -> dict[str, str]:
+    """Submits a batch file; returns what Slurm knows of the job."""
+    done = slurm.run("sbatch", "--parsable", *options, str(path))
+    assert done.returncode == 0, done.stderr
+    return job(slurm, done.stdout.strip())
+
+
+def job(slurm, number: str) -> dict[str, str]:
+    text = slurm.run("scontrol", "show", "job", number).stdout
+    return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "tasks", "cpus", "limit"),
+    [
+        ("train_256_nodes_24k", 256, 512, 24, "04:00:00"),
+        ("train_64_nodes_collapse", 64, 128, 24, "12:00:00"),
+        ("eval_one_node", 1, 1, 48, "01:00:00"),
+    ],
+)
+def test_slurm_reads_the_ready_scripts(slurm, name, nodes, tasks, cpus, limit):
+    path = REPOSITORY / f"launch/jobs/{name}.slurm"
+    found = submitted(slurm, path, "--hold")
+    assert found["NumNodes"] in (f"{nodes}", f"{nodes}-{nodes}")
+    assert (found["NumTasks"], found["CPUs/Task"]) == (f"{tasks}", f"{cpus}")
+    assert (found["TimeLimit"], found["Requeue"]) == (limit, "1")
+    assert found["Partition"] == "normal"
+    assert slurm.run("scancel", found["JobId"]).returncode == 0
+
+
+def test_slurm_reads_the_script_of_servers(slurm, tmp_path):
+    flags = ("--recipe=imagenet_inception_async", "--train_batch_size=5120")
+    kind = ("--job=parameter_server", "--launcher=slurm", "--partition=normal")
+    path = tmp_path / "servers.slurm"
+    path.write_text(printed(*CLUSTER, *flags, *kind, "--print=script"))
+    found = submitted(slurm, path, "--hold")
+    assert (found["NumTasks"], found["CPUs/Task"]) == ("768", "16")
+    slurm.run("scancel", found["JobId"])
+
+
+@pytest.mark.parametrize("mpi", ["pmi2", "pmix"])
+def test_srun_reads_the_published_command(slurm, mpi):
+    flags = ("--launcher=slurm", f"--srun_mpi={mpi}", "--print=json")
+    words = json.loads(printed(*CLUSTER, *flags))["command"]
+    words[1:1] = ["--test-only", "--partition=normal", "--exclusive"]
+    done = slurm.run(*words)
+    if mpi == "pmix" and "can not load PMIx library" in done.stderr:
+        pytest.skip("Debian's Slurm finds PMIx in /usr only: install it there")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"using 12288 processors on nodes n\[1-256\]", done.stderr)
+
+
+@pytest.mark.parametrize("ranks_per_node", range(1, min(len(NODE.cores), 6) + 1))
+def test_srun_starts_ranks_with_the_planned_cores(slurm, ranks_per_node):
+    ranks = f"--ranks_per_node={ranks_per_node}"
+    flags = ("--probe", *RUN, "--srun_mpi=pmi2", ranks, "--print=json")
+    values = json.loads(printed(*flags))
+    words = values["command"]
+    program = words.index("python")
+    binding = str(REPOSITORY / "tests/jobs/print_binding.py")
+    # The libraries of unpacked programs aren't those of this environment's MPI.
+    python = ["env", "-u", "LD_LIBRARY_PATH", sys.executable]
+    words[program : program + 2] = [*python, binding]
+    done = slurm.run(*words)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == ranks_per_node
+    for one in found:
+        cores = values["layout"]["cores"][one["local_rank"]]
+        assert one["cpus"] == sorted(cpu for core in cores for cpu in core["cpus"])
+
+
+def test_srun_probes_the_nodes_of_an_allocation(slurm, tmp_path):
+    """Outside of one, Slurm gives a task that asks for nothing a single processor."""
+    (tmp_path / "hosts").write_text("here\n")
+    program = [sys.executable, str(REPOSITORY / "launch/plan.py")]
+    flags = ("--probe", f"--hosts={tmp_path}/hosts", *RUN, "--print=json")
+    done = slurm.run("salloc", "--exclusive", "--nodes=1", *program, *flags)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["topology"]
+    assert found["hosts"] == ["here"]
+    assert len(found["cores"]) == len(NODE.cores)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_job_saves_before_its_limit_is_requeued_and_resumes(
+    slurm, tmp_path, launcher
+):
+    """The limit is a minute, so the signal, two minutes ahead, comes at once."""
+    programs = tmp_path / "venv/bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (programs / "python").write_text(TRAINING.format(python=sys.executable))
+    (programs / "python").chmod(0o755)
+    ranks = min(len(NODE.cores), 2)
+    flags = (*RUN, f"--ranks_per_node={ranks}", "--srun_mpi=pmi2")
+    path = tmp_path / "job.slurm"
+    limit = ("--time_limit=00:01", "--run_name=one", "--print=script")
+    path.write_text(printed("--probe", *flags, *limit))
+    output = tmp_path / "job.log"
+    slurm.environment |= {
+        "VENV": str(tmp_path / "venv"),
+        "OUTPUT_DIR": str(tmp_path / "out"),
+        "LAUNCHER": launcher,
+    }
+    number = submitted(slurm, path, f"--output={output}")["JobId"]
+    deadline = time.monotonic() + 400
+    while (state := job(slurm, number)["JobState"]) != "COMPLETED":
+        if state == "PENDING" and job(slurm, number)["Reason"] == "BeginTime":
+            slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+        assert state not in ("FAILED", "TIMEOUT"), output.read_text()
+        assert time.monotonic() < deadline, (state, output.read_text())
+        time.sleep(1)
+    lines = output.read_text().splitlines()
+    for rank in range(ranks):
+        first, second = (f"start {n} of resnet_main.py as rank {rank}" for n in (0, 1))
+        assert lines.index(first) < lines.index("saved") < lines.index(second), lines
+    assert lines.count("saved") == ranks
+    assert os.environ.get("SLURM_CONF") is None

@@ -1,0 +1,45 @@
+"""Binds itself as a training does; rank 0 prints the processors of all ranks as JSON.
+
+With `--horovod`, also those of the threads of each rank that have others.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from launch.topology import parse_cpu_list
+from resnet.runtime import program, startup
+
+
+def main(argv, process, communicator):
+    intra = int(argv[argv.index("--num_intra_threads") + 1])
+    inter = int(argv[argv.index("--num_inter_threads") + 1])
+    threads = startup.settle_placement(process, communicator, intra, inter, 1)
+    if "--horovod" in argv:
+        startup.start_tensorflow(communicator)
+    own = sorted(os.sched_getaffinity(0))
+    found = {
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+        "cpus": own,
+        "threads": [threads.num_intra_threads, threads.num_inter_threads],
+        "others": [mask for mask in masks() if mask != own],
+    }
+    everyone = communicator.allgather(found)
+    if process.rank == 0:
+        print(json.dumps(everyone))
+
+
+def masks() -> list[list[int]]:
+    """Returns the processors of each thread of this process."""
+    found = []
+    for status in sorted(Path("/proc/self/task").glob("*/status")):
+        for line in status.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "Cpus_allowed_list":
+                found.append(parse_cpu_list(value))
+    return found
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,245 @@
+"""Scripts of planned jobs: what they ask the scheduler for, and what they run."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from launch import plan
+from tests.in_process import run
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ("--num_nodes=4", "--sockets=2", "--cores_per_socket=24")
+BASE = (*CLUSTER, "--recipe=imagenette", "--train_batch_size=256", "--print=script")
+LAUNCHERS = ("mpich", "intelmpi", "openmpi", "slurm", "lsf", "pbs")
+
+
+def script(*flags: str) -> str:
+    done = run(plan, *BASE, *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def options(text: str, word: str) -> list[str]:
+    return re.findall(rf"^#{word} (.*)$", text, re.M)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Returns a function that runs a script with programs that print their words."""
+    programs, out = tmp_path / "venv/bin", tmp_path / "out"
+    for folder in (programs, out):
+        folder.mkdir(parents=True)
+    for name in ("mpirun", "srun", "python"):
+        (programs / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
+        (programs / name).chmod(0o755)
+
+    def run_it(text: str, *arguments: str, **variables: str) -> list[str]:
+        file = tmp_path / "job"
+        file.write_text(text)
+        known = {"VENV": str(tmp_path / "venv"), "OUTPUT_DIR": str(out)}
+        environment = {"PATH": os.defpath, **known, **variables}
+        done = subprocess.run(
+            ["bash", str(file), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.splitlines()
+
+    return run_it
+
+
+@pytest.fixture
+def records_of_two_files(tmp_path, write_tiny_set) -> Path:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG")
+    folder = tmp_path / "shared records"
+    folder.mkdir()
+    write_tiny_set(folder, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (5, 3))
+    return folder
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("job", ["train", "parameter_server"])
+def test_a_script_runs_the_command_of_the_plan(launcher, job, site):
+    flags = (f"--launcher={launcher}", f"--job={job}")
+    (line,) = site(script(*flags), "--seed=3", DATA_DIR="/d", MODEL_DIR="/m")
+    words = (*BASE[:-1], *flags, "--print=command", "--data_dir=/d", "--model_dir=/m")
+    command = run(plan, *words).stdout.strip()
+    if launcher == "slurm":  # Which has mpirun by default.
+        words = [word.replace("=slurm", "=mpich") for word in words]
+        command = run(plan, *words).stdout.strip()
+    if launcher == "intelmpi":
+        command = command.replace("-genv I_MPI_PIN off ", "")  # It is exported.
+        assert "\nexport I_MPI_PIN=${I_MPI_PIN:-off}\n" in script(*flags)
+    here = command.replace("resnet/resnet_main.py", f"{ROOT}/resnet/resnet_main.py")
+    assert line == f"{here} --seed=3"
+
+
+def test_srun_starts_the_ranks_of_a_slurm_job(site):
+    text = script("--launcher=slurm", "--srun_mpi=pmi2")
+    assert "\nexport SLURM_MPI_TYPE=${SLURM_MPI_TYPE:-pmi2}\n" in text
+    (line,) = site(text, LAUNCHER="srun")
+    start = "srun --ntasks=8 --cpu-bind=none --ntasks-per-node=2 python "
+    assert line.startswith(start)
+
+
+def test_srun_places_servers_in_turn(site):
+    (line,) = site(
+        script("--launcher=slurm", "--job=parameter_server"), LAUNCHER="srun"
+    )
+    assert line.startswith(
+        "srun --ntasks=12 --cpu-bind=none --distribution=cyclic python"
+    )
+
+
+def test_slurm_is_asked_for_nodes_time_signal_and_requeue():
+    flags = ("--launcher=slurm", "--partition=p", "--time_limit=36:30", "--run_name=r")
+    assert options(script(*flags), "SBATCH") == [
+        "--partition=p",
+        "--time=36:30:00",
+        "--job-name=r",
+        "--nodes=4",
+        "--ntasks-per-node=2",
+        "--cpus-per-task=24",
+        "--exclusive",
+        "--output=%x-%j.log",
+        "--signal=B:USR1@120",
+        "--requeue",
+        "--open-mode=append",
+    ]
+
+
+def test_slurm_gives_servers_a_task_of_their_own():
+    text = script("--launcher=slurm", "--job=parameter_server")
+    assert {"--ntasks-per-node=3", "--cpus-per-task=16"} <= set(options(text, "SBATCH"))
+
+
+def test_lsf_requeues_by_the_exit_code_and_signals_ahead_of_the_limit():
+    assert options(script("--launcher=lsf", "--run_name=r"), "BSUB") == [
+        "-W 24:00",
+        "-J r",
+        "-n 8",
+        '-R "span[ptile=2]"',
+        "-x",
+        "-o %J.log",
+        "-r",
+        "-wa USR1 -wt 2",
+        '-Q "75"',
+    ]
+
+
+def test_pbs_has_a_clock_of_its_own():
+    text = script("--launcher=pbs", "--run_name=r", "--time_limit=01:00")
+    assert options(text, "PBS") == [
+        "-l walltime=01:00:00",
+        "-N r",
+        "-l select=4:ncpus=48:mpiprocs=2",
+        "-l place=scatter:excl",
+        "-j oe",
+        "-r y",
+    ]
+    assert "\n(sleep 3480 && kill -s USR1 $$) >/dev/null 2>&1 &\n" in text
+
+
+def test_the_clock_signals_the_launcher(site):
+    text = script("--launcher=pbs").replace("(sleep 86280 ", "(sleep 0.2 ")
+    caught = (
+        """launcher=(bash -c 'trap "echo saved; exit" USR1; while :; do :; done')"""
+    )
+    text = re.sub(r"^launcher=.*$", lambda _: caught, text, flags=re.M)
+    assert site(text) == ["saved"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_script_is_valid_bash(launcher, tmp_path):
+    flags = ("--stage_from=/a b", "--data_dir=/local", "--shard_by=file")
+    for extra in ((), flags):
+        text = script(f"--launcher={launcher}", *extra)
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        assert max(map(len, text.splitlines()[1:4])) <= 88
+
+
+def test_an_evaluation_is_not_requeued_at_its_limit():
+    flags = ("--print=script", "--job=eval", "--launcher=slurm")
+    text = run(plan, *CLUSTER, *flags).stdout
+    assert not any("signal" in option for option in options(text, "SBATCH"))
+    assert "run_and_requeue" not in text
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_records_are_staged_by_one_process_on_each_node(launcher, site):
+    flags = ("--stage_from=/a b", "--data_dir=/local", f"--launcher={launcher}")
+    first, second = site(script(*flags))
+    program = f" {ROOT}/launch/jobs/stage.sh /a b /local "
+    assert first.endswith(f"{program}1")
+    assert re.search(r"-np 4( -ppn 1| --map-by ppr:1:node)", first)
+    assert "--data_dir=/local" in second
+    first, second = site(script(*flags, "--shard_by=file"))
+    assert first.endswith(f"{program}4")
+    assert "--shard_by=file" in second
+
+
+def test_given_folders_and_hosts_are_the_defaults(site, tmp_path):
+    (tmp_path / "hosts").write_text("a\nb\nc\nd\n")
+    hosts = f"--hosts={tmp_path}/hosts"
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    flags = ("--data_dir=/some where", f"--model_dir={folder}/one", hosts)
+    text = script(*flags)
+    (line,) = site(text)
+    assert line.startswith(f"mpirun -f {tmp_path}/hosts -np 8 -ppn 2 python")
+    assert " --data_dir=/some where " in line
+    assert f"OUTPUT_DIR=${{OUTPUT_DIR:-{folder}}}" in text
+    assert line.endswith("/out/one")  # The environment's OUTPUT_DIR wins.
+
+
+@pytest.mark.parametrize(
+    "variable", ["PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
+)
+def test_staging_copies_the_files_of_a_node(variable, records_of_two_files, tmp_path):
+    local = {node: tmp_path / f"local {node}" for node in range(2)}
+    for node, folder in local.items():
+        stage(records_of_two_files, folder, "2", **{variable: str(node)})
+    copied = [
+        {path.name for path in folder.rglob("train-0*")} for folder in local.values()
+    ]
+    assert copied == [{"train-00000-of-00002"}, {"train-00001-of-00002"}]
+    for folder in local.values():
+        for path in filter(Path.is_file, folder.rglob("*")):
+            original = records_of_two_files / path.relative_to(folder)
+            assert path.read_bytes() == original.read_bytes()
+
+
+def test_staging_copies_all_files_where_the_nodes_share_none(
+    records_of_two_files, tmp_path
+):
+    stage(records_of_two_files, tmp_path / "local", "1")
+    names = {path.name for path in (tmp_path / "local").rglob("train-0*")}
+    assert names == {"train-00000-of-00002", "train-00001-of-00002"}
+
+
+def test_staging_of_parts_needs_the_number_of_the_node(records_of_two_files, tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        stage(records_of_two_files, tmp_path / "local", "2")
+    assert caught.value.returncode == 2
+    assert "expected to be started by mpirun or srun" in caught.value.stderr
+
+
+def stage(shared: Path, local: Path, parts: str, **variables: str) -> None:
+    python = str(Path(sys.executable).parent)
+    subprocess.run(
+        [str(ROOT / "launch/jobs/stage.sh"), str(shared), str(local), parts],
+        env={"PATH": f"{python}:{os.defpath}", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )

@@ -1,0 +1,140 @@
+"""How ranks divide the cores of a node."""
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.errors import UserError
+from launch import layout, probe, topology
+from launch.topology import Core
+from tests.unit import machine_trees
+
+
+def test_the_published_cluster_has_a_rank_on_each_socket():
+    chosen = layout.choose(topology.stated(256, 2, 24))
+    assert (chosen.num_ranks, chosen.ranks_per_node) == (512, 2)
+    assert (chosen.num_intra_threads, chosen.num_inter_threads) == (22, 2)
+    assert chosen.num_communication_cores == 2
+    sockets = [{core.socket for core in cores} for cores in chosen.cores]
+    assert sockets == [{0}, {1}]
+    assert chosen.warnings == ()
+
+
+def test_the_published_evaluation_is_one_process_with_46_threads():
+    chosen = layout.choose(topology.stated(1, 2, 24), ranks_per_node=1)
+    assert (chosen.num_intra_threads, chosen.num_inter_threads) == (46, 2)
+    assert "one rank uses the cores of 2 NUMA nodes" in chosen.warnings[0]
+
+
+def test_sub_numa_clusters_have_a_rank_each(tmp_path):
+    chosen = layout.choose(probe.probe(machine_trees.sub_numa_clusters(tmp_path)))
+    nodes = [{core.numa_node for core in cores} for cores in chosen.cores]
+    assert nodes == [{0}, {1}, {2}, {3}]
+    assert chosen.num_intra_threads == 7
+
+
+def test_a_fragmented_cpuset_crosses_numa_nodes_and_says_what_does_not(tmp_path):
+    node = probe.probe(machine_trees.fragmented(tmp_path))
+    chosen = layout.choose(node)
+    assert [len(cores) for cores in chosen.cores] == [16, 16]
+    limited, crossing = chosen.warnings
+    assert "allows only 32 of the 48 cores" in limited
+    assert "processors 0,4-11,21-26,30-46" in limited
+    assert "local rank(s) 0 have cores of several NUMA nodes" in crossing
+    better = int(re.search("--ranks_per_node=([0-9]+) avoids it", crossing)[1])
+    assert better == 8  # The sockets have 12 and 20 usable cores: 4 divides both.
+    assert len(layout.choose(node, better).warnings) == 1
+
+
+def test_efficiency_cores_are_left_out_and_the_ranks_restricted(tmp_path):
+    chosen = layout.choose(probe.probe(machine_trees.laptop(tmp_path)))
+    assert chosen.ranks_per_node == 1
+    assert len(chosen.cores[0]) == 6
+    assert chosen.restricted_to == tuple(range(12))
+    assert "the 8 efficiency cores are left out" in chosen.reasons[0]
+
+
+def test_a_quota_limits_the_cores(tmp_path):
+    chosen = layout.choose(probe.probe(machine_trees.quota(tmp_path)))
+    assert chosen.cores_per_node == 4
+    assert chosen.restricted_to == (0, 1, 2, 3)
+    assert (
+        "that of 4.5 processors, so that 4 of 16 cores are used" in chosen.warnings[0]
+    )
+
+
+def test_a_cgroup_of_one_core_is_said(tmp_path):
+    node = probe.probe(machine_trees.one_of_many(tmp_path))
+    first, second = layout.choose(node).warnings
+    assert "allows only 1 of the 64 cores of the node (processors 17)" in first
+    assert "only one core" in second
+    with pytest.raises(UserError, match="got 2 ranks for the 1 usable core"):
+        layout.choose(node, ranks_per_node=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((9,), "got 9 ranks for the 8 usable core.s. of a node. Use at most"),
+        ((0,), "--ranks_per_node must be at least 1; got 0"),
+        ((2, 5), "--num_intra_threads=5 for the 4 core.s. of a rank"),
+    ],
+)
+def test_a_rank_without_a_core_for_each_thread_is_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        layout.choose(topology.stated(1, 2, 4), *arguments)
+
+
+def test_uneven_ranks_are_said():
+    chosen = layout.choose(topology.stated(1, 1, 7), 2)
+    assert chosen.num_intra_threads == 3
+    assert "have 3 or 4 cores" in chosen.warnings[0]
+
+
+def test_threads_are_those_given():
+    chosen = layout.choose(topology.stated(1, 1, 24), None, 20, 3)
+    assert (chosen.num_intra_threads, chosen.num_inter_threads) == (20, 3)
+    assert chosen.num_communication_cores == 4
+
+
+@st.composite
+def nodes(draw):
+    """Draws a node, whose cores are some of those of a machine."""
+    sockets, per_socket = draw(st.integers(1, 4)), draw(st.integers(1, 32))
+    threads = draw(st.integers(1, 2))
+    node = topology.stated(draw(st.integers(256, 2048)), sockets, per_socket, threads)
+    some = draw(st.lists(st.sampled_from(node.cores), min_size=1, unique=True))
+    cores = sorted(some, key=node.cores.index)
+    return dataclasses.replace(node, cores=tuple(cores), has_cpu_numbers=True)
+
+
+@given(data=st.data(), node=nodes())
+def test_each_core_has_one_rank_and_each_rank_a_core(data, node):
+    ranks = data.draw(st.none() | st.integers(1, len(node.cores)))
+    chosen = layout.choose(node, ranks)
+    used = [core for cores in chosen.cores for core in cores]
+    assert used == list(node.cores)  # Each once, in order, whole: with its siblings.
+    assert all(chosen.cores)
+    assert 1 <= chosen.num_intra_threads <= chosen.cores_per_rank
+    sizes = {len(cores) for cores in chosen.cores}
+    assert max(sizes) - min(sizes) <= 1
+    assert chosen.num_ranks == node.num_nodes * len(chosen.cores)
+
+
+@given(ranks=st.integers(512, 4096), per_node=st.sampled_from([1, 2, 4, 8]))
+def test_thousands_of_ranks_have_the_same_cores_on_each_node(ranks, per_node):
+    node = topology.stated(ranks // per_node, 2, 24, 2)
+    chosen = layout.choose(node, per_node)
+    assert chosen.num_ranks == ranks // per_node * per_node
+    threads = [{cpu for core in cores for cpu in core.cpus} for cores in chosen.cores]
+    assert sum(map(len, threads)) == len(set().union(*threads)) == 96
+
+
+def test_hyper_threads_of_a_core_stay_together(tmp_path):
+    node = probe.probe(machine_trees.two_sockets(tmp_path))
+    chosen = layout.choose(node, 16)
+    assert all(isinstance(core, Core) for cores in chosen.cores for core in cores)
+    assert chosen.cores[0][0].cpus == (0, 48)

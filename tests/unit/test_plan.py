@@ -1,0 +1,214 @@
+"""The program launch/plan.py: what it prints, and what it refuses."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import plan, topology
+from tests.in_process import Done, assert_refused, run
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
+NODE = ("--sockets=2", "--cores_per_socket=8")
+PAGE = (ROOT / "docs/planning.md").read_text()
+
+
+def test_the_published_cluster_arrives_at_the_published_command():
+    done = run(plan, *CLUSTER, "--recipe=tpu_90ep_24k", "--launcher=mpich")
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = re.sub(r"\s+", " ", done.stdout)
+    for fact in (
+        "512 = 256 nodes x 2",
+        "24 cores: 22 intra-op and 2 inter-op thread(s); 2 left to communication",
+        "24,576 = 512 ranks x 48",
+        "4,680 = 89.77 epochs",
+        "0.1 to 4.8 over 260 steps",
+    ):
+        assert fact in facts
+    (published,) = re.findall(
+        r"^    (mpirun -np 512 .*)$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert done.stdout.splitlines()[-1].strip() == published
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+
+
+def test_the_command_alone_is_one_line():
+    done = run(plan, *CLUSTER, "--print=command", "--data_dir=a b", "--seed=3")
+    (line,) = done.stdout.splitlines()
+    words = shlex.split(line)
+    assert {"--data_dir=a b", "--seed=3", "--recipe=tpu_90ep_24k"} <= set(words)
+
+
+def test_json_holds_the_plan():
+    values = json.loads(run(plan, *CLUSTER, "--print=json").stdout)
+    assert values["num_processes"] == 512
+    assert values["layout"]["num_intra_threads"] == 22
+    assert values["numbers"]["num_steps"] == 4680
+    assert values["command"][:3] == ["mpirun", "-np", "512"]
+
+
+def test_this_machine_is_probed_and_its_file_gives_the_same_plan(tmp_path):
+    probed = run(plan, "--probe", "--print=topology")
+    assert (probed.returncode, probed.stderr) == (0, "")
+    file = tmp_path / "node.json"
+    file.write_text(probed.stdout)
+    flags = ("--recipe=digits", "--train_batch_size=64", "--print=json")
+    one, other = (
+        json.loads(run(plan, source, *flags).stdout)
+        for source in ("--probe", f"--topology={file}")
+    )
+    assert one == other
+    assert one["topology"]["source"] == "read from this machine"
+
+
+def test_nodes_that_are_taken_to_be_like_a_login_node_are_said():
+    flags = ("--recipe=digits", "--train_batch_size=64", "--num_nodes=2")
+    text = re.sub(r"\s+", " ", run(plan, "--probe", *flags).stdout)
+    assert "the 2 nodes are taken to be like this machine" in text
+
+
+def test_the_number_of_examples_is_that_of_the_data_set(records):
+    flags = ("--recipe=digits", "--train_batch_size=8", f"--data_dir={records}")
+    numbers = json.loads(run(plan, *NODE, *flags, "--print=json").stdout)["numbers"]
+    assert numbers["num_classes"] == 3
+    assert numbers["num_steps"] == round(numbers["num_epochs"] * 24 / 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "got none"),
+        ((*CLUSTER, "--probe"), "got several"),
+        (("--sockets=2",), "--cores_per_socket must be at least 1; got 0"),
+        ((*CLUSTER, "--ranks_per_node=49"), "got 49 ranks for the 48 usable core"),
+        ((*CLUSTER, "--num_intra_threads=25"), "for the 24 core(s) of a rank"),
+        ((*CLUSTER, "--train_batch_size=25000"), "Use 24576 or 25088"),
+        ((*NODE, "--num_nodes=0"), "--num_nodes must be at least 1; got 0"),
+        ((*NODE, "--recipe=none"), "expected a recipe among"),
+        ((*NODE, "--hosts=/nowhere"), "/nowhere: No such file"),
+        (("--topology=/nowhere",), "--topology=/nowhere can't be read"),
+        ((*CLUSTER, "--print=script", "--time_limit=4h"), "such as 04:00; got '4h'"),
+        ((*CLUSTER, "--print=script", "--run_name=a b"), "names a job and a folder"),
+        ((*CLUSTER, "--print=script", "--stage_from=/s"), "needs --data_dir"),
+        ((*CLUSTER, "--job=eval", "--seed=3"), "no flags of a training; got --seed=3"),
+        ((*CLUSTER, "--memory_gb=2"), "must fit into its part of the memory, 1.0 GB"),
+        ((*CLUSTER, "--launcher=prun"), "--launcher"),
+        ((*CLUSTER, "--job=parameter_server", "-s", "0"), "--num_servers must be at"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments, message):
+    assert_refused(run(plan, *arguments), message)
+
+
+def hosts_file(tmp_path, *names):
+    file = tmp_path / "hosts"
+    file.write_text("".join(f"{name}\n" for name in names))
+    return f"--hosts={file}"
+
+
+def test_the_hosts_are_the_nodes(tmp_path):
+    hosts = hosts_file(tmp_path, "a:2", "b", "# c")
+    flags = ("--recipe=digits", "--train_batch_size=64", "--print=json")
+    values = json.loads(run(plan, *NODE, hosts, *flags).stdout)
+    assert values["num_processes"] == 4
+    assert values["command"][1:3] == ["-f", hosts.removeprefix("--hosts=")]
+    assert_refused(run(plan, *NODE, hosts, "--num_nodes=3"), "got 3 and 2 hosts")
+    assert_refused(run(plan, *NODE, hosts_file(tmp_path, "a", "a")), "names one twice")
+    assert_refused(run(plan, *NODE, hosts_file(tmp_path)), "it names none")
+
+
+# It takes the form of Hydra for one host, and answers with a file of its name.
+STUB = """#!/bin/sh
+[ "$1 $3 $4" = "-hosts -np 1" ] || exit 9
+case "$*" in *"/launch/plan.py --probe --print=topology") ;; *) exit 8 ;; esac
+cat "{folder}/$2.json" || exit 7
+"""
+
+
+@pytest.fixture
+def probe_all(tmp_path, monkeypatch):
+    """Returns a function that plans for hosts with these numbers of cores."""
+
+    def probe_them(**cores: int) -> Done:
+        for name, number in cores.items():
+            text = topology.to_json(topology.stated(1, 1, number))
+            (tmp_path / f"{name}.json").write_text(text)
+        mpirun = tmp_path / "mpirun"
+        mpirun.write_text(STUB.format(folder=tmp_path))
+        mpirun.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        flags = ("--recipe=digits", "--train_batch_size=64", "--print=json")
+        return run(plan, "--probe", hosts_file(tmp_path, *cores, *missing), *flags)
+
+    missing: list[str] = []
+    probe_them.missing = missing
+    return probe_them
+
+
+def test_every_host_of_a_file_is_probed(probe_all):
+    done = probe_all(a=8, b=8, c=8, d=8)
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["num_processes"] == 4
+    assert values["topology"]["hosts"] == ["a", "b", "c", "d"]
+    assert values["topology"]["source"] == "read from 4 hosts"
+
+
+def test_hosts_that_differ_are_refused(probe_all):
+    assert_refused(
+        probe_all(a=8, b=6), "a and b differ in their usable cores (8 and 6)"
+    )
+
+
+def test_a_host_that_does_not_answer_is_named(probe_all):
+    probe_all.missing.append("far")
+    assert_refused(probe_all(a=8), "far can't be probed by `mpirun -hosts far")
+
+
+def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for launcher, program in (
+        ("mpich", "mpirun"),
+        ("slurm", "srun"),
+        ("lsf", "blaunch"),
+    ):
+        hosts = hosts_file(tmp_path, "a")
+        done = run(plan, "--probe", hosts, f"--launcher={launcher}")
+        assert_refused(
+            done, f"needs the program {program}, which can't be run: No such"
+        )
+
+
+def test_a_plan_needs_no_numpy_and_little_time():
+    code = "import resource, runpy, sys; sys.argv = ['plan.py', *sys.argv[1:]]"
+    code += (
+        f"\ntry: runpy.run_path({str(ROOT / 'launch/plan.py')!r}, run_name='__main__')"
+    )
+    code += "\nfinally: print({'numpy', 'tensorflow', 'mpi4py'} & set(sys.modules))"
+    words = [sys.executable, "-c", code, *CLUSTER]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def commands() -> list[list[str]]:
+    """Returns the command lines of docs/planning.md that plan something."""
+    lines = re.findall(r"^    (python launch/plan\.py .*)$", PAGE, re.M)
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_the_commands_of_the_page_run(words, tmp_path, monkeypatch, probe_all):
+    monkeypatch.chdir(tmp_path)
+    if ">" in words:
+        words = words[: words.index(">")]
+    if "--hosts=hosts" in words:
+        assert probe_all(node0=8, node1=8).returncode == 0  # It writes the files.
+        (tmp_path / "hosts").write_text("node0\nnode1\n")
+    (tmp_path / "node.json").write_text(topology.to_json(topology.stated(1, 2, 24)))
+    done = run(plan, *words[2:])
+    assert (done.returncode, done.stderr) == (0, "")
