@@ -107,12 +107,14 @@ setup(
         "resnet.native",
         "resnet.optim",
         "resnet.recipes",
+        "resnet.report",
         "resnet.runtime",
         "resnet.watchdog",
     ],
     package_data={
         "data_prep.sources": ["imagenet_labels.xz"],
         "resnet.native": ["*.cc", "*.h"],
+        "resnet.report": ["*.css", "*.js"],
     },
     install_requires=direct_requirements(),
     entry_points={
@@ -121,6 +123,7 @@ setup(
             "resnet-eval = resnet.commands:evaluate",
             "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
             "resnet-predict = resnet.commands:predict",
+            "resnet-report = resnet.commands:report",
             "resnet-learning-curve = resnet.commands:draw_learning_curve",
             "resnet-benchmark = resnet.commands:benchmark",
             "resnet-digits = data_prep.digits:run",

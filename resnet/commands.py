@@ -21,6 +21,7 @@ def _run(module: str) -> None:
 
 evaluate = functools.partial(_run, "eval.resnet_eval")
 predict = functools.partial(_run, "eval.predict")
+report = functools.partial(_run, "eval.report")
 draw_learning_curve = functools.partial(_run, "eval.learning_curve")
 benchmark = functools.partial(_run, "eval.benchmark")
 parameter_server_job = functools.partial(_run, "launch.parameter_server_job")

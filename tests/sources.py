@@ -9,6 +9,7 @@ MAINS = {
     "eval.resnet_eval",
     "eval.predict",
     "eval.learning_curve",
+    "eval.report",
     "eval.benchmark",
     "eval.compression_study",
     "eval.benchmarking.input_rate",
