@@ -157,7 +157,7 @@ def supervise(
         failure_file.remove(model_dir)
         code = requests.run(words)
         if code == 0 and is_done(model_dir):
-            note = f"the training is done after {len(failed_at)} restart(s)"
+            note = f"the training has ended after {len(failed_at)} restart(s)"
             history.append(model_dir, "supervisor", reason=note)
             return 0
         if code == REQUEUE_EXIT_CODE or requests.seen:

@@ -189,7 +189,7 @@ def _calibration(predictions: Predictions, figures: Figures) -> Html:
             for one in rows
         ],
     )
-    return figures.add(
+    figure = figures.add(
         "Calibration",
         f"Expected calibration error (ECE) {percent(found.error)}, in"
         f" {num_bins} bins. On the dashed line, the confidence is the accuracy; below"
@@ -199,6 +199,7 @@ def _calibration(predictions: Predictions, figures: Figures) -> Html:
         f" expected calibration error of {percent(found.error)}.",
         table,
     )
+    return tag("div", figure, class_="narrow")
 
 
 def _wrong_images(predictions: Predictions, names: Sequence[str]) -> Html:

@@ -212,7 +212,7 @@ def _curves(
     factor = 100 if metric.unit == "%" else 1
     values = np.array([factor * float(line[name]) for line in lines])
     steps = [int(line["step"]) for line in lines]
-    epochs = [float(line.get("epoch", line["step"])) for line in lines]
+    epochs = [epoch_of(line) for line in lines]
     rows = (steps, epochs, values.tolist())
 
     def curve(style: str, of: np.ndarray) -> Curve:
@@ -268,6 +268,11 @@ def _rank_speeds(run: RunFolder) -> Chart | None:
         added, window = _curves(metric, own, "speed", name, number, number, "train")
         curves += added
     return Chart(metric, curves, window)
+
+
+def epoch_of(line: Line) -> float:
+    """Returns the epoch of a line; its step if it has none."""
+    return float(line["epoch"] if "epoch" in line else line["step"])
 
 
 def last_value(curve: Curve) -> float | None:

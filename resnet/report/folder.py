@@ -157,9 +157,10 @@ def _config(settings: Mapping[str, Any], notes: list[str]) -> Config | None:
     try:
         return config_from_json(settings)
     except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = str(error).split(";")[0]
         notes.append(
             f"{CONFIG_FILE} is of another version of the program, and is shown as it"
-            f" is: {error}"
+            f" is: {problem}."
         )
         return None
 

@@ -105,7 +105,7 @@ def html_of(found: Sequence[RunFolder]) -> str:
                 id="content",
                 tabindex=-1,
             ),
-            tag("footer", f"Written by resnet-cpu, {words.moment(time.time())}"),
+            tag("footer", f"Written by resnet-cpu, {words.moment(time.time())} UTC"),
             _scripts(script, figures),
         ]
     )
@@ -154,7 +154,7 @@ def _summary(runs: Sequence[RunFolder]) -> Html:
         lines = summary.lines(runs[0])
         return tag("div", *(tag("p", line) for line in lines), class_="summary")
     header, *rows = summary.comparison(runs)
-    return markup.table("The runs compared", header, rows)
+    return markup.table("The runs compared", header, rows, "compared")
 
 
 def _contents(sections: Sequence[tuple[str, str, Html]]) -> Html:
@@ -185,7 +185,7 @@ def _curves(runs: Sequence[RunFolder], figures: Figures) -> Html | None:
     charts = curves.of_runs(runs)
     if not charts:
         return tag("p", "No metrics have been logged yet.")
-    epochs = [line.get("epoch", line["step"]) for run in runs for line in run.lines]
+    epochs = [curves.epoch_of(line) for run in runs for line in run.lines]
     marks = _marks(runs[0]) if len(runs) == 1 else []
     parts = [figures.add_chart(one, marks, max(epochs)) for one in charts]
     about = []
@@ -240,11 +240,16 @@ def _timeline(runs: Sequence[RunFolder], figures: Figures) -> Html:
             )
             for one in moments
         ]
-        caption = f"{prefix}what happened"
+        if not rows:
+            parts.append(tag("p", f"Nothing is known of {run.name}."))
+            continue
+        caption = f"Events of {run.name}"
         if len(rows) > _MAX_ROWS:
             caption += f" (the last {_MAX_ROWS} of {len(rows):,})"
         parts.append(
-            markup.table(caption, ("time", "step", "event"), rows[-_MAX_ROWS:])
+            markup.table(
+                caption, ("time (UTC)", "step", "event"), rows[-_MAX_ROWS:], "events"
+            )
         )
     if not lanes:
         return markup.join(parts)
@@ -276,7 +281,9 @@ def _supervisor(run: RunFolder) -> Html | None:
     return markup.join(
         [
             tag("p", f"{len(restarts)} restart(s). The last word: {rows[-1][1]}."),
-            markup.table("What the supervisor did", ("time", "what"), rows),
+            markup.table(
+                "What the supervisor did", ("time (UTC)", "what"), rows, "events"
+            ),
         ]
     )
 

@@ -15,6 +15,7 @@ from resnet.report.markup import Html, tag
 
 # A page of several runs names their folders anyway.
 _NOT_COMPARED = ("model_dir",)
+_MAX_OPEN = 30  # Settings of phases that differ; more are folded.
 
 
 def section(runs: Sequence[RunFolder]) -> Html:
@@ -75,8 +76,18 @@ def _between_runs(runs: Sequence[RunFolder]) -> Html:
     ]
     if not rows:
         return tag("p", "The runs have the same settings.")
-    caption = "Settings that differ between the runs"
-    return markup.table(caption, ("setting", *(run.name for run in runs)), rows)
+    header = ("setting", *(run.name for run in runs))
+    of_phases = [row for row in rows if ": " in row[0]]
+    if len(of_phases) <= _MAX_OPEN:
+        return markup.table("Settings that differ between the runs", header, rows)
+    others = [row for row in rows if row not in of_phases]
+    whole = markup.table("Settings of phases that differ", header, of_phases)
+    return markup.join(
+        [
+            markup.table("Settings that differ between the runs", header, others),
+            markup.folded(f"{len(of_phases)} settings of phases that differ", whole),
+        ]
+    )
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:

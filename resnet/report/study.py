@@ -4,12 +4,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resnet.config.compression import CompressionSettings
 from resnet.report import markup, vega_lite, words
 from resnet.report.figures import Figures
 from resnet.report.markup import Html, tag
 from resnet.report.words import MISSING, number
 
 _DENSE = "dense"
+_DEFAULTS = CompressionSettings()
+_NAMED = ("method", "compress")
 
 
 def section(study: Mapping[str, Any], figures: Figures) -> Html:
@@ -47,8 +50,9 @@ def section(study: Mapping[str, Any], figures: Figures) -> Html:
         "Scatter chart of top-1 over the bytes of the coded gradients. "
         + " ".join(f"{one['name']}: {one['accuracy']}." for one in rows),
         table,
+        is_folded=False,
     )
-    return markup.join([*([tag("p", about)] if about else []), figure, table])
+    return markup.join([*([tag("p", about)] if about else []), figure])
 
 
 def _ways(ways: Sequence[str]) -> str:
@@ -62,16 +66,16 @@ def _by_row(study: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
         if not isinstance(run, dict) or not isinstance(run.get("result"), dict):
             continue
         row = run.get("row")
-        name = _DENSE
-        if isinstance(row, dict) and row:
-            name = ", ".join(
-                f"{key}={words.value(one)}"
-                if key not in ("method", "compress")
-                else words.value(one)
-                for key, one in row.items()
-            )
+        name = _name(row) if isinstance(row, dict) and row else _DENSE
         found.setdefault(name, []).append(run["result"])
     return found
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """Returns the method of a row, its way and the parameters that aren't defaults."""
+    parts = [words.value(row.get(key, getattr(_DEFAULTS, key))) for key in _NAMED]
+    parts += [f"{key}={words.value(row[key])}" for key in row if key not in _NAMED]
+    return ", ".join(parts)
 
 
 def _row(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -141,7 +141,8 @@ def _state(run: RunFolder) -> str:
             return f"Finished: {step:,} steps."
         of = f" of {run.config.train_steps:,}"
     if run.failure:
-        return f"Failed, last at step {step:,}{of}: {run.failure.get('reason')}"
+        reason = run.failure.get("reason", "for an unknown reason")
+        return f"Failed, last at step {step:,}{of}: {reason}."
     ends = [event for event in run.events if event["event"] in ("start", "end")]
     if ends and ends[-1]["event"] == "end":
         return f"Ended at step {step:,}{of}: {ends[-1].get('reason')}."

@@ -206,8 +206,14 @@ def lanes(rows: Sequence[Mapping[str, Any]]) -> Json:
         "encoding": shared,
     }
     height = 40 + 28 * len(names)
+    # A layer without rows has no extent, of which Vega warns.
+    layers = [
+        layer
+        for layer, is_phase in ((bar, True), (point, False))
+        if any(bool(row["is_phase"]) == is_phase for row in rows)
+    ]
     return {
-        "spec": _whole([bar, point], {"x": x, "y": y}, height),
+        "spec": _whole(layers, {"x": x, "y": y}, height),
         "rows": [
             {
                 key: _short(value) if isinstance(value, float) else value

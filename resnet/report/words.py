@@ -19,7 +19,7 @@ def number(value: Any, digits: int = 5) -> str:
         return f"{value:,}"
     if not math.isfinite(value):
         return "not finite"
-    if value and not 1e-4 <= abs(value) < 1e7:
+    if value and not 1e-4 <= abs(value) < 1e15:
         return f"{value:.{digits - 1}g}"
     return f"{value:,.{digits}g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
@@ -42,12 +42,12 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Returns a moment in UTC, given in seconds since 1970."""
+    """Returns a moment in seconds since 1970 as date and time in UTC."""
     try:
         when = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):
         return MISSING
-    return when.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return when.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def megabytes(num_bytes: int) -> str:

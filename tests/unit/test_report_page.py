@@ -322,10 +322,10 @@ def test_settings_of_another_version_are_shown_as_they_are(tmp_path, settings):
         *(b"", b"\0" * 50, b"[]", b"null", b"7\n", b'{"step": "x", "event": 1}\n'),
         b'{"runs": 3, "shared": 4, "kind": "eval", "step": 1, "time": "x"}\n',
     ],
-    ids=repr,
+    ids=("empty", "zeros", "list", "null", "number", "event", "others"),
 )
 def test_no_file_of_a_run_can_end_the_report(tmp_path, name, content):
-    make_run(tmp_path, num_lines=2)
+    make_run(tmp_path, num_lines=3)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(content)
     Reader(text_of(tmp_path))
@@ -356,7 +356,7 @@ def test_checkpoints_and_versions_are_shown(tmp_path):
 
 
 def test_a_study_has_its_chart_and_table(tmp_path):
-    row = {"compress": "layerwise", "method": "topk", "ratio": 0.01}
+    row = {"compress": "layerwise", "ratio": 0.01}  # Top-k is the default.
     runs = [
         {"row": {}, "seed": 0, "result": {"top1": 0.5, "message_bytes": 4000.0}},
         {"row": row, "seed": 0, "result": {"top1": 0.25, "message_bytes": 40.0}},
@@ -367,7 +367,7 @@ def test_a_study_has_its_chart_and_table(tmp_path):
     (tmp_path / "study.json").write_text(json.dumps(content))
     text = words_of(tmp_path)
     assert "dense 50.00 1 4,000" in text
-    assert "layerwise, topk, ratio=0.01 50.00 (25.00 to 75.00), 1 diverged 3 40" in text
+    assert "topk, layerwise, ratio=0.01 50.00 (25.00 to 75.00), 1 diverged 3 40" in text
     assert "What is missing" not in text
 
 
