@@ -83,6 +83,7 @@ PROGRAMS = (
             "model_dir": "required",
             "explain_plot": "none",
             "eval_every": "at the end",
+            "report_every": "never",
             "initial_weights": "random",
             "first_phase": "the first",
             "record_log": "none",
@@ -126,6 +127,13 @@ PROGRAMS = (
             "weights": "`ema` if the run has it",
         },
         shared=("model_dir",),
+    ),
+    Program(
+        "eval/report.py",
+        "Writes one HTML page of one or several runs, whose folders are its arguments"
+        " ([report.md](report.md)).",
+        {"out": "`RUN/report.html` of the first run"},
+        shared=(),
     ),
     Program(
         "eval/learning_curve.py",

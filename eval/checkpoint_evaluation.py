@@ -8,6 +8,7 @@ from absl import logging
 
 from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport
+from eval.prediction_store import PredictionStore
 from resnet.checkpoint import (
     integrity,
     restore,
@@ -23,6 +24,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation import evaluated_weights
 from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.precise_bn import PreciseBN
+from resnet.evaluation.top_classes import TopClasses
 from resnet.train_state import TrainState
 
 _NUM_LOG_LINES = 10  # About as many lines of progress per evaluation.
@@ -40,6 +42,7 @@ class CheckpointEvaluation:
         weights: Sequence[str],
         report: EvaluationReport,
         communicator: Communicator,
+        store: PredictionStore | None = None,
     ) -> None:
         """Prepares the evaluation; no checkpoint is loaded yet.
 
@@ -52,7 +55,9 @@ class CheckpointEvaluation:
             weights: The names of the weights to evaluate, as in `evaluated_weights`.
             report: The report that each result is added to.
             communicator: The ranks that evaluate together.
+            store: What stores the predictions of each evaluation; None for nothing.
         """
+        self._store = store
         self._model_dir = model_dir
         self._state = state
         self._evaluator = evaluator
@@ -110,8 +115,9 @@ class CheckpointEvaluation:
                     ensembles[name], self._state.weight_penalty(), self._log_progress
                 )
         for name, ensemble in ensembles.items():
-            result = self._evaluator.evaluate_ensemble(ensemble)
-            self._add_to_report(Evaluated(steps, name, "predictions"), result)
+            top = TopClasses() if self._store else None
+            result = self._evaluator.evaluate_ensemble(ensemble, top)
+            self._add_to_report(Evaluated(steps, name, "predictions"), result, top)
 
     def each_from(self, watch: CheckpointWatch) -> None:
         """Evaluates each checkpoint once it is saved, up to the last one of the run."""
@@ -185,14 +191,19 @@ class CheckpointEvaluation:
 
     def _evaluate(self, steps: Sequence[int], combine: str = "none") -> None:
         for name in self._weights_in_turn():
+            top = TopClasses() if self._store else None
             result = self._evaluator.evaluate(
-                self._state.weight_penalty(), self._log_progress
+                self._state.weight_penalty(), self._log_progress, top
             )
-            self._add_to_report(Evaluated(steps, name, combine), result)
+            self._add_to_report(Evaluated(steps, name, combine), result, top)
 
-    def _add_to_report(self, what: Evaluated, result: Any) -> None:
+    def _add_to_report(
+        self, what: Evaluated, result: Any, top: TopClasses | None
+    ) -> None:
         with self._communicator.collective_errors():
             self._report.add(what, result)
+        if self._store and top:
+            self._store.write(what, top)
 
     def _log_progress(self, done: int) -> None:
         num_batches = self._evaluator.num_batches

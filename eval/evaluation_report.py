@@ -44,6 +44,13 @@ class Evaluated:
         steps = ", ".join(map(str, self.steps))
         return _NAMES[self.combine, self.weights].format(steps)
 
+    @property
+    def file_name(self) -> str:
+        """The name of a file of this evaluation, without a suffix."""
+        prefix = "step" if self.combine == "none" else f"mean-{self.combine}"
+        suffix = "-ema" if self.weights == "ema" else ""
+        return f"{prefix}-{self.steps[-1]:08d}{suffix}"
+
     def as_dict(self) -> dict[str, Any]:
         """Returns the values for JSON; `steps` only for combined checkpoints."""
         values = {"global_step": self.steps[-1], "weights": self.weights}

@@ -4,7 +4,6 @@ python eval/learning_curve.py --model_dir=MODEL
 python eval/learning_curve.py --model_dir=MODEL,OTHER --picture=both.png
 """
 
-import math
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from data_prep import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
-import numpy as np
 from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,6 +29,7 @@ from resnet.metrics import figure_file
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
 from resnet.recipes import explain, explain_plot
+from resnet.report.series import robust_limits
 
 FLAGS = flags.FLAGS
 
@@ -47,7 +46,6 @@ _DRAWN = {  # The metrics that are drawn, by the kind of their line.
     "eval": ("epoch", "loss", "top1", "count"),
     "eval_ema": ("epoch", "top1"),
 }
-OUTLIER_DISTANCE = 1.5  # As a multiple of the range of the 5th to 95th percentile.
 GREY = "#666666"
 
 
@@ -191,26 +189,6 @@ def _loss_title(runs: Sequence[Run]) -> str:
     if len(with_penalty) == len(runs):
         return "Cross-entropy plus weight penalty"
     return f"Cross-entropy ({', '.join(with_penalty)}: plus weight penalty)"
-
-
-def robust_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the lower and upper limit of an axis, without regard to outliers.
-
-    They are the least finite value and the greatest one that isn't an outlier, with a
-    margin of 4 %. An outlier exceeds the 95th percentile by more than
-    `OUTLIER_DISTANCE` times the range from the 5th to the 95th percentile.
-
-    Args:
-        values: The values to draw; NaN and infinities are ignored.
-    """
-    finite = np.array([value for value in values if math.isfinite(value)])
-    if not len(finite):
-        return 0.0, 1.0
-    p5, p95 = np.percentile(finite, [5, 95])
-    low = finite.min()
-    high = finite[finite <= p95 + OUTLIER_DISTANCE * (p95 - p5)].max()
-    margin = 0.04 * (high - low) or 0.5
-    return float(low - margin), float(high + margin)
 
 
 def _draw_accuracy(axes: Axes, runs: Sequence[Run]) -> None:

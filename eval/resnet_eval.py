@@ -20,6 +20,7 @@ from absl import flags
 
 from data_prep.errors import UserError, parse_flags
 from data_prep.records.manifest import RecordSet
+from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import shared_flags
@@ -35,6 +36,7 @@ from resnet.runtime.preemption import StopSignals
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from eval.checkpoint_evaluation import CheckpointEvaluation
+    from eval.prediction_store import PredictionStore
     from resnet.data.example_shard import ExampleShard
 
 FLAGS = flags.FLAGS
@@ -75,6 +77,12 @@ flags.DEFINE_float(
     "Minutes that --watch waits for each checkpoint; a timeout exits with code 1.",
 )
 flags.DEFINE_string("json_file", None, "JSON file to write the results to.")
+flags.DEFINE_bool(
+    "store_predictions",
+    False,
+    "Store what each evaluation predicts for each image in the folder predictions of"
+    " --model_dir, for eval/report.py.",
+)
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
@@ -114,7 +122,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         example_shards = startup.open_shards(record_set, shards, communicator)
         precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     evaluation = make_evaluation(
-        config, example_shards, threads, weights, signals, communicator
+        config, example_shards, threads, weights, signals, communicator, record_set
     )
     evaluate(evaluation, requested, steps, watch)
 
@@ -164,6 +172,7 @@ def make_evaluation(
     weights: Sequence[str],
     signals: StopSignals | None,
     communicator: Communicator,
+    record_set: RecordSet,
 ) -> "CheckpointEvaluation":
     """Returns the evaluation of checkpoints, with the network of the run.
 
@@ -174,6 +183,7 @@ def make_evaluation(
         weights: The names of the weights to evaluate, as in `evaluated_weights`.
         signals: The stop requests of this rank; None unless a run is watched.
         communicator: The ranks.
+        record_set: The data set.
     """
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluation.evaluator import Evaluator
@@ -209,6 +219,27 @@ def make_evaluation(
         precise_bn,
         weights,
         EvaluationReport(settings_for_json(config), json_file),
+        communicator,
+        make_store(example_shards["validation"], record_set, communicator),
+    )
+
+
+def make_store(
+    shard: "ExampleShard", record_set: RecordSet, communicator: Communicator
+) -> "PredictionStore | None":
+    """Returns what stores the predictions, if the flags ask for it."""
+    if not FLAGS.store_predictions:
+        return None
+    from eval.prediction_store import PredictionStore
+
+    names = record_set.manifest.class_names
+    described = record_set.manifest.class_descriptions
+    return PredictionStore(
+        pathlib.Path(FLAGS.model_dir),
+        FLAGS.views,
+        shard.records,
+        names,
+        described or imagenet_labels.describe(names),
         communicator,
     )
 

@@ -40,7 +40,7 @@ from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file, parent_death
+from resnet.watchdog import failure_file, history, parent_death
 
 LOCKED_SECONDS = 30.0  # A file server may hold the lock of a dead host for minutes.
 _POLL_SECONDS = 0.05  # Interval at which `StopRequests.pause` checks for a signal.
@@ -157,6 +157,8 @@ def supervise(
         failure_file.remove(model_dir)
         code = requests.run(words)
         if code == 0 and is_done(model_dir):
+            note = f"the training has ended after {len(failed_at)} restart(s)"
+            history.append(model_dir, "supervisor", reason=note)
             return 0
         if code == REQUEUE_EXIT_CODE or requests.seen:
             return code
@@ -168,23 +170,26 @@ def supervise(
         if is_locked:  # By the previous start, so its failure is not a second one.
             place = f"startup, attempt {len(failed_at)}, since the run folder is locked"
         failed_at.append(place)
-        report(f"the training has failed at {failed_at[-1]} (exit code {code})")
+        report(model_dir, f"the training has failed at {place} (exit code {code})")
         if failed_at[-2:-1] == failed_at[-1:]:
-            report("it has failed at the same place twice, and is not restarted")
+            report(
+                model_dir, "it has failed at the same place twice, and is not restarted"
+            )
             return code
         if len(failed_at) > max_restarts:
-            report(f"the limit of {max_restarts} restarts is reached")
+            report(model_dir, f"the limit of {max_restarts} restarts is reached")
             return code
         requests.pause(restart_seconds + (locked_seconds if is_locked else 0))
         if not requests.seen:
             words = on_reachable_hosts(words, model_dir)
         if requests.seen:
             report(
+                model_dir,
                 "stopped before the next restart. Rerun the same command to resume"
-                f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})"
+                f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})",
             )
             return REQUEUE_EXIT_CODE
-        report(f"restart {len(failed_at)} of {max_restarts}")
+        report(model_dir, f"restart {len(failed_at)} of {max_restarts}")
 
 
 def is_done(model_dir: pathlib.Path) -> bool:
@@ -239,8 +244,8 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
         return words
     remaining = command.without(unreachable)
     hosts = remaining.hosts if remaining else ()
-    report(f"unreachable hosts: {', '.join(unreachable)}")
-    report(f"remaining hosts: {', '.join(hosts) or 'none'}")
+    report(model_dir, f"unreachable hosts: {', '.join(unreachable)}")
+    report(model_dir, f"remaining hosts: {', '.join(hosts) or 'none'}")
     if not remaining:
         raise UserError("no host is left to train on; the training is not restarted")
     config = settings_of(model_dir)
@@ -276,8 +281,9 @@ def model_dir_of(words: Sequence[str], given: str | None) -> str:
     return named
 
 
-def report(sentence: str) -> None:
-    """Prints a line about the supervision to standard error."""
+def report(model_dir: pathlib.Path, sentence: str) -> None:
+    """Prints a line about the supervision to standard error, and keeps it."""
+    history.append(model_dir, "supervisor", reason=sentence)
     print(f"supervise: {sentence}", file=sys.stderr, flush=True)
 
 

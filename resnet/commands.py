@@ -22,6 +22,7 @@ def _run(module: str) -> None:
 evaluate = functools.partial(_run, "eval.resnet_eval")
 export = functools.partial(_run, "eval.export")
 predict = functools.partial(_run, "eval.predict")
+report = functools.partial(_run, "eval.report")
 draw_learning_curve = functools.partial(_run, "eval.learning_curve")
 benchmark = functools.partial(_run, "eval.benchmark")
 estimate = functools.partial(_run, "launch.estimate")

@@ -40,9 +40,10 @@ from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, explain, json_file, registry
+from resnet.report import refresh
 from resnet.runtime import host_warnings, leaving, program, startup
 from resnet.runtime.run_lock import RunLock
-from resnet.watchdog import failure_file
+from resnet.watchdog import failure_file, history
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.example_shard import ExampleShard
@@ -306,13 +307,22 @@ def train(
 
 @contextlib.contextmanager
 def failures_recorded(config: Config, communicator: Communicator) -> Iterator[None]:
-    """Writes `failure.json` on rank 0 if the block raises an AgreedFailure."""
-    try:
-        yield
-    except AgreedFailure as error:
-        if communicator.rank == 0:
-            failure_file.write(pathlib.Path(config.model_dir), str(error))
-        raise
+    """Writes `failure.json` on rank 0 if the block raises an AgreedFailure.
+
+    The history of the run has the failure too, or that a stop request ended it. The
+    report of the run, if the settings ask for it, has both.
+    """
+    with refresh.kept_fresh(config, is_writer=communicator.rank == 0):
+        try:
+            yield
+        except Preempted as error:
+            if communicator.rank == 0:
+                history.append(pathlib.Path(config.model_dir), "end", reason=str(error))
+            raise
+        except AgreedFailure as error:
+            if communicator.rank == 0:
+                failure_file.write(pathlib.Path(config.model_dir), str(error))
+            raise
 
 
 def run(signals: StopSignals | None = None) -> None:

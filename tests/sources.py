@@ -10,6 +10,7 @@ MAINS = {
     "eval.predict",
     "eval.export",
     "eval.learning_curve",
+    "eval.report",
     "eval.benchmark",
     "eval.compression_study",
     "eval.benchmarking.input_rate",

@@ -1,4 +1,4 @@
-"""The cache folder for indexes of record sets whose own folder isn't writable."""
+"""The cache folder, also for indexes of record sets whose folder isn't writable."""
 
 import hashlib
 import os
@@ -8,17 +8,21 @@ import pathlib
 def cache_folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the cache folder for the index of a record set.
 
-    It is `indexes/<hash of the set's absolute path>` in `$RESNET_CPU_CACHE`, else in
-    `$XDG_CACHE_HOME/resnet-cpu`, else in `~/.cache/resnet-cpu`.
+    It is `indexes/<hash of the set's absolute path>` in `cache()`.
 
     Args:
         data_dir: Folder of the record set.
     """
     digest = hashlib.sha256(os.fsencode(os.path.abspath(data_dir))).hexdigest()
-    return _cache() / "indexes" / digest[:16]
+    return cache() / "indexes" / digest[:16]
 
 
-def _cache() -> pathlib.Path:
+def cache() -> pathlib.Path:
+    """Returns the cache folder of this project, which needn't exist.
+
+    It is `$RESNET_CPU_CACHE`, else `$XDG_CACHE_HOME/resnet-cpu`, else
+    `~/.cache/resnet-cpu`.
+    """
     # As in install/build_horovod.sh, an empty variable counts as unset.
     if named := os.environ.get("RESNET_CPU_CACHE"):
         return pathlib.Path(os.path.abspath(named))

@@ -24,8 +24,9 @@ run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \
 run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
   --model_dir=$DIR/model --eval_every=1epoch --use_tpu=False
 run python eval/resnet_eval.py --eval_batch_size 200 --data_dir=$DIR/records \
-  --model_dir=$DIR/model --json_file=$DIR/eval.json
+  --model_dir=$DIR/model --json_file=$DIR/eval.json --store_predictions
 run python eval/learning_curve.py --model_dir=$DIR/model
+run python eval/report.py $DIR/model
 
 echo
 python - "$DIR" <<'PY'
@@ -37,5 +38,6 @@ print(f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   ({folder}/eval
 print(f"all numbers        {folder}/model/metrics.jsonl")
 print(f"TensorBoard        tensorboard --logdir {folder}/model/tensorboard")
 print(f"learning curve     {folder}/model/learning_curve.png")
+print(f"report             {folder}/model/report.html")
 PY
 echo "The demo took $((SECONDS - started)) s."

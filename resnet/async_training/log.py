@@ -1,6 +1,7 @@
 """The log of an asynchronous run, which its coordinator writes."""
 
 from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 
@@ -58,7 +59,7 @@ class AsyncLog(RunLog):
         """
         self._count_step(settings)
 
-    def _measured(self) -> dict[str, float]:
+    def _measured(self) -> dict[str, Any]:
         share = self._reading_seconds / self._seconds if self._seconds else 0.0
         self._reading_seconds = self._seconds = 0.0
         return {"input_wait_share": share, **self._staleness.report()}

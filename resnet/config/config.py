@@ -156,6 +156,13 @@ class Config(TrainingSettings):
         bounds=COUNT,
         decides_the_result=False,
     )
+    report_every: str = setting(
+        "",
+        "How often to write report.html, a page about the run, in the folder of the"
+        " run, such as 10minutes or 1epoch; unset, never.",
+        interval_units=intervals.UNITS,
+        decides_the_result=False,
+    )
     num_parallel_calls: int = setting(
         0,
         "The number of threads per rank that decode images; 0 takes one per processor.",

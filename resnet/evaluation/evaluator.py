@@ -13,8 +13,9 @@ from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation import test_time_augmentation
+from resnet.evaluation import test_time_augmentation, top_classes
 from resnet.evaluation.ensemble import Ensemble
+from resnet.evaluation.top_classes import TopClasses
 from resnet.optim import losses
 from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 
@@ -96,6 +97,7 @@ class Evaluator:
         )
         self._corrupt_records = CorruptRecords(shard.records, config.on_bad_record)
         self._count_batch = tf.function(self._counts_of_images, autograph=False)
+        self._rank_batch = tf.function(self._counts_and_top, autograph=False)
         self._predict_batch = tf.function(self._log_probabilities, autograph=False)
         self._has_evaluated = False
 
@@ -104,12 +106,18 @@ class Evaluator:
         """The number of batches that this rank evaluates."""
         return -(-(self._end - self._first) // self._batch_size)
 
-    def evaluate(self, penalty: float = 0.0, report: Report | None = None) -> Result:
+    def evaluate(
+        self,
+        penalty: float = 0.0,
+        report: Report | None = None,
+        top: TopClasses | None = None,
+    ) -> Result:
         """Returns the result on all examples to every rank; only sums are reduced.
 
         Args:
             penalty: The weight penalty, which is added to the loss.
             report: A function called after each batch with the number of batches done.
+            top: What the predictions of this rank are added to; None for none.
 
         Raises:
             Preempted: On all ranks, if one of them received a stop request.
@@ -117,9 +125,32 @@ class Evaluator:
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
-        for batch in self._batches(report):
-            sums += self._count_batch(batch.images, batch.labels, batch.mask).numpy()
+        for number, batch in enumerate(self._batches(report)):
+            arguments = batch.images, batch.labels, batch.mask
+            if top is None:
+                sums += self._count_batch(*arguments).numpy()
+                continue
+            counts, classes, probabilities = self._rank_batch(*arguments)
+            sums += counts.numpy()
+            self._add_to_top(top, number, *arguments[1:], classes, probabilities)
         return self._result_of_all(sums, penalty)
+
+    def _add_to_top(
+        self,
+        top: TopClasses,
+        number: int,
+        labels: tf.Tensor,
+        mask: tf.Tensor,
+        classes: tf.Tensor,
+        probabilities: tf.Tensor,
+    ) -> None:
+        """Adds the predictions of a batch, whose number is counted from 0."""
+        first = self._first + number * self._batch_size
+        end = min(first + self._batch_size, self._end)
+        top.add(
+            self._shard.records.number_of_example[first:end],
+            *(np.asarray(one) for one in (labels, mask, classes, probabilities)),
+        )
 
     def new_ensemble(self) -> Ensemble:
         """Returns an ensemble of no networks yet, for the examples of this rank."""
@@ -147,15 +178,27 @@ class Evaluator:
             )
         ensemble.penalties.append(penalty)
 
-    def evaluate_ensemble(self, ensemble: Ensemble) -> Result:
+    def evaluate_ensemble(
+        self, ensemble: Ensemble, top: TopClasses | None = None
+    ) -> Result:
         """Returns the result of the mean predictions of an ensemble.
+
+        Args:
+            ensemble: The ensemble.
+            top: What the predictions of this rank are added to; None for none.
 
         Raises:
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
-        for logits, labels, mask in ensemble.batches(self._batch_size):
-            sums += self._counts(tf.constant(logits), labels, mask).numpy()
+        for number, (values, labels, mask) in enumerate(
+            ensemble.batches(self._batch_size)
+        ):
+            logits = tf.constant(values)
+            sums += self._counts(logits, labels, mask).numpy()
+            if top is not None:
+                best = top_classes.of_logits(logits)
+                self._add_to_top(top, number, labels, mask, *best)
         return self._result_of_all(sums, ensemble.penalty)
 
     def _batches(self, report: Report | None) -> Iterator[Batch]:
@@ -213,6 +256,12 @@ class Evaluator:
     ) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, self._views)
         return self._counts(logits, labels, mask)
+
+    def _counts_and_top(
+        self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        logits = test_time_augmentation.predict(self._model, images, self._views)
+        return self._counts(logits, labels, mask), *top_classes.of_logits(logits)
 
     def _counts(
         self, logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor

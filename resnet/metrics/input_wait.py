@@ -19,9 +19,13 @@ class InputWait:
     arrives late and the first one after a pause at once; neither is counted. Core time
     that decoding takes while a step runs is not counted either. With gradient
     accumulation only the last micro-batch of each step is measured.
+
+    Attributes:
+        waited_in_last_step: The seconds that the last step waited for its input.
     """
 
     def __init__(self) -> None:
+        self.waited_in_last_step = 0.0
         self._is_first = True
         self._step_began_at: float | None = None
         self._waited_in_step = 0.0
@@ -50,6 +54,7 @@ class InputWait:
             self._waited += self._waited_in_step
             self._elapsed += seconds
         self._is_first = False
+        self.waited_in_last_step = self._waited_in_step
         self._step_began_at, self._waited_in_step = None, 0.0
         return seconds
 

@@ -3,9 +3,10 @@
 Each line has `kind`, `step`, `epoch` and the metrics of its kind. Lines of kind "train"
 have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
 `images_per_second`, `input_wait_share` and the cost of the exchange of gradients
-(`exchange_cost`). Lines of kind "eval", and "eval_ema" for the moving average of the
-weights, have `top1`, `top5`, `count` and the same losses. Files that older versions
-wrote have only `loss`.
+(`exchange_cost`), with several ranks also `rank_images_per_second` (`rank_speed`), the
+only list. Lines of kind "eval", and "eval_ema" for the moving average of the
+weights, have `top1`, `top5`, `count` and the same losses. All have `time`, in seconds
+since 1970. Files that older versions wrote have only `loss`, and no time.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "metrics.jsonl"
+RANK_SPEEDS = "rank_images_per_second"
 
 _KIND = re.compile(r"\w{1,100}", re.ASCII)
 _END_OF_STEPS = 2**63  # TensorBoard's steps are int64.
@@ -47,7 +49,7 @@ def read_and_count(path: Path) -> tuple[list[Line], int]:
     return lines, num_unreadable
 
 
-def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, float]) -> Line:
+def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, Any]) -> Line:
     """Returns a line; floats keep seven digits, the precision of a float32."""
     return {
         "kind": kind,
@@ -72,8 +74,14 @@ def _is_line(line: Any) -> bool:
         and _KIND.fullmatch(kind) is not None  # It names a folder of TensorBoard.
         and type(step) is int
         and 0 <= step < _END_OF_STEPS
-        and all(_is_number(line[name]) for name in line if name != "kind")
+        and all(_is_value(name, line[name]) for name in line if name != "kind")
     )
+
+
+def _is_value(name: str, value: Any) -> bool:
+    if name == RANK_SPEEDS:
+        return isinstance(value, list) and all(map(_is_number, value))
+    return _is_number(value)
 
 
 def _is_number(value: Any) -> bool:
@@ -84,7 +92,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _rounded(value: float) -> float:
+def _rounded(value: Any) -> Any:
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     return float(f"{value:.7g}")

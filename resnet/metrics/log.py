@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -15,7 +16,7 @@ from resnet.metrics import jsonl
 from resnet.metrics.append_file import AppendFile
 
 TENSORBOARD_FOLDER = "tensorboard"
-_NOT_METRICS = ("kind", "step", "epoch")
+_NOT_METRICS = ("kind", "step", "epoch", "time", jsonl.RANK_SPEEDS)
 
 
 class MetricsLog:
@@ -83,7 +84,7 @@ class MetricsLog:
         self._flush()
 
     def write(
-        self, kind: str, step: int, epoch: float, numbers: Mapping[str, float]
+        self, kind: str, step: int, epoch: float, numbers: Mapping[str, Any]
     ) -> None:
         """Appends a line of metrics.
 

@@ -1,9 +1,13 @@
 """Logs the steps and evaluations of a run, on all ranks."""
 
 import math
+import os
+import platform
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -12,12 +16,16 @@ from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
+from resnet.hardware import cpu_features
+from resnet.metrics import jsonl
 from resnet.metrics.exchange_cost import ExchangeCost
 from resnet.metrics.input_wait import InputWait
 from resnet.metrics.log import MetricsLog
 from resnet.metrics.progress import Progress
+from resnet.metrics.rank_speed import RankSpeed
 from resnet.metrics.record_log import RecordLog
 from resnet.train_state import TrainState
+from resnet.watchdog import history
 
 _EMA = "eval_ema"
 
@@ -62,15 +70,30 @@ class RunLog:
         self.input_wait = InputWait()
         self.progress = Progress(config, state.step, rank)
         self._exchange_cost = ExchangeCost(config.compress != "none", rank)
+        self._rank_speed = RankSpeed(config.global_batch_size // num_ranks)
 
     def training_starts(self) -> None:
-        """Logs the length of the training and the present step."""
+        """Logs the length of the training, the present step, and the machine."""
         logging.info(
             "Training for %d steps (%.2f epochs in total). Current step %d.",
             self._config.train_steps,
             self._config.epoch(self._config.train_steps),
             self._state.step,
         )
+        hosts = Counter(self._communicator.allgather(platform.node()))
+        self._note(
+            "start",
+            num_ranks=self._communicator.num_ranks,
+            hosts=hosts,
+            cpu=cpu_features.model_name(),
+            cores=os.cpu_count(),
+        )
+
+    def _note(self, event: str, **facts: Any) -> None:
+        """Adds an event to the history of the run, on rank 0."""
+        if self._communicator.rank == 0:
+            folder = Path(self._config.model_dir)
+            history.append(folder, event, step=self._state.step, **facts)
 
     def training_ended(self, target_is_reached: bool) -> None:
         """Logs the end of the training.
@@ -78,12 +101,14 @@ class RunLog:
         Args:
             target_is_reached: Whether the run has reached `stop_at_top1`.
         """
+        reason = "is done"
         if self._state.step < self._config.train_steps:
             reason = f"stops after --stop_after_steps={self._config.stop_after_steps}"
             reason += "; without that flag, the same command resumes it"
             if target_is_reached:
                 reason = f"has reached --stop_at_top1={self._config.stop_at_top1:g}"
             logging.info("The training %s.", reason)
+        self._note("end", reason=f"the training {reason}")
         logging.info(
             "Finished training up to step %d. Elapsed seconds %d.",
             self._state.step,
@@ -108,7 +133,11 @@ class RunLog:
             settings: The hyperparameters of the step.
             account: What the exchange of gradients cost this rank.
         """
-        self._exchange_cost.step_done(account, self.input_wait.step_done())
+        seconds = self.input_wait.step_done()
+        self._exchange_cost.step_done(account, seconds)
+        self._rank_speed.step_done(
+            seconds, self.input_wait.waited_in_last_step, account.exposed_seconds
+        )
         self._count_step(settings)
 
     def _count_step(self, settings: StepSettings) -> None:
@@ -121,7 +150,7 @@ class RunLog:
         weight_penalty = self._weight_penalty()
         loss = cross_entropy + weight_penalty
         state.losses.clear()
-        numbers = {
+        numbers: dict[str, Any] = {
             "loss": loss,
             "cross_entropy": cross_entropy,
             "weight_penalty": weight_penalty,
@@ -137,11 +166,13 @@ class RunLog:
             self._num_skipped = 0
         self._write("train", numbers)
 
-    def _measured(self) -> dict[str, float]:
+    def _measured(self) -> dict[str, Any]:
         """Returns what was measured since the last line, by the metrics' names."""
+        speeds = self._rank_speed.report(self._communicator)
         return {
             "input_wait_share": self.input_wait.report(self._communicator),
             **self._exchange_cost.report(),
+            **({jsonl.RANK_SPEEDS: speeds} if speeds else {}),
         }
 
     def _weight_penalty(self) -> float:
@@ -164,9 +195,10 @@ class RunLog:
         weights = ", EMA weights" if kind == _EMA else ""
         self.progress.say(f"step {self._state.step}{weights}: {text}")
 
-    def _write(self, kind: str, numbers: Mapping[str, float]) -> None:
+    def _write(self, kind: str, numbers: Mapping[str, Any]) -> None:
         step = self._state.step
-        self._metrics.write(kind, step, self._config.epoch(step), numbers)
+        timed = {**numbers, "time": int(time.time())}
+        self._metrics.write(kind, step, self._config.epoch(step), timed)
         self._state.num_log_lines = self._metrics.num_lines
 
     def sync(self) -> None:

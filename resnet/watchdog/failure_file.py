@@ -1,4 +1,7 @@
-"""`model_dir/failure.json`: how the last start failed, for programs that restart it."""
+"""`model_dir/failure.json`: how the last start failed, for programs that restart it.
+
+`history.jsonl` keeps the failures of all starts.
+"""
 
 import contextlib
 import json
@@ -6,6 +9,8 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+
+from resnet.watchdog import history
 
 FILE = "failure.json"
 _STEP = re.compile(r"\bstep (\d+)")
@@ -32,13 +37,14 @@ def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
     with contextlib.suppress(OSError):
         model_dir.mkdir(parents=True, exist_ok=True)
         (model_dir / FILE).write_text(json.dumps(facts) + "\n")
+    history.append(model_dir, "failure", step=facts["step"], reason=reason)
 
 
 def read(model_dir: Path) -> dict[str, Any] | None:
     """Returns the contents; None if there is no file, or an incomplete one."""
     try:
         return dict(json.loads((model_dir / FILE).read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from resnet.evaluation import prediction_file
 from resnet.export.exported_network import ExportedNetwork
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests import main_run
@@ -102,13 +103,16 @@ def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
     json_file = tmp_path_factory.mktemp("found") / "eval.json"
     export_dir = tmp_path_factory.mktemp("exports") / "new"
     flags = ("--use_tpu=False", "--kmp_blocktime=1", "--num_intra_threads=1")
-    watching = watch(folder / "model", f"--json_file={json_file}", *flags)
+    watching = watch(
+        folder / "model", f"--json_file={json_file}", "--store_predictions", *flags
+    )
     watching.wait_for_line("waiting for a checkpoint")  # Of a run that isn't there.
     assert not (folder / "model").exists()
     training = run_ranks(
         2,
         "resnet/resnet_main.py",
         *main_run.FLAGS,
+        "--report_every=2steps",
         f"--data_dir={records}",
         f"--model_dir={folder / 'model'}",
         f"--export_dir={export_dir}",
@@ -133,9 +137,28 @@ def test_the_training_writes_into_its_model_dir_only(jobs):
     assert {entry.name for entry in (jobs.folder / "model").iterdir()} == {
         "checkpoints",
         "config.json",
+        "history.jsonl",
         "metrics.jsonl",
+        "predictions",  # Those of the evaluation beside it.
+        "report.html",
         "tensorboard",
     }
+
+
+def test_the_report_is_that_of_the_whole_run(jobs):
+    page = (jobs.folder / "model" / "report.html").read_text()
+    assert "Finished: 6 steps." in page
+    assert "2 rank(s)" in page
+    assert "ended: the training is done" in page
+
+
+def test_the_stored_predictions_are_those_that_were_counted(jobs):
+    for one in json.loads(jobs.json_file.read_text())["results"]:
+        name = f"step-{one['global_step']:08d}.npz"
+        stored = prediction_file.read(jobs.folder / "model" / "predictions" / name)
+        assert stored.examples.tolist() == list(range(11))
+        assert stored.is_right.mean() == pytest.approx(one["top1"], abs=1e-6)
+        assert len(stored.wrong_images) == 11 - stored.is_right.sum()
 
 
 def test_each_checkpoint_of_a_run_is_evaluated_as_it_appears(jobs):

@@ -79,6 +79,7 @@ def test_the_commands_run(run_ranks, records, tmp_path):
         "data_prep/imagenet_to_tfrecords.py",
         "resnet/resnet_main.py",
         "eval/resnet_eval.py",
+        "eval/report.py",
         "eval/learning_curve.py",
         "eval/predict.py",
         "eval/export.py",

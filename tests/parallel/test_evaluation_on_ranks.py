@@ -11,6 +11,7 @@ import pytest
 from eval import resnet_eval
 from resnet import resnet_main
 from resnet.checkpoint import tensors
+from resnet.evaluation import prediction_file
 from tests import smallest
 from tests.main_run import TOLERANCE, assert_same, read_metrics
 
@@ -155,6 +156,27 @@ def test_predictions_of_checkpoints_are_averaged(evaluate, model_dir):
         # most the mean of the networks'.
         losses = [of_each[step, one["weights"]]["loss"] for step in (4, 8)]
         assert one["loss"] < np.mean(losses)
+
+
+@pytest.mark.parametrize("combine", ["none", "predictions"])
+def test_the_stored_predictions_of_ranks_are_those_of_one(evaluate, model_dir, combine):
+    flags = ("--store_predictions", f"--combine={combine}", "--weights=raw")
+    flags += ("--checkpoints=phases", "--recalibration_batches=0")
+    name = "step" if combine == "none" else "mean-predictions"
+    path = model_dir / "predictions" / f"{name}-00000008.npz"
+    evaluate(*flags, is_alone=True)
+    alone = prediction_file.read(path)
+    found = evaluate(*flags, "--eval_batch_size=7")
+    together = prediction_file.read(path)
+    assert together.examples.tolist() == alone.examples.tolist() == list(range(11))
+    assert together.labels.tolist() == alone.labels.tolist()
+    assert together.top_classes.tolist() == alone.top_classes.tolist()
+    np.testing.assert_allclose(
+        together.top_probabilities, alone.top_probabilities, rtol=1e-3
+    )
+    assert together.is_right.mean() == pytest.approx(found["top1"], abs=1e-6)
+    assert len(together.wrong_images) == 11 - together.is_right.sum()
+    assert set(together.wrong_images) == set(alone.wrong_images)
 
 
 def test_the_lines_name_what_was_evaluated(run, records, model_dir):

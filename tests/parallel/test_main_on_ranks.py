@@ -44,6 +44,7 @@ def test_only_rank_0_writes(model_dir):
     assert {entry.name for entry in model_dir.iterdir()} == {
         "checkpoints",
         "config.json",
+        "history.jsonl",
         "metrics.jsonl",
         "tensorboard",
     }
@@ -72,6 +73,8 @@ def test_metrics_hold_every_number_once(model_dir):
         "message_bytes_per_step",
         "bytes_sent_per_step",
         "exchange_share",
+        "rank_images_per_second",
+        "time",
     }
     assert train["epoch"] == pytest.approx(2 * 6 / 24)
     assert train["bytes_sent_per_step"] == train["message_bytes_per_step"]  # 2 ranks.

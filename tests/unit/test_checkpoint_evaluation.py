@@ -16,6 +16,7 @@ from resnet.checkpoint import integrity, manager, step_dirs, tensors
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluator import Result
+from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
 from resnet.train_state import TrainState
@@ -34,7 +35,10 @@ class Evaluator:
     def loss(self) -> float:
         return float(self._state.trainable_variables[0].numpy().ravel()[0])
 
-    def evaluate(self, penalty: float, report: Any) -> Result:
+    def evaluate(
+        self, penalty: float, report: Any, top: TopClasses | None = None
+    ) -> Result:
+        self._tell(top)
         return Result(0.0, 0.0, self.loss(), self.loss(), 1)
 
     def new_ensemble(self) -> list[float]:
@@ -43,8 +47,29 @@ class Evaluator:
     def add_to(self, ensemble: list[float], penalty: float, report: Any) -> None:
         ensemble.append(self.loss())
 
-    def evaluate_ensemble(self, ensemble: list[float]) -> Result:
+    def evaluate_ensemble(
+        self, ensemble: list[float], top: TopClasses | None = None
+    ) -> Result:
+        self._tell(top)
         return Result(0.0, 0.0, sum(ensemble), sum(ensemble), 1)
+
+    def _tell(self, top: TopClasses | None) -> None:
+        """Adds one example, whose number is the loss."""
+        if top is not None:
+            one, row = np.array([round(self.loss())]), np.zeros((1, 1), np.int32)
+            top.add(one, one, np.array([True]), row, row.astype(np.float32))
+
+
+class Store:
+    """Keeps what it is to store."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+
+    def write(self, what: Evaluated, top: TopClasses) -> None:
+        block = top.of_rank()
+        assert block is not None
+        self.told.append((what.file_name, block.examples.tolist()))
 
 
 class Report:
@@ -116,6 +141,23 @@ def test_each_is_evaluated_with_both_weights(model_dir, state):
         ("step 40", 40),
         ("step 40, EMA weights", 1040),
     ]
+
+
+def test_the_predictions_of_each_evaluation_are_stored(model_dir, state):
+    store = Store()
+    evaluation = CheckpointEvaluation(
+        *(model_dir, state, Evaluator(state), None, ("raw", "ema")),
+        *(Report(), ALONE, store),
+    )
+    evaluation.each_of([10])
+    evaluation.mean_weights_of([10, 20])
+    evaluation.mean_predictions_of([10, 20])
+    assert [name for name, _ in store.told] == [
+        *("step-00000010", "step-00000010-ema"),
+        *("mean-weights-00000020", "mean-weights-00000020-ema"),
+        *("mean-predictions-00000020", "mean-predictions-00000020-ema"),
+    ]
+    assert [examples for _, examples in store.told[:4]] == [[10], [1010], [15], [1015]]
 
 
 def test_the_newest_is_the_newest_that_is_whole(model_dir, state):

@@ -18,7 +18,9 @@ from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
+from resnet.evaluation import wrong_images
 from resnet.evaluation.evaluator import Evaluator, Result, in_top
+from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
 from tests.unit.one_of_ranks import OneOfRanks
 
@@ -199,6 +201,49 @@ def test_evaluating_again_gives_the_same_and_sees_new_weights(model, evaluator):
     assert zero.top1 == 2 / NUM_EXAMPLES
     assert zero.loss == pytest.approx(np.log(NUM_CLASSES), rel=1e-6)
     assert ours.evaluate() == first
+
+
+@pytest.mark.parametrize("batch_size", [4, 1000])
+def test_the_predictions_are_those_that_were_counted(evaluator, rights, batch_size):
+    ours, top = evaluator(ALONE, eval_batch_size=batch_size), TopClasses()
+    assert ours.evaluate(top=top) == ours.evaluate()
+    block = top.of_all(ALONE)
+    assert block.examples.tolist() == list(range(NUM_EXAMPLES))
+    assert block.labels.tolist() == LABELS.tolist()
+    is_right = block.classes[:, 0] == block.labels
+    assert is_right.tolist() == rights.top1.tolist()
+    in_five = (block.classes == block.labels[:, np.newaxis]).any(axis=1)
+    assert in_five.tolist() == rights.top5.tolist()
+    ensemble, of_ensemble = ours.new_ensemble(), TopClasses()
+    ours.add_to(ensemble)
+    ours.evaluate_ensemble(ensemble, of_ensemble)
+    again = of_ensemble.of_all(ALONE)
+    assert again.classes.tolist() == block.classes.tolist()
+    np.testing.assert_allclose(again.probabilities, block.probabilities, rtol=1e-5)
+
+
+def test_the_images_of_wrong_predictions_are_kept_the_most_certain_first(
+    evaluator, records
+):
+    top = TopClasses()
+    evaluator(ALONE).evaluate(top=top)
+    block = top.of_all(ALONE)
+    found = wrong_images.of_all(block, records, ALONE)
+    certainty = {
+        int(example): float(row[0])
+        for example, row, is_wrong in zip(
+            block.examples,
+            block.probabilities,
+            block.classes[:, 0] != block.labels,
+            strict=True,
+        )
+        if is_wrong
+    }
+    assert 1 < len(certainty) < NUM_EXAMPLES
+    expected = sorted(certainty, key=lambda example: -certainty[example])
+    assert [one.example for one in found] == expected
+    image = Image.open(io.BytesIO(found[0].jpeg))
+    assert image.size == (32, 32)
 
 
 def test_the_weight_penalty_is_in_the_loss(evaluator):

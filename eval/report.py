@@ -1,0 +1,53 @@
+"""Writes one HTML page that tells the whole story of one or several training runs.
+
+python eval/report.py MODEL
+python eval/report.py MODEL OTHER --out=both.html
+
+The page needs no network and no other file. A folder may also be that of a study
+(eval/compression_study.py). Wrong images, confusions and calibration are in it after
+eval/resnet_eval.py --store_predictions.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from data_prep import import_failures
+
+import_failures.report()  # Before the imports that may fail.
+
+from absl import flags
+
+from data_prep import errors
+from data_prep.errors import UserError
+from resnet.report import page
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "out",
+    None,
+    "The file to write the page to. By default report.html in the first folder.",
+)
+
+
+def main(folders: Sequence[str]) -> None:
+    """Writes the page of the runs that the arguments name."""
+    if not folders:
+        raise UserError("expected the folder of at least one run; got none.")
+    paths = [pathlib.Path(folder) for folder in folders]
+    out = pathlib.Path(FLAGS.out or paths[0] / "report.html")
+    page.write(paths, out)
+    print(out)
+
+
+def run() -> None:
+    """Runs the program and exits."""
+    errors.run_with_arguments(main)
+
+
+if __name__ == "__main__":
+    run()

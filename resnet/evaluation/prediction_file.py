@@ -1,0 +1,181 @@
+"""`model_dir/predictions/*.npz`: what a network predicts for each validation image.
+
+A file has the most probable classes of each image and their probabilities, and small
+JPEGs of those wrong predictions of which the network is most certain. Needs no
+TensorFlow.
+"""
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from data_prep import atomic_files
+from data_prep.errors import UserError
+
+FOLDER = "predictions"
+TOP_K = 5  # Classes of each image.
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
+    zipfile.BadZipFile,
+)
+_ARRAYS = ("examples", "labels", "top_classes", "top_probabilities")
+
+
+@dataclass(frozen=True)
+class WrongImage:
+    """An image whose most probable class is wrong.
+
+    Attributes:
+        example: The index of the example in the whole split.
+        name: The name of its file, as the record has it; may be empty.
+        jpeg: The image, a small JPEG.
+    """
+
+    example: int
+    name: str
+    jpeg: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The predictions of an evaluation, sorted by `examples`.
+
+    Attributes:
+        evaluated: What was evaluated, such as "step 2344, EMA weights".
+        step: The step of the newest checkpoint that was evaluated.
+        views: The test-time augmentation.
+        class_names: The names of the classes.
+        class_descriptions: Words for them; empty if there are none.
+        examples: The index of each example in the whole split, int32 `[n]`.
+        labels: Its class, int32 `[n]`.
+        top_classes: Its most probable classes, the most probable one first, int32
+            `[n, k]` with k of at most `TOP_K`.
+        top_probabilities: Their probabilities, float32 `[n, k]`.
+        wrong_images: Images of wrong predictions, the most certain one first.
+    """
+
+    evaluated: str
+    step: int
+    views: str
+    class_names: tuple[str, ...]
+    class_descriptions: tuple[str, ...]
+    examples: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int32]
+    top_classes: npt.NDArray[np.int32]
+    top_probabilities: npt.NDArray[np.float32]
+    wrong_images: tuple[WrongImage, ...] = ()
+
+    @property
+    def is_right(self) -> npt.NDArray[np.bool_]:
+        """Whether the most probable class of each image is its label, bool `[n]`.
+
+        A class whose probability isn't finite is never right, as in the evaluation.
+        """
+        is_finite = np.isfinite(self.top_probabilities[:, 0])
+        return np.asarray((self.top_classes[:, 0] == self.labels) & is_finite)
+
+
+def write(model_dir: Path, name: str, predictions: Predictions) -> Path:
+    """Writes a file atomically, replacing one of the same name.
+
+    Args:
+        model_dir: The folder of the run.
+        name: The name of the file without its suffix.
+        predictions: What the file holds.
+
+    Raises:
+        UserError: If it can't be written.
+    """
+    path = model_dir / FOLDER / f"{name}.npz"
+    about = {
+        field.name: getattr(predictions, field.name)
+        for field in dataclasses.fields(Predictions)
+        if field.name not in (*_ARRAYS, "wrong_images")
+    }
+    images = predictions.wrong_images
+    about["wrong_images"] = [[one.example, one.name, len(one.jpeg)] for one in images]
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        about=_bytes(json.dumps(about).encode()),
+        images=_bytes(b"".join(one.jpeg for one in images)),
+        **{key: getattr(predictions, key) for key in _ARRAYS},
+    )
+    try:
+        path.parent.mkdir(exist_ok=True)
+        atomic_files.atomic_write_bytes(path, buffer.getvalue())
+    except OSError as error:
+        raise UserError(
+            f"the predictions can't be written to {path}: {error.strerror}. Free disk"
+            " space, check permissions, or leave out --store_predictions."
+        ) from error
+    return path
+
+
+def read(path: Path) -> Predictions:
+    """Returns what a file holds.
+
+    Raises:
+        UserError: If it isn't such a file, or an incomplete one.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            about = json.loads(stored["about"].tobytes())
+            images = stored["images"].tobytes()
+            found = Predictions(
+                evaluated=str(about["evaluated"]),
+                step=int(about["step"]),
+                views=str(about["views"]),
+                class_names=tuple(map(str, about["class_names"])),
+                class_descriptions=tuple(map(str, about["class_descriptions"])),
+                wrong_images=_images(about["wrong_images"], images),
+                **{key: stored[key] for key in _ARRAYS},
+            )
+        _check(found)
+    except _UNREADABLE as error:
+        raise UserError(
+            f"{path} must hold predictions as --store_predictions writes them; it"
+            f" doesn't: {error}. Remove it, and evaluate again."
+        ) from error
+    return found
+
+
+def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
+
+
+def _images(
+    listed: Sequence[tuple[int, str, int]], images: bytes
+) -> tuple[WrongImage, ...]:
+    found, first = [], 0
+    for example, name, length in listed:
+        found.append(
+            WrongImage(int(example), str(name), images[first : first + length])
+        )
+        first += length
+    return tuple(found)
+
+
+def _check(found: Predictions) -> None:
+    """Raises ValueError if the parts of a file don't fit to each other."""
+    count, num_classes = len(found.examples), len(found.class_names)
+    is_consistent = (
+        found.labels.shape == (count,)
+        and found.top_classes.ndim == 2
+        and found.top_classes.shape == found.top_probabilities.shape
+        and found.top_classes.shape[0] == count
+        and found.top_classes.shape[1] > 0
+        and len(found.class_descriptions) in (0, num_classes)
+    )
+    if not is_consistent:
+        raise ValueError("its arrays have other shapes")
+    for classes in (found.labels, found.top_classes):
+        if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
+            raise ValueError("it has classes without a name")

@@ -1,0 +1,97 @@
+"""Small copies of the images whose predictions are wrong, for the report of a run."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data_prep.records import scan, schema, tf_example, tfrecord
+from resnet.data.record_files import RecordFiles
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.prediction_file import WrongImage
+from resnet.evaluation.top_classes import Block
+
+NUM_IMAGES = 48
+_SIDE = 128  # Pixels of the longer side, at most.
+# Pillow raises SyntaxError for some damaged PNGs.
+_UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+_QUALITY = 80  # Of the JPEGs, which have some 4 KB.
+
+
+def of_all(
+    own: Block | None, records: RecordFiles, communicator: Communicator
+) -> list[WrongImage]:
+    """Returns the wrong predictions of which the network is most certain, of all ranks.
+
+    Each rank reads the images of its own examples, whose records it has.
+
+    Args:
+        own: The predictions of this rank; None for none.
+        records: The examples that this rank reads.
+        communicator: The ranks; each must call this.
+    """
+    found = list(_most_certain(own, records)) if own is not None else []
+    every = [one for of_rank in communicator.allgather(found) for one in of_rank]
+    every.sort(key=lambda one: (-one[0], one[1].example))
+    return [image for _, image in every[:NUM_IMAGES]]
+
+
+def _most_certain(
+    own: Block, records: RecordFiles
+) -> Iterator[tuple[float, WrongImage]]:
+    """Yields probability and image of wrong predictions, the most certain one first."""
+    certainty = own.probabilities[:, 0]
+    is_wrong = np.isfinite(certainty) & (own.classes[:, 0] != own.labels)
+    rows = np.flatnonzero(is_wrong)
+    rows = rows[np.argsort(-certainty[rows], kind="stable")][:NUM_IMAGES]
+    place = {
+        int(number): index for index, number in enumerate(records.number_of_example)
+    }
+    for row in rows:
+        example = int(own.examples[row])
+        image = _image(records, place[example], example)
+        if image is not None:
+            yield float(certainty[row]), image
+
+
+def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
+    """Returns the image of an example; None if it can't be read."""
+    path = records.paths[records.file_of_example[index]]
+    offset = int(records.offset_of_example[index])
+    try:
+        features = tf_example.parse_example(_record_at(Path(path), offset))
+        jpeg = small_jpeg(bytes(scan.bytes_of(features, records.image_key)))
+    except _UNREADABLE:
+        return None  # The evaluation has read it, and named it if it is corrupt.
+    try:
+        name = scan.decode_name(scan.bytes_of(features, schema.FILENAME))
+    except ValueError:  # Sets of others needn't have the feature.
+        name = ""
+    return WrongImage(example, name, jpeg)
+
+
+def _record_at(path: Path, offset: int) -> memoryview:
+    """Returns the content of the record at an offset of a file."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        header = file.read(tfrecord.HEADER_BYTES)
+        length = tfrecord.record_length(header, 0)
+        rest = file.read(length + tfrecord.FOOTER_BYTES)
+    return tfrecord.read_record(header + rest, 0)
+
+
+def small_jpeg(encoded: bytes) -> bytes:
+    """Returns an image as a JPEG of at most 128 pixels on the longer side.
+
+    Raises:
+        OSError: If the image can't be decoded; damaged ones raise others of
+            `_UNREADABLE` too.
+    """
+    with Image.open(io.BytesIO(encoded)) as image:
+        small = image.convert("RGB")
+    small.thumbnail((_SIDE, _SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()

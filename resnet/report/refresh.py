@@ -1,0 +1,146 @@
+"""Keeps the report of a run fresh while the run trains, in a process of its own.
+
+The training only starts and ends that process, and waits for nothing in between. The
+process has the lowest priority, and ends by itself when the training has died.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from resnet.config import intervals
+from resnet.config.config import Config
+from resnet.config.intervals import Interval
+from resnet.metrics import jsonl
+
+FILE = "report.html"
+LOG_FILE = "report.log"  # Why the page couldn't be written.
+_POLL_SECONDS = 5.0
+_LAST_SECONDS = 20.0  # For the last page, at the end of the training.
+_TAIL_BYTES = 65_536  # More than a line of metrics has.
+_LOWEST_PRIORITY = 19
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from resnet.report.refresh import main
+main(sys.argv[1:])
+"""
+
+
+@contextlib.contextmanager
+def kept_fresh(config: Config, is_writer: bool) -> Iterator[None]:
+    """Has the report written as often as the settings say, and when the block ends.
+
+    A report that can't be written doesn't fail the run.
+
+    Args:
+        config: The settings of the run.
+        is_writer: Whether this rank writes the report.
+    """
+    process = None
+    if is_writer and config.report_every:
+        process = _start(config)
+    try:
+        yield
+    finally:
+        if process is not None:
+            _end(process)
+
+
+def _start(config: Config) -> "subprocess.Popen[bytes] | None":
+    settings = (config.report_every, config.num_train_examples)
+    words = [config.model_dir, *map(str, settings), str(config.global_batch_size)]
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _START, str(_REPOSITORY), *words],
+            stdin=subprocess.PIPE,
+            # Not those of the training: mpirun waits until nobody holds them.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # A signal to the training must not cut the page.
+        )
+    except OSError:
+        return None
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Has the process write the last page; gives it a limited time for that."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait(_LAST_SECONDS)
+
+
+def main(words: list[str]) -> None:
+    """Writes the page until standard input ends, and then a last time.
+
+    Args:
+        words: The folder of the run, the interval, the number of training examples and
+            the size of the global batch.
+    """
+    os.nice(_LOWEST_PRIORITY)
+    model_dir, every, num_examples, batch_size = words
+    sizes = int(num_examples), int(batch_size)
+    keep_fresh(Path(model_dir), intervals.parse(every, "--report_every"), sizes)
+
+
+def keep_fresh(
+    model_dir: Path,
+    interval: Interval,
+    sizes: tuple[int, int],
+    ended: int = 0,
+    poll_seconds: float = _POLL_SECONDS,
+) -> None:
+    """Writes the page when it is due, until the other end closes a pipe.
+
+    Args:
+        model_dir: The folder of the run.
+        interval: How often to write it.
+        sizes: The number of training examples, and the size of the global batch.
+        ended: The descriptor of the pipe.
+        poll_seconds: The time between two looks at the run.
+    """
+    written_at, number = time.monotonic(), 0
+    while not select.select([ended], [], [], poll_seconds)[0]:
+        if interval.seconds:
+            is_due = time.monotonic() - written_at >= interval.seconds
+        else:
+            step = last_step(model_dir / jsonl.FILE)
+            reached = interval.number_at(step, *sizes)
+            # A run that resumes from an older step counts again from there.
+            is_due, number = reached > number, reached
+        if is_due:
+            written_at = time.monotonic()
+            write(model_dir)
+    write(model_dir)
+
+
+def write(model_dir: Path) -> None:
+    """Writes the page; an error is only noted in a file."""
+    from resnet.report import page  # Here, since the training needn't load it.
+
+    try:
+        page.write([model_dir], model_dir / FILE)
+    except Exception:
+        with contextlib.suppress(OSError):
+            (model_dir / LOG_FILE).write_text(traceback.format_exc())
+
+
+def last_step(path: Path) -> int:
+    """Returns the step of the last whole line of a metrics file; 0 if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            texts = file.read().split(b"\n")[:-1]
+        return int(json.loads(texts[-1])["step"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0

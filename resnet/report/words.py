@@ -1,0 +1,72 @@
+"""Numbers, times and lengths of time in words, as all sections write them."""
+
+import datetime
+import math
+from typing import Any
+
+MISSING = "–"  # noqa: RUF001 - an en dash, where a table has no value.
+_SHOWN_ITEMS = 6
+_MINUTE, _HOUR = 60, 3600
+
+
+def number(value: Any, digits: int = 5) -> str:
+    """Returns a number with so many significant digits, or what else it is."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "not finite"
+    if value and not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}g}"
+    return f"{value:,.{digits}g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def percent(fraction: float | None) -> str:
+    """Returns a fraction in percent."""
+    if fraction is None or not math.isfinite(fraction):
+        return MISSING
+    return f"{100 * fraction:.2f} %"
+
+
+def duration(seconds: float) -> str:
+    """Returns a length of time, such as "2 h 5 min"."""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    hours, minutes = divmod(round(seconds / _MINUTE), 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def moment(seconds: float) -> str:
+    """Returns a moment in seconds since 1970 as date and time in UTC."""
+    try:
+        when = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return MISSING
+    return when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def megabytes(num_bytes: int) -> str:
+    """Returns a size in megabytes of 10**6 bytes."""
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def value(setting: Any) -> str:
+    """Returns the value of a setting; of a long list only its beginning."""
+    if isinstance(setting, list | tuple):
+        shown = ", ".join(map(value, setting[:_SHOWN_ITEMS]))
+        more = f", … ({len(setting):,})" if len(setting) > _SHOWN_ITEMS else ""
+        return shown + more or "none"
+    if isinstance(setting, dict):
+        return ", ".join(f"{key}: {value(one)}" for key, one in setting.items())
+    if isinstance(setting, bool) or setting is None:
+        return {True: "yes", False: "no", None: "none"}[setting]
+    if isinstance(setting, float):
+        return f"{setting:g}"
+    if isinstance(setting, int):
+        return str(setting)
+    return str(setting) or "none"

@@ -1,0 +1,85 @@
+import dataclasses
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from resnet.config import intervals
+from resnet.report import refresh
+
+
+def append_step(path: Path, step: int) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps({"kind": "train", "step": step}) + "\n")
+
+
+@pytest.fixture
+def written(monkeypatch) -> list[int]:
+    """The last step that the log has whenever a page is written."""
+    found: list[int] = []
+
+    def write(model_dir: Path) -> None:
+        found.append(refresh.last_step(model_dir / "metrics.jsonl"))
+
+    monkeypatch.setattr(refresh, "write", write)
+    return found
+
+
+def test_a_page_is_written_when_it_is_due_and_at_the_end(tmp_path, written):
+    reading, writing = os.pipe()
+    interval = intervals.parse("10steps", "--report_every")
+    thread = threading.Thread(
+        target=refresh.keep_fresh, args=(tmp_path, interval, (100, 4), reading, 0.01)
+    )
+    thread.start()
+    for step in (5, 12, 19, 21):
+        append_step(tmp_path / "metrics.jsonl", step)
+        time.sleep(0.1)
+    os.close(writing)
+    thread.join(10)
+    os.close(reading)
+    assert written == [12, 21, 21]
+
+
+def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert refresh.last_step(path) == 0
+    append_step(path, 7)
+    with path.open("a") as file:
+        file.write('{"kind": "train", "step": 8')
+    assert refresh.last_step(path) == 7
+    path.write_text("no json\n")
+    assert refresh.last_step(path) == 0
+
+
+@pytest.mark.parametrize("every", ["", "1000epochs"])
+def test_the_process_ends_with_the_block_and_writes_a_page(
+    tmp_path, make_config, every
+):
+    config = dataclasses.replace(
+        make_config(), model_dir=str(tmp_path), report_every=every
+    )
+    with refresh.kept_fresh(config, is_writer=True):
+        assert not (tmp_path / "report.html").exists()
+    assert (tmp_path / "report.html").exists() == bool(every)
+
+
+def test_only_one_rank_writes(tmp_path, make_config):
+    config = dataclasses.replace(
+        make_config(), model_dir=str(tmp_path), report_every="1steps"
+    )
+    with refresh.kept_fresh(config, is_writer=False):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_cannot_start_fails_nothing(tmp_path, make_config, monkeypatch):
+    monkeypatch.setattr(refresh.sys, "executable", str(tmp_path / "none"))
+    config = dataclasses.replace(
+        make_config(), model_dir=str(tmp_path), report_every="1steps"
+    )
+    with refresh.kept_fresh(config, is_writer=True):
+        pass

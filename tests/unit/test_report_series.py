@@ -1,0 +1,41 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resnet.report import series
+
+VALUES = st.lists(
+    st.one_of(st.floats(-100, 100), st.just(math.nan)), min_size=1, max_size=60
+)
+
+
+@given(values=VALUES, half=st.integers(0, 5))
+def test_a_smoothed_value_is_the_mean_of_its_finite_neighbors(values, half):
+    ours = series.smoothed(np.array(values), 2 * half + 1)
+    for index, value in enumerate(ours):
+        around = values[max(0, index - half) : index + half + 1]
+        finite = [one for one in around if math.isfinite(one)]
+        expected = sum(finite) / len(finite) if finite else math.nan
+        assert value == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+@given(values=VALUES, limit=st.integers(2, 40))
+def test_a_thinned_line_keeps_its_extremes(values, limit):
+    kept = series.thinned(np.array(values), limit)
+    assert len(kept) <= limit
+    assert list(kept) == sorted(set(kept))
+    finite = [one for one in values if math.isfinite(one)]
+    if finite:
+        shown = [values[index] for index in kept if math.isfinite(values[index])]
+        assert (min(shown), max(shown)) == (min(finite), max(finite))
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "expected"),
+    [(0, 2, []), (3, 5, [0, 1, 2]), (11, 3, [0, 5, 10]), (100, 2, [0, 99])],
+)
+def test_rows_are_chosen_evenly_with_both_ends(count, limit, expected):
+    assert series.evenly(count, limit) == expected
