@@ -355,6 +355,16 @@ def test_checkpoints_and_versions_are_shown(tmp_path):
     assert "ranks 4" in text
 
 
+def test_the_ranks_of_an_asynchronous_run_are_not_those_of_its_coordinator(tmp_path):
+    make_run(tmp_path, sync_mode="async")
+    saved = step_dirs.of_step(tmp_path, 400)
+    saved.mkdir(parents=True)
+    integrity.write_contents(saved, {"installation": {}, "num_ranks": 1})
+    text = words_of(tmp_path)
+    assert "rank(s)" not in text
+    assert "ranks 1" not in text
+
+
 def test_a_study_has_its_chart_and_table(tmp_path):
     row = {"compress": "layerwise", "ratio": 0.01}  # Top-k is the default.
     runs = [
