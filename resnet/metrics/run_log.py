@@ -81,12 +81,14 @@ class RunLog:
             self._state.step,
         )
         hosts = Counter(self._communicator.allgather(platform.node()))
+        facts: dict[str, Any] = {
+            "num_ranks": self._communicator.num_ranks,
+            "hosts": hosts,
+        }
+        if self._config.is_async:  # The coordinator is alone here.
+            facts = {}
         self._note(
-            "start",
-            num_ranks=self._communicator.num_ranks,
-            hosts=hosts,
-            cpu=cpu_features.model_name(),
-            cores=os.cpu_count(),
+            "start", **facts, cpu=cpu_features.model_name(), cores=os.cpu_count()
         )
 
     def _note(self, event: str, **facts: Any) -> None:

@@ -3,17 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resnet.report import markup, words
+from resnet.report import markup, summary, words
 from resnet.report.folder import RunFolder
 from resnet.report.markup import Html, tag
 
 _MAX_HOSTS = 64
 _FACTS = {  # Of the last start, by their words.
-    "num_ranks": "ranks",
     "cpu": "CPU",
     "cores": "cores of rank 0's host",
-    "threads": "threads of an op",
-    "command": "command",
 }
 
 
@@ -49,8 +46,9 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     for saved in reversed(run.checkpoints):
         if isinstance(installed := saved.metadata.get("installation"), Mapping):
             facts.update(installed)
-            facts.setdefault("ranks", saved.metadata.get("num_ranks"))
             break
+    if (ranks := summary.num_ranks(run)) is not None:
+        facts["ranks"] = ranks
     start = last_start(run)
     if isinstance(installed := start.get("installation"), Mapping):
         facts.update(installed)

@@ -21,6 +21,18 @@
     return rows;
   }
 
+  // Vega-Lite 6 looks for texts in the cells around the points, instead of in the points
+  // that these belong to, and shows "undefined".
+  function withTexts(vega) {
+    for (const mark of vega.marks) {
+      if ((mark.name || "").endsWith("voronoi")) {
+        const tooltip = mark.encode.update.tooltip;
+        tooltip.signal = tooltip.signal.replace(/(?<!datum\.)datum\[/g, "datum.datum[");
+      }
+    }
+    return vega;
+  }
+
   function draw(id) {
     const chart = charts[id];
     const element = document.getElementById(id);
@@ -33,6 +45,7 @@
       renderer: "svg",
       actions: false,
       tooltip: { theme: "page" },
+      patch: withTexts,
     };
     return vegaEmbed(element, spec, options).then(function () {
       // The element has a description; the parts of the drawing have none.

@@ -84,7 +84,12 @@ def training_seconds(run: RunFolder) -> float | None:
 
 
 def num_ranks(run: RunFolder) -> int | None:
-    """Returns the number of ranks of the last start; None if nothing tells it."""
+    """Returns the number of ranks of the last start; None if nothing tells it.
+
+    That of an asynchronous run isn't known: its coordinator saves and logs alone.
+    """
+    if run.config is not None and run.config.is_async:
+        return None
     for source in (
         *reversed([event for event in run.events if event["event"] == "start"]),
         *(one.metadata for one in reversed(run.checkpoints)),

@@ -139,7 +139,7 @@ def scatter(rows: Sequence[Mapping[str, Any]]) -> Json:
         rows: The rows of the study, with `name`, `bytes`, `top1` and `color`.
     """
     tooltip = [
-        {"field": "name", "title": "method"},
+        {"field": "name", "type": "nominal", "title": "method"},
         {"field": "top1", "type": "quantitative", "format": ".2f", "title": "top-1, %"},
         {"field": "bytes", "type": "quantitative", "format": ",", "title": "bytes"},
     ]
@@ -230,7 +230,7 @@ def _line(style: str, look: Json) -> Json:
         "mark": {"type": "line", "clip": True, **look},
         "encoding": {
             "color": {"field": "color", "type": "nominal", "scale": None},
-            "detail": {"field": "label"},
+            "detail": {"field": "label", "type": "nominal"},
             "strokeDash": {
                 "field": "dash",
                 "type": "ordinal",
@@ -265,7 +265,7 @@ def _hover(unit: str) -> Json:
         },
     }
     tooltip = [
-        {"field": "label", "title": "curve"},
+        {"field": "label", "type": "nominal", "title": "curve"},
         {
             "field": "value",
             "type": "quantitative",
