@@ -4,9 +4,8 @@
 #   [CXX='ccache g++'] build_native.sh VENV
 #
 # Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed.
-# Without it everything works, but slower. The ops for AVX-512 need GCC 10 or newer on
-# x86_64; other compilers build those that read and resize images, update weights and
-# compress gradients.
+# Without it everything works, but slower. Convolutions and normalization are compiled for
+# AVX-512 and for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
@@ -15,7 +14,9 @@ venv=$1
   exit 1
 }
 target=$PWD/resnet/native/libresnet_ops
-for_any_cpu='read_example|resize_bicubic|momentum|server_update|compress_sparse|compress_quantized|decode_messages|cut_message'  # Sources without AVX-512.
+kernels='conv_gemm|gemm_float32|winograd|winograd_gradient|batch_norm_kernels|batch_norm_grad_kernels'
+kernels_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 only.
+kernels_any_cpu='kernel_set|momentum_kernels'  # Also for CPUs without either.
 
 # CXX is a program, or a program and its options.
 CXX=${CXX:-g++}
@@ -67,42 +68,61 @@ print("", *tf.sysconfig.get_link_flags(), sep="\n")
 mapfile -t flags < <(sed '/^$/,$d' "$temporary/flags")
 mapfile -t libraries < <(sed '1,/^$/d' "$temporary/flags")
 
-# No -march: the library runs on any processor of this architecture, and the sources select
+# No -march: the library runs on any processor of this architecture, and the kernels select
 # newer instructions themselves. TensorFlow's headers are included by -isystem, without their
 # warnings. Those about uninitialized values are off: GCC 12 has some in its own headers.
-options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized
-  "-I$PWD" "${flags[@]}")
-compile() {  # compile SOURCE ...: one compiler per core, each with up to 1 GB of memory.
+options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized "-I$PWD" "${flags[@]}")
+is_clang=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<<'__clang__' | tail -n 1) || true
+[ "$is_clang" = 1 ] || options+=(-Wno-maybe-uninitialized)
+compile() {  # compile SET SOURCE ...: one compiler per core, each with up to 1 GB of memory.
+  local set=$1
+  shift
   # shellcheck disable=SC2016 # The inner bash expands $1 and $2.
   printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
-    object=$1/$(basename "$2" .cc).o
-    shift 2
+    object=$1/$(basename "$2" .cc).$3.o
+    shift 3
     "$@" -o "$object"
-  ' compile "$temporary" {} "${compiler[@]}" "${options[@]}" {}
+  ' compile "$temporary" {} "$set" "${compiler[@]}" "${options[@]}" "-DRESNET_$set" {}
 }
 sources=(resnet/native/*.cc)
-mapfile -t portable < <(printf '%s\n' "${sources[@]}" | grep -E "/($for_any_cpu)\.cc$")
-mapfile -t avx512 < <(printf '%s\n' "${sources[@]}" | grep -v -E "/($for_any_cpu)\.cc$")
+select_sources() { printf '%s\n' "${sources[@]}" | grep -E "/($1)\.cc$"; }
+mapfile -t ops < <(printf '%s\n' "${sources[@]}" |
+  grep -v -E "/($kernels|$kernels_bf16|$kernels_any_cpu)\.cc$")
+mapfile -t any_cpu < <(select_sources "$kernels_any_cpu")
+mapfile -t avx2 < <(select_sources "$kernels|$kernels_any_cpu")
+mapfile -t avx512 < <(select_sources "$kernels|$kernels_bf16|$kernels_any_cpu")
 
-compile "${portable[@]}"
-# clang calls itself GCC 4.2 and ignores `#pragma GCC target`.
-without_avx512=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
-#if defined(__clang__)
-it is clang
-#elif !defined(__x86_64__)
-it is not for x86_64
-#elif !defined(__GNUC__) || __GNUC__ < 10
-it is older
+compile ANY_CPU "${ops[@]}" "${any_cpu[@]}"
+compile_kernels() {  # compile_kernels SET NAME SOURCE ...
+  local set=$1 name=$2
+  shift 2
+  if ! compile "$set" "$@"; then
+    echo "build_native.sh: the kernels for $name did not compile (see above), the rest did." >&2
+    rm -f "$temporary"/*".$set.o"
+    key=$sources_key$'\nto be tried again'
+  fi
+}
+can_build=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
+#if !defined(__x86_64__)
+none
+#elif !defined(__clang__) && __GNUC__ < 10
+avx2
+#else
+all
 #endif
 CPP
 ) || true
-if [ -n "$without_avx512" ]; then
-  echo "build_native.sh: without the ops for AVX-512, which need GCC 10 or newer on x86_64:" \
-    "'$CXX' is another compiler ($without_avx512). Name one: make venv CXX=/path/to/g++" >&2
-elif ! compile "${avx512[@]}"; then
-  echo "build_native.sh: the ops for AVX-512 did not compile (see above), the others did." >&2
-  find "$temporary" -name '*.o' | grep -v -E "/($for_any_cpu)\.o$" | xargs -d '\n' -r rm
-  key=$sources_key$'\nto be tried again'
+if [ "$can_build" = none ]; then
+  echo "build_native.sh: without the ops for convolution and normalization, which need" \
+    "AVX2: '$CXX' is not for x86_64" >&2
+else
+  compile_kernels AVX2 AVX2 "${avx2[@]}"
+fi
+if [ "$can_build" = avx2 ]; then
+  echo "build_native.sh: without the kernels for AVX-512, which need GCC 10 or newer, or" \
+    "clang: '$CXX' is older. Name one: make venv CXX=/path/to/g++" >&2
+elif [ "$can_build" = all ]; then
+  compile_kernels AVX512 AVX-512 "${avx512[@]}"
 fi
 "${compiler[@]}" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"

@@ -65,9 +65,9 @@ def of_run(
 def _of_instruction_sets(topology: Topology, config: Config) -> list[str]:
     if not topology.instruction_sets:
         return []
-    if "avx512f" not in topology.instruction_sets:
+    if "avx2" not in topology.instruction_sets:
         return [
-            "the processor has no AVX-512, which the compiled convolutions need: stock"
+            "the processor has no AVX2, which the compiled convolutions need: stock"
             " ops are used, which are slower"
         ]
     has_bf16 = bool({"avx512_bf16", "amx_bf16"} & set(topology.instruction_sets))

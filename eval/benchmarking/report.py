@@ -34,6 +34,7 @@ class Report:
         num_intra_threads: The number of intra-op threads per rank.
         num_inter_threads: The number of inter-op threads per rank.
         compiled_ops: Whether the compiled ops were used.
+        instruction_set: The one for which their kernels are compiled, or "NONE".
         versions: The versions of the libraries, by name.
         images_per_second: The rate of all ranks together in each timed step.
         step_seconds: The duration of each timed step on the slowest rank.
@@ -54,6 +55,7 @@ class Report:
     num_intra_threads: int
     num_inter_threads: int
     compiled_ops: bool
+    instruction_set: str
     versions: dict[str, str]
     images_per_second: tuple[float, ...]
     step_seconds: tuple[float, ...]
@@ -105,6 +107,7 @@ class Report:
             "data_dir": settings.data_dir,
             "average_gradients": settings.average_gradients,
             "compiled_ops": self.compiled_ops,
+            "instruction_set": self.instruction_set,
             "ranks": self.num_ranks,
             "num_intra_threads": self.num_intra_threads,
             "num_inter_threads": self.num_inter_threads,
@@ -118,14 +121,16 @@ class Report:
         work = "evaluation" if settings.infer else "training"
         if self.num_ranks > 1 and not (settings.infer or settings.average_gradients):
             work += " without gradient exchange"
+        ops = "stock ops"
+        if self.compiled_ops:
+            ops = f"compiled ops ({self.instruction_set})"
         versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
         lines = [
             f"{settings.model}, {work}, {settings.precision}, {self.image_size} px,"
             f" {self.num_ranks} rank(s) x {settings.batch_size} images,"
             f" {self.num_intra_threads} + {self.num_inter_threads} thread(s) each",
             f"images from {settings.data_dir or 'memory'};"
-            f" {'compiled' if self.compiled_ops else 'stock'} ops; {versions};"
-            f" {cpu_name()}",
+            f" {ops}; {versions}; {cpu_name()}",
             f"{'':28} {'median':>10} {'min':>10} {'max':>10}",
             _row("images/s, all ranks", self.images_per_second),
             _row("seconds per step", self.step_seconds, 3),

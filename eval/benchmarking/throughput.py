@@ -73,6 +73,7 @@ def measure(
         num_intra_threads=threads.num_intra_threads,
         num_inter_threads=threads.num_inter_threads,
         compiled_ops=native.ops() is not None,
+        instruction_set=native.instruction_set(),
         versions={"TensorFlow": tf.__version__, "Keras": keras.__version__},
         images_per_second=tuple((settings.batch_size / seconds).sum(0).tolist()),
         step_seconds=tuple(seconds.max(0).tolist()),

@@ -7,6 +7,7 @@ where the library is missing, can't be loaded or needs instructions that the CPU
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,9 @@ import tensorflow as tf
 from absl import logging
 
 from resnet.hardware import cpu_features
+from resnet.native import instruction_sets
 
 LIBRARY = Path(__file__).with_name("libresnet_ops.so")
-
-_AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-
 
 _is_disabled = False
 
@@ -54,8 +53,10 @@ def _set_disabled(is_disabled: bool) -> None:
 def ops() -> Any | None:
     """Returns the module of the compiled ops, or None after a warning with the reason.
 
-    The warning is logged once per process. If the compiler could not build the AVX-512
-    ops, the module has only the others.
+    The warning is logged once per process.
+
+    Raises:
+        ValueError: If RESNET_MAX_CPU_ISA names no instruction set.
     """
     if _is_disabled:
         return None
@@ -74,9 +75,11 @@ def _load() -> tuple[Any | None, str]:
     if not LIBRARY.exists():
         return None, f"expected the library {LIBRARY}, found no such file"
     try:
-        return tf.load_op_library(str(LIBRARY)), ""
+        library = tf.load_op_library(str(LIBRARY))
     except tf.errors.OpError as error:  # Built for another TensorFlow or machine.
         return None, f"the library {LIBRARY} can't be loaded ({error.message})"
+    instruction_sets.kernels(LIBRARY)  # Limits them as the environment says.
+    return library, ""
 
 
 def _advice() -> str:
@@ -91,7 +94,7 @@ def _advice() -> str:
 
 @functools.cache
 def fast_ops(dtype: tf.DType) -> Any | None:
-    """Returns the module of the compiled ops if this CPU can run the AVX-512 ones.
+    """Returns the module of the compiled ops if they convolve and normalize in a dtype.
 
     Otherwise it returns None and logs the reason once per process.
 
@@ -101,7 +104,7 @@ def fast_ops(dtype: tf.DType) -> Any | None:
     library = ops()
     if library is None:
         return None
-    if reason := _why_not_fast(library, dtype):
+    if reason := _why_not_fast(dtype):
         logging.warning(
             "%s: falling back to TensorFlow's slower ops for convolution and batch"
             " normalization in %s",
@@ -112,17 +115,24 @@ def fast_ops(dtype: tf.DType) -> Any | None:
     return library
 
 
-def _why_not_fast(library: Any, dtype: tf.DType) -> str:
-    """Returns why a library's AVX-512 ops can't be used here; empty if they can."""
-    needed = _AVX512 | ({"avx512_bf16"} if dtype == tf.bfloat16 else set())
-    if missing := sorted(needed - cpu_features.flags()):
-        return f"this CPU has no {missing[0]}"
-    if not hasattr(library, "resnet_conv2d"):
+def _why_not_fast(dtype: tf.DType) -> str:
+    """Returns why the loaded library has no kernels for a dtype; empty if it has."""
+    kernels = instruction_sets.kernels(LIBRARY)
+    index = instruction_sets.index
+    needed = "AVX512_CORE_BF16" if dtype == tf.bfloat16 else "AVX2"
+    if index(kernels.current()) >= index(needed):
+        return ""
+    if index(kernels.best()) >= index(needed):
         return (
-            "the library of compiled ops lacks those for AVX-512, which need GCC 10 or"
-            " newer (make venv CXX=/path/to/g++)"
+            f"{instruction_sets.VARIABLE} limits the compiled ops to"
+            f" {kernels.current()}"
         )
-    return ""
+    if missing := sorted(instruction_sets.CPU_FLAGS[needed] - cpu_features.flags()):
+        return f"this CPU has no {missing[0]}"
+    return (
+        f"the library of compiled ops lacks the kernels for {needed}, which need GCC 10"
+        " or newer, or clang (make venv CXX=/path/to/g++)"
+    )
 
 
 def describe() -> str:
@@ -130,15 +140,44 @@ def describe() -> str:
     library, reason = _load()
     if library is None:
         return f"compiled ops: no, because {reason}. {_advice()}"
-    if reason := _why_not_fast(library, tf.float32):
+    if reason := _why_not_fast(tf.float32):
         return (
             "compiled ops: only for reading, resizing, updates of weights and"
             " compression of gradients, because"
             f" {reason}"
         )
-    if reason := _why_not_fast(library, tf.bfloat16):
-        return f"compiled ops: yes, but not in bfloat16, because {reason}"
-    return "compiled ops: yes"
+    name = instruction_sets.kernels(LIBRARY).current()
+    if reason := _why_not_fast(tf.bfloat16):
+        return f"compiled ops: yes, with {name}, but not in bfloat16, because {reason}"
+    return f"compiled ops: yes, with {name}"
+
+
+def instruction_set() -> str:
+    """Returns the instruction set whose kernels convolve and normalize, or "NONE"."""
+    return "NONE" if ops() is None else instruction_sets.kernels(LIBRARY).current()
+
+
+def usable_instruction_sets() -> tuple[str, ...]:
+    """Returns those that CPU and library have and the environment allows, slowest first.
+
+    They are names of `instruction_sets.NAMES`, without "NONE". It is empty without a
+    library.
+    """
+    if ops() is None:
+        return ()
+    best = instruction_sets.index(instruction_sets.kernels(LIBRARY).best())
+    limit = instruction_sets.index(instruction_sets.limit_from(os.environ))
+    return instruction_sets.NAMES[1 : min(best, limit) + 1]
+
+
+def limit_instruction_set(name: str) -> None:
+    """Makes the compiled ops use at most this instruction set, which must be loaded.
+
+    Graphs that are built later use stock ops where the remaining kernels lack a dtype.
+    """
+    instruction_sets.kernels(LIBRARY).limit(name)
+    for lookup in (fast_ops, convolutions):
+        lookup.cache_clear()
 
 
 @functools.cache

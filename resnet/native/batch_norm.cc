@@ -3,8 +3,6 @@
 //
 // The reference implementation is normalization.batch_norm_with_stock_ops.
 
-#ifdef __x86_64__  // The kernels need AVX-512.
-
 #include "resnet/native/batch_norm.h"
 
 #include <cstdint>
@@ -121,7 +119,9 @@ class BatchNormOp : public OpKernel {
     arguments.inverse_stddev = MutableData<float>(inverse_stddev);
     arguments.positive = wants_positive ? positive->flat<uint8_t>().data() : nullptr;
     OpContext op_context(context);
-    BatchNorm(arguments, op_context);
+    const Kernels<Number>* kernels;
+    OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
+    kernels->batch_norm(arguments, op_context);
   }
 
  private:
@@ -157,8 +157,10 @@ class NormalizeOp : public OpKernel {
     arguments.y = MutableData<T>(y);
     arguments.positive = nullptr;
     OpContext op_context(context);
-    Normalize(arguments, Data<float>(context->input(3)), Data<float>(context->input(4)),
-              op_context);
+    const Kernels<typename KernelType<T>::type>* kernels;
+    OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
+    kernels->normalize(arguments, Data<float>(context->input(3)),
+                       Data<float>(context->input(4)), op_context);
   }
 
  private:
@@ -243,7 +245,9 @@ class BatchNormGradOp : public OpKernel {
     arguments.dbeta = MutableData<float>(dbeta);
     arguments.dresidual = has_residual ? MutableData<T>(dresidual) : nullptr;
     OpContext op_context(context);
-    BatchNormGrad(arguments, op_context);
+    const Kernels<Number>* kernels;
+    OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
+    kernels->batch_norm_grad(arguments, op_context);
   }
 
  private:
@@ -335,5 +339,3 @@ REGISTER_KERNELS(bfloat16);
 
 }  // namespace
 }  // namespace resnet
-
-#endif  // __x86_64__

@@ -1,4 +1,5 @@
-// Batch normalization in training mode, fused with residual addition and ReLU.
+// The arguments of batch normalization in training mode, fused with residual addition and
+// ReLU.
 
 #ifndef RESNET_NATIVE_BATCH_NORM_H_
 #define RESNET_NATIVE_BATCH_NORM_H_
@@ -9,6 +10,7 @@
 
 namespace resnet {
 
+// The arguments of `Normalize`:
 // y = relu(gamma * (x - mean) * inverse_stddev + beta + residual).
 template <typename T>
 struct NormalizeArguments {
@@ -38,20 +40,16 @@ struct BatchNormArguments : NormalizeArguments<T> {
   float* inverse_stddev;
 };
 
-template <typename T>
-void BatchNorm(const BatchNormArguments<T>& arguments, Context& context);
-
-// Recomputes the y of `BatchNorm`, bit for bit, from the mean and inverse_stddev that it
-// computed.
-template <typename T>
-void Normalize(const NormalizeArguments<T>& arguments, const float* mean,
-               const float* inverse_stddev, Context& context);
-
 // Returns the number of bytes of `positive`, which has one bit per element: whether y is
 // above 0. With a residual this can't be computed from x alone, and it is all that the
 // gradient needs of y.
+//
+// A row has whole units of 64 bytes of x.
 template <typename T>
-int64_t PositiveBytes(int64_t rows, int64_t channels);
+int64_t PositiveBytes(int64_t rows, int64_t channels) {
+  constexpr int64_t kUnit = 64 / sizeof(T);
+  return rows * ((channels + kUnit - 1) / kUnit) * (kUnit / 8);
+}
 
 // The arguments of `BatchNormGrad`. With g = the sum of the dys, set to 0 where y is not
 // above 0 if there is a ReLU, and xhat = (x - mean) * inverse_stddev:
@@ -80,9 +78,6 @@ struct BatchNormGradArguments {
   float* dbeta;
   T* dresidual;  // nullptr if there was no residual.
 };
-
-template <typename T>
-void BatchNormGrad(const BatchNormGradArguments<T>& arguments, Context& context);
 
 }  // namespace resnet
 

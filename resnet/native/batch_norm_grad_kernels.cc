@@ -1,18 +1,16 @@
 // The gradients of batch normalization, ReLU and residual addition in two passes over
 // memory: the first computes the sums over the rows, the second writes dx.
 
-#ifdef __x86_64__
-
 #include <cstdint>
 #include <vector>
 
-#include "resnet/native/batch_norm.h"
+#include "resnet/native/batch_norm_kernels.h"
 #include "resnet/native/row_passes.h"
+#include "resnet/native/vector.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace {
 
 // How to find the elements for which ReLU's derivative is 1: without ReLU these are all
@@ -40,15 +38,15 @@ template <typename T, Passes kPasses, typename Which>
   for (int k = 1; k < a.num_dys; ++k) {
     const Unit<T> other = Unit<T>::Load(a.dys[k] + index, which);
     for (int i = 0; i < g.kParts; ++i) {
-      g.part[i] = _mm512_add_ps(g.part[i], other.part[i]);
+      g.part[i] = Add(g.part[i], other.part[i]);
     }
   }
   if constexpr (kPasses == Passes::kByX) {
-    Keep(Positive(Normalized(x, of, c)), &g);
+    KeepWherePositive(Normalized(x, of, c), &g);
   } else if constexpr (kPasses == Passes::kByPositive) {
     using Bits = typename Unit<T>::Bits;
     const Bits* positive = reinterpret_cast<const Bits*>(a.positive);
-    Keep(positive[row * UnitsOfRow<T>(a.channels) + c / g.kSize], &g);
+    KeepBits(positive[row * UnitsOfRow<T>(a.channels) + c / g.kSize], &g);
   }
   return g;
 }
@@ -66,9 +64,9 @@ void AddUpGradients(const BatchNormGradArguments<T>& a, const Channels& of, int6
         if constexpr (kResidual) g.Store(a.dresidual + index, which);
         const Unit<T> mean = LoadFloats<T>(of.mean + c);
         for (int i = 0; i < x.kParts; ++i) {
-          const __m512 deviation = _mm512_sub_ps(x.part[i], mean.part[i]);
-          sums[0].part[i] = _mm512_add_ps(sums[0].part[i], g.part[i]);
-          sums[1].part[i] = _mm512_fmadd_ps(g.part[i], deviation, sums[1].part[i]);
+          const Vector deviation = Sub(x.part[i], mean.part[i]);
+          sums[0].part[i] = Add(sums[0].part[i], g.part[i]);
+          sums[1].part[i] = MulAdd(g.part[i], deviation, sums[1].part[i]);
         }
       });
 }
@@ -111,9 +109,9 @@ void WriteGradients(const BatchNormGradArguments<T>& a, const Channels& of,
     const Unit<T> slope = LoadFloats<T>(corrections.slope + c);
     const Unit<T> constant = LoadFloats<T>(corrections.constant + c);
     for (int i = 0; i < x.kParts; ++i) {
-      const __m512 deviation = _mm512_sub_ps(x.part[i], mean.part[i]);
-      const __m512 rest = _mm512_fmsub_ps(scale.part[i], g.part[i], constant.part[i]);
-      x.part[i] = _mm512_fnmadd_ps(slope.part[i], deviation, rest);
+      const Vector deviation = Sub(x.part[i], mean.part[i]);
+      const Vector rest = MulSub(scale.part[i], g.part[i], constant.part[i]);
+      x.part[i] = SubMul(slope.part[i], deviation, rest);
     }
     x.Store(a.dx + index, which);
   });
@@ -156,10 +154,10 @@ void BatchNormGrad(const BatchNormGradArguments<T>& a, Context& context) {
 }
 
 template void BatchNormGrad(const BatchNormGradArguments<float>&, Context&);
+#ifdef RESNET_HAS_BF16
 template void BatchNormGrad(const BatchNormGradArguments<Bf16>&, Context&);
+#endif
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
-
-#endif  // __x86_64__
+RESNET_END_TARGET

@@ -4,21 +4,19 @@
 // It is bound by memory bandwidth. The first pass goes from the last rows to the first
 // ones, where the second pass starts, so that part of x is still in the cache.
 
-#ifdef __x86_64__
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
-#include "resnet/native/batch_norm.h"
+#include "resnet/native/batch_norm_kernels.h"
 #include "resnet/native/row_passes.h"
+#include "resnet/native/vector.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace {
 
 // Returns a value near `number` with few significant bits, so that the differences
@@ -46,9 +44,9 @@ void AddUpDeviations(const T* x, int64_t begin, int64_t end, int64_t channels,
     const Unit<T> unit = Unit<T>::Load(x + row * channels + c, which);
     const Unit<T> from = LoadFloats<T>(shift + c);
     for (int i = 0; i < unit.kParts; ++i) {
-      const __m512 deviation = _mm512_sub_ps(unit.part[i], from.part[i]);
-      sums[0].part[i] = _mm512_add_ps(sums[0].part[i], deviation);
-      sums[1].part[i] = _mm512_fmadd_ps(deviation, deviation, sums[1].part[i]);
+      const Vector deviation = Sub(unit.part[i], from.part[i]);
+      sums[0].part[i] = Add(sums[0].part[i], deviation);
+      sums[1].part[i] = MulAdd(deviation, deviation, sums[1].part[i]);
     }
   };
   const int64_t few = std::max(begin, end - kShiftRows);
@@ -100,7 +98,7 @@ template <typename T, bool kResidual, bool kStream>
 void WriteNormalized(const NormalizeArguments<T>& a, int64_t begin, int64_t end,
                      const Channels& of) {
   using Bits = typename Unit<T>::Bits;
-  const __m512 floor = _mm512_set1_ps(a.relu ? 0 : -INFINITY);
+  const Vector floor = Set(a.relu ? 0 : -INFINITY);
   Bits* positive = reinterpret_cast<Bits*>(a.positive);
   const int64_t units = UnitsOfRow<T>(a.channels);
   ForEachUnit<T>(begin, end, a.channels, [=](auto which, int64_t row, int64_t c) {
@@ -109,12 +107,12 @@ void WriteNormalized(const NormalizeArguments<T>& a, int64_t begin, int64_t end,
     if constexpr (kResidual) {
       const Unit<T> other = Unit<T>::Load(a.residual + index, which);
       for (int i = 0; i < unit.kParts; ++i) {
-        unit.part[i] = _mm512_add_ps(unit.part[i], other.part[i]);
+        unit.part[i] = Add(unit.part[i], other.part[i]);
       }
-      if (positive) positive[row * units + c / unit.kSize] = Positive(unit);
+      if (positive) positive[row * units + c / unit.kSize] = PositiveBits(unit);
     }
     for (int i = 0; i < unit.kParts; ++i) {
-      unit.part[i] = _mm512_max_ps(floor, unit.part[i]);  // This order keeps NaN.
+      unit.part[i] = Max(floor, unit.part[i]);  // This order keeps NaN.
     }
     if constexpr (kStream) {
       unit.Stream(a.y + index);
@@ -153,11 +151,6 @@ void WriteAll(const NormalizeArguments<T>& a, const Tasks& tasks, const Channels
 }  // namespace
 
 template <typename T>
-int64_t PositiveBytes(int64_t rows, int64_t channels) {
-  return rows * UnitsOfRow<T>(channels) * sizeof(typename Unit<T>::Bits);
-}
-
-template <typename T>
 void BatchNorm(const BatchNormArguments<T>& a, Context& context) {
   const int64_t padded = Padded(a.channels);
   const Tasks tasks(a.rows, a.channels, context.num_threads());
@@ -185,17 +178,15 @@ void Normalize(const NormalizeArguments<T>& a, const float* mean,
   WriteAll(a, tasks, of, context);
 }
 
-template int64_t PositiveBytes<float>(int64_t, int64_t);
-template int64_t PositiveBytes<Bf16>(int64_t, int64_t);
-template void BatchNorm(const BatchNormArguments<float>&, Context&);
-template void BatchNorm(const BatchNormArguments<Bf16>&, Context&);
-template void Normalize(const NormalizeArguments<float>&, const float*, const float*,
-                        Context&);
-template void Normalize(const NormalizeArguments<Bf16>&, const float*, const float*,
-                        Context&);
+#define INSTANTIATE(T)                                                            \
+  template void BatchNorm(const BatchNormArguments<T>&, Context&);                \
+  template void Normalize(const NormalizeArguments<T>&, const float*, const float*, \
+                          Context&)
+INSTANTIATE(float);
+#ifdef RESNET_HAS_BF16
+INSTANTIATE(Bf16);
+#endif
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
-
-#endif  // __x86_64__
+RESNET_END_TARGET

@@ -18,6 +18,7 @@
 #include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
 #include "resnet/native/op_context.h"
+#include "resnet/native/without_fma.h"
 
 namespace resnet {
 namespace {
@@ -61,8 +62,7 @@ absl::Status ReadStream(const Tensor& tensor, Stream* stream) {
 
 // The results must be those of the reference implementation on every CPU, so that no
 // multiplication is fused with an addition.
-#pragma GCC push_options
-#pragma GCC optimize("-ffp-contract=off")
+RESNET_BEGIN_WITHOUT_FMA
 
 // Draws kStrip numbers from 0 to below 1 for the values from `begin` on.
 FOR_EACH_CPU void DrawUniform(const Stream& stream, int64_t begin, float* numbers) {
@@ -145,7 +145,7 @@ FOR_EACH_CPU void DrawLevels(const float* values, const float* uniform, float no
   }
 }
 
-#pragma GCC pop_options
+RESNET_END_WITHOUT_FMA
 
 class EncodeTernaryOp : public OpKernel {
  public:

@@ -1,5 +1,3 @@
-#ifdef __x86_64__
-
 #include "resnet/native/conv_gemm.h"
 
 #include <algorithm>
@@ -10,8 +8,11 @@
 #include "resnet/native/gemm.h"
 #include "resnet/native/patches.h"
 #include "resnet/native/task_grids.h"
+#include "resnet/native/vector.h"
 
-namespace resnet {
+RESNET_BEGIN_TARGET
+
+namespace resnet::RESNET_ISA {
 namespace {
 
 // The size of the patches that are gathered at a time, half of an L2 cache, and the least
@@ -331,8 +332,10 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   template void ConvKernelGradientGemm<T>(const ConvShape&, const T*, const T*, float*,   \
                                           Context&)
 INSTANTIATE(float);
+#ifdef RESNET_HAS_BF16
 INSTANTIATE(Bf16);
+#endif
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#endif  // __x86_64__
+RESNET_END_TARGET

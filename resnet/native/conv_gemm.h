@@ -4,8 +4,9 @@
 #define RESNET_NATIVE_CONV_GEMM_H_
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/vector.h"
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 
 // y = epilogue(convolution of x with the kernel); writes all of y.
 template <typename T>
@@ -22,6 +23,6 @@ template <typename T>
 void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, float* dkernel,
                             Context& context);
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
 #endif  // RESNET_NATIVE_CONV_GEMM_H_

@@ -5,8 +5,6 @@
 // bfloat16, kernels and their gradients float32. The ops round the kernel themselves, so
 // no casts are needed around them, and pad without a copy of the images.
 
-#ifdef __x86_64__
-
 #include <cstdint>
 
 #include "resnet/native/convolution.h"
@@ -19,9 +17,8 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/tensor_util.h"
 
-#include "resnet/native/conv_gemm.h"
+#include "resnet/native/kernels.h"
 #include "resnet/native/op_context.h"
-#include "resnet/native/winograd.h"
 
 namespace resnet {
 namespace {
@@ -121,9 +118,10 @@ class ConvForwardOp : public ConvOp {
                                 &outputs));
     if (outputs->NumElements() == 0) return;
     OpContext op_context(context);
-    const auto forward = WinogradIsFaster(shape)
-                             ? ConvForwardWinograd<typename KernelType<T>::type>
-                             : ConvForwardGemm<typename KernelType<T>::type>;
+    const Kernels<typename KernelType<T>::type>* kernels;
+    OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
+    const auto forward =
+        WinogradIsFaster(shape) ? kernels->forward_winograd : kernels->forward_gemm;
     forward(shape, Data<T>(images), Data<float>(kernel), epilogue, MutableData<T>(outputs),
             op_context);
   }
@@ -151,9 +149,10 @@ class ConvInputGradientOp : public ConvOp {
     OP_REQUIRES_OK(context, context->allocate_output(0, in_shape, &outputs));
     if (outputs->NumElements() == 0) return;
     OpContext op_context(context);
-    const auto backward = WinogradIsFaster(shape)
-                              ? ConvInputGradientWinograd<typename KernelType<T>::type>
-                              : ConvInputGradientGemm<typename KernelType<T>::type>;
+    const Kernels<typename KernelType<T>::type>* kernels;
+    OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
+    const auto backward = WinogradIsFaster(shape) ? kernels->input_gradient_winograd
+                                                  : kernels->input_gradient_gemm;
     backward(shape, Data<T>(gradient), Data<float>(kernel), MutableData<T>(outputs), op_context);
   }
 };
@@ -182,9 +181,10 @@ class ConvKernelGradientOp : public ConvOp {
       return;
     }
     OpContext op_context(context);
-    const auto backward = WinogradIsFaster(shape)
-                              ? ConvKernelGradientWinograd<typename KernelType<T>::type>
-                              : ConvKernelGradientGemm<typename KernelType<T>::type>;
+    const Kernels<typename KernelType<T>::type>* kernels;
+    OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
+    const auto backward = WinogradIsFaster(shape) ? kernels->kernel_gradient_winograd
+                                                  : kernels->kernel_gradient_gemm;
     backward(shape, Data<T>(images), Data<T>(gradient), MutableData<float>(outputs), op_context);
   }
 
@@ -280,5 +280,3 @@ REGISTER_KERNELS(bfloat16);
 
 }  // namespace
 }  // namespace resnet
-
-#endif  // __x86_64__

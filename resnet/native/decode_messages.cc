@@ -18,6 +18,7 @@
 #include "resnet/native/for_each_cpu.h"
 #include "resnet/native/messages.h"
 #include "resnet/native/op_context.h"
+#include "resnet/native/without_fma.h"
 
 namespace resnet {
 namespace {
@@ -36,14 +37,13 @@ struct Part {
   int64_t begin, end;
 };
 
-#pragma GCC push_options
-#pragma GCC optimize("-ffp-contract=off")
+RESNET_BEGIN_WITHOUT_FMA
 
 FOR_EACH_CPU void AddScaled(const float* values, float factor, int64_t size, float* sums) {
   for (int64_t i = 0; i < size; ++i) sums[i] += values[i] * factor;
 }
 
-#pragma GCC pop_options
+RESNET_END_WITHOUT_FMA
 
 absl::Status AddSparse(const Message& message, float factor, int64_t num_values,
                        float* sums) {

@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/vector.h"
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 
 // Returns the number of bytes that `Pack` writes for a [k, n] matrix.
 template <typename T>
@@ -42,6 +43,6 @@ template <typename T>
 void MultiplyTransposed(int64_t m, int64_t k, int64_t n, const T* a, int64_t lda, const T* b,
                         int64_t ldb, float* c, int64_t ldc, bool accumulate, void* scratch);
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
 #endif  // RESNET_NATIVE_GEMM_H_

@@ -15,21 +15,17 @@
 #include <cstring>
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/vector.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
-// GCC 12 warns about undefined registers inside intrinsics (its bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace bf16 {
 
-constexpr int64_t kLanes = 16;  // Float32 sums or bfloat16 pairs per register.
+// A register holds kLanes float32 sums or bfloat16 pairs.
 constexpr int kMaxVectors = 4;  // Per tile; most numbers of channels are multiples of 64.
 constexpr int kMaxRows = 6;     // Per tile: 24 registers for sums, 8 for operands.
-constexpr int64_t kPanel = kMaxVectors * kLanes;
+constexpr int64_t kPanel = int64_t{kMaxVectors} * kLanes;
 constexpr int64_t kPairBytes = 4;
 constexpr int64_t kVectorBytes = 64;
 
@@ -114,9 +110,8 @@ inline __m512i InterleaveHalves() {
   }
 
 }  // namespace bf16
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC diagnostic pop
-#pragma GCC pop_options
+RESNET_END_TARGET
 
 #endif  // RESNET_NATIVE_GEMM_BF16_TILES_H_

@@ -1,7 +1,5 @@
 // MultiplyTransposed in bfloat16, with float32 accumulation.
 
-#ifdef __x86_64__
-
 #include <immintrin.h>
 
 #include <algorithm>
@@ -10,14 +8,9 @@
 #include "resnet/native/gemm.h"
 #include "resnet/native/gemm_bf16_tiles.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
-// GCC 12 warns about undefined registers inside intrinsics (its bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 
 using namespace bf16;
 
@@ -179,9 +172,6 @@ void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, in
   }
 }
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC diagnostic pop
-#pragma GCC pop_options
-
-#endif  // __x86_64__
+RESNET_END_TARGET

@@ -1,4 +1,4 @@
-// Single-threaded matrix products in float32 with AVX-512.
+// Single-threaded matrix products in float32.
 //
 // Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM
 // TOMS 34, 2008). A tile of c stays in registers while it is summed, and blocks of the
@@ -6,34 +6,31 @@
 // memory: in a network's first layers, whose products have a short inner dimension,
 // waiting for memory would take a third of the time.
 
-#ifdef __x86_64__
-
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "resnet/native/gemm.h"
+#include "resnet/native/vector.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace {
 
-constexpr int kLanes = 16;
-// Tile size: 24 of the 32 registers hold sums. Among the tiles with as many sums this one
-// reads the fewest values: 44 for 384 products.
-constexpr int kRows = 12;
+// Tile size: 24 of 32 registers hold sums, or 12 of 16. Among the tiles with as many sums
+// these read the fewest values: 44 for 384 products, or 22 for 96.
+constexpr int kRows = kRegisters == 32 ? 12 : 6;
 constexpr int kVectors = 2;
 constexpr int kPanel = kVectors * kLanes;  // Columns of b that are packed together.
+constexpr int kLineFloats = 16;  // Of a cache line.
+constexpr int kVectorsOfLine = kLineFloats / kLanes;
 
-// Block sizes of Multiply: 256 KB of a and a 64 KB panel of b are in the L2 cache.
+// Block sizes of Multiply: 256 KB of a and a panel of b, 32 or 64 KB, are in the L2 cache.
 constexpr int64_t kMaxDepth = 512;
 constexpr int64_t kBlockSize = 64 * 1024;
-constexpr int64_t kMaxBlockRows = 40 * kRows;
+constexpr int64_t kMaxBlockRows = 480;  // A multiple of kRows.
 // From this number of elements on, a result is written with non-temporal stores: its memory
 // needn't be fetched first, and it would hardly stay in the cache until it is read.
 constexpr int64_t kStreamedSize = 1 << 20;
@@ -79,18 +76,47 @@ struct Ahead {
   int64_t rows;
 };
 
+// Stores the vectors at `v` of a tile of sums. Of a partial one, only some lanes are valid.
+template <bool kPartial, int R, int V>
+[[gnu::always_inline]] inline void FinishVectors(const Vector (&sum)[R][V], int v,
+                                                 Mask lanes, const Finish& finish,
+                                                 float* c, int64_t ldc) {
+  const auto load = [=](const float* from) {
+    if constexpr (kPartial) return Load(from, lanes);
+    return Load(from);
+  };
+  const Vector bias = finish.bias == nullptr ? Zero() : load(finish.bias + v * kLanes);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const int64_t at = r * ldc + v * kLanes;
+    Vector value = sum[r][v];
+    if (finish.add) value = Add(load(c + at), value);
+    if (finish.bias != nullptr) value = Add(value, bias);
+    if (finish.residual != nullptr) value = Add(value, load(finish.residual + at));
+    if (finish.relu) value = Max(Zero(), value);  // This order of operands keeps NaN.
+    if constexpr (kPartial) {
+      Store(c + at, lanes, value);
+    } else if (finish.stream) {
+      Stream(c + at, value);
+    } else {
+      Store(c + at, value);
+    }
+  }
+}
+
 // Computes a tile of c, a[R, depth] * b[depth, V * kLanes]. Element (r, p) of a is at
 // a[r * lda + p], or at a[p * lda + r] if it is transposed. In the last vector only the
-// lanes of `mask` are valid.
+// first `last_lanes` lanes are valid.
 template <int R, int V, bool kTransposed>
 void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
-          int64_t ldc, __mmask16 mask, const Finish& finish, Ahead ahead) {
-  __m512 sum[R][V];
+          int64_t ldc, int64_t last_lanes, const Finish& finish, Ahead ahead) {
+  Vector sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      sum[r][v] = _mm512_setzero_ps();
+      sum[r][v] = Zero();
+      if (v % kVectorsOfLine != 0) continue;
       // These values arrive while the sums are computed.
       if (!finish.stream) __builtin_prefetch(c + r * ldc + v * kLanes, 1);
       if (finish.residual != nullptr) {
@@ -106,55 +132,38 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
       __builtin_prefetch(a + kStepsAhead * lda);
       __builtin_prefetch(a + kStepsAhead * lda + R - 1);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) __builtin_prefetch(b + kStepsAhead * ldb + v * kLanes);
-    } else if (p % kLanes == 0) {
+      for (int v = 0; v < V; v += kVectorsOfLine) {
+        __builtin_prefetch(b + kStepsAhead * ldb + v * kLanes);
+      }
+    } else if (p % kLineFloats == 0) {
       for (int64_t r = 0; r < ahead.rows; ++r) {
         __builtin_prefetch(ahead.at + r * ahead.stride + p, 0, 2);
       }
     }
-    __m512 right[V];
+    Vector right[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) right[v] = _mm512_loadu_ps(b + v * kLanes);
+    for (int v = 0; v < V; ++v) right[v] = Load(b + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const __m512 left = _mm512_set1_ps(kTransposed ? a[r] : a[r * lda]);
+      const Vector left = Set(kTransposed ? a[r] : a[r * lda]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(left, right[v], sum[r][v]);
+      for (int v = 0; v < V; ++v) sum[r][v] = MulAdd(left, right[v], sum[r][v]);
     }
     a += kTransposed ? lda : 1;
     b += ldb;
   }
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) {
-    const __mmask16 lanes = v == V - 1 ? mask : static_cast<__mmask16>(0xffff);
-    const __m512 bias = finish.bias == nullptr
-                            ? _mm512_setzero_ps()
-                            : _mm512_maskz_loadu_ps(lanes, finish.bias + v * kLanes);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const int64_t at = r * ldc + v * kLanes;
-      __m512 value = sum[r][v];
-      if (finish.add) value = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, c + at), value);
-      if (finish.bias != nullptr) value = _mm512_add_ps(value, bias);
-      if (finish.residual != nullptr) {
-        value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, finish.residual + at));
-      }
-      if (finish.relu) {  // This order of operands keeps NaN.
-        value = _mm512_maskz_max_ps(lanes, _mm512_setzero_ps(), value);
-      }
-      if (lanes != 0xffff) {  // Masked stores are slow.
-        _mm512_mask_storeu_ps(c + at, lanes, value);
-      } else if (finish.stream) {
-        _mm512_stream_ps(c + at, value);
-      } else {
-        _mm512_storeu_ps(c + at, value);
-      }
+    if (v == V - 1 && last_lanes < kLanes) {  // Masked stores are slow.
+      FinishVectors<true>(sum, v, FirstLanes(last_lanes), finish, c, ldc);
+    } else {
+      FinishVectors<false>(sum, v, Mask(), finish, c, ldc);
     }
   }
 }
 
 using TileFunction = void (*)(int64_t, const float*, int64_t, const float*, int64_t, float*,
-                              int64_t, __mmask16, const Finish&, Ahead);
+                              int64_t, int64_t, const Finish&, Ahead);
 using TileTable = std::array<TileFunction, kRows * kVectors>;
 
 template <bool kTransposed, size_t... I>
@@ -174,46 +183,28 @@ void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, const float* a,
                    int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
                    Finish finish, const AheadOf& ahead_of) {
   const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
-  const __mmask16 mask =
-      static_cast<__mmask16>(0xffff >> (vectors * kLanes - static_cast<int>(columns)));
+  const int64_t last_lanes = columns - (vectors - 1) * kLanes;
   // A last tile of one or two rows would be bound by the latency of its additions.
   const int64_t step = EvenPart(rows, kRows, 1);
   int64_t tile = 0;
   for (int64_t row = 0; row < rows; row += step) {
     const int64_t count = std::min(step, rows - row);
     kTiles<kTransposed>[(count - 1) * kVectors + vectors - 1](
-        depth, a, lda, b, ldb, c, ldc, mask, finish, ahead_of(tile++));
+        depth, a, lda, b, ldb, c, ldc, last_lanes, finish, ahead_of(tile++));
     a += kTransposed ? step : step * lda;
     c += step * ldc;
     if (finish.residual != nullptr) finish.residual += step * ldc;
   }
 }
 
-// to[j, i] = from[i, j] for 16x16 elements: swaps 8x8 blocks, then the 4x4 blocks within
-// them, the 2x2 blocks and the single elements.
+// to[j, i] = from[i, j] for kLanes by kLanes elements.
 void TransposeBlock(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
-  const __m512i lane =
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  __m512 row[kLanes];
+  Vector rows[kLanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) row[i] = _mm512_loadu_ps(from + i * from_stride);
-#pragma GCC unroll 4
-  for (int size = kLanes / 2; size > 0; size /= 2) {
-    // Bit 4 of an index selects the second row.
-    const __mmask16 odd = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(size));
-    const __m512i first =
-        _mm512_mask_add_epi32(lane, odd, lane, _mm512_set1_epi32(kLanes - size));
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(size));
+  for (int i = 0; i < kLanes; ++i) rows[i] = Load(from + i * from_stride);
+  Transpose(rows);
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & size) continue;
-      const __m512 upper = row[i], lower = row[i + size];
-      row[i] = _mm512_permutex2var_ps(upper, first, lower);
-      row[i + size] = _mm512_permutex2var_ps(upper, second, lower);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) _mm512_storeu_ps(to + i * to_stride, row[i]);
+  for (int i = 0; i < kLanes; ++i) Store(to + i * to_stride, rows[i]);
 }
 
 // The blocks of a for one product.
@@ -228,7 +219,7 @@ struct Blocks {
   }
 
   // Not a multiple of 4 KB, for the reason given at `copy`.
-  int64_t copy_stride() const { return RoundUp(depth, 2 * kLanes) + kLanes; }
+  int64_t copy_stride() const { return RoundUp(depth, 2 * kLineFloats) + kLineFloats; }
 
   int64_t depth, rows;
   // Rows that are a multiple of 4 KB apart would compete for a few lines of the L1 cache.
@@ -281,7 +272,7 @@ void Multiply<float>(int64_t m, int64_t n, int64_t k, const float* a, int64_t ld
   const Blocks blocks(m, k, lda);
   float* copy = static_cast<float*>(scratch);
   const bool stream = m * n >= kStreamedSize && k <= blocks.depth && ldc % kLanes == 0 &&
-                      reinterpret_cast<uintptr_t>(c) % sizeof(__m512) == 0;
+                      reinterpret_cast<uintptr_t>(c) % sizeof(Vector) == 0;
   for (int64_t row = 0; row < m; row += blocks.rows) {
     const int64_t rows = std::min(blocks.rows, m - row);
     for (int64_t p = 0; p == 0 || p < k; p += blocks.depth) {
@@ -346,14 +337,14 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
       for (int64_t row = 0; row == 0 || row < m; row += block_depth) {
         const int64_t depth = std::min(block_depth, m - row);
         const int64_t next = row + depth;
-        const int64_t a_lines = next < m ? Parts(block_rows, kLanes) : 0;
-        const int64_t lines = next < m ? a_lines + Parts(end - right, kLanes) : 0;
+        const int64_t a_lines = next < m ? Parts(block_rows, kLineFloats) : 0;
+        const int64_t lines = next < m ? a_lines + Parts(end - right, kLineFloats) : 0;
         int64_t line = 0;
         const auto ahead_of = [&](int64_t) {
           const int64_t now = line++;
-          if (now < a_lines) return Ahead{a + next * lda + left + now * kLanes, lda, 0};
+          if (now < a_lines) return Ahead{a + next * lda + left + now * kLineFloats, lda, 0};
           if (now >= lines) return Ahead{b, 0, 0};
-          return Ahead{b + next * ldb + right + (now - a_lines) * kLanes, ldb, 0};
+          return Ahead{b + next * ldb + right + (now - a_lines) * kLineFloats, ldb, 0};
         };
         for (int64_t column = right; column < end; column += kPanel) {
           const int64_t columns = std::min<int64_t>(kPanel, end - column);
@@ -378,8 +369,6 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
   }
 }
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
-
-#endif  // __x86_64__
+RESNET_END_TARGET

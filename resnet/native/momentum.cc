@@ -17,7 +17,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-#include "resnet/native/for_each_cpu.h"
+#include "resnet/native/kernels.h"
 #include "resnet/native/momentum.h"
 #include "resnet/native/op_context.h"
 
@@ -33,33 +33,6 @@ using tensorflow::Var;
 
 constexpr int64_t kPiece = 1 << 16;  // Elements per task.
 
-// All ranks must update their weights to the same bits, also on CPUs of different kinds.
-// So no multiplication is fused with an addition (FMA), which not all CPUs support.
-#pragma GCC push_options
-#pragma GCC optimize("-ffp-contract=off")
-
-FOR_EACH_CPU void MoveNesterov(const float* gradient, int64_t size, float learning_rate,
-                               float momentum, float lookahead, float weight_decay,
-                               float* __restrict__ variable,
-                               float* __restrict__ velocity) {
-  for (int64_t i = 0; i < size; ++i) {
-    const float step = gradient[i] + weight_decay * variable[i];
-    velocity[i] = momentum * velocity[i] + step;
-    variable[i] -= learning_rate * (step + lookahead * velocity[i]);
-  }
-}
-
-FOR_EACH_CPU void MovePlain(const float* gradient, int64_t size, float learning_rate,
-                            float momentum, float weight_decay,
-                            float* __restrict__ variable, float* __restrict__ velocity) {
-  for (int64_t i = 0; i < size; ++i) {
-    velocity[i] = momentum * velocity[i] + (gradient[i] + weight_decay * variable[i]);
-    variable[i] -= learning_rate * velocity[i];
-  }
-}
-
-#pragma GCC pop_options
-
 // Replaces the variable's tensor with a copy if a reader still holds a reference to it.
 absl::Status Own(OpKernelContext* context, Var* variable) {
   Tensor* tensor = variable->tensor();
@@ -74,16 +47,6 @@ absl::Status Own(OpKernelContext* context, Var* variable) {
 }
 
 }  // namespace
-
-void Move(const MomentumPiece& piece, const MomentumStep& step) {
-  if (step.nesterov) {
-    MoveNesterov(piece.gradient, piece.size, step.learning_rate, step.momentum,
-                 step.lookahead, piece.weight_decay, piece.variable, piece.velocity);
-  } else {
-    MovePlain(piece.gradient, piece.size, step.learning_rate, step.momentum,
-              piece.weight_decay, piece.variable, piece.velocity);
-  }
-}
 
 absl::Status LookupVariable(OpKernelContext* context, const Tensor& handle,
                             tensorflow::core::RefCountPtr<Var>* variable) {
@@ -171,8 +134,9 @@ class MomentumOp : public OpKernel {
       held.push_back(std::move(variable));
       held.push_back(std::move(velocity));
     }
+    MoveFunction* const move = CurrentKernels().move;
     OpContext(context).Run(pieces.size(),
-                           [&](int64_t task) { Move(pieces[task], step); });
+                           [&](int64_t task) { move(pieces[task], step); });
   }
 
  private:

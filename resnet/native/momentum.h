@@ -1,4 +1,4 @@
-// The arithmetic of SGD with momentum, shared by the ops that update variables.
+// The variables of SGD with momentum, shared by the ops that update them.
 
 #ifndef RESNET_NATIVE_MOMENTUM_H_
 #define RESNET_NATIVE_MOMENTUM_H_
@@ -7,31 +7,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "resnet/native/momentum_kernels.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace resnet {
-
-// The hyperparameters of an update.
-struct MomentumStep {
-  float learning_rate;
-  float momentum;
-  float lookahead;
-  bool nesterov;
-};
-
-// The memory that one task reads and writes.
-struct MomentumPiece {
-  const float* gradient;
-  float* variable;
-  float* velocity;
-  int64_t size;
-  float weight_decay;
-};
-
-// Updates the variable and the velocity of a piece.
-void Move(const MomentumPiece& piece, const MomentumStep& step);
 
 // Checks a variable, its velocity and its gradient, and appends their pieces. The caller
 // holds the locks of both variables, whose tensors are replaced by copies where readers

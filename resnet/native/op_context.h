@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "resnet/native/convolution.h"
+#include "resnet/native/kernels.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
@@ -83,6 +85,22 @@ template <>
 struct KernelType<tensorflow::bfloat16> {
   using type = Bf16;
 };
+
+// Finds the kernels for a TensorFlow type.
+template <typename T>
+absl::Status FindKernels(const Kernels<typename KernelType<T>::type>** kernels) {
+  const KernelSet set = CurrentKernels();
+  if constexpr (std::is_same_v<T, float>) {
+    *kernels = set.float32;
+  } else {
+    *kernels = set.bf16;
+  }
+  if (*kernels != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("expected a CPU whose instruction set this op has kernels for in ",
+                   tensorflow::DataTypeString(tensorflow::DataTypeToEnum<T>::value),
+                   "; found none, or RESNET_MAX_CPU_ISA excludes it"));
+}
 
 // The elements of a float or bfloat16 tensor, as the kernels' number type.
 template <typename T>

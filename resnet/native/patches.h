@@ -8,7 +8,11 @@
 #include <cstdint>
 #include <cstring>
 
-namespace resnet {
+#include "resnet/native/vector.h"
+
+RESNET_BEGIN_TARGET
+
+namespace resnet::RESNET_ISA {
 
 // The patch that is read for each output position: `rows` by `columns` pixels, the first
 // one in row output_row * stride - top_pad, and likewise for columns.
@@ -29,9 +33,6 @@ struct Window {
            out_height == height && out_width == width;
   }
 };
-
-#pragma GCC push_options
-#pragma GCC target("avx512f")
 
 // Copies in steps of kStep bytes; the last step may overlap the previous one.
 template <int64_t kStep>
@@ -56,8 +57,6 @@ inline void CopyRun(const void* source, int64_t bytes, void* target) {
     CopySteps<8>(from, bytes, to);
   }
 }
-
-#pragma GCC pop_options
 
 // Writes one row of a patch; pixels outside the image's row `from` are zeros.
 template <typename T>
@@ -107,6 +106,8 @@ void GatherPatches(const Window& window, const T* images, int64_t begin, int64_t
   }
 }
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
+
+RESNET_END_TARGET
 
 #endif  // RESNET_NATIVE_PATCHES_H_

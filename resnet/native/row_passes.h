@@ -1,10 +1,7 @@
-// Passes over the rows of float32 or bfloat16 matrices, and sums over rows, with AVX-512.
-// For kernels only: code that includes this must not run on CPUs without AVX-512.
+// Passes over the rows of float32 or bfloat16 matrices, and sums over rows.
 
 #ifndef RESNET_NATIVE_ROW_PASSES_H_
 #define RESNET_NATIVE_ROW_PASSES_H_
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,11 +9,11 @@
 #include <vector>
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/vector.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace {
 
 // Masks: which elements of a Unit are valid.
@@ -32,31 +29,44 @@ struct Unit;
 template <>
 struct Unit<float> {
   static constexpr int kSize = 16;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = kSize / kLanes;
   using Bits = uint16_t;
-  __m512 part[kParts];
+  Vector part[kParts];
 
-  static Unit Load(const float* p, All) { return {{_mm512_loadu_ps(p)}}; }
+  static Unit Load(const float* p, All) {
+    Unit unit;
+    for (int i = 0; i < kParts; ++i) unit.part[i] = RESNET_ISA::Load(p + kLanes * i);
+    return unit;
+  }
   static Unit Load(const float* p, First first) {
-    return {{_mm512_maskz_loadu_ps(first.mask, p)}};
+    Unit unit;
+    for (int i = 0; i < kParts; ++i) {
+      unit.part[i] =
+          RESNET_ISA::Load(p + kLanes * i, FromBits(first.mask >> (kLanes * i)));
+    }
+    return unit;
   }
-  void Store(float* p, All) const { _mm512_storeu_ps(p, part[0]); }
+  void Store(float* p, All) const {
+    for (int i = 0; i < kParts; ++i) RESNET_ISA::Store(p + kLanes * i, part[i]);
+  }
   void Store(float* p, First first) const {
-    _mm512_mask_storeu_ps(p, first.mask, part[0]);
+    for (int i = 0; i < kParts; ++i) {
+      RESNET_ISA::Store(p + kLanes * i, FromBits(first.mask >> (kLanes * i)), part[i]);
+    }
   }
-  void Stream(float* p) const { _mm512_stream_ps(p, part[0]); }
+  void Stream(float* p) const {
+    for (int i = 0; i < kParts; ++i) RESNET_ISA::Stream(p + kLanes * i, part[i]);
+  }
 };
 
+#ifdef RESNET_HAS_BF16
 template <>
 struct Unit<Bf16> {
   static constexpr int kSize = 32;
   static constexpr int kParts = 2;
   using Bits = uint32_t;
-  __m512 part[kParts];
+  Vector part[kParts];
 
-  static __m512 Widen(__m256i bits) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-  }
   static Unit Load(const Bf16* p, All) {
     const __m256i* halves = reinterpret_cast<const __m256i*>(p);
     return {{Widen(_mm256_loadu_si256(halves)), Widen(_mm256_loadu_si256(halves + 1))}};
@@ -77,36 +87,43 @@ struct Unit<Bf16> {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(p), Narrowed());
   }
 };
+#endif
 
 // The float32 values of a Unit's channels, loaded from an array of `Padded` size.
 template <typename T>
 Unit<T> LoadFloats(const float* p) {
   Unit<T> unit;
-  for (int i = 0; i < unit.kParts; ++i) unit.part[i] = _mm512_load_ps(p + 16 * i);
+  for (int i = 0; i < unit.kParts; ++i) unit.part[i] = Load(p + kLanes * i);
   return unit;
 }
 template <typename T>
 void StoreFloats(const Unit<T>& unit, float* p) {
-  for (int i = 0; i < unit.kParts; ++i) _mm512_store_ps(p + 16 * i, unit.part[i]);
+  for (int i = 0; i < unit.kParts; ++i) Store(p + kLanes * i, unit.part[i]);
 }
 
 // Returns a bit mask in which bit i is set if element i is above 0.
 template <typename T>
-typename Unit<T>::Bits Positive(const Unit<T>& unit) {
-  typename Unit<T>::Bits bits = 0;
+typename Unit<T>::Bits PositiveBits(const Unit<T>& unit) {
+  uint32_t bits = 0;
   for (int i = 0; i < unit.kParts; ++i) {
-    const uint32_t some =
-        _mm512_cmp_ps_mask(unit.part[i], _mm512_setzero_ps(), _CMP_GT_OQ);
-    bits |= some << (16 * i);
+    bits |= BitsOf(Positive(unit.part[i])) << (kLanes * i);
   }
   return bits;
 }
 
 // Sets the elements whose bit is 0 to 0.
 template <typename T>
-void Keep(typename Unit<T>::Bits bits, Unit<T>* unit) {
+void KeepBits(typename Unit<T>::Bits bits, Unit<T>* unit) {
   for (int i = 0; i < unit->kParts; ++i) {
-    unit->part[i] = _mm512_maskz_mov_ps(bits >> (16 * i), unit->part[i]);
+    unit->part[i] = Keep(FromBits(bits >> (kLanes * i)), unit->part[i]);
+  }
+}
+
+// Sets the elements to 0 where those of `of` are not above 0.
+template <typename T>
+void KeepWherePositive(const Unit<T>& of, Unit<T>* unit) {
+  for (int i = 0; i < unit->kParts; ++i) {
+    unit->part[i] = Keep(Positive(of.part[i]), unit->part[i]);
   }
 }
 
@@ -179,7 +196,8 @@ class Sums {
   }
 
  private:
-  static constexpr int kFewChannels = 64;  // With this number, sums stay in registers.
+  // With this number of channels, sums stay in registers.
+  static constexpr int kFewChannels = 2 * kRegisters;
 
   template <typename T, typename Add>
   void AddBlock(int64_t begin, int64_t end, int64_t channels, const Add& add) const {
@@ -267,15 +285,15 @@ template <typename T>
   const Unit<T> scale = LoadFloats<T>(of.scale + c);
   Unit<T> y = LoadFloats<T>(of.beta + c);
   for (int i = 0; i < x.kParts; ++i) {
-    const __m512 deviation = _mm512_sub_ps(x.part[i], mean.part[i]);
-    y.part[i] = _mm512_fmadd_ps(deviation, scale.part[i], y.part[i]);
+    const Vector deviation = Sub(x.part[i], mean.part[i]);
+    y.part[i] = MulAdd(deviation, scale.part[i], y.part[i]);
   }
   return y;
 }
 
 }  // namespace
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
+RESNET_END_TARGET
 
 #endif  // RESNET_NATIVE_ROW_PASSES_H_

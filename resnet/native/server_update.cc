@@ -20,6 +20,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
+#include "resnet/native/kernels.h"
 #include "resnet/native/momentum.h"
 #include "resnet/native/op_context.h"
 
@@ -137,8 +138,9 @@ class ServerUpdateOp : public OpKernel {
         average(j) -= (average(j) - statistic(j)) * average_step_;
       }
     }
+    MoveFunction* const move = CurrentKernels().move;
     OpContext(context).Run(pieces.size(),
-                           [&](int64_t task) { Move(pieces[task], step); });
+                           [&](int64_t task) { move(pieces[task], step); });
     applied->tensor()->flat<int64_t>()(0) = count + 1;
     applied->tensor()->flat<int64_t>()(slot) = number + 1;
   }

@@ -1,14 +1,7 @@
 // The forward convolution and the gradient of its inputs, which is a convolution with the
 // kernel rotated by 180 degrees.
 
-#ifdef __x86_64__
-
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's intrinsics, its bug 105593.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
 #include "resnet/native/winograd.h"
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -18,17 +11,18 @@
 #include "resnet/native/winograd_tiles.h"
 #include "resnet/native/winograd_transforms.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace winograd {
 namespace {
 
-// Tiles per product: of 32 registers, 28 hold sums and two the kernel.
-constexpr int kMaxRows = 14;
-constexpr int64_t kBlockTiles = 2 * kMaxRows;  // Of 64 channels they fit into the L2 cache.
-constexpr int64_t kLongBlockTiles = 64;  // Where each block reads the kernel from L3.
+// Tiles per product: of 32 registers, 28 hold sums and two the kernel; of 16, 12 and two.
+constexpr int kMaxRows = kRegisters == 32 ? 14 : 6;
+// Of 64 channels they fit into the L2 cache.
+constexpr int64_t kBlockTiles = kRegisters == 32 ? 28 : 30;
+// Where each block reads the kernel from L3.
+constexpr int64_t kLongBlockTiles = kRegisters == 32 ? 64 : 66;
 
 // The products of a block of tiles with a panel: [kPoints][tiles][kPanel].
 struct ProductLayout {
@@ -38,24 +32,24 @@ struct ProductLayout {
   int64_t size() const { return kPoints * point_stride(); }
 };
 
-// m[kRows, 16 * kVectors] = v * u. Rows of v are tiles: 16 channels of each are contiguous,
-// the next 16 are v_stride further.
+// m[kRows, kLanes * kVectors] = v * u. Rows of v are tiles: kLanes channels of each are
+// contiguous, the next ones are v_stride further.
 template <int kRows, int kVectors>
 void MultiplyRows(const float* v, int64_t v_stride, const float* u, int64_t channels,
                   float* m) {
-  __m512 sum[kRows][kVectors];
+  Vector sum[kRows][kVectors];
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_ps();
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = Zero();
   }
   for (int64_t c = 0; c < channels; c += kLanes, v += v_stride) {
     const int64_t lanes = std::min<int64_t>(kLanes, channels - c);
     for (int64_t lane = 0; lane < lanes; ++lane, u += kPanel) {
-      __m512 right[kVectors];
+      Vector right[kVectors];
       for (int j = 0; j < kVectors; ++j) right[j] = Load(u + j * kLanes);
       for (int i = 0; i < kRows; ++i) {
-        const __m512 left = Set(v[i * kLanes + lane]);
+        const Vector left = Set(v[i * kLanes + lane]);
         for (int j = 0; j < kVectors; ++j) {
-          sum[i][j] = _mm512_fmadd_ps(left, right[j], sum[i][j]);
+          sum[i][j] = MulAdd(left, right[j], sum[i][j]);
         }
       }
     }
@@ -177,7 +171,8 @@ void ConvolveByTiles(const Work<T>& work, Context& context) {
     for (int64_t b = own.begin; b < own.end; ++b) {
       const Range range = blocks.Tiles(b);
       const Range next = b + 1 < own.end ? blocks.Tiles(b + 1) : Range{0, 0};
-      TransformBlock(work.x, tiles, range.begin, range, layout, v, TransformInputTile<T>);
+      TransformBlock(work.x, tiles, range.begin, range, layout, v,
+                     TransformInputTile<T>);
       for (int64_t panel = 0; panel < panels; ++panel) {
         ComputePanel(work, v, layout, range, u + panel * panel_size, work.Columns(panel), m,
                      [&](int p) {
@@ -256,17 +251,16 @@ void ConvInputGradientWinograd(const ConvShape& shape, const T* dy, const float*
                         context);
 }
 
-template void ConvForwardWinograd(const ConvShape&, const float*, const float*,
-                                  const Epilogue<float>&, float*, Context&);
-template void ConvForwardWinograd(const ConvShape&, const Bf16*, const float*,
-                                  const Epilogue<Bf16>&, Bf16*, Context&);
-template void ConvInputGradientWinograd(const ConvShape&, const float*, const float*, float*,
-                                        Context&);
-template void ConvInputGradientWinograd(const ConvShape&, const Bf16*, const float*, Bf16*,
-                                        Context&);
+#define INSTANTIATE(T)                                                                   \
+  template void ConvForwardWinograd<T>(const ConvShape&, const T*, const float*,         \
+                                       const Epilogue<T>&, T*, Context&);                \
+  template void ConvInputGradientWinograd<T>(const ConvShape&, const T*, const float*,   \
+                                             T*, Context&)
+INSTANTIATE(float);
+#ifdef RESNET_HAS_BF16
+INSTANTIATE(Bf16);
+#endif
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
-
-#endif  // __x86_64__
+RESNET_END_TARGET

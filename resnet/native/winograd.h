@@ -10,8 +10,9 @@
 #define RESNET_NATIVE_WINOGRAD_H_
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/vector.h"
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 
 // y = epilogue(convolution(x, kernel)).
 template <typename T>
@@ -28,6 +29,6 @@ template <typename T>
 void ConvKernelGradientWinograd(const ConvShape& shape, const T* x, const T* dy,
                                 float* dkernel, Context& context);
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
 #endif  // RESNET_NATIVE_WINOGRAD_H_

@@ -1,5 +1,4 @@
-// Blocks of transformed tiles in the layout that Winograd's products read. Needs AVX-512,
-// see winograd_transforms.h.
+// Blocks of transformed tiles in the layout that Winograd's products read.
 
 #ifndef RESNET_NATIVE_WINOGRAD_BLOCKS_H_
 #define RESNET_NATIVE_WINOGRAD_BLOCKS_H_
@@ -13,18 +12,17 @@
 #include "resnet/native/winograd_tiles.h"
 #include "resnet/native/winograd_transforms.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace winograd {
 
 // The distance between points is one cache line more than a power of two, at which they
 // would compete for the same cache set.
-constexpr int64_t kPadding = kLanes;
+constexpr int64_t kPadding = 16;
 
-// A block of tiles at all points: [kPoints][groups][channels / 16][tiles per group][16],
-// with zeros after the last channel. A product reads the groups one after the other.
+// A block of tiles at all points: [kPoints][groups][channels / kLanes][tiles per group]
+// [kLanes], with zeros after the last channel. A product reads the groups one after the other.
 struct BlockLayout {
   int64_t tiles, group_tiles, channels;
 
@@ -126,8 +124,8 @@ inline float* AllocateFloats(Context& context, int64_t count) {
 }
 
 }  // namespace winograd
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
+RESNET_END_TARGET
 
 #endif  // RESNET_NATIVE_WINOGRAD_BLOCKS_H_

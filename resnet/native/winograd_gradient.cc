@@ -4,13 +4,6 @@
 // elementwise product. Its transpose gives dg = G^T [(B^T d B) * (A dy A^T)] G, where the
 // terms in brackets are first summed over the tiles.
 
-#ifdef __x86_64__
-
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's intrinsics, its bug 105593.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -20,35 +13,35 @@
 #include "resnet/native/winograd_tiles.h"
 #include "resnet/native/winograd_transforms.h"
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
+RESNET_BEGIN_TARGET
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace winograd {
 namespace {
 
-constexpr int kRows = 8;  // Per product: 16 registers of sums.
+// Per product: 16 registers of sums. With 16 registers in all, 8.
+constexpr int kRows = kRegisters == 32 ? 8 : 4;
 constexpr int64_t kBlockTiles = 64;  // Large: each block reads and writes all sums once.
 constexpr int64_t kMaxGroupRows = 128;  // Together with a panel they fit into L2.
 
-// sums[kRows, 16 * kVectors] += transposed(v) * w, or = if is_first. Rows of v and w are
-// tiles; 16 columns of w are contiguous, the next 16 are w_stride further. A block is
+// sums[kRows, kLanes * kVectors] += transposed(v) * w, or = if is_first. Rows of v and w are
+// tiles; kLanes columns of w are contiguous, the next ones are w_stride further. A block is
 // summed before it is added, which makes rounding errors several times smaller than adding
 // tile by tile.
 template <int kVectors>
 void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride,
                  bool is_first, float* sums) {
-  __m512 sum[kRows][kVectors];
+  Vector sum[kRows][kVectors];
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_ps();
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = Zero();
   }
   for (int64_t tile = 0; tile < tiles; ++tile, v += kLanes, w += kLanes) {
-    __m512 right[kVectors];
+    Vector right[kVectors];
     for (int j = 0; j < kVectors; ++j) right[j] = Load(w + j * w_stride);
     for (int i = 0; i < kRows; ++i) {
-      const __m512 left = Set(v[i]);
+      const Vector left = Set(v[i]);
       for (int j = 0; j < kVectors; ++j) {
-        sum[i][j] = _mm512_fmadd_ps(left, right[j], sum[i][j]);
+        sum[i][j] = MulAdd(left, right[j], sum[i][j]);
       }
     }
   }
@@ -105,9 +98,9 @@ struct Sums {
 // dg = G^T U G for one row, where U starts at `offset`.
 inline void TransformGradientRow(const Sums& sums, int64_t offset, int row,
                                  KernelBlock& block) {
-  __m512 half[6][3];
+  Vector half[6][3];
   for (int j = 0; j < 6; ++j) {
-    __m512 column[6];
+    Vector column[6];
     for (int i = 0; i < 6; ++i) {
       const float* u = sums.first + offset + (6 * i + j) * sums.point_stride;
       column[i] = Load(u);
@@ -118,9 +111,9 @@ inline void TransformGradientRow(const Sums& sums, int64_t offset, int row,
     TransformKernelGradient(column, half[j]);
   }
   for (int i = 0; i < 3; ++i) {
-    const __m512 line[6] = {half[0][i], half[1][i], half[2][i],
+    const Vector line[6] = {half[0][i], half[1][i], half[2][i],
                             half[3][i], half[4][i], half[5][i]};
-    __m512 t[3];
+    Vector t[3];
     TransformKernelGradient(line, t);
     for (int j = 0; j < 3; ++j) Store(block.taps[3 * i + j][row], t[j]);
   }
@@ -143,7 +136,7 @@ void TransformGradientPanel(const Sums& sums, const Range& rows, const Range& co
       for (int i = 0; i < count; ++i) {
         TransformGradientRow(sums, offset + i * kPanel, i, block);
       }
-      const __mmask16 mask = LaneMask(gradient.out - k);
+      const Mask mask = FirstLanes(gradient.out - k);
       for (int tap = 0; tap < 9; ++tap) {
         float* to = gradient.weights + (tap * gradient.in + c) * gradient.out + k;
         for (int i = 0; i < count; ++i, to += gradient.out) {
@@ -190,7 +183,8 @@ void GradientByTiles(const Work<T>& work, Context& context) {
     for (int64_t b = own.begin; b < own.end; ++b) {
       const Range range = blocks.Tiles(b);
       const Range next = b + 1 < own.end ? blocks.Tiles(b + 1) : Range{0, 0};
-      TransformBlock(work.x, tiles, range.begin, range, v_layout, v, TransformInputTile<T>);
+      TransformBlock(work.x, tiles, range.begin, range, v_layout, v,
+                     TransformInputTile<T>);
       TransformBlock(work.dy, tiles, range.begin, range, w_layout, w,
                      TransformOutputGradientTile<T>);
       for (int64_t panel = 0; panel < panels; ++panel) {
@@ -281,11 +275,11 @@ void ConvKernelGradientWinograd(const ConvShape& shape, const T* x, const T* dy,
 
 template void ConvKernelGradientWinograd(const ConvShape&, const float*, const float*, float*,
                                          Context&);
+#ifdef RESNET_HAS_BF16
 template void ConvKernelGradientWinograd(const ConvShape&, const Bf16*, const Bf16*, float*,
                                          Context&);
+#endif
 
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
-#pragma GCC pop_options
-
-#endif  // __x86_64__
+RESNET_END_TARGET

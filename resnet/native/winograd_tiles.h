@@ -11,8 +11,9 @@
 #include <cstdint>
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/vector.h"
 
-namespace resnet {
+namespace resnet::RESNET_ISA {
 namespace winograd {
 
 constexpr int kTileOut = 4;
@@ -100,6 +101,6 @@ inline Tiles MakeTiles(const ConvShape& shape, Context& context) {
 }
 
 }  // namespace winograd
-}  // namespace resnet
+}  // namespace resnet::RESNET_ISA
 
 #endif  // RESNET_NATIVE_WINOGRAD_TILES_H_

@@ -13,6 +13,7 @@ from resnet.config.config import Config
 from resnet.data import input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements
 from resnet.data.record_files import RecordFiles
+from resnet.native import instruction_sets
 from tests.unit.changed_settings import changed
 
 # Of normalized values: about 20 operations in another order, each of a number up to
@@ -124,35 +125,57 @@ def test_batches_with_and_without_the_library_agree(
         np.testing.assert_array_equal(one.mask, other.mask)
 
 
-class WithoutAvx512:
-    """A library that a compiler without AVX-512 has built."""
+class Kernels:
+    """The kernels of a library on a CPU, both at their best."""
 
-    resnet_read_example = None
-
-
-def test_a_library_without_the_ops_for_avx512_says_what_it_lacks(monkeypatch, caplog):
-    features = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
-    monkeypatch.setattr(native, "_load", lambda: (WithoutAvx512, ""))
-    monkeypatch.setattr(native, "ops", lambda: WithoutAvx512)
-    monkeypatch.setattr(native.cpu_features, "flags", lambda: features)
-    with caplog.at_level(logging.WARNING):
-        assert native.fast_ops.__wrapped__(tf.float32) is None
-    assert "GCC 10" in caplog.text
-    assert native.describe().startswith("compiled ops: only for reading, resizing")
+    def __init__(self, best: str) -> None:
+        self.best = self.current = lambda: best
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("has", "best", "said"),
     [
-        (set(), "compiled ops: yes"),
-        ({"avx512_bf16"}, "compiled ops: yes, but not in bfloat16, because this CPU"),
-        ({"avx512f"}, "compiled ops: only for reading, resizing, updates of"),
+        ("AVX512_CORE_BF16", "AVX512_CORE_BF16", "yes, with AVX512_CORE_BF16"),
+        (
+            "AVX512_CORE",
+            "AVX512_CORE",
+            "yes, with AVX512_CORE, but not in bfloat16, because this CPU has no"
+            " avx512_bf16",
+        ),
+        (
+            "AVX2",
+            "AVX2",
+            "yes, with AVX2, but not in bfloat16, because this CPU has no avx512_bf16",
+        ),
+        (
+            "AVX512_CORE_BF16",
+            "AVX2",
+            "yes, with AVX2, but not in bfloat16, because the library of compiled ops"
+            " lacks the kernels for AVX512_CORE_BF16, which need GCC 10",
+        ),
+        (
+            "NONE",
+            "NONE",
+            "only for reading, resizing, updates of weights and compression of"
+            " gradients, because this CPU has no avx2",
+        ),
     ],
 )
-def test_what_a_cpu_allows_is_said(monkeypatch, missing, said):
-    features = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}
-    monkeypatch.setattr(native.cpu_features, "flags", lambda: features - missing)
-    assert native.describe().startswith(said)
+def test_what_a_cpu_and_a_library_allow_is_said(monkeypatch, has, best, said):
+    flags = instruction_sets.CPU_FLAGS[has]
+    monkeypatch.setattr(native.cpu_features, "flags", lambda: flags)
+    monkeypatch.setattr(instruction_sets, "kernels", lambda library: Kernels(best))
+    assert native.describe().startswith(f"compiled ops: {said}")
+
+
+def test_without_kernels_for_a_dtype_stock_ops_are_used_after_a_warning(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(native.cpu_features, "flags", frozenset)
+    monkeypatch.setattr(instruction_sets, "kernels", lambda library: Kernels("NONE"))
+    with caplog.at_level(logging.WARNING):
+        assert native.fast_ops.__wrapped__(tf.float32) is None
+    assert "this CPU has no avx2: falling back to TensorFlow's" in caplog.text
 
 
 def test_an_installation_without_the_library_says_how_to_get_it(monkeypatch, tmp_path):

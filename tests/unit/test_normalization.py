@@ -11,20 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.hardware import cpu_features
 from resnet.models import normalization
+from tests.unit.each_instruction_set import (  # noqa: F401 - pytest finds them.
+    dtypes_of,
+    instruction_set,
+    pytest_generate_tests,
+)
 
-
-def is_supported(dtype: tf.DType) -> bool:
-    """Returns whether this CPU can run the compiled op in a dtype."""
-    needed = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-    if dtype == tf.bfloat16:
-        needed.add("avx512_bf16")
-    return needed <= cpu_features.flags()
-
-
-# Many CPUs with AVX-512 lack the instructions for bfloat16.
-TYPES = [dtype for dtype in (tf.float32, tf.bfloat16) if is_supported(dtype)]
 # Relative to the size of the numbers that are summed for a result. float32 rounds to
 # 2**-24 several times, and the stock ops, which add hundreds of numbers one by one,
 # lose some bits more. bfloat16 rounds to 2**-9: the result, sometimes one of its terms,
@@ -216,7 +209,6 @@ def assert_right(
         assert worst < 1, f"{name} is off by {worst:.2f} times as much as it may be"
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("num_copies", [1, 2, 3])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
@@ -235,16 +227,17 @@ def test_the_op_and_the_stock_ops_agree_with_the_formula(
 @given(
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     channels=st.integers(1, 140),
-    dtype=st.sampled_from(TYPES),
+    is_bf16=st.booleans(),
     residual=st.booleans(),
     relu=st.booleans(),
     num_copies=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
 def test_the_op_agrees_with_the_formula_for_any_shape(
-    shape, channels, dtype, residual, relu, num_copies, seed
+    shape, channels, is_bf16, residual, relu, num_copies, seed, instruction_set
 ):
     shape = (*shape, channels)
+    dtype = dtypes_of(instruction_set)[-1] if is_bf16 else tf.float32
     inputs = make_inputs(shape, dtype, residual, relu, num_copies, seed=seed)
     assert_right(inputs, run(op, inputs), TOLERANCE)
 
@@ -270,7 +263,6 @@ def test_a_channel_that_is_the_same_everywhere_is_beta_and_passes_no_gradient():
     np.testing.assert_allclose(found.dgamma, 0, atol=1e-30)
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("residual", [False, True])
 def test_nan_stays_nan_in_its_channel(residual, dtype):
     inputs = make_inputs((2, 3, 3, 64), dtype, residual)
@@ -282,7 +274,6 @@ def test_nan_stays_nan_in_its_channel(residual, dtype):
     assert np.isfinite(np.delete(found.y, 5, axis=-1)).all()
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("num_copies", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
 def test_memory_of_inputs_is_used_again_only_if_nothing_else_needs_it(
@@ -322,7 +313,6 @@ def test_a_copy_that_nothing_takes_adds_no_gradient_and_eager_calls_agree():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 3, 40), (32, 56, 56, 64)])
 def test_rematerialized_outputs_have_the_same_bits(shape, relu, dtype):

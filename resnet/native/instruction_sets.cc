@@ -1,0 +1,70 @@
+// Chooses the kernels: when the library is loaded by CPUID, afterwards by a limit.
+
+#include "resnet/native/instruction_sets.h"
+
+#include <algorithm>
+#include <atomic>
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+#include "resnet/native/kernels.h"
+
+namespace resnet {
+
+// A compiler that can't build an instruction set's kernels leaves them out of the library.
+namespace avx2 {
+extern const KernelSet kKernelSet __attribute__((weak));
+}
+namespace avx512 {
+extern const KernelSet kKernelSet __attribute__((weak));
+}
+namespace any_cpu {
+extern const KernelSet kKernelSet;
+}
+
+namespace {
+
+// By rising speed, like the names in native/instruction_sets.py.
+enum InstructionSet : int { kAnyCpu, kAvx2, kAvx512, kAvx512Bf16 };
+
+InstructionSet FindBest() {
+#ifdef __x86_64__
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && &avx512::kKernelSet != nullptr) {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx);
+    return (eax >> 5 & 1) != 0 ? kAvx512Bf16 : kAvx512;
+  }
+  if (avx2 && &avx2::kKernelSet != nullptr) return kAvx2;
+#endif
+  return kAnyCpu;
+}
+
+const InstructionSet kBest = FindBest();
+std::atomic<int> current{kBest};
+
+}  // namespace
+
+KernelSet CurrentKernels() {
+  const int now = current.load(std::memory_order_relaxed);
+  if (now == kAnyCpu) return any_cpu::kKernelSet;
+  if (now == kAvx2) return avx2::kKernelSet;
+  KernelSet kernels = avx512::kKernelSet;
+  if (now < kAvx512Bf16) kernels.bf16 = nullptr;
+  return kernels;
+}
+
+}  // namespace resnet
+
+int resnet_best_instruction_set() { return resnet::kBest; }
+
+int resnet_instruction_set() { return resnet::current.load(); }
+
+void resnet_limit_instruction_set(int most) {
+  resnet::current.store(std::min<int>(most, resnet::kBest));
+}

@@ -1,0 +1,20 @@
+// What native/instruction_sets.py calls.
+
+#ifndef RESNET_NATIVE_INSTRUCTION_SETS_H_
+#define RESNET_NATIVE_INSTRUCTION_SETS_H_
+
+extern "C" {
+
+// Returns the best instruction set that this CPU has and this library has kernels for: 0
+// for none, 1 for AVX2 and FMA, 2 for AVX-512, 3 for AVX-512 with AVX512_BF16.
+int resnet_best_instruction_set();
+
+// Returns the one whose kernels are used.
+int resnet_instruction_set();
+
+// Makes the ops use kernels of at most this instruction set, from their next calls on.
+void resnet_limit_instruction_set(int most);
+
+}  // extern "C"
+
+#endif  // RESNET_NATIVE_INSTRUCTION_SETS_H_

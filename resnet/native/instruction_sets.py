@@ -1,0 +1,89 @@
+"""The instruction sets for which the compiled ops have kernels, and the one in use.
+
+The library uses the best one that the CPU has. The environment variable
+`RESNET_MAX_CPU_ISA`, or `limit`, excludes those above a named one, as
+`ONEDNN_MAX_CPU_ISA` does for oneDNN.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+VARIABLE = "RESNET_MAX_CPU_ISA"
+
+# By rising speed, with oneDNN's names; the library numbers them in this order. Without
+# any, convolutions and normalization are TensorFlow's ops.
+NAMES = ("NONE", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16")
+
+_AVX2 = frozenset({"avx2", "fma"})
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+# The names that Linux has for what each one needs.
+CPU_FLAGS = {
+    "NONE": frozenset[str](),
+    "AVX2": _AVX2,
+    "AVX512_CORE": _AVX512,
+    "AVX512_CORE_BF16": _AVX512 | {"avx512_bf16"},
+}
+
+
+def index(name: str) -> int:
+    """Returns the place of an instruction set in `NAMES`, in either case.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    if name.upper() not in NAMES:
+        raise ValueError(
+            f"{VARIABLE} must be one of {', '.join(NAMES)}; got {name!r}. Without it the"
+            " best one of this CPU is used."
+        )
+    return NAMES.index(name.upper())
+
+
+def limit_from(environ: Mapping[str, str]) -> str:
+    """Returns the limit that an environment sets, by default the last of `NAMES`.
+
+    Raises:
+        ValueError: If it names no instruction set.
+    """
+    return NAMES[index(environ.get(VARIABLE) or NAMES[-1])]
+
+
+class Kernels:
+    """The kernels of a loaded library of compiled ops.
+
+    Args:
+        library: The path of the library.
+    """
+
+    def __init__(self, library: Path) -> None:
+        self._library = ctypes.CDLL(str(library))
+
+    def best(self) -> str:
+        """Returns the best instruction set that CPU and library have."""
+        return NAMES[self._library.resnet_best_instruction_set()]
+
+    def current(self) -> str:
+        """Returns the instruction set whose kernels are used."""
+        return NAMES[self._library.resnet_instruction_set()]
+
+    def limit(self, name: str) -> None:
+        """Makes the ops use at most this instruction set, from their next calls on."""
+        self._library.resnet_limit_instruction_set(index(name))
+
+
+@functools.cache
+def kernels(library: Path) -> Kernels:
+    """Returns the kernels of a library that TensorFlow has loaded.
+
+    The first call limits them as the environment says.
+
+    Raises:
+        ValueError: If RESNET_MAX_CPU_ISA names no instruction set.
+    """
+    limit = limit_from(os.environ)
+    loaded = Kernels(library)
+    loaded.limit(limit)
+    return loaded

@@ -1,0 +1,46 @@
+// The kernels that the ops call: those of the best instruction set of this CPU.
+//
+// Doesn't include TensorFlow, like all that is compiled for several instruction sets.
+
+#ifndef RESNET_NATIVE_KERNELS_H_
+#define RESNET_NATIVE_KERNELS_H_
+
+#include "resnet/native/batch_norm.h"
+#include "resnet/native/convolution.h"
+#include "resnet/native/momentum_kernels.h"
+
+namespace resnet {
+
+// The kernels for images of one number type. conv_gemm.h, winograd.h and
+// batch_norm_kernels.h say what they do.
+template <typename T>
+struct Kernels {
+  using Forward = void(const ConvShape&, const T*, const float*, const Epilogue<T>&, T*,
+                       Context&);
+  using InputGradient = void(const ConvShape&, const T*, const float*, T*, Context&);
+  using KernelGradient = void(const ConvShape&, const T*, const T*, float*, Context&);
+
+  Forward* forward_gemm;
+  Forward* forward_winograd;
+  InputGradient* input_gradient_gemm;
+  InputGradient* input_gradient_winograd;
+  KernelGradient* kernel_gradient_gemm;
+  KernelGradient* kernel_gradient_winograd;
+  void (*batch_norm)(const BatchNormArguments<T>&, Context&);
+  void (*normalize)(const NormalizeArguments<T>&, const float*, const float*, Context&);
+  void (*batch_norm_grad)(const BatchNormGradArguments<T>&, Context&);
+};
+
+// The kernels of one instruction set; nullptr for a number type without any.
+struct KernelSet {
+  const Kernels<float>* float32;
+  const Kernels<Bf16>* bf16;
+  MoveFunction* move;
+};
+
+// Returns the kernels to use now.
+KernelSet CurrentKernels();
+
+}  // namespace resnet
+
+#endif  // RESNET_NATIVE_KERNELS_H_

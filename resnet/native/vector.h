@@ -1,0 +1,37 @@
+// The vectors of the instruction set that a kernel is compiled for.
+//
+// install/build_native.sh compiles each kernel once for each instruction set, whose
+// namespace is RESNET_ISA, and defines RESNET_AVX512, RESNET_AVX2, or RESNET_ANY_CPU, for
+// which there are no vectors.
+
+#ifndef RESNET_NATIVE_VECTOR_H_
+#define RESNET_NATIVE_VECTOR_H_
+
+#if defined(RESNET_AVX512)
+#include "resnet/native/vector_avx512.h"
+#elif defined(RESNET_AVX2)
+#include "resnet/native/vector_avx2.h"
+#elif defined(RESNET_ANY_CPU)
+#define RESNET_ISA any_cpu
+#define RESNET_BEGIN_TARGET
+#define RESNET_END_TARGET
+#else
+#error "a kernel needs RESNET_AVX512, RESNET_AVX2 or RESNET_ANY_CPU"
+#endif
+
+#ifndef RESNET_ANY_CPU
+
+RESNET_BEGIN_TARGET
+
+namespace resnet::RESNET_ISA {
+
+inline Vector Mul(float a, Vector b) { return Mul(Set(a), b); }
+inline Vector MulAdd(float a, Vector b, Vector c) { return MulAdd(Set(a), b, c); }
+
+}  // namespace resnet::RESNET_ISA
+
+RESNET_END_TARGET
+
+#endif  // RESNET_ANY_CPU
+
+#endif  // RESNET_NATIVE_VECTOR_H_

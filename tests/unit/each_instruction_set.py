@@ -1,0 +1,52 @@
+"""Runs a module's tests with the kernels of each instruction set of this machine.
+
+A module imports both names; pytest finds them there. A test with an argument `dtype`
+gets the dtypes that an instruction set has kernels for.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from resnet import native
+from resnet.native import instruction_sets
+
+
+def with_own_kernels() -> list[str]:
+    """Returns the usable instruction sets whose kernels differ from each other."""
+    usable = native.usable_instruction_sets() or ("NONE",)
+    # AVX512_CORE_BF16 has the float32 kernels of AVX512_CORE.
+    return [name for name in usable if name != "AVX512_CORE" or name == usable[-1]]
+
+
+def dtypes_of(name: str) -> list[tf.DType]:
+    """Returns the dtypes that an instruction set has kernels for."""
+    return [tf.float32] + [tf.bfloat16] * (name == "AVX512_CORE_BF16")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of the instruction set whose kernels are used."""
+    if not native.usable_instruction_sets():
+        yield "NONE"
+        return
+    before = instruction_sets.kernels(native.LIBRARY).current()
+    native.limit_instruction_set(request.param)
+    yield request.param
+    native.limit_instruction_set(before)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    names = with_own_kernels()
+    if "dtype" in metafunc.fixturenames:
+        pairs = [(name, dtype) for name in names for dtype in dtypes_of(name)]
+        metafunc.parametrize(
+            ("instruction_set", "dtype"),
+            pairs,
+            indirect=["instruction_set"],
+            ids=[f"{name}-{dtype.name}" for name, dtype in pairs],
+            scope="module",
+        )
+    else:
+        metafunc.parametrize("instruction_set", names, indirect=True, scope="module")

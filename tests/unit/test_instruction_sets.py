@@ -1,0 +1,128 @@
+"""The kernels of each instruction set that this machine has, and their limit."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import native
+from resnet.hardware import cpu_features
+from resnet.native import instruction_sets
+from resnet.native.instruction_sets import CPU_FLAGS, NAMES
+from tests.unit.each_instruction_set import with_own_kernels
+
+
+@pytest.fixture
+def kernels():
+    """The kernels of the library, with their limit set again after the test."""
+    native.ops()
+    loaded = instruction_sets.kernels(native.LIBRARY)
+    before = loaded.current()
+    yield loaded
+    native.limit_instruction_set(before)
+
+
+@pytest.mark.parametrize(
+    ("environ", "limit"),
+    [
+        ({}, "AVX512_CORE_BF16"),
+        ({"RESNET_MAX_CPU_ISA": ""}, "AVX512_CORE_BF16"),
+        ({"RESNET_MAX_CPU_ISA": "avx2"}, "AVX2"),
+        ({"RESNET_MAX_CPU_ISA": "AVX512_CORE"}, "AVX512_CORE"),
+    ],
+)
+def test_the_environment_limits_the_instruction_set(environ, limit):
+    assert instruction_sets.limit_from(environ) == limit
+
+
+def test_an_unknown_limit_is_refused_with_those_that_there_are(monkeypatch):
+    with pytest.raises(ValueError, match=r"one of NONE, AVX2, .*; got 'AVX3'"):
+        instruction_sets.limit_from({"RESNET_MAX_CPU_ISA": "AVX3"})
+    monkeypatch.setenv("RESNET_MAX_CPU_ISA", "AVX3")
+    with pytest.raises(ValueError, match="got 'AVX3'"):
+        instruction_sets.kernels.__wrapped__(native.LIBRARY)
+
+
+def test_the_library_finds_what_the_cpu_has(kernels):
+    flags = cpu_features.flags()
+    assert kernels.best() == [name for name in NAMES if CPU_FLAGS[name] <= flags][-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_limit_excludes_what_is_above_it(kernels, name):
+    kernels.limit(name)
+    best = NAMES.index(kernels.best())
+    assert NAMES.index(kernels.current()) == min(NAMES.index(name), best)
+
+
+@pytest.mark.parametrize(
+    ("limit", "usable"),
+    [
+        ("NONE", ()),
+        ("AVX2", ("AVX2",)),
+        ("AVX512_CORE_BF16", ("AVX2", "AVX512_CORE")),
+    ],
+)
+def test_usable_are_those_that_the_cpu_has_up_to_the_limit(monkeypatch, limit, usable):
+    monkeypatch.setenv("RESNET_MAX_CPU_ISA", limit)
+    monkeypatch.setattr(instruction_sets.Kernels, "best", lambda _: "AVX512_CORE")
+    assert native.usable_instruction_sets() == usable
+
+
+def test_a_limit_is_said(kernels, caplog):
+    native.limit_instruction_set("NONE")
+    with caplog.at_level(logging.WARNING):
+        assert native.fast_ops(tf.float32) is None
+        assert native.convolutions(tf.float32) is None
+    assert "RESNET_MAX_CPU_ISA limits the compiled ops to NONE" in caplog.text
+    assert "only for reading, resizing" in native.describe()
+
+
+def test_ops_without_kernels_are_errors(kernels):
+    native.limit_instruction_set("NONE")
+    x, ones = tf.zeros([1, 4, 4, 8]), tf.ones([8])
+    with pytest.raises(tf.errors.UnimplementedError, match="has kernels for in float"):
+        native.ops().resnet_conv2d(x, tf.zeros([1, 1, 8, 8]), [], [], stride=1)
+    native.limit_instruction_set("AVX2")
+    with pytest.raises(tf.errors.UnimplementedError, match="in bfloat16"):
+        native.ops().resnet_normalize(
+            tf.cast(x, tf.bfloat16), ones, ones, ones, ones, relu=True
+        )
+
+
+def test_each_instruction_set_has_kernels_of_its_own(kernels):
+    images = tf.random.stateless_normal([1, 5, 5, 77], seed=[1, 2])
+    gradient = tf.random.stateless_normal([1, 5, 5, 40], seed=[3, 4])
+    results = set()
+    for name in with_own_kernels():
+        native.limit_instruction_set(name)
+        result = native.ops().resnet_conv2d_kernel_gradient(
+            images, gradient, kernel_size=3, stride=1
+        )
+        results.add(result.numpy().tobytes())
+    # Their blocks differ, and with them the order of the sums.
+    assert len(results) == len(with_own_kernels())
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weights_are_the_same_bits_with_every_instruction_set(kernels, nesterov):
+    values, velocities, gradients = np.random.default_rng(0).normal(size=(3, 70_001))
+    results = []
+    for name in NAMES:
+        native.limit_instruction_set(name)
+        variable = tf.Variable(values.astype(np.float32))
+        velocity = tf.Variable(velocities.astype(np.float32))
+        native.ops().resnet_momentum(
+            [variable.handle],
+            [velocity.handle],
+            [tf.constant(gradients.astype(np.float32))],
+            learning_rate=0.1,
+            momentum=0.9,
+            lookahead=0.9,
+            nesterov=nesterov,
+            weight_decays=[1e-4],
+        )
+        results.append(np.concatenate([variable.numpy(), velocity.numpy()]))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
