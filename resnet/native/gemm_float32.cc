@@ -35,15 +35,10 @@ constexpr int64_t kMaxBlockRows = 480;  // A multiple of kRows.
 // needn't be fetched first, and it would hardly stay in the cache until it is read.
 constexpr int64_t kStreamedSize = 1 << 20;
 
-// Block sizes of MultiplyTransposed: 256 KB of a and of b each. Large results are computed
-// in narrower blocks, where distant rows cause fewer cache conflicts; for small results
-// reading a and b again would cost more than that saves.
+// Block sizes of MultiplyTransposed: up to 256 KB of a and of b each, copied so that tiles
+// read them from consecutive addresses. Their rows may be a multiple of 4 KB apart.
 constexpr int64_t kTransposedDepth = 256;
 constexpr int64_t kTransposedColumns = 256;
-constexpr int64_t kLargeSize = 128 * 1024;
-constexpr int64_t kLargeDepth = 384;
-constexpr int64_t kLargeColumns = 128;
-constexpr int64_t kStepsAhead = 8;  // Prefetch distance from the L2 cache.
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -128,13 +123,6 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
     if (kTransposed) {
       __builtin_prefetch(ahead.at, 0, 2);
       ahead.at += ahead.stride;
-      // The hardware prefetcher doesn't follow strides of more than a few lines.
-      __builtin_prefetch(a + kStepsAhead * lda);
-      __builtin_prefetch(a + kStepsAhead * lda + R - 1);
-#pragma GCC unroll 4
-      for (int v = 0; v < V; v += kVectorsOfLine) {
-        __builtin_prefetch(b + kStepsAhead * ldb + v * kLanes);
-      }
     } else if (p % kLineFloats == 0) {
       for (int64_t r = 0; r < ahead.rows; ++r) {
         __builtin_prefetch(ahead.at + r * ahead.stride + p, 0, 2);
@@ -176,22 +164,31 @@ template <bool kTransposed>
 constexpr TileTable kTiles =
     MakeTable<kTransposed>(std::make_index_sequence<kRows * kVectors>());
 
+// Returns the number of rows per tile. A last tile of one or two rows would be bound by
+// the latency of its additions.
+int64_t TileRows(int64_t rows) { return EvenPart(rows, kRows, 1); }
+
+// The left operand of some tiles: those of tile i start at data + i * tile_stride.
+struct Left {
+  const float* data;
+  int64_t lda, tile_stride;
+};
+
 // Computes a[rows, depth] * b[depth, columns] for c, with at most kPanel columns.
 // ahead_of(i) returns what to prefetch with tile i.
 template <bool kTransposed, typename AheadOf>
-void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, const float* a,
-                   int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
-                   Finish finish, const AheadOf& ahead_of) {
+void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, Left a, const float* b,
+                   int64_t ldb, float* c, int64_t ldc, Finish finish,
+                   const AheadOf& ahead_of) {
   const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
   const int64_t last_lanes = columns - (vectors - 1) * kLanes;
-  // A last tile of one or two rows would be bound by the latency of its additions.
-  const int64_t step = EvenPart(rows, kRows, 1);
+  const int64_t step = TileRows(rows);
   int64_t tile = 0;
   for (int64_t row = 0; row < rows; row += step) {
     const int64_t count = std::min(step, rows - row);
     kTiles<kTransposed>[(count - 1) * kVectors + vectors - 1](
-        depth, a, lda, b, ldb, c, ldc, last_lanes, finish, ahead_of(tile++));
-    a += kTransposed ? step : step * lda;
+        depth, a.data, a.lda, b, ldb, c, ldc, last_lanes, finish, ahead_of(tile++));
+    a.data += a.tile_stride;
     c += step * ldc;
     if (finish.residual != nullptr) finish.residual += step * ldc;
   }
@@ -309,35 +306,93 @@ void Multiply<float>(int64_t m, int64_t n, int64_t k, const float* a, int64_t ld
                        std::max<int64_t>(0, std::min(rows_ahead, next_rows - next))};
         };
         const float* panel = static_cast<const float*>(packed_b) + column * k + p * width;
-        MultiplyPanel<false>(rows, columns, depth, block, stride, panel, width, c + at, ldc,
-                             finish, ahead_of);
+        const Left left = {block, stride, TileRows(rows) * stride};
+        MultiplyPanel<false>(rows, columns, depth, left, panel, width, c + at, ldc, finish,
+                             ahead_of);
       }
     }
   }
   if (stream) _mm_sfence();  // Other threads may read c next.
 }
 
+namespace {
+
+// The sizes of the copied blocks of MultiplyTransposed.
+struct Copies {
+  int64_t depth, rows, columns;  // Of the result, rows are those of transposed(a).
+
+  int64_t tile_stride() const { return depth * TileRows(rows) + kLanes; }
+  int64_t left_size() const { return Parts(rows, kRows) * tile_stride(); }
+  int64_t right_size() const { return depth * RoundUp(columns, kLanes); }
+};
+
+// Copies a[depth, rows] into parts for tiles, [depth, TileRows(rows)] each.
+void CopyLeft(const Copies& block, const float* a, int64_t lda, float* to) {
+  const int64_t step = TileRows(block.rows);
+  for (int64_t p = 0; p < block.depth; ++p, a += lda, to += step) {
+    float* part = to;
+    int64_t row = 0;
+    // A vector reaches into the part's next row, which is written later.
+    for (; row + kLanes <= block.rows; row += step, part += block.tile_stride()) {
+      Store(part, Load(a + row));
+    }
+    for (; row < block.rows; row += step, part += block.tile_stride()) {
+      Store(part, Load(a + row, FirstLanes(block.rows - row)));
+    }
+  }
+}
+
+// Copies b[depth, columns] into panels, [depth, width] each, whose widths are whole vectors.
+void CopyRight(const Copies& block, const float* b, int64_t ldb, float* to) {
+  const int64_t whole = block.columns / kPanel * kPanel;
+  const int64_t rest = block.columns - whole;
+  for (int64_t p = 0; p < block.depth; ++p, b += ldb) {
+    float* panel = to + p * kPanel;
+    for (int64_t column = 0; column < whole; column += kPanel) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        Store(panel + v * kLanes, Load(b + column + v * kLanes));
+      }
+      panel += block.depth * kPanel;
+    }
+    float* last = to + whole * block.depth + p * RoundUp(rest, kLanes);
+    for (int64_t i = 0; i < rest; i += kLanes) {
+      Store(last + i, Load(b + whole + i, FirstLanes(rest - i)));
+    }
+  }
+}
+
+}  // namespace
+
 template <>
-size_t MultiplyTransposedScratchBytes<float>(int64_t m, int64_t, int64_t) {
-  return sizeof(float) * std::min(m, std::max(kTransposedDepth, kLargeDepth)) * kPanel;
+size_t MultiplyTransposedScratchBytes<float>(int64_t m, int64_t k, int64_t n) {
+  const Copies most = {std::min(m, kTransposedDepth), RoundUp(kTransposedColumns, kRows),
+                       kTransposedColumns};
+  (void)k, (void)n;
+  return sizeof(float) * (most.left_size() + most.right_size() + 2 * kLanes);
 }
 
 template <>
 void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, int64_t lda,
                                const float* b, int64_t ldb, float* c, int64_t ldc,
                                bool accumulate, void* scratch) {
-  float* copy = static_cast<float*>(scratch);
-  const bool is_large = k * n > kLargeSize;
-  const int64_t block_depth = EvenPart(m, is_large ? kLargeDepth : kTransposedDepth, 1);
-  const int64_t block_columns = is_large ? kLargeColumns : kTransposedColumns;
-  for (int64_t left = 0; left < k; left += block_columns) {
-    const int64_t block_rows = std::min(block_columns, k - left);
+  const int64_t block_depth = EvenPart(m, kTransposedDepth, 1);
+  const int64_t block_rows = EvenPart(k, kTransposedColumns, kRows);
+  const int64_t block_columns = EvenPart(n, kTransposedColumns, kPanel);
+  float* const right_copy = static_cast<float*>(scratch);
+  float* const left_copy =
+      right_copy + RoundUp(Copies{block_depth, block_rows, block_columns}.right_size(),
+                           kLineFloats);
+  for (int64_t left = 0; left < k; left += block_rows) {
     for (int64_t right = 0; right < n; right += block_columns) {
       const int64_t end = std::min(right + block_columns, n);
       for (int64_t row = 0; row == 0 || row < m; row += block_depth) {
-        const int64_t depth = std::min(block_depth, m - row);
-        const int64_t next = row + depth;
-        const int64_t a_lines = next < m ? Parts(block_rows, kLineFloats) : 0;
+        const Copies block = {std::min(block_depth, m - row), std::min(block_rows, k - left),
+                              end - right};
+        const int64_t next = row + block.depth;
+        CopyLeft(block, a + row * lda + left, lda, left_copy);
+        CopyRight(block, b + row * ldb + right, ldb, right_copy);
+        const int64_t a_lines = next < m ? Parts(block.rows, kLineFloats) : 0;
         const int64_t lines = next < m ? a_lines + Parts(end - right, kLineFloats) : 0;
         int64_t line = 0;
         const auto ahead_of = [&](int64_t) {
@@ -346,23 +401,15 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
           if (now >= lines) return Ahead{b, 0, 0};
           return Ahead{b + next * ldb + right + (now - a_lines) * kLineFloats, ldb, 0};
         };
+        const Left copied = {left_copy, TileRows(block.rows), block.tile_stride()};
         for (int64_t column = right; column < end; column += kPanel) {
           const int64_t columns = std::min<int64_t>(kPanel, end - column);
-          const int64_t width = RoundUp(columns, kLanes);
-          const float* panel = b + row * ldb + column;
-          int64_t stride = ldb;
-          if (columns < width) {  // So as not to read past the last row.
-            for (int64_t p = 0; p < depth; ++p) {
-              std::memcpy(copy + p * width, panel + p * ldb, sizeof(float) * columns);
-              std::fill(copy + p * width + columns, copy + (p + 1) * width, 0.0f);
-            }
-            panel = copy;
-            stride = width;
-          }
           Finish finish;
           finish.add = accumulate || row > 0;
-          MultiplyPanel<true>(block_rows, columns, depth, a + row * lda + left, lda, panel,
-                              stride, c + left * ldc + column, ldc, finish, ahead_of);
+          MultiplyPanel<true>(block.rows, columns, block.depth, copied,
+                              right_copy + (column - right) * block.depth,
+                              RoundUp(columns, kLanes), c + left * ldc + column, ldc, finish,
+                              ahead_of);
         }
       }
     }
