@@ -35,10 +35,15 @@ constexpr int64_t kMaxBlockRows = 480;  // A multiple of kRows.
 // needn't be fetched first, and it would hardly stay in the cache until it is read.
 constexpr int64_t kStreamedSize = 1 << 20;
 
-// Block sizes of MultiplyTransposed: up to 256 KB of a and of b each, copied so that tiles
-// read them from consecutive addresses. Their rows may be a multiple of 4 KB apart.
-constexpr int64_t kTransposedDepth = 256;
+// Block sizes of MultiplyTransposed: 128 KB of a and of b each, or 256 KB.
+constexpr int64_t kTransposedDepth = kRegisters == 32 ? 256 : 128;
 constexpr int64_t kTransposedColumns = 256;
+// Results of more elements than this are computed from copies of the blocks, which tiles
+// read from consecutive addresses: rows of a and b are often a multiple of 4 KB apart, and
+// compete for a few lines of the L1 cache. With AVX-512, copies for small results would
+// cost more than that.
+constexpr int64_t kCopiedSize = kRegisters == 32 ? 128 * 1024 : 0;
+constexpr int64_t kStepsAhead = 8;  // Prefetch distance from the L2 cache, without copies.
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -123,6 +128,15 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
     if (kTransposed) {
       __builtin_prefetch(ahead.at, 0, 2);
       ahead.at += ahead.stride;
+      if (kCopiedSize > 0) {
+        // The hardware prefetcher doesn't follow strides of more than a few lines.
+        __builtin_prefetch(a + kStepsAhead * lda);
+        __builtin_prefetch(a + kStepsAhead * lda + R - 1);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v += kVectorsOfLine) {
+          __builtin_prefetch(b + kStepsAhead * ldb + v * kLanes);
+        }
+      }
     } else if (p % kLineFloats == 0) {
       for (int64_t r = 0; r < ahead.rows; ++r) {
         __builtin_prefetch(ahead.at + r * ahead.stride + p, 0, 2);
@@ -366,16 +380,17 @@ void CopyRight(const Copies& block, const float* b, int64_t ldb, float* to) {
 
 template <>
 size_t MultiplyTransposedScratchBytes<float>(int64_t m, int64_t k, int64_t n) {
-  const Copies most = {std::min(m, kTransposedDepth), RoundUp(kTransposedColumns, kRows),
-                       kTransposedColumns};
-  (void)k, (void)n;
-  return sizeof(float) * (most.left_size() + most.right_size() + 2 * kLanes);
+  const Copies most = {std::min(m, kTransposedDepth),
+                       RoundUp(std::min(k, kTransposedColumns), kRows),
+                       RoundUp(std::min(n, kTransposedColumns), kPanel)};
+  return sizeof(float) * (most.left_size() + most.right_size() + kLineFloats);
 }
 
 template <>
 void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, int64_t lda,
                                const float* b, int64_t ldb, float* c, int64_t ldc,
                                bool accumulate, void* scratch) {
+  const bool copies = k * n > kCopiedSize;
   const int64_t block_depth = EvenPart(m, kTransposedDepth, 1);
   const int64_t block_rows = EvenPart(k, kTransposedColumns, kRows);
   const int64_t block_columns = EvenPart(n, kTransposedColumns, kPanel);
@@ -390,8 +405,12 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
         const Copies block = {std::min(block_depth, m - row), std::min(block_rows, k - left),
                               end - right};
         const int64_t next = row + block.depth;
-        CopyLeft(block, a + row * lda + left, lda, left_copy);
-        CopyRight(block, b + row * ldb + right, ldb, right_copy);
+        Left part = {a + row * lda + left, lda, TileRows(block.rows)};
+        if (copies) {
+          CopyLeft(block, part.data, lda, left_copy);
+          CopyRight(block, b + row * ldb + right, ldb, right_copy);
+          part = {left_copy, TileRows(block.rows), block.tile_stride()};
+        }
         const int64_t a_lines = next < m ? Parts(block.rows, kLineFloats) : 0;
         const int64_t lines = next < m ? a_lines + Parts(end - right, kLineFloats) : 0;
         int64_t line = 0;
@@ -401,15 +420,22 @@ void MultiplyTransposed<float>(int64_t m, int64_t k, int64_t n, const float* a, 
           if (now >= lines) return Ahead{b, 0, 0};
           return Ahead{b + next * ldb + right + (now - a_lines) * kLineFloats, ldb, 0};
         };
-        const Left copied = {left_copy, TileRows(block.rows), block.tile_stride()};
         for (int64_t column = right; column < end; column += kPanel) {
           const int64_t columns = std::min<int64_t>(kPanel, end - column);
+          const float* panel = b + row * ldb + column;
+          int64_t stride = ldb;
+          if (copies) {
+            panel = right_copy + (column - right) * block.depth;
+            stride = RoundUp(columns, kLanes);
+          } else if (columns % kLanes != 0) {  // So as not to read past the last row.
+            CopyRight({block.depth, 0, columns}, panel, ldb, right_copy);
+            panel = right_copy;
+            stride = RoundUp(columns, kLanes);
+          }
           Finish finish;
           finish.add = accumulate || row > 0;
-          MultiplyPanel<true>(block.rows, columns, block.depth, copied,
-                              right_copy + (column - right) * block.depth,
-                              RoundUp(columns, kLanes), c + left * ldc + column, ldc, finish,
-                              ahead_of);
+          MultiplyPanel<true>(block.rows, columns, block.depth, part, panel, stride,
+                              c + left * ldc + column, ldc, finish, ahead_of);
         }
       }
     }

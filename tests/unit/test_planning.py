@@ -161,6 +161,7 @@ def test_what_is_slow_is_said(tmp_path):
         tmp_path / "slow",
         [(0, 0, 0), (0, 0, 1)],
         files=machine_trees.interface("e", 1000),
+        flags="fpu avx",
     )
     plan = planning.make(
         topology.repeated(probe.probe(node), 4, ()), request(**FOUR_NODES)
