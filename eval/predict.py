@@ -1,11 +1,12 @@
-"""Prints the most probable classes of images, with the network of a training run.
+"""Prints the most probable classes of images, with the network of a run.
 
-python eval/predict.py --model_dir=MODEL IMAGE FOLDER ...
-python eval/predict.py --exported_model=EXPORT IMAGE FOLDER ...
+python eval/predict.py --model_dir=MODEL IMAGE FOLDER
+python eval/predict.py --exported_model=EXPORT IMAGE FOLDER
 find FOLDER -name '*.jpg' | python eval/predict.py --model_dir=MODEL --json -
 
-The arguments are image files, folders of them, or - for a list of these on standard
-input, one in a line. Images that are not JPEGs are read as the converter reads them.
+The arguments are image files, folders of them, or - for a list of these on
+standard input, one in a line. Images that are not JPEGs are read as the
+converter reads them.
 """
 
 import functools

@@ -15,10 +15,12 @@ DATA_PREP_SHARED = {
     "data_prep.errors",
     "data_prep.import_failures",
     "data_prep.atomic_files",
+    "data_prep.program_help",
 }
 # What each package of data_prep may import of data_prep, as path prefixes.
 DATA_PREP_DIRECTIONS = {
-    "data_prep.errors": {"data_prep.import_failures"},
+    "data_prep.errors": {"data_prep.import_failures", "data_prep.program_help"},
+    "data_prep.program_help": set(),
     "data_prep.import_failures": set(),
     "data_prep.atomic_files": set(),
     "data_prep.worker_processes": {"data_prep.errors"},
@@ -177,6 +179,7 @@ RESNET_DIRECTIONS = {
         "resnet.runtime",
         "resnet.watchdog.failure_file",
     },
+    "resnet.flag_topics": set(),
     "resnet.setting_flags": {"resnet.config"},
     "resnet.shared_flags": {"resnet.config", "resnet.setting_flags"},
     "resnet.train_flags": {
@@ -219,10 +222,12 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.compression.message_sizes",
             "resnet.metrics.figure_file",
             "resnet.setting_flags",
+            "resnet.flag_topics",
         },
         "data_prep": {
             "data_prep.errors",
             "data_prep.import_failures",
+            "data_prep.program_help",
             "data_prep.records.manifest",
         },
     },
