@@ -16,11 +16,18 @@ DATA_PREP_SHARED = {
     "data_prep.import_failures",
     "data_prep.atomic_files",
     "data_prep.program_help",
+    "data_prep.image_file",
 }
 # What each package of data_prep may import of data_prep, as path prefixes.
 DATA_PREP_DIRECTIONS = {
     "data_prep.errors": {"data_prep.import_failures", "data_prep.program_help"},
     "data_prep.program_help": set(),
+    "data_prep.image_file": {
+        "data_prep.conversion.image_encoding",
+        "data_prep.errors",
+        "data_prep.records",
+        "data_prep.sources.image_start",
+    },
     "data_prep.import_failures": set(),
     "data_prep.atomic_files": set(),
     "data_prep.worker_processes": {"data_prep.errors"},
@@ -178,6 +185,19 @@ RESNET_DIRECTIONS = {
         "resnet.config",
         "resnet.runtime",
         "resnet.watchdog.failure_file",
+    },
+    "resnet.api": {
+        "resnet.checkpoint",
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.evaluation",
+        "resnet.export.contents",
+        "resnet.hardware",
+        "resnet.models",
+        "resnet.recipes",
+        "resnet.runtime",
+        "resnet.train_state",
     },
     "resnet.flag_topics": set(),
     "resnet.setting_flags": {"resnet.config"},
