@@ -240,6 +240,7 @@ PROGRAMS = (
             "partition": "the site's",
             "srun_mpi": "the site's",
             "stage_from": "none",
+            "clone": "its path here",
         },
         shared=(
             "data_dir",

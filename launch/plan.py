@@ -124,7 +124,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string(
     "clone",
-    str(ROOT),
+    None,
     "The path of this clone on the cluster, for a script; if empty, the script looks"
     " for it, as those in launch/jobs do.",
 )
@@ -366,7 +366,7 @@ def folders() -> Folders:
         )
     output_dir = str(pathlib.Path(FLAGS.model_dir).parent) if FLAGS.model_dir else ""
     return Folders(
-        clone=FLAGS.clone,
+        clone=str(ROOT) if FLAGS.clone is None else FLAGS.clone,
         data_dir=FLAGS.data_dir or "",
         output_dir=output_dir,
         stage_from=FLAGS.stage_from or "",

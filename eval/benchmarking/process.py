@@ -1,15 +1,18 @@
 """Runs benchmarks in subprocesses and parses the JSON that they print."""
 
+import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from data_prep.errors import UserError
+from resnet.watchdog import parent_death
 
 _PROGRAM = Path(__file__).parents[1] / "benchmark.py"
 # By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
@@ -56,6 +59,29 @@ def run_peer(command: str) -> list[dict[str, Any]]:
         command, shell=True, capture_output=True, text=True, check=False
     )
     return _results(completed, f"the command {command!r}")
+
+
+def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Starts a training in a session of its own; returns its process.
+
+    So only this program sends it signals: SIGTERM, upon which a training saves and
+    stops, also if this program dies.
+
+    Args:
+        command: The command, with or without mpirun.
+        output: The file for all that it prints.
+    """
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**OPEN_MPI, **os.environ},
+        start_new_session=True,
+        preexec_fn=functools.partial(
+            parent_death.send_signal, signal.SIGTERM, os.getpid()
+        ),
+    )
 
 
 def find_mpirun() -> str:

@@ -180,16 +180,9 @@ def measure(mode: str) -> Measured:
 
 @contextlib.contextmanager
 def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen]:
-    """Runs a job in a session of its own, which ends with the block."""
+    """Runs a job that ends with the block."""
     with log.open("wb") as output:
-        job = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**process.OPEN_MPI, **os.environ},
-            start_new_session=True,
-        )
+        job = process.start_job(command, output)
     try:
         yield job
     finally:

@@ -1,10 +1,7 @@
 """Runs the training program for one row of a study, and resumes it."""
 
-import functools
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +10,6 @@ from data_prep.errors import UserError
 from eval.benchmarking import process
 from eval.studying import results
 from eval.studying.results import Result
-from resnet.watchdog import parent_death
 
 _PROGRAM = Path(__file__).parents[2] / "resnet" / "resnet_main.py"
 
@@ -54,24 +50,9 @@ def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
 
 
 def _run(command: Sequence[str], log_path: Path) -> int:
-    """Runs a command; returns its exit code.
-
-    The command is in a session of its own, so that only this program sends it signals:
-    SIGTERM, upon which a training saves and stops, if this program is interrupted or
-    ends.
-    """
+    """Runs a command, which is stopped if this program is; returns its exit code."""
     with log_path.open("ab") as output:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**process.OPEN_MPI, **os.environ},
-            start_new_session=True,
-            preexec_fn=functools.partial(
-                parent_death.send_signal, signal.SIGTERM, os.getpid()
-            ),
-        )
+        child = process.start_job(command, output)
         try:
             return child.wait()
         except KeyboardInterrupt:

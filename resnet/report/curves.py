@@ -73,10 +73,10 @@ METRICS = (
         "Bytes of gradients per step",
         (
             ("bytes_sent_per_step", "sent"),
-            ("message_bytes_per_step", "coded gradients"),
+            ("message_bytes_per_step", "messages"),
         ),
         "bytes",
-        about="Of rank 0.",
+        about="Of rank 0. The messages are its gradients, coded if compressed.",
     ),
     Metric(
         "Error of compression",

@@ -35,7 +35,8 @@ def _bundle() -> str | None:
         import vl_convert
     except ImportError:  # Built for another platform, or incomplete.
         return None
-    text: str = vl_convert.javascript_bundle()
+    # The package's types lack the argument's default.
+    text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
     # It would end the element of the page that holds the script.
     return text.replace("</script", "<\\/script")
 

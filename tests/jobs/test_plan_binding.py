@@ -130,6 +130,7 @@ def test_cores_that_are_left_out_are_not_used(tmp_path):
     assert rank["cpus"] == list(NODE.cores[0].cpus)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NUM_CORES < 2, reason="needs a second core")
 def test_horovods_thread_is_on_the_core_that_is_left_for_it(tmp_path):
     hosts = tmp_path / "hosts"
@@ -191,6 +192,7 @@ def test_records_are_staged_by_hydra(records, tmp_path):
     assert Path(local, "manifest.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_planned_script_trains_and_a_planned_command_evaluates(records, tmp_path):
     (tmp_path / "runs").mkdir()
     nodes = ("--probe", f"--ranks_per_node={min(NUM_CORES, 2)}")

@@ -118,7 +118,8 @@ def test_the_exposed_time_is_that_between_the_last_gradient_and_the_last_mean():
 
     begin = time.monotonic()
     exposed, _ = tf.function(exchange, autograph=False)(tf.constant(1.0))
-    assert 0.1 <= exposed <= time.monotonic() - begin - 0.5
+    # The graph reads a clock that is adjusted, unlike the one that sleep() goes by.
+    assert 0.09 <= exposed <= time.monotonic() - begin - 0.45
 
 
 def test_nothing_waits_for_the_account():
