@@ -1,7 +1,7 @@
 """Writes the accuracy over the hours of a training, as DAWNBench asks for it.
 
-python eval/benchmarking/dawnbench_log.py --model_dir=MODEL
-python eval/benchmarking/dawnbench_log.py --model_dir=MODEL --tsv_file=logs.tsv
+python eval/benchmark_logs/dawnbench_log.py --model_dir=MODEL
+python eval/benchmark_logs/dawnbench_log.py --model_dir=MODEL --tsv_file=TSV
 
 The run must have been evaluated after each epoch (--eval_every=1epoch).
 MODEL/logs.tsv then has a line for each evaluation: epoch, hours of training
