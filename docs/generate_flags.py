@@ -270,8 +270,8 @@ INTRODUCTION = """# Flags
 
 Every flag of the installed programs. `--helpfull` prints the same texts, also for the
 programs that are run by their paths; `--help` prints those of the most used flags.
-Flags have the form `--name=value` or `--name value`; a flag that is True or False also has
-the forms `--name` and `--noname`. A short form is written like `-K 0.01`.
+Flags have the form `--name=value` or `--name value`; a flag that is True or False also
+has the forms `--name` and `--noname`. A short form is written like `-K 0.01`.
 """
 
 
