@@ -125,8 +125,10 @@ def parse_arguments(
             error
         )
     except flags.Error as error:
-        sentence = str(error).strip().rstrip(".")
-        raise UserError(f"{sentence}. --help lists the flags.") from error
+        # Absl has a space before the question mark.
+        sentence = str(error).strip().rstrip(".").replace(" ?", "?")
+        sentence += "" if sentence.endswith("?") else "."
+        raise UserError(f"{sentence} --help lists the flags.") from error
     for name in flags.FLAGS:
         value = flags.FLAGS[name].value
         if isinstance(value, str) and value.startswith("~"):

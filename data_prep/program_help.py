@@ -50,7 +50,6 @@ def text(
         for module, of_module in flag_values.flags_by_module_dict().items()
         if not module.startswith("absl.")
         for flag in of_module
-        if flag.name in flag_values  # A removed flag stays with its short form.
     }
     named = {name for topic in topics for name in topic.names + topic.more}
     others = Topic(_OTHER_TITLE, tuple(sorted(own.keys() - named)))
