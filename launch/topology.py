@@ -15,7 +15,7 @@ from typing import Any
 from data_prep.errors import UserError
 
 # Those that the compiled ops and oneDNN choose their code by.
-INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+INSTRUCTION_SETS = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 OF_THIS_MACHINE = "read from this machine"
 # Fields that may differ between hosts of a job without changing its plan.
 _OF_ONE_HOST = ("source", "hosts", "interfaces", "memory_bytes")

@@ -158,7 +158,7 @@ def instruction_set() -> str:
 
 
 def usable_instruction_sets() -> tuple[str, ...]:
-    """Returns those that CPU and library have and the environment allows, slowest first.
+    """Returns those that CPU, library and environment allow, the slowest first.
 
     They are names of `instruction_sets.NAMES`, without "NONE". It is empty without a
     library.

@@ -36,8 +36,8 @@ def index(name: str) -> int:
     """
     if name.upper() not in NAMES:
         raise ValueError(
-            f"{VARIABLE} must be one of {', '.join(NAMES)}; got {name!r}. Without it the"
-            " best one of this CPU is used."
+            f"{VARIABLE} must be one of {', '.join(NAMES)}; got {name!r}. Without it,"
+            " the best one of this CPU is used."
         )
     return NAMES.index(name.upper())
 

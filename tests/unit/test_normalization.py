@@ -234,10 +234,10 @@ def test_the_op_and_the_stock_ops_agree_with_the_formula(
     seed=st.integers(0, 2**32),
 )
 def test_the_op_agrees_with_the_formula_for_any_shape(
-    shape, channels, is_bf16, residual, relu, num_copies, seed, instruction_set
+    shape, channels, is_bf16, residual, relu, num_copies, seed
 ):
     shape = (*shape, channels)
-    dtype = dtypes_of(instruction_set)[-1] if is_bf16 else tf.float32
+    dtype = dtypes_of(native.instruction_set())[-1] if is_bf16 else tf.float32
     inputs = make_inputs(shape, dtype, residual, relu, num_copies, seed=seed)
     assert_right(inputs, run(op, inputs), TOLERANCE)
 
