@@ -80,10 +80,10 @@ class RunLog:
             self._config.epoch(self._config.train_steps),
             self._state.step,
         )
-        hosts = Counter(self._communicator.allgather(platform.node()))
+        hosts = self._communicator.gather_objects(platform.node())
         facts: dict[str, Any] = {
             "num_ranks": self._communicator.num_ranks,
-            "hosts": hosts,
+            "hosts": Counter(hosts or []),
         }
         if self._config.is_async:  # The coordinator is alone here.
             facts = {}

@@ -1,0 +1,92 @@
+"""Ranks of a job that are threads of this process, and the bytes that each receives."""
+
+import concurrent.futures
+import pickle
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from data_prep.errors import UserError
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
+
+_WAIT_SECONDS = 60.0
+Call = Callable[[Communicator, ProcessInfo], Any]
+
+
+class World:
+    """What stands for MPI's `COMM_WORLD`: one object for each rank.
+
+    Attributes:
+        received_bytes: What this rank has received from others, as a tree of messages
+            would bring it: the result of a reduction once.
+    """
+
+    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]):
+        self.received_bytes = 0
+        self._rank, self._barrier, self._values = rank, barrier, values
+
+    def _exchange(self, value: Any) -> list[Any]:
+        self._values[self._rank] = value
+        self._barrier.wait(_WAIT_SECONDS)
+        values = list(self._values)
+        self._barrier.wait(_WAIT_SECONDS)
+        return values
+
+    def _receive(self, values: list[Any], but: int) -> None:
+        others = values[:but] + values[but + 1 :]
+        self.received_bytes += sum(len(pickle.dumps(value)) for value in others)
+
+    def allgather(self, value: Any) -> list[Any]:
+        values = self._exchange(value)
+        self._receive(values, self._rank)
+        return values
+
+    def gather(self, value: Any, root: int) -> list[Any] | None:
+        values = self._exchange(value)
+        if self._rank != root:
+            return None
+        self._receive(values, root)
+        return values
+
+    def bcast(self, value: Any, root: int) -> Any:
+        value = self._exchange(value)[root]
+        if self._rank != root:
+            self._receive([value], 1)
+        return value
+
+    def Allreduce(self, own: Any, result: Any, op: Any = np.add) -> None:
+        values = self._exchange(own.copy())
+        result[...] = op.reduce(values)
+        self.received_bytes += result.nbytes
+
+    def Alltoall(self, parts: Any, received: Any) -> None:
+        values = self._exchange(parts)
+        received[...] = [rows[self._rank] for rows in values]
+        self.received_bytes += received.nbytes - received[self._rank].nbytes
+
+
+def on_all_ranks(call: Call, num_ranks: int) -> tuple[list[Any], list[int]]:
+    """Calls a function on each of some ranks at once; two ranks are on each node.
+
+    Returns:
+        What it returns on each rank, or the UserError that it raises there, and the
+        bytes that each rank has received.
+    """
+    barrier, values = threading.Barrier(num_ranks), [None] * num_ranks
+    worlds = [World(rank, barrier, values) for rank in range(num_ranks)]
+
+    def run(rank: int) -> Any:
+        place = ProcessInfo(rank, num_ranks, rank % 2, 2)
+        mpi = SimpleNamespace(COMM_WORLD=worlds[rank], MIN=np.minimum)
+        try:
+            return call(Communicator(place, mpi), place)
+        except UserError as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(num_ranks) as threads:
+        results = list(threads.map(run, range(num_ranks)))
+    return results, [world.received_bytes for world in worlds]
