@@ -1,4 +1,4 @@
-"""The monitor of a job of many ranks, whose other watchdogs are sockets of this process.
+"""The monitor of a job of many ranks; their watchdogs are sockets of this process.
 
     python -m tests.many_watchdogs 512 4096
 
