@@ -9,11 +9,13 @@ import dataclasses
 import json
 import os
 import re
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests import smallest, tiny_set
 from tests.fault.job import MPIRUN, Job
@@ -79,6 +81,28 @@ class Start:
     def num_lines(self) -> int:
         """The number of lines that were printed."""
         return len(self.output.splitlines())
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the row of a table."""
+        return {
+            "ranks": self.num_ranks,
+            "exit code": self.exit_code,
+            "left": self.leftovers,
+            "began": {name: round(at, 1) for name, at in self.began.items()},
+            "end s": round(self.end_seconds, 1),
+            "processor s a rank": round(statistics.mean(self.processor_seconds), 1),
+            "bytes of rank 0": self.agreed_bytes[0],
+            "bytes of another": max(self.agreed_bytes[1:]),
+            "bytes of weights": max(self.weight_bytes),
+            "calls": max(self.num_calls),
+            "processes": self.num_processes,
+            "connections": self.num_connections,
+            "MB a rank": round(self.rank_bytes / 1e6),
+            "MB a watchdog": round(self.watchdog_bytes / 1e6, 1),
+            "MB in /dev/shm": round(self.shared_memory_bytes / 1e6, 1),
+            "files": self.num_files,
+            "lines": self.num_lines,
+        }
 
 
 def start(num_ranks: int, records: Path, folder: Path, *flags: str) -> Start:
@@ -172,33 +196,7 @@ def main(numbers: Sequence[str]) -> None:
             own = Path(folder, number)
             own.mkdir()
             one = start(int(number), Path(folder, "records"), own)
-            facts = {
-                "ranks": one.num_ranks,
-                "exit code": one.exit_code,
-                "left": one.leftovers,
-                "began": {name: round(at, 1) for name, at in one.began.items()},
-                "end s": round(one.end_seconds, 1),
-                "processor s a rank": round(
-                    sum(one.processor_seconds) / int(number), 1
-                ),
-                "bytes of rank 0, of another": (
-                    one.agreed_bytes[0],
-                    max(one.agreed_bytes[1:]),
-                ),
-                "bytes of weights": max(one.weight_bytes),
-                "calls": (min(one.num_calls), max(one.num_calls)),
-                "processes": one.num_processes,
-                "connections": one.num_connections,
-                "MB a rank": round(one.rank_bytes / 1e6),
-                "MB a watchdog": round(one.watchdog_bytes / 1e6, 1),
-                "MB in /dev/shm": round(one.shared_memory_bytes / 1e6, 1),
-                "files": one.num_files,
-                "lines": one.num_lines,
-            }
-            print(json.dumps(facts), flush=True)
-            Path(tempfile.gettempdir(), f"many-ranks-{number}.txt").write_text(
-                one.output
-            )
+            print(json.dumps(one.facts()), flush=True)
 
 
 if __name__ == "__main__":
