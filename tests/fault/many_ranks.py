@@ -21,6 +21,7 @@ from tests import smallest, tiny_set
 from tests.fault.job import MPIRUN, Job
 
 _END_SECONDS = 900.0
+IMAGES_PER_CLASS = 24  # A global batch is at most an epoch.
 STEPS = 6
 FLAGS = (
     "--recipe=digits",
@@ -191,7 +192,7 @@ def _num_connections(pid: int) -> int:
 def main(numbers: Sequence[str]) -> None:
     """Prints a line for each number of ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        tiny_set.make(Path(folder))
+        tiny_set.make(Path(folder), IMAGES_PER_CLASS)
         for number in numbers:
             own = Path(folder, number)
             own.mkdir()

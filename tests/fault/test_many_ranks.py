@@ -4,13 +4,21 @@ import re
 
 import pytest
 
-from tests import main_run
+from tests import main_run, tiny_set
 from tests.fault import many_ranks
 from tests.jobs.conftest import run_ranks  # noqa: F401 - The fixture.
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 NUM_RANKS = 32
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Returns a set of 72 training and 11 validation images."""
+    folder = tmp_path_factory.mktemp("records")
+    tiny_set.make(folder, many_ranks.IMAGES_PER_CLASS)
+    return folder / "records"
 
 
 @pytest.fixture(scope="module")
