@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import hashlib
 import io
 import itertools
@@ -36,12 +37,21 @@ from tests.unit.watched_ranks import ranks  # noqa: F401 - The fixture.
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 
+# The garbage collector would look at the million objects of TensorFlow, and at those of
+# the tests, again and again: a tenth of the tests' time.
+gc.disable()
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_autograph() -> Iterator[None]:
-    """Turns AutoGraph off, which the programs don't use and which takes long."""
+    """Turns AutoGraph off, which the programs don't use and which takes long.
+
+    From here on the garbage collector is on again, for what tests make.
+    """
     from tensorflow.python.autograph.core import ag_ctx
 
+    gc.freeze()
+    gc.enable()
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
         yield
 
