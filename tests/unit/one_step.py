@@ -69,3 +69,19 @@ def step_of(state: TrainState, **settings) -> TrainStep:
 
 def values_of(variables) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
+
+
+def gradients_of(
+    state: TrainState, one: Batch, is_training: bool = True
+) -> tuple[float, list[np.ndarray]]:
+    """Returns loss and gradients; the network stays as it was."""
+    averages = values_of(state.batch_norm_averages)
+    with tf.GradientTape() as tape:
+        logits = state.model(one.images, training=is_training)
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, logits)
+        )
+    gradients = tape.gradient(loss, state.trainable_variables)
+    for variable, value in zip(state.batch_norm_averages, averages, strict=True):
+        variable.assign(value)
+    return float(loss), values_of(gradients)

@@ -8,7 +8,6 @@ from resnet import train_state
 from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
-from resnet.data.input_pipeline import Batch
 from resnet.exchange.gradients import nan_unless_finite
 from resnet.train_state import TrainState
 from tests.unit.changed_settings import changed
@@ -16,6 +15,7 @@ from tests.unit.one_step import (
     SETTINGS,
     batch,
     config_of,
+    gradients_of,
     in_parts,
     parts_of,
     step_of,
@@ -34,22 +34,6 @@ def config(make_config) -> Config:
 @pytest.fixture
 def state(config) -> TrainState:
     return TrainState(config)
-
-
-def gradients_of(
-    state: TrainState, one: Batch, is_training: bool = True
-) -> tuple[float, list[np.ndarray]]:
-    """Returns loss and gradients; the network stays as it was."""
-    averages = values_of(state.batch_norm_averages)
-    with tf.GradientTape() as tape:
-        logits = state.model(one.images, training=is_training)
-        loss = tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, logits)
-        )
-    gradients = tape.gradient(loss, state.trainable_variables)
-    for variable, value in zip(state.batch_norm_averages, averages, strict=True):
-        variable.assign(value)
-    return float(loss), values_of(gradients)
 
 
 def assert_changes(
