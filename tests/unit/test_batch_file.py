@@ -1,8 +1,10 @@
 """Scripts of planned jobs: what they ask the scheduler for, and what they run."""
 
+import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,15 +46,19 @@ def site(tmp_path):
         file.write_text(text)
         known = {"VENV": str(tmp_path / "venv"), "OUTPUT_DIR": str(out)}
         environment = {"PATH": os.defpath, **known, **variables}
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", str(file), *arguments],
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout.splitlines()
+            start_new_session=True,
+        ) as job:
+            stdout, stderr = job.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)  # The clock of PBS, as PBS does it.
+        assert (job.returncode, stderr) == (0, "")
+        return stdout.splitlines()
 
     return run_it
 
