@@ -12,6 +12,11 @@ PARENT_IMPORTS = {
 }
 
 
+def top(name: str) -> str:
+    """Returns the package at the top that a module lies in."""
+    return name.split(".")[0]
+
+
 def is_below(name: str, prefixes: set[str]) -> bool:
     """Returns whether a module is one of the prefixes or lies in one of them."""
     return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)

@@ -1,10 +1,8 @@
 """Who may import what: the directions of the tree, read from the source."""
 
 import graphlib
-import subprocess
-import sys
 
-from tests.import_graph import IMPORTS, everything_imported_by, is_below
+from tests.import_graph import IMPORTS, is_below, top
 from tests.imports import imports_of
 from tests.sources import MAINS, PACKAGES, ROOT, SOURCES
 
@@ -16,10 +14,19 @@ DATA_PREP_SHARED = {
     "data_prep.errors",
     "data_prep.import_failures",
     "data_prep.atomic_files",
+    "data_prep.program_help",
+    "data_prep.image_file",
 }
 # What each package of data_prep may import of data_prep, as path prefixes.
 DATA_PREP_DIRECTIONS = {
-    "data_prep.errors": {"data_prep.import_failures"},
+    "data_prep.errors": {"data_prep.import_failures", "data_prep.program_help"},
+    "data_prep.program_help": set(),
+    "data_prep.image_file": {
+        "data_prep.conversion.image_encoding",
+        "data_prep.errors",
+        "data_prep.records",
+        "data_prep.sources.image_start",
+    },
     "data_prep.import_failures": set(),
     "data_prep.atomic_files": set(),
     "data_prep.worker_processes": {"data_prep.errors"},
@@ -178,6 +185,28 @@ RESNET_DIRECTIONS = {
         "resnet.runtime",
         "resnet.watchdog.failure_file",
     },
+    "resnet.network": {
+        "resnet.config",
+        "resnet.distributed",
+        "resnet.evaluation",
+        "resnet.export.contents",
+        "resnet.hardware",
+        "resnet.runtime",
+        "resnet.train_state",
+    },
+    "resnet.api": {
+        "resnet.checkpoint",
+        "resnet.config",
+        "resnet.data",
+        "resnet.distributed",
+        "resnet.hardware",
+        "resnet.models",
+        "resnet.network",
+        "resnet.recipes",
+        "resnet.runtime",
+        "resnet.train_state",
+    },
+    "resnet.flag_topics": set(),
     "resnet.setting_flags": {"resnet.config"},
     "resnet.shared_flags": {"resnet.config", "resnet.setting_flags"},
     "resnet.train_flags": {
@@ -220,72 +249,19 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.compression.message_sizes",
             "resnet.metrics.figure_file",
             "resnet.setting_flags",
+            "resnet.flag_topics",
         },
         "data_prep": {
             "data_prep.errors",
             "data_prep.import_failures",
+            "data_prep.program_help",
             "data_prep.records.manifest",
         },
     },
 }
+
+
 # Read before TensorFlow is imported, or on machines without it.
-WITHOUT_TENSORFLOW = {
-    "resnet.hardware.placement",
-    "resnet.async_training.roles",
-    "resnet.async_training.staleness",
-    "resnet.config.asynchrony",
-    "resnet.config.config",
-    "resnet.config.phases",
-    "resnet.config.recipe",
-    "resnet.recipes.changes",
-    "resnet.recipes.json_file",
-    "resnet.recipes.registry",
-    "resnet.report.page",
-    "resnet.report.refresh",
-    "resnet.watchdog.history",
-    "resnet.config.checks",
-    "resnet.config.resolve",
-    "resnet.config.rounds",
-    "resnet.config.settings",
-    "resnet.config.dataclass_json",
-    "resnet.evaluation.prediction_file",
-    "resnet.evaluation.view_names",
-    "resnet.augmentation.names",
-    "resnet.config.schedules",
-    "resnet.config.bounds",
-    "resnet.data.example_order",
-    "resnet.exchange.plan",
-    "resnet.checkpoint.step_dirs",
-    "resnet.checkpoint.integrity",
-    "resnet.checkpoint.retention",
-    "resnet.config.intervals",
-    "resnet.config.layer_rates",
-    "resnet.checkpoint.weight_formats.own",
-    "resnet.checkpoint.weight_formats.torchvision",
-    "resnet.checkpoint.weight_formats.tpu",
-    "resnet.checkpoint.weight_formats.safetensors_file",
-    "resnet.export.contents",
-    "resnet.export.names",
-    "resnet.export.new_path",
-    "resnet.models.names",
-    "resnet.models.sizes",
-    "resnet.train_flags",
-    "resnet.watchdog.failure_file",
-    "resnet.watchdog.monitor",
-    "resnet.watchdog.proc",
-    "resnet.runtime.versions",
-    "resnet.runtime.run_lock",
-    "resnet.watchdog.stalls",
-    "resnet.runtime.preemption",
-    "resnet.watchdog.scratch_dir",
-}
-TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
-
-
-def top(name: str) -> str:
-    return name.split(".")[0]
-
-
 def test_imports_are_read_from_every_form():
     source = "import a.b\nfrom x import m, f\nfrom . import n\ndef g():\n import late"
     source += "\n importlib.import_module('named')"
@@ -363,30 +339,6 @@ def test_only_their_owners_import_horovod_and_mpi4py():
     for library, owner in owners.items():
         importers = {name for name in IMPORTS if library in map(top, IMPORTS[name])}
         assert importers <= owner
-
-
-def test_pure_modules_are_there_and_import_no_tensorflow():
-    assert set(SOURCES) >= WITHOUT_TENSORFLOW
-    assert importers_of_tensorflow(WITHOUT_TENSORFLOW) == []
-
-
-def test_importing_the_pure_modules_loads_no_tensorflow():
-    code = f"import sys, importlib\nfor name in {sorted(WITHOUT_TENSORFLOW)}:"
-    code += "\n    importlib.import_module(name)"
-    code += f"\nassert not {TENSORFLOW} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_launch_runs_without_tensorflow():
-    assert importers_of_tensorflow({n for n in SOURCES if top(n) == "launch"}) == []
-
-
-def importers_of_tensorflow(names: set[str]) -> list[str]:
-    return sorted(
-        name
-        for name in names
-        if {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
-    )
 
 
 def test_setup_lists_every_package():
