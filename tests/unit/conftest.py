@@ -6,6 +6,7 @@ import gc
 import hashlib
 import io
 import itertools
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -40,6 +41,9 @@ RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 # The garbage collector would look at the million objects of TensorFlow, and at those of
 # the tests, again and again: a tenth of the tests' time.
 gc.disable()
+# As the programs have it by default. TensorFlow reads it when its first op runs.
+_INTER_OP_THREADS = "TF_NUM_INTEROP_THREADS"
+os.environ[_INTER_OP_THREADS] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,8 +52,11 @@ def no_autograph() -> Iterator[None]:
 
     From here on the garbage collector is on again, for what tests make.
     """
+    import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx
 
+    tf.constant(0)
+    del os.environ[_INTER_OP_THREADS]  # Tests are told by what they set alone.
     gc.freeze()
     gc.enable()
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
