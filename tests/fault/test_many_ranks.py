@@ -1,6 +1,7 @@
 """A start of 32 ranks on this machine, with what it exchanges, prints and leaves."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,26 @@ from tests import main_run, tiny_set
 from tests.fault import many_ranks
 from tests.jobs.conftest import run_ranks  # noqa: F401 - The fixture.
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-
 NUM_RANKS = 32
+_NEEDED_BYTES = 400e6 * NUM_RANKS
+
+
+def _available_bytes() -> int:
+    """Returns the memory that programs can still take."""
+    found = re.search(
+        r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.M
+    )
+    return int(found[1]) << 10 if found else 0
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(
+        _available_bytes() < _NEEDED_BYTES,
+        reason=f"needs {_NEEDED_BYTES / 1e9:.0f} GB of free memory",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
