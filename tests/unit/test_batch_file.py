@@ -230,7 +230,7 @@ def test_a_bundle_is_unpacked_on_each_node_and_the_job_runs_there(
 def test_one_node_unpacks_without_a_launcher(site, bundle, tmp_path):
     text = script("--num_nodes=1", "--launcher=slurm", f"--bundle={bundle}")
     (training,) = site(text, LOCAL_DIR=str(tmp_path / "local"))
-    assert training.startswith("unpacked mpirun -np 2 python ")
+    assert training.startswith("unpacked mpirun -np 2 -ppn 2 python ")
 
 
 def unpack(archive: Path, folder: Path, **given) -> subprocess.CompletedProcess[str]:
