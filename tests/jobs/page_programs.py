@@ -14,6 +14,7 @@ import glob
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,16 +66,19 @@ def run_ranks(words: list[str], num_ranks: int) -> None:
 
 def python(arguments: list[str]) -> None:
     program = next((Path(a).name for a in arguments if a.endswith(".py")), "")
+    if "PAGE_RANKS" in os.environ:  # One process stands for all ranks.
+        os.environ.pop("PMI_RANK")
+    if program == "supervise.py":  # It looks for the steps of what it starts.
+        os.environ["PAGE_TRAINS"] = "yes"
     is_described = {"--explain", "--list_recipes"} & {*arguments}
     if program == "resnet_main.py" and not is_described:
         if "PAGE_TRAINS" in os.environ and "PAGE_RANKS" not in os.environ:
             arguments += [*SMALL, *SMALL_STEPS]
-        else:  # The records are too few for the recipe's batch.
-            for word in arguments:
-                if word.startswith("--data_dir="):
-                    assert Path(word.partition("=")[2]).is_dir(), word
-            arguments = [a for a in arguments if not a.startswith("--data_dir=")]
-            arguments += ["--explain", f"--num_ranks={os.environ.get('PAGE_RANKS', 1)}"]
+        else:
+            num_ranks = os.environ.get("PAGE_RANKS", "1")
+            if num_ranks != "1":  # The recipe is for another set than the one here.
+                arguments = [a for a in arguments if not a.startswith("--data_dir=")]
+            arguments += ["--explain", f"--num_ranks={num_ranks}"]
     elif program and Path(arguments[0]).parent.name == "eval":
         assert (CLONE / "eval" / program).exists(), program
         if "PAGE_TRAINS" not in os.environ:
@@ -166,15 +170,21 @@ def ssh(arguments: list[str]) -> None:
 
 
 def rsync(arguments: list[str]) -> None:
-    """Checks that the source is there, and the target is on a host."""
-    parser = Parser("rsync", "--archive", "--mkpath", "--files-from=", command=False)
+    """Copies files to a folder, or a file to one on a host, which is here as well."""
+    parser = Parser("rsync", "-a", "--archive", "--mkpath", command=False)
+    parser.add_argument("--files-from", choices=["-"])
     parser.add_argument("source", type=Path)
     parser.add_argument("target")
     given = parser.parse_args(arguments)
-    host, _, path = given.target.partition(":")
+    host, _, path = given.target.rpartition(":")
     assert given.source.exists(), given.source
-    assert host in (CLONE / "hosts").read_text().split(), host
-    assert path.startswith("/"), path
+    assert not host or host in (CLONE / "hosts").read_text().split(), host
+    assert path.startswith(str(CLONE.parent)), path
+    for name in sys.stdin.read().splitlines() if given.files_from else ():
+        (Path(path) / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(given.source / name, Path(path) / name)
+    if given.source.is_file():
+        shutil.copy(given.source, path)
 
 
 def make(arguments: list[str]) -> None:
