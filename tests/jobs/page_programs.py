@@ -77,7 +77,8 @@ def python(arguments: list[str]) -> None:
         else:
             num_ranks = os.environ.get("PAGE_RANKS", "1")
             if num_ranks != "1":  # The recipe is for another set than the one here.
-                arguments = [a for a in arguments if not a.startswith("--data_dir=")]
+                other = ("--data_dir=", "--initial_weights=")
+                arguments = [a for a in arguments if not a.startswith(other)]
             arguments += ["--explain", f"--num_ranks={num_ranks}"]
     elif program and Path(arguments[0]).parent.name == "eval":
         assert (CLONE / "eval" / program).exists(), program
