@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster offline container bundle wheels lint types format scripts flags lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster offline bundle wheels lint types format scripts flags lock ci clean
 
 BIN := .venv/bin
 
@@ -43,7 +43,7 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 	@launch/jobs/demo.sh
 
 # Tests find the environment's programs first.
-unit parallel jobs faults root cluster offline container: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
@@ -69,9 +69,6 @@ cluster: venv  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/
 
 offline: venv  ## make bundle and make wheels, and what they made in a namespace without network
 	$(PYTEST) tests/offline --timeout=1800
-
-container: venv  ## Build the container's recipe and train in it (root, buildah, debootstrap, network)
-	$(PYTEST) tests/container --timeout=3600
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .
