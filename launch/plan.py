@@ -1,12 +1,14 @@
-"""Plans a job on a cluster: ranks, cores, threads, batches, and the command.
+r"""Plans a job on a cluster: ranks, cores, threads, batches, and the command.
 
-python launch/plan.py --num_nodes=256 --sockets=2 --cores_per_socket=24
---recipe=tpu_90ep_24k --launcher=mpich
+python launch/plan.py --num_nodes=256 --sockets=2 --cores_per_socket=24 \
+    --recipe=tpu_90ep_24k
+python launch/plan.py --probe --hosts=hosts --launcher=slurm --print=script
 
-prints the plan of the published run and its command. --probe reads the nodes instead of
-having them stated: this machine, or with --hosts each host of a file. The flags of the
-training, such as --train_batch_size, change the run, and are passed on to it. The
-program needs no TensorFlow, so it runs on a login node.
+The first prints the plan of the published run and its command. --probe reads
+the nodes instead of having them stated: this machine, or with --hosts each host
+of a file. The flags of the training, such as --train_batch_size, change the
+run, and are passed on to it. The program needs no TensorFlow, so it runs on a
+login node.
 """
 
 import pathlib
@@ -29,6 +31,7 @@ from data_prep import errors
 from data_prep.errors import UserError
 from launch import (
     batch_file,
+    flag_topics,
     launch_flags,  # noqa: F401 - Defines flags.
     mpirun_command,
     plan_text,
@@ -382,7 +385,7 @@ def run() -> None:
     """Runs the program."""
     for name in _WITHOUT:
         delattr(FLAGS, name)
-    errors.run(main)
+    errors.run(main, flag_topics.PLAN)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ FLAG_READERS = MAINS | {
     "resnet.train_flags",
     "launch.launch_flags",
     "data_prep.errors",
+    "data_prep.program_help",
 }
 
 
