@@ -123,6 +123,12 @@ flags.DEFINE_string(
     " with --shard_by=file each node's own.",
 )
 flags.DEFINE_string(
+    "bundle",
+    None,
+    "An archive of `make bundle` on a shared disk: a script has each node unpack it on"
+    " its own disk, and runs from there.",
+)
+flags.DEFINE_string(
     "clone",
     None,
     "The path of this clone on the cluster, for a script; if empty, the script looks"
@@ -371,6 +377,7 @@ def folders() -> Folders:
         output_dir=output_dir,
         stage_from=FLAGS.stage_from or "",
         stages_shards=FLAGS.shard_by == "file",
+        bundle=FLAGS.bundle or "",
     )
 
 
