@@ -19,6 +19,7 @@ MAINS = {
     "eval.benchmarking.sync_modes",
     "eval.benchmarking.dawnbench_log",
     "eval.benchmarking.exchange_cost",
+    "eval.benchmarking.launched_ranks",
     "launch.estimate",
     "launch.parameter_server_job",
     "launch.place_shards",

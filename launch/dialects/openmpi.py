@@ -7,6 +7,8 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "Open MPI"
 PROGRAM = "mpirun"
+LABEL_OPTIONS = ("--tag-output",)
+LABEL = r"^\[\d+,(?P<rank>\d+)\]<\w+>:"
 
 
 def command(shape: JobShape) -> list[str]:
