@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster lint types format scripts flags lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster lint types format scripts flags api lock ci clean
 
 BIN := .venv/bin
 
@@ -78,6 +78,9 @@ scripts: venv  ## Write the ready scripts of launch/jobs, each by the command in
 
 flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 	$(BIN)/python docs/generate_flags.py
+
+api: venv  ## Write the reference of `import resnet` into build/api, as HTML
+	$(BIN)/python -m pdoc -d google --no-show-source -o build/api resnet.api
 
 UV := uv==0.13.8
 COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile --universal \

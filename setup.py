@@ -123,7 +123,10 @@ setup(
         "resnet.report": ["*.css", "*.js"],
     },
     install_requires=direct_requirements(),
-    extras_require={"export": direct_requirements("requirements-export.in")},
+    extras_require={
+        "export": direct_requirements("requirements-export.in"),
+        "mlperf": ["mlperf-logging==4.1.68"],  # As in requirements-dev.in.
+    },
     entry_points={
         "console_scripts": [
             "resnet-train = resnet.resnet_main:run",

@@ -1,10 +1,12 @@
-"""Writes scikit-learn's handwritten digits as class folders of image files.
+r"""Writes scikit-learn's handwritten digits as class folders of image files.
 
 python data_prep/digits.py --digits_dir DIR
+python data_prep/digits.py --digits_dir=/tmp/digits && \
+    python data_prep/imagenet_to_tfrecords.py --raw_data_dir=/tmp/digits \
+    --local_scratch_dir=/tmp/records
 
 The set has 1,797 real images and needs no download: it is the UCI set "Optical
-Recognition of Handwritten Digits". Pass DIR to imagenet_to_tfrecords.py as
---raw_data_dir.
+Recognition of Handwritten Digits".
 """
 
 import os

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
+from data_prep import program_help
 from data_prep.import_failures import EXIT_CODE as EXIT_CODE
+from data_prep.program_help import Topic
 
 # Description of a valid value, by absl's name of the type of a flag.
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -40,14 +42,15 @@ def naming_failures(action: str) -> Iterator[None]:
         raise UserError(f"{action} failed for lack of memory") from error
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[[], None], topics: Sequence[Topic] = ()) -> None:
     """Parses the flags and runs `main`; prints a UserError and exits with code 2.
 
     Args:
         main: A function of the program's module, whose docstring `--help` prints.
+        topics: The topics of its flags, for `--help`.
     """
     with _one_sentence():
-        parse_flags(sys.argv, sys.modules[main.__module__].__doc__)
+        parse_flags(sys.argv, sys.modules[main.__module__].__doc__, topics)
         main()
 
 
@@ -71,43 +74,46 @@ def _one_sentence() -> Iterator[None]:
         sys.exit(EXIT_CODE)
 
 
-def parse_flags(argv: Sequence[str], description: str | None) -> None:
+def parse_flags(
+    argv: Sequence[str], description: str | None, topics: Sequence[Topic] = ()
+) -> None:
     """Parses the absl flags in `argv`, as `parse_arguments` does.
 
     Raises:
         UserError: If a flag is unknown, a value has the wrong type, or an argument is
             not a flag.
     """
-    if rest := parse_arguments(argv, description):
+    if rest := parse_arguments(argv, description, topics):
         raise UserError(
             f"expected only flags of the form --name=value; got {rest[0]!r}."
             " --help lists the flags."
         )
 
 
-def parse_arguments(argv: Sequence[str], description: str | None) -> list[str]:
+def parse_arguments(
+    argv: Sequence[str], description: str | None, topics: Sequence[Topic] = ()
+) -> list[str]:
     """Parses the absl flags in `argv` and returns the arguments that are not flags.
 
     Flags and arguments may be in any order. What follows `--` is an argument.
 
-    `--help` prints them, `--version` the version, and both exit with code 0. A value
-    that begins with "~" is a path in the user's home, which shells do not expand in
-    `--name=~/path`.
+    `--help` prints the usual ones, `--helpfull` all, `--version` the version, and each
+    exits with code 0. A value that begins with "~" is a path in the user's home, which
+    shells do not expand in `--name=~/path`.
 
     Args:
         argv: Command line, with the program's name first.
         description: Description of the program, for `--help`.
+        topics: The topics of its flags, for `--help`.
 
     Raises:
         UserError: If a flag is unknown, or a value has the wrong type.
     """
-    if any(argument in ("--help", "-help", "-h") for argument in argv[1:]):
-        helps = [
-            flags.FLAGS.module_help(module)
-            for module in sorted(flags.FLAGS.flags_by_module_dict())
-            if not module.startswith("absl.")
-        ]
-        print_to_pipe("\n".join([description or argv[0], *filter(None, helps)]))
+    is_full = any(argument in ("--helpfull", "-helpfull") for argument in argv[1:])
+    if is_full or any(argument in ("--help", "-help", "-h") for argument in argv[1:]):
+        print_to_pipe(
+            program_help.text(description or argv[0], flags.FLAGS, topics, is_full)
+        )
         sys.exit(0)
     if any(argument in ("--version", "-version") for argument in argv[1:]):
         print_to_pipe(f"resnet-cpu {_version()}")
@@ -119,8 +125,10 @@ def parse_arguments(argv: Sequence[str], description: str | None) -> list[str]:
             error
         )
     except flags.Error as error:
-        sentence = str(error).strip().rstrip(".")
-        raise UserError(f"{sentence}. --help lists the flags.") from error
+        # Absl has a space before the question mark.
+        sentence = str(error).strip().rstrip(".").replace(" ?", "?")
+        sentence += "" if sentence.endswith("?") else "."
+        raise UserError(f"{sentence} --help lists the flags.") from error
     for name in flags.FLAGS:
         value = flags.FLAGS[name].value
         if isinstance(value, str) and value.startswith("~"):

@@ -1,15 +1,18 @@
-"""Converts labelled images to TFRecord files for training, or verifies such files.
+r"""Converts labelled images to TFRecord files for training, or verifies these.
 
-python data_prep/imagenet_to_tfrecords.py --raw_data_dir RAW --local_scratch_dir RECORDS
-python data_prep/imagenet_to_tfrecords.py --tfds_name NAME --local_scratch_dir RECORDS
+python data_prep/imagenet_to_tfrecords.py --raw_data_dir RAW \
+    --local_scratch_dir RECORDS
+python data_prep/imagenet_to_tfrecords.py --tfds_name NAME \
+    --local_scratch_dir RECORDS
 python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
-RAW contains train/<class>/* and, in validation/, either class folders or images whose
-classes are listed in RAW/synset_labels.txt. It can also contain ImageNet's tar archives
-as downloaded, or CIFAR-10's binary or Python version. The program writes
-RECORDS/train/train-00000-of-01024 and so on, one offsets file per split and, last,
-manifest.json. If a conversion was interrupted, rerun the same command to resume it.
---verify reads a finished set and lists corrupt records.
+RAW contains train/<class>/* and, in validation/, either class folders or images
+whose classes are listed in RAW/synset_labels.txt. It can also contain
+ImageNet's tar archives as downloaded, or CIFAR-10's binary or Python version.
+The program writes RECORDS/train/train-00000-of-01024 and so on, one offsets
+file per split and, last, manifest.json. If a conversion was interrupted, rerun
+the same command to resume it. --verify reads a finished set and lists corrupt
+records.
 """
 
 import os

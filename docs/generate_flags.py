@@ -268,10 +268,10 @@ INTRODUCTION = """# Flags
 
 <!-- Written by docs/generate_flags.py (`make flags`). Do not edit by hand. -->
 
-Every flag of the installed programs. `--help` prints the same texts, also for the
-programs in `eval/benchmarking/`. Flags have the form `--name=value` or `--name value`;
-a flag that is True or False also has the forms `--name` and `--noname`. A short form is
-written like `-K 0.01`.
+Every flag of the installed programs. `--helpfull` prints the same texts, also for the
+programs that are run by their paths; `--help` prints those of the most used flags.
+Flags have the form `--name=value` or `--name value`; a flag that is True or False also
+has the forms `--name` and `--noname`. A short form is written like `-K 0.01`.
 """
 
 

@@ -5,9 +5,10 @@ mpirun -np 2 python eval/benchmark.py --precision=bf16 --batch_size=16
 python eval/benchmark.py --precision=bf16 --sweep_ranks
 python eval/benchmark.py --batch_size=16 --ranks=2 --vs='PEER & PEER & wait'
 
-It runs the step of training on random images, or on those of --data_dir. --vs compares
-with another program, a shell command, in alternating runs. That program prints lines of
-JSON; their images_per_second values (a number, or an object with a median) are summed.
+It runs the step of training on random images, or on those of --data_dir. --vs
+compares with another program, a shell command, in alternating runs. That
+program prints lines of JSON; their images_per_second values (a number, or an
+object with a median) are summed.
 """
 
 import dataclasses
@@ -29,6 +30,7 @@ import_failures.report()  # Before the imports that may fail.
 from absl import flags
 
 from data_prep.errors import UserError, parse_flags
+from eval import flag_topics
 from eval.benchmarking import peer_pairs, rank_layouts
 from eval.benchmarking import process as benchmark_process
 from eval.benchmarking.report import Report
@@ -115,7 +117,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__)
+        parse_flags(argv, __doc__, flag_topics.BENCHMARK)
         fields = dataclasses.fields(Settings)
         settings = Settings(**{field.name: FLAGS[field.name].value for field in fields})
         settings.check()

@@ -1,13 +1,15 @@
-"""Trains with several methods of compressing gradients, and compares the results.
+r"""Trains with several methods of compressing gradients, and compares them.
 
-python eval/compression_study.py --data_dir=RECORDS --recipe=digits --output_dir=STUDY
---methods=topk:ratio=0.01,qsgd --ways=layerwise,entiremodel --seeds=0,1,2
+python eval/compression_study.py --data_dir=RECORDS --recipe=digits \
+    --output_dir=STUDY
+python eval/compression_study.py --data_dir=RECORDS --recipe=digits \
+    --output_dir=STUDY --methods=topk:ratio=0.01,qsgd --seeds=0,1,2
 
-It trains with each method, each way and with and without error feedback, once per seed,
-and once per seed without compression. After each training it writes STUDY/study.json,
-a table (STUDY/study.md) and a figure (STUDY/study.png). If it is interrupted, the same
-command resumes it, also in the middle of a training; so does one with more rows or
-seeds.
+It trains with each method, each way and with and without error feedback, once
+per seed, and once per seed without compression. After each training it writes
+STUDY/study.json, a table (STUDY/study.md) and a figure (STUDY/study.png). If it
+is interrupted, the same command resumes it, also in the middle of a training;
+so does one with more rows or seeds.
 """
 
 import functools
@@ -27,7 +29,7 @@ from absl import flags
 
 from data_prep import atomic_files, errors
 from data_prep.errors import UserError
-from eval.studying import figure, report, rows, training
+from eval.studying import report, rows, training
 from eval.studying.results import Result, Run, StudyFile
 from resnet import shared_flags
 from resnet.config.compression import METHODS, CompressionSettings
@@ -145,6 +147,8 @@ def _train(row: CompressionSettings, seed: int, folder: pathlib.Path) -> Result:
 
 
 def _write(study: StudyFile, folder: pathlib.Path) -> None:
+    from eval.studying import figure  # It imports matplotlib.
+
     by_row = study.by_row()
     text = report.table(by_row)
     atomic_files.atomic_write_bytes(folder / "study.md", text.encode())

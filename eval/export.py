@@ -1,6 +1,7 @@
 """Exports the network of a training run, for use without this project.
 
 python eval/export.py --model_dir=MODEL --out=EXPORT --format=savedmodel
+python eval/export.py --model_dir=MODEL --out=network.onnx --format=onnx
 """
 
 import functools

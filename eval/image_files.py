@@ -1,4 +1,4 @@
-"""Image files that a user names, read as the converter would store them.
+"""Image files that a user names, and those in the folders that a user names.
 
 Does not import TensorFlow.
 """
@@ -6,13 +6,7 @@ Does not import TensorFlow.
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from data_prep.conversion import image_encoding
-from data_prep.errors import UserError
-from data_prep.records import regular_file
-from data_prep.sources import image_start
 from data_prep.sources.folders import EXTENSIONS
-
-_MAX_BYTES = 2**31  # More than any image that can be decoded has.
 
 Report = Callable[[str], None]
 
@@ -54,28 +48,3 @@ def _in_folder(root: str, report: Report) -> Iterator[str]:
         for name in sorted(files):
             if name[0] != "." and name.lower().endswith(EXTENSIONS):
                 yield os.path.join(folder, name)
-
-
-def read(path: str, set_format: str | None) -> tuple[bytes, str]:
-    """Returns an image as the converter would store it, and its format.
-
-    The format is "jpeg" or "png". The converter stores a set with a lossily compressed
-    image as JPEG, and any other set as PNG. Without a set, an image is read as if it
-    were one by itself.
-
-    Args:
-        path: Path of the file.
-        set_format: Format of the images of the set that the network was trained on;
-            None if it isn't known.
-
-    Raises:
-        UserError: If the file can't be read or decoded.
-    """
-    try:
-        data = regular_file.read_bytes(path, _MAX_BYTES)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}.") from error
-    is_lossy = image_start.is_lossy(data[: image_start.NUM_BYTES])
-    if is_lossy or set_format == "jpeg":
-        return image_encoding.to_jpeg(data, path).data, "jpeg"
-    return image_encoding.to_png(data, path).data, "png"

@@ -8,6 +8,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -17,8 +18,6 @@ from data_prep import import_failures
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from data_prep import errors
 from data_prep.errors import UserError
@@ -28,8 +27,12 @@ from resnet.config.config import Config, load_config
 from resnet.metrics import figure_file
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
-from resnet.recipes import explain, explain_plot
+from resnet.recipes import explain
 from resnet.report.series import robust_limits
+
+if TYPE_CHECKING:  # Imported when a figure is drawn.
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FLAGS = flags.FLAGS
 
@@ -111,12 +114,14 @@ def load(model_dir: pathlib.Path) -> Run:
     return Run(load_config(str(model_dir)), lines)
 
 
-def draw(runs: Sequence[Run]) -> Figure:
+def draw(runs: Sequence[Run]) -> "Figure":
     """Returns a figure of loss, accuracy and learning rate over the epochs.
 
     Args:
         runs: One run, whose settings are the title, or several, each in a color.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 3.6))
     losses, accuracy, rate = figure.subplots(1, 3)
     _draw_losses(losses, runs)
@@ -133,7 +138,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _draw_losses(axes: Axes, runs: Sequence[Run]) -> None:
+def _draw_losses(axes: "Axes", runs: Sequence[Run]) -> None:
     """Draws the cross-entropy; for older runs its sum with the weight penalty.
 
     The axis spans `robust_limits`. Each evaluation beyond its upper limit, and the
@@ -191,7 +196,7 @@ def _loss_title(runs: Sequence[Run]) -> str:
     return f"Cross-entropy ({', '.join(with_penalty)}: plus weight penalty)"
 
 
-def _draw_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
+def _draw_accuracy(axes: "Axes", runs: Sequence[Run]) -> None:
     """Draws top-1 accuracy; for a single run top-5 accuracy too."""
     is_alone = len(runs) == 1
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
@@ -210,8 +215,10 @@ def _draw_accuracy(axes: Axes, runs: Sequence[Run]) -> None:
         axes.legend(frameon=False, loc="lower right", fontsize=9)
 
 
-def _draw_learning_rate(axes: Axes, runs: Sequence[Run]) -> None:
+def _draw_learning_rate(axes: "Axes", runs: Sequence[Run]) -> None:
     """Draws the learning rate of each step that each run has finished."""
+    from resnet.recipes import explain_plot  # It imports matplotlib.
+
     for number, run in enumerate(runs):
         curve = explain.curves(run.config)["learning rate"]
         first = phases.first_step(run.config.phases, run.config.first_phase)
@@ -222,7 +229,7 @@ def _draw_learning_rate(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def _add_accuracy(
-    axes: Axes, run: Run, kind: str, name: str, label: str, style: str, color: str
+    axes: "Axes", run: Run, kind: str, name: str, label: str, style: str, color: str
 ) -> None:
     """Draws an accuracy of all evaluations of a kind; the label has the last value."""
     percents = [100 * fraction for fraction in run.column(kind, name)]

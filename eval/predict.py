@@ -1,11 +1,12 @@
-"""Prints the most probable classes of images, with the network of a training run.
+"""Prints the most probable classes of images, with the network of a run.
 
-python eval/predict.py --model_dir=MODEL IMAGE FOLDER ...
-python eval/predict.py --exported_model=EXPORT IMAGE FOLDER ...
+python eval/predict.py --model_dir=MODEL IMAGE FOLDER
+python eval/predict.py --exported_model=EXPORT IMAGE FOLDER
 find FOLDER -name '*.jpg' | python eval/predict.py --model_dir=MODEL --json -
 
-The arguments are image files, folders of them, or - for a list of these on standard
-input, one in a line. Images that are not JPEGs are read as the converter reads them.
+The arguments are image files, folders of them, or - for a list of these on
+standard input, one in a line. Images that are not JPEGs are read as the
+converter reads them.
 """
 
 import functools
@@ -26,7 +27,7 @@ import_failures.report()  # Before the imports that may fail.
 
 from absl import flags, logging
 
-from data_prep import errors
+from data_prep import errors, image_file
 from data_prep.errors import EXIT_CODE, UserError
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice, image_files
@@ -276,7 +277,7 @@ def read_images(
 
     Args:
         paths: The paths of the images.
-        set_format: As `image_files.read` takes it.
+        set_format: As `image_file.read` takes it.
         predictor: What preprocesses the images.
         problems: What is told of images that can't be read.
     """
@@ -284,7 +285,7 @@ def read_images(
 
     def read(path: str) -> "tf.Tensor | str":
         try:
-            return predictor.preprocess(*image_files.read(path, set_format))
+            return predictor.preprocess(*image_file.read(path, set_format))
         except UserError as error:
             return str(error)
         except tf.errors.OpError as error:

@@ -1,11 +1,11 @@
-"""Writes one HTML page that tells the whole story of one or several training runs.
+"""Writes one HTML page that tells the whole story of one or several runs.
 
 python eval/report.py MODEL
 python eval/report.py MODEL OTHER --out=both.html
 
-The page needs no network and no other file. A folder may also be that of a study
-(eval/compression_study.py). Wrong images, confusions and calibration are in it after
-eval/resnet_eval.py --store_predictions.
+The page needs no network and no other file. A folder may also be that of a
+study (eval/compression_study.py). Wrong images, confusions and calibration are
+in it after eval/resnet_eval.py --store_predictions.
 """
 
 import pathlib

@@ -1,6 +1,9 @@
-"""Evaluates the checkpoints of a training run on every validation image.
+r"""Evaluates the checkpoints of a training run on every validation image.
 
-python eval/resnet_eval.py --eval_batch_size 200 --data_dir=RECORDS --model_dir=MODEL
+python eval/resnet_eval.py --data_dir=RECORDS --model_dir=MODEL
+mpirun -np 2 python eval/resnet_eval.py --checkpoints=all \
+    --eval_batch_size=200 --data_dir=RECORDS --model_dir=MODEL \
+    --json_file=eval.json
 """
 
 import dataclasses
@@ -21,7 +24,7 @@ from absl import flags
 from data_prep.errors import UserError, parse_flags
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
-from eval import checkpoint_choice
+from eval import checkpoint_choice, flag_topics
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import shared_flags
 from resnet.checkpoint.watch import CheckpointWatch
@@ -88,7 +91,7 @@ flags.DEFINE_bool(
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Evaluates as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__)
+        parse_flags(argv, __doc__, flag_topics.EVALUATION)
         shared_flags.check()
         requested = checkpoint_choice.parse(FLAGS.checkpoints)
         check_own_flags()

@@ -3,9 +3,10 @@
 python launch/estimate.py --recipe=tpu_90ep_24k --rate=79.1 --ranks_per_node=2
 python launch/estimate.py --benchmark=node.json --bandwidth_gbit=10 --within=1h
 
-It prints the seconds of a step and their parts, the hours to the end, the efficiency
-and the node-hours, by formulas (docs/estimating.md), where more nodes stop paying, and
-whether compressed gradients pay. How fast a node is has to be measured or stated.
+It prints the seconds of a step and their parts, the hours to the end, the
+efficiency and the node-hours, by formulas (docs/estimating.md), where more
+nodes stop paying, and whether compressed gradients pay. How fast a node is has
+to be measured or stated.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
+from launch import flag_topics
 from launch.estimating import (
     answers,
     benchmark_file,
@@ -337,7 +339,7 @@ def check_flags() -> None:
 def run() -> None:
     """Runs the program."""
     define_flags(FLAGS)
-    errors.run(main)
+    errors.run(main, flag_topics.ESTIMATE)
 
 
 if __name__ == "__main__":

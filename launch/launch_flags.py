@@ -29,6 +29,9 @@ def keep_only(names: Collection[str]) -> None:
     Args:
         names: The names of the flags that stay.
     """
-    for name in {flag.name for flag in FLAGS.flags_by_module_dict()[__name__]}:
+    own = {flag.name: flag for flag in FLAGS.flags_by_module_dict()[__name__]}
+    for name, flag in own.items():
         if name not in names:
             delattr(FLAGS, name)
+            if flag.short_name:
+                delattr(FLAGS, flag.short_name)

@@ -1,12 +1,15 @@
-"""Starts a training on workers and parameter servers, from their numbers and hosts.
+r"""Starts a training on workers and parameter servers, from numbers and hosts.
 
-python launch/parameter_server_job.py -n 2 -s 2 -H hosts -- python
-resnet/resnet_main.py --recipe=digits_mlp --sync_mode=async --data_dir=D --model_dir=M
+python launch/parameter_server_job.py -n 2 -s 2 -- \
+    python resnet/resnet_main.py --recipe=digits_mlp --sync_mode=async \
+    --data_dir=RECORDS --model_dir=MODEL
+python launch/parameter_server_job.py -n 4 -s 2 -H hosts -- resnet-train \
+    --recipe=digits_mlp --sync_mode=async --data_dir=RECORDS --model_dir=MODEL
 
-It prints the mpirun command (of MPICH or Intel MPI) and runs it: rank 0 coordinates,
-the next ranks serve, the others work. Ranks go round the hosts of the file, which has
-one host a line. A synchronous training has no parameter servers: only the workers are
-started, as its ranks.
+It prints the mpirun command (of MPICH or Intel MPI) and runs it: rank 0
+coordinates, the next ranks serve, the others work. Ranks go round the hosts of
+the file, which has one host a line. A synchronous training has no parameter
+servers: only the workers are started, as its ranks.
 
 The arguments are those of dmlc/ps-lite, tracker/dmlc_mpi.py, of 2015.
 """

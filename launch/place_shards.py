@@ -1,9 +1,10 @@
-"""Assigns record files to nodes, for --shard_by=file.
+r"""Assigns record files to nodes, for --shard_by=file.
 
-python launch/place_shards.py --data_dir=RECORDS --num_nodes=4 --ranks_per_node=2
+python launch/place_shards.py --data_dir=RECORDS --num_nodes=4
+python launch/place_shards.py --data_dir=RECORDS --num_nodes=4 --node=0 \
+    | rsync --files-from=- RECORDS node0:/local/RECORDS
 
-Prints a table of the nodes. With --node=K it prints only the file names of node K, for
-rsync: ... --node=K | rsync --files-from=- RECORDS /local/RECORDS
+Prints a table of the nodes, or with --node only the file names of that node.
 """
 
 import pathlib

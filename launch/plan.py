@@ -1,12 +1,15 @@
-"""Plans a job on a cluster: ranks, cores, threads, batches, and the command.
+r"""Plans a job on a cluster: ranks, cores, threads, batches, and the command.
 
-python launch/plan.py --num_nodes=256 --sockets=2 --cores_per_socket=24
---recipe=tpu_90ep_24k --launcher=mpich
+python launch/plan.py --num_nodes=256 --sockets=2 --cores_per_socket=24 \
+    --recipe=tpu_90ep_24k
+python launch/plan.py --probe --hosts=hosts --launcher=slurm --print=script
 
-prints the plan of the published run and its command. --probe reads the nodes instead of
-having them stated: this machine, or with --hosts each host of a file. The flags of the
-training, such as --train_batch_size, change the run, and are passed on to it. The
-program needs no TensorFlow, so it runs on a login node.
+The first prints the plan of the published run and its command. --probe reads
+the nodes instead of having them stated: this machine, or with --hosts each host
+of a file. The flags of the training, such as --train_batch_size, change the
+run, and are passed on to it. --check compares the hosts and starts the ranks
+once; --run checks, and runs the job. The program needs no TensorFlow, so it runs
+on a login node.
 """
 
 import pathlib
@@ -28,6 +31,7 @@ from data_prep.errors import EXIT_CODE, UserError
 from launch import (
     asking,
     batch_file,
+    flag_topics,
     labels,
     mpirun_command,
     plan_flags,
@@ -246,7 +250,7 @@ def run() -> None:
     """Runs the program."""
     for name in _WITHOUT:
         delattr(FLAGS, name)
-    errors.run(main)
+    errors.run(main, flag_topics.PLAN)
 
 
 if __name__ == "__main__":

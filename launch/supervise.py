@@ -1,14 +1,16 @@
-"""Restarts a training from its last checkpoint when it fails.
+r"""Restarts a training from its last checkpoint when it fails.
 
-python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b python
-resnet/resnet_main.py --model_dir=MODEL ...
+python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b \
+    python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
+python launch/supervise.py --model_dir=MODEL -- bash train.sh
 
-Hosts that can no longer be reached are left out. A run is not restarted after a user's
-mistake (exit code 2), a stop request (75), or a second failure at the same step.
+Hosts that can no longer be reached are left out. A run is not restarted after a
+user's mistake (exit code 2), a stop request (75), or a second failure at the
+same step.
 
-If the command doesn't contain --model_dir, such as a script, pass --model_dir to this
-program. Hosts can be left out only if the command is mpirun and names them with -hosts
-or -f, not if it takes them from a Slurm allocation.
+If the command doesn't contain --model_dir, such as a script, pass --model_dir
+to this program. Hosts can be left out only if the command is mpirun and names
+them with -hosts or -f, not if it takes them from a Slurm allocation.
 """
 
 import math

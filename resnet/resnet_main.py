@@ -1,6 +1,12 @@
-"""Trains a ResNet on one process, or on all ranks that mpirun starts.
+r"""Trains a ResNet on one process, or on all ranks that mpirun starts.
 
-mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette --data_dir=D --model_dir=M
+python resnet/resnet_main.py --recipe=digits --data_dir=DATA --model_dir=MODEL
+mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette \
+    --train_epochs=3 --data_dir=DATA --model_dir=MODEL
+python resnet/resnet_main.py --explain --recipe=imagenette --num_ranks=2
+
+A flag that is not given has the value of the recipe, if it is a setting of
+recipes. The same command resumes an interrupted run.
 """
 
 import contextlib
@@ -30,7 +36,14 @@ from absl import flags, logging
 
 from data_prep.errors import parse_flags, print_to_pipe
 from data_prep.records import manifest
-from resnet import commands, run_plan, saved_run, shared_flags, train_flags
+from resnet import (
+    commands,
+    flag_topics,
+    run_plan,
+    saved_run,
+    shared_flags,
+    train_flags,
+)
 from resnet.async_training import roles as async_roles
 from resnet.checkpoint import run_folder
 from resnet.config.config import Config, check_ranks, save_config
@@ -59,7 +72,7 @@ def main(
 ) -> None:
     """Trains as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__)
+        parse_flags(argv, __doc__, flag_topics.TRAINING)
         if FLAGS.list_recipes or FLAGS.explain:
             print_plan(communicator)
             return

@@ -74,11 +74,10 @@ class TrainState:
 
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
+        decaying = which_decay(self.names, config)
         if config.optimizer == "momentum":
-            decaying = [decays(name) or config.decay_batch_norm for name in self.names]
             return Momentum(variables, decaying, config.nesterov)
-        scaled = [decays(name) and not name.endswith("/bias") for name in self.names]
-        return Lars(variables, scaled, config.nesterov, config.trust_coefficient)
+        return Lars(variables, decaying, config.nesterov, config.trust_coefficient)
 
     def begin_step(self) -> None:
         """Prepares the optimizers for a phase, if one begins with the next step."""
@@ -159,13 +158,8 @@ class TrainState:
         return [variable for variable, decays in pairs if decays]
 
     def weight_penalty(self) -> float:
-        """Returns the weight-decay term of the loss, as of the last step done.
-
-        If that step ended a phase, the weight decay is still that of this phase.
-        """
-        last_step = max(self.step - 1, 0)
-        weight_decay = phases.at(self.config.phases, last_step).weight_decay
-        return losses.weight_penalty(self.decayed_variables, weight_decay)
+        """Returns the weight-decay term of the loss, as of the last step done."""
+        return weight_penalty(self.decayed_variables, self.config, self.step)
 
     def tensors(self) -> dict[str, tf.Variable]:
         """Returns the variables that are equal on all ranks, by their stored names.
@@ -216,6 +210,38 @@ def build_model(config: Config) -> keras.Model:
         config.fixed_gamma,
         config.resnet_variant,
     )
+
+
+def weight_penalty(
+    variables: Sequence[tf.Variable], config: Config, step: int
+) -> float:
+    """Returns the weight-decay term of the loss after some steps of a run.
+
+    If the last of these steps ended a phase, the weight decay is still that of this
+    phase.
+
+    Args:
+        variables: The variables that decay.
+        config: The settings of the run.
+        step: The number of steps done.
+    """
+    weight_decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
+    return losses.weight_penalty(variables, weight_decay)
+
+
+def decayed_variables(model: keras.Model, config: Config) -> list[tf.Variable]:
+    """Returns the variables of a network that weight decay applies to in a run."""
+    variables = model.trainable_variables
+    decaying = which_decay([variable.path for variable in variables], config)
+    each = zip(variables, decaying, strict=True)
+    return [variable.value for variable, decays in each if decays]
+
+
+def which_decay(names: Sequence[str], config: Config) -> list[bool]:
+    """Returns whether each of the variables of these names has weight decay."""
+    if config.optimizer == "momentum":
+        return [decays(name) or config.decay_batch_norm for name in names]
+    return [decays(name) and not name.endswith("/bias") for name in names]
 
 
 def decays(name: str) -> bool:

@@ -1,11 +1,13 @@
 """Measures the cost of saving and of loading a checkpoint of ResNet-50.
 
 python eval/benchmarking/checkpoint_cost.py
+TMPDIR=/scratch python eval/benchmarking/checkpoint_cost.py
 
-Saves 20 checkpoints in a temporary folder and prints medians and ranges of: the time
-that training is blocked by a save; the extra time of the next update, which must not
-change the values being saved; the processor time of the thread that writes; and the
-time to find, verify and load the newest checkpoint.
+Saves 20 checkpoints in a temporary folder, here one in /scratch, and prints
+medians and ranges of: the time that training is blocked by a save; the extra
+time of the next update, which must not change the values being saved; the
+processor time of the thread that writes; and the time to find, verify and load
+the newest checkpoint.
 """
 
 import pathlib

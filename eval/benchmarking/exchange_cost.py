@@ -1,12 +1,14 @@
-"""Measures what the exchange of a network's gradients costs, without training.
+r"""Measures what the exchange of a network's gradients costs, without training.
 
-mpirun -np 8 python eval/benchmarking/exchange_cost.py -c layerwise --method=terngrad
+mpirun -np 8 python eval/benchmarking/exchange_cost.py --model=resnet18
+mpirun -np 8 python eval/benchmarking/exchange_cost.py -c layerwise \
+    --method=terngrad
 
-Each rank draws normally distributed gradients, which the ranks average as in a step of
-training, with the settings of compression that are given. Prints the bytes of a rank's
-messages, the bytes that each rank sends, and the time; with --interface also the bytes
-that the host's network interface has sent, including those of all protocols. If each
-host has one rank, these are the rank's.
+Each rank draws normally distributed gradients, which the ranks average as in a
+step of training, with the settings of compression that are given. Prints the
+bytes of a rank's messages, the bytes that each rank sends, and the time; with
+--interface also the bytes that the host's network interface has sent, including
+those of all protocols. If each host has one rank, these are the rank's.
 """
 
 import dataclasses
@@ -24,6 +26,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 from absl import flags
 
 from data_prep.errors import UserError, parse_flags
+from eval import flag_topics
 from resnet import setting_flags, shared_flags
 from resnet.config import bounds, compression, settings
 from resnet.config.compression import CompressionSettings
@@ -60,13 +63,15 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         "Network interface, such as eth0, whose sent bytes are counted.",
         flag_values=flag_values,
     )
-    setting_flags.define(CompressionSettings, has_defaults=True)
+    setting_flags.define(
+        CompressionSettings, has_defaults=True, flag_values=flag_values
+    )
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say, and prints on rank 0."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__)
+        parse_flags(argv, __doc__, flag_topics.EXCHANGE_COST)
         chosen = chosen_compression()
         bytes_sent(FLAGS.interface)
     startup.join_job(process, communicator, stall_seconds=600)

@@ -1,14 +1,17 @@
-"""Measures the costs that grow with the number of images, at the size of ImageNet.
+"""Measures the costs that grow with the number of images, at ImageNet's size.
 
 python eval/benchmarking/imagenet_scale.py --work_dir=DIR
+python eval/benchmarking/imagenet_scale.py --work_dir=DIR --num_images=100000
 
-Makes 1,281,167 file names of tiny images in DIR (hard links in 1,000 class folders),
-converts them to 1,024 record files, and prints the converter's time and memory. Then it
-prints the time that training needs at its start: for the checks, and for the first
-batch in the first epoch, in the last epoch and in the middle of training. DIR needs
-about 2 GB and is kept; a second call reuses the converted records.
+Makes 1,281,167 file names of tiny images in DIR (hard links in 1,000 class
+folders), converts them to 1,024 record files, and prints the converter's time
+and memory. Then it prints the time that training needs at its start: for the
+checks, and for the first batch in the first epoch, in the last epoch and in the
+middle of training. DIR needs about 2 GB and is kept; a second call reuses the
+converted records.
 """
 
+import functools
 import io
 import os
 import pathlib
@@ -28,10 +31,6 @@ from data_prep.records import manifest
 from data_prep.records.manifest import RecordSet
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("work_dir", None, "Folder for the images and the record files.")
-flags.DEFINE_integer("num_images", 1_281_167, "Images; by default ImageNet's number.")
-flags.DEFINE_integer("num_processes", 2, "Number of processes of the converter.")
-flags.DEFINE_integer("rounds", 5, "Number of repetitions of each measurement.")
 
 NUM_CLASSES = 1000
 IMAGE_SIZE = 32
@@ -40,6 +39,24 @@ _CONVERTER = (
     pathlib.Path(__file__).parents[2] / "data_prep" / "imagenet_to_tfrecords.py"
 )
 _SAMPLE_SECONDS = 0.1
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this program.
+
+    It is called when the program starts, not when it is imported, since other programs
+    define flags of the same names.
+    """
+    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    flags.DEFINE_string(
+        "work_dir",
+        None,
+        "Folder for the images and the record files.",
+        flag_values=flag_values,
+    )
+    define_integer("num_images", 1_281_167, "Images; by default ImageNet's number.")
+    define_integer("num_processes", 2, "Number of processes of the converter.")
+    define_integer("rounds", 5, "Number of repetitions of each measurement.")
 
 
 def main() -> None:
@@ -192,6 +209,7 @@ def _peak_memory(pid: int) -> int:
 
 def run() -> None:
     """Runs the program."""
+    define_flags(FLAGS)
     errors.run(main)
 
 

@@ -1,15 +1,18 @@
-"""Measures how many images per second one core reads, decodes, crops and resizes.
+"""Measures how many images per second one core reads, decodes and resizes.
 
 python eval/benchmarking/input_rate.py --data_dir=RECORDS
+python eval/benchmarking/input_rate.py --data_dir=RECORDS --image_size=128
 
-Four pipelines alternate: "plain tf.data" makes the same images from TFRecordDataset,
-decode_and_crop_jpeg and other stock ops; "sequential" combines TFRecordDataset with
-this project's preprocessing; "random order" is this project's training input, which
-reads single records in random order; "February 2018" is the same with the augmentation
-random_resized_crop_2018_02, which decodes whole images. Prints the images per second of
-processor time of each pipeline, and their ratios.
+Four pipelines alternate: "plain tf.data" makes the same images from
+TFRecordDataset, decode_and_crop_jpeg and other stock ops; "sequential" combines
+TFRecordDataset with this project's preprocessing; "random order" is this
+project's training input, which reads single records in random order; "February
+2018" is the same with the augmentation random_resized_crop_2018_02, which
+decodes whole images. Prints the images per second of processor time of each
+pipeline, and their ratios.
 """
 
+import functools
 import os
 import pathlib
 import statistics
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
     from resnet.data.record_files import RecordFiles
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("image_size", 224, "Side of the images in pixels.")
-flags.DEFINE_integer("num_images", 1000, "Images that each pipeline reads per round.")
-flags.DEFINE_integer("rounds", 7, "Rounds; each measures every pipeline once.")
 
 BATCH_SIZE = 20
 _WINDOW = {
@@ -47,6 +47,18 @@ _WINDOW = {
     "max_attempts": 10,
     "use_image_if_no_bounding_boxes": True,
 }
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this program.
+
+    It is called when the program starts, not when it is imported, since other programs
+    define flags of the same names.
+    """
+    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    define_integer("image_size", 224, "Side of the images in pixels.")
+    define_integer("num_images", 1000, "Images that each pipeline reads per round.")
+    define_integer("rounds", 7, "Rounds; each measures every pipeline once.")
 
 
 def main() -> None:
@@ -291,6 +303,7 @@ def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
 def run() -> None:
     """Runs the program."""
     shared_flags.keep_only(("data_dir",))
+    define_flags(FLAGS)
     errors.run(main)
 
 

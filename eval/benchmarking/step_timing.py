@@ -1,12 +1,10 @@
 """Times steps of training or evaluation while all ranks run them concurrently."""
 
 import itertools
-import os
 import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import keras
 import tensorflow as tf
@@ -16,6 +14,7 @@ from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
+from resnet.hardware import process_age
 from resnet.optim.momentum import Momentum
 from resnet.train_state import decays
 from resnet.train_step import TrainStep
@@ -114,7 +113,7 @@ def time_steps(
     start = time.perf_counter()
     value = step(*first)
     first_step_seconds = time.perf_counter() - start
-    start_seconds = _seconds_since_process_start()
+    start_seconds = process_age.seconds()
     for _ in range(warmup_steps - 1):
         value = step(*next(images_and_labels))
     communicator.allgather(None)
@@ -134,13 +133,3 @@ def time_steps(
         peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
         last_value=value,
     )
-
-
-def _seconds_since_process_start() -> float:
-    """Returns the age of this process.
-
-    Source: proc_pid_stat(5), field 22, starttime: clock ticks since the boot.
-    """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    started = int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started

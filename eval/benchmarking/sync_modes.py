@@ -1,12 +1,14 @@
-"""Compares the speed of synchronous and asynchronous training on this machine.
+r"""Compares the speed of synchronous and asynchronous training on this machine.
 
 python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=2
-python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=3 --speed=0.2
+python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=3 \
+    --speed=0.2
 
-It trains alternately in both modes with as many workers, and prints the images per
-second of each run, the staleness, the share of the cores' time that the coordinator and
-the servers of the asynchronous one take, and the ratio of the rates. With --speed below
-1 one worker is slowed down: it is stopped (SIGSTOP) for the rest of each half second.
+It trains alternately in both modes with as many workers, and prints the images
+per second of each run, the staleness, the share of the cores' time that the
+coordinator and the servers of the asynchronous one take, and the ratio of the
+rates. With --speed below 1 one worker is slowed down: it is stopped (SIGSTOP)
+for the rest of each half second.
 """
 
 import contextlib

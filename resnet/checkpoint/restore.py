@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import keras
 from absl import logging
 
 from resnet.checkpoint import merged_ranks, step_dirs, tensors
@@ -132,14 +133,28 @@ def load_initial_weights(state: TrainState) -> None:
     Raises:
         UserError: If the weights can't be read, or are those of another network.
     """
-    shapes = {one.path: tuple(one.shape) for one in state.model.variables}
-    path = Path(state.config.initial_weights)
-    values = initial.load(path, state.config, shapes)
-    for variable in state.model.variables:
-        if variable.path in values:
-            variable.value.assign(values[variable.path])
+    assign_initial_weights(state.model, state.config)
     for variable, average in zip(state.model.variables, state.ema, strict=False):
         average.assign(variable.value)
+
+
+def assign_initial_weights(model: keras.Model, config: Config) -> bool:
+    """Assigns the weights that the settings name to a network, all or none.
+
+    A classifier for other classes keeps its values.
+
+    Returns:
+        Whether all weights are assigned, those of the classifier too.
+
+    Raises:
+        UserError: If the weights can't be read, or are those of another network.
+    """
+    shapes = {one.path: tuple(one.shape) for one in model.variables}
+    values = initial.load(Path(config.initial_weights), config, shapes)
+    for variable in model.variables:
+        if variable.path in values:
+            variable.value.assign(values[variable.path])
+    return len(values) == len(shapes)
 
 
 def check_is_same_run(saved: Checkpoint, config: Config) -> None:

@@ -1,5 +1,6 @@
 """The evaluations of a run: when they are due, and of which weights."""
 
+import time
 from typing import Protocol
 
 from resnet.checkpoint.retention import best_top1
@@ -98,9 +99,11 @@ class Evaluations:
                 state, weights_of_run, self._precise_bn, self._communicator.num_ranks
             ):
                 kind = evaluated_weights.METRICS_KINDS[weights]
+                began = time.monotonic()
                 result = self._evaluator.evaluate(state.weight_penalty())
                 results[kind] = result.as_dict()
-                log.evaluated(kind, results[kind], str(result))
+                seconds = time.monotonic() - began
+                log.evaluated(kind, results[kind], seconds, str(result))
         state.top1 = best_top1(results)
         return results
 

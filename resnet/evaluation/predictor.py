@@ -63,6 +63,11 @@ class Preprocessor:
         """
         return self.of_format[image_format](tf.constant(encoded))
 
+    @functools.cached_property
+    def of_pixels(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """The graph for decoded images, `[height, width, 3]` uint8."""
+        return _graph(self._eval_image, tf.TensorSpec([None, None, 3], tf.uint8))
+
     def _of_png(self, encoded: tf.Tensor) -> tf.Tensor:
         return self._eval_image(tf.io.decode_png(encoded, channels=3))
 

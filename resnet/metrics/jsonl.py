@@ -5,8 +5,9 @@ have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
 `images_per_second`, `input_wait_share` and the cost of the exchange of gradients
 (`exchange_cost`), with several ranks also `rank_images_per_second` (`rank_speed`), the
 only list. Lines of kind "eval", and "eval_ema" for the moving average of the
-weights, have `top1`, `top5`, `count` and the same losses. All have `time`, in seconds
-since 1970. Files that older versions wrote have only `loss`, and no time.
+weights, have `top1`, `top5`, `count`, the same losses, and `seconds`, the time that the
+evaluation took. All have `time`, in seconds since 1970. Files that older versions wrote
+lack `cross_entropy`, `weight_penalty`, `seconds` and `time`.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any
 
 FILE = "metrics.jsonl"
 RANK_SPEEDS = "rank_images_per_second"
+TIME = "time"
 
 _KIND = re.compile(r"\w{1,100}", re.ASCII)
 _END_OF_STEPS = 2**63  # TensorBoard's steps are int64.
@@ -50,13 +52,12 @@ def read_and_count(path: Path) -> tuple[list[Line], int]:
 
 
 def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, Any]) -> Line:
-    """Returns a line; floats keep seven digits, the precision of a float32."""
-    return {
-        "kind": kind,
-        "step": step,
-        "epoch": round(epoch, 4),
-        **{name: _rounded(value) for name, value in numbers.items()},
-    }
+    """Returns a line; floats keep seven digits, the precision of a float32.
+
+    A time, in seconds since 1970, keeps milliseconds.
+    """
+    numbers = {name: _rounded(name, value) for name, value in numbers.items()}
+    return {"kind": kind, "step": step, "epoch": round(epoch, 4), **numbers}
 
 
 def encode(line: Line) -> str:
@@ -92,7 +93,9 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(name: str, value: Any) -> Any:
     if not isinstance(value, float) or not math.isfinite(value):
         return value
+    if name == TIME:
+        return round(value, 3)
     return float(f"{value:.7g}")

@@ -16,7 +16,7 @@ from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
-from resnet.hardware import cpu_features
+from resnet.hardware import cpu_features, process_age
 from resnet.metrics import jsonl
 from resnet.metrics.exchange_cost import ExchangeCost
 from resnet.metrics.input_wait import InputWait
@@ -80,6 +80,7 @@ class RunLog:
             self._config.epoch(self._config.train_steps),
             self._state.step,
         )
+        process_start = round(time.time() - process_age.seconds(), 3)
         hosts = Counter(self._communicator.allgather(platform.node()))
         facts: dict[str, Any] = {
             "num_ranks": self._communicator.num_ranks,
@@ -88,7 +89,11 @@ class RunLog:
         if self._config.is_async:  # The coordinator is alone here.
             facts = {}
         self._note(
-            "start", **facts, cpu=cpu_features.model_name(), cores=os.cpu_count()
+            "start",
+            **facts,
+            cpu=cpu_features.model_name(),
+            cores=os.cpu_count(),
+            process_start=process_start,
         )
 
     def _note(self, event: str, **facts: Any) -> None:
@@ -185,21 +190,24 @@ class RunLog:
         (total,) = self._communicator.allreduce_sum(np.array([own]))
         return float(total) / self._communicator.num_ranks
 
-    def evaluated(self, kind: str, numbers: Mapping[str, float], text: str) -> None:
+    def evaluated(
+        self, kind: str, numbers: Mapping[str, float], seconds: float, text: str
+    ) -> None:
         """Logs and shows the result of an evaluation.
 
         Args:
             kind: The kind of its metrics line, "eval" or "eval_ema".
             numbers: The results, by name.
+            seconds: The time that the evaluation took.
             text: The results in one line.
         """
-        self._write(kind, numbers)
+        self._write(kind, {**numbers, "seconds": seconds})
         weights = ", EMA weights" if kind == _EMA else ""
         self.progress.say(f"step {self._state.step}{weights}: {text}")
 
     def _write(self, kind: str, numbers: Mapping[str, Any]) -> None:
         step = self._state.step
-        timed = {**numbers, "time": int(time.time())}
+        timed = {**numbers, jsonl.TIME: time.time()}
         self._metrics.write(kind, step, self._config.epoch(step), timed)
         self._state.num_log_lines = self._metrics.num_lines
 

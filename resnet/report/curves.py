@@ -14,7 +14,7 @@ _MAX_POINTS = 400  # Of a curve, about the pixels of a chart on half a screen.
 _MIN_TO_SMOOTH = 30
 _MAX_MARKERS = 40  # Of evaluations; more would touch.
 _SMOOTHED_PARTS = 40  # A smoothed line has about so many independent values.
-_NOT_METRICS = ("kind", "step", "epoch", "time")
+_NOT_METRICS = ("kind", "step", "epoch", "time", "seconds")
 _MAX_RANKS = 8  # Whose speeds are drawn one by one.
 _SUFFIXES = {"eval_ema": ", EMA weights"}
 

@@ -95,8 +95,9 @@ def test_the_commands_run(run_ranks, records, tmp_path):
     assert job.stdout.count("images/s, all ranks") == 1  # Only rank 0 prints.
 
 
-def test_the_lines_of_python_run():
-    (snippet,) = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+def test_the_lines_of_python_about_metrics_run():
+    page = (REPOSITORY / "docs" / "run_folder.md").read_text()
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     snippet = snippet.replace("MODEL", "docs/curves/imagenette")
     run = subprocess.run(
         [sys.executable, "-c", snippet],

@@ -286,6 +286,7 @@ def test_the_cpu_has_a_name(tmp_path):
         (("--infer", "--data_dir=/"), "leave --data_dir out"),
         (("--pairs=2",), "need --vs"),
         (("--model_dir=/",), "--help lists the flags"),
+        (("--batch_sizes=4",), "Did you mean: batch_size? --help lists the flags"),
         (("--data_dir=/",), "/ is not a record set"),
         (("--batch_size=many",), "--help lists the flags"),
     ],

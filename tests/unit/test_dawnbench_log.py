@@ -3,7 +3,7 @@ import pathlib
 
 import pytest
 
-from eval.benchmarking import dawnbench_log
+from eval.benchmark_logs import dawnbench_log
 from resnet.config.config import Config, save_config
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl

@@ -11,6 +11,7 @@ FLAG_READERS = MAINS | {
     "launch.launch_flags",
     "launch.plan_flags",
     "data_prep.errors",
+    "data_prep.program_help",
 }
 
 

@@ -5,6 +5,7 @@ import io
 import pytest
 from PIL import Image
 
+from data_prep import image_file
 from data_prep.conversion import image_encoding
 from data_prep.errors import UserError
 from eval import image_files
@@ -61,7 +62,7 @@ def test_an_image_is_read_as_the_converter_stores_it(tmp_path, data, alone, set_
     path.write_bytes(data)
     expected = "jpeg" if set_format == "jpeg" else alone
     convert = {"jpeg": image_encoding.to_jpeg, "png": image_encoding.to_png}[expected]
-    stored, image_format = image_files.read(str(path), set_format)
+    stored, image_format = image_file.read(str(path), set_format)
     assert (stored, image_format) == (convert(data, "name").data, expected)
     with Image.open(io.BytesIO(stored)) as image:
         assert (image.format, image.mode) == (expected.upper(), "RGB")
@@ -70,12 +71,12 @@ def test_an_image_is_read_as_the_converter_stores_it(tmp_path, data, alone, set_
 def test_files_that_are_no_images_are_refused_in_one_sentence(tmp_path):
     path = tmp_path / "x.jpg"
     with pytest.raises(UserError, match=r"x\.jpg can't be read: No such file"):
-        image_files.read(str(path), None)
+        image_file.read(str(path), None)
     path.write_bytes(b"no image")
     for set_format in ("jpeg", None):
         with pytest.raises(UserError, match=r"x\.jpg can't be decoded as an image"):
-            image_files.read(str(path), set_format)
+            image_file.read(str(path), set_format)
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(UserError, match="can't be read: not a regular file"):
-        image_files.read(str(path), None)
+        image_file.read(str(path), None)

@@ -88,3 +88,7 @@ def test_the_files_of_a_node_are_printed_one_a_line(converted):
 def test_what_is_wrong_is_one_sentence(converted, arguments, message):
     done = run(place_shards, f"--data_dir={converted}", *arguments)
     assert_refused(done, message)
+
+
+def test_short_forms_of_other_programs_flags_are_unknown():
+    assert_refused(run(place_shards, "-s", "4"), "Unknown command line flag 's'")

@@ -14,7 +14,7 @@ import pytest
 
 from data_prep.records import manifest
 from eval import export, predict
-from resnet.checkpoint import manager, restore, tensors
+from resnet.checkpoint import restore, tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
@@ -27,6 +27,7 @@ from tests.converter_program import convert_here
 from tests.in_process import Done, assert_refused, run
 from tests.record_reader import read_examples
 from tests.unit.encoded_images import encode, noise
+from tests.unit.saved_runs import make_run
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -54,21 +55,6 @@ def write_images(folder: Path, kinds: dict[str, tuple[str, str, dict]]) -> None:
             # Large pixels, so that they are not all gray after resizing.
             image = noise(mode).crop((number, 0, number + 6, 8)).resize((90, 70))
             path.write_bytes(encode(image, kind, **options))
-
-
-def make_run(model_dir: Path, config: Config, steps: tuple[int, ...]) -> Config:
-    """Saves checkpoints of random weights, other ones in each; returns the settings."""
-    config = dataclasses.replace(config, model_dir=str(model_dir))
-    save_config(config)
-    state = TrainState(config)
-    generator = np.random.default_rng(1)
-    for step in steps:
-        for variable in state.tensors().values():
-            # Positive, as variances are; small, so that no probability is 1.
-            variable.assign(generator.uniform(0.01, 0.2, variable.shape))
-        state.step = step
-        tensors.save(model_dir, manager.take_snapshot(state, {}, ALONE), keep=9)
-    return config
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,11 @@
-"""Writes the accuracy over the hours of training of a run, as DAWNBench asks for it.
+"""Writes the accuracy over the hours of a training, as DAWNBench asks for it.
 
-python eval/benchmarking/dawnbench_log.py --model_dir=MODEL
+python eval/benchmark_logs/dawnbench_log.py --model_dir=MODEL
+python eval/benchmark_logs/dawnbench_log.py --model_dir=MODEL --tsv_file=TSV
 
-The run must have been evaluated after each epoch (--eval_every=1epoch). MODEL/logs.tsv
-then has a line for each evaluation: epoch, hours of training without evaluations and
-checkpoints, and top-1 accuracy in percent.
+The run must have been evaluated after each epoch (--eval_every=1epoch).
+MODEL/logs.tsv then has a line for each evaluation: epoch, hours of training
+without evaluations and checkpoints, and top-1 accuracy in percent.
 
 Source of the form: davidcpage/cifar10-fast, dawn.py, TSVLogger.
 """

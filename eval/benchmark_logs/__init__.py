@@ -1,0 +1,1 @@
+"""Logs of a run in the formats of DAWNBench and MLPerf."""

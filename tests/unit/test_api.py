@@ -1,0 +1,205 @@
+"""`import resnet`: what it loads, and that its numbers are those of the programs."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pdoc
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import resnet
+from data_prep.errors import UserError
+from eval import predict, resnet_eval
+from resnet.config.config import Config, save_config
+from tests import in_process
+from tests.unit.saved_runs import make_run
+
+pytestmark = pytest.mark.usefixtures("one_block")
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = ("class0", "class1", "class2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, records) -> Path:
+    """A folder with the set in RECORDS and two of its images."""
+    folder = tmp_path_factory.mktemp("api")
+    raw = records.parent / "raw" / "validation"
+    for name, number in (("cat.jpg", 0), ("dog.jpg", 1)):
+        (folder / name).symlink_to(raw / f"class{number}" / "1.jpg")
+    (folder / "RECORDS").symlink_to(records)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder, make_config, one_block) -> Config:
+    """A run with EMA weights and two checkpoints, in the folder MODEL."""
+    settings = {"ema_decay": 0.9, "data_dir": str(folder / "RECORDS")}
+    return make_run(folder / "MODEL", make_config(24, CLASSES, **settings), (10, 20))
+
+
+@pytest.fixture(scope="module")
+def network(run) -> resnet.Network:
+    return resnet.load(run.model_dir)
+
+
+def test_importing_the_package_loads_neither_tensorflow_nor_flags():
+    code = (
+        "import sys, resnet; names = dir(resnet); assert 'load' in names;"
+        "slow = {'tensorflow', 'absl', 'numpy', 'resnet.api'};"
+        "print(sorted(slow & set(sys.modules)));"
+        "resnet.network_names(); print('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("[]\nFalse\n", "")
+    with pytest.raises(AttributeError, match="no attribute 'nothing_such'"):
+        _ = resnet.nothing_such
+    for name in resnet.__all__:
+        assert getattr(resnet, name).__doc__
+
+
+def test_the_lines_of_the_readme_run(folder, run, monkeypatch, capsys):
+    lines = re.search(
+        r"```python\n(import resnet\n.*?)```", (ROOT / "README.md").read_text(), re.S
+    )[1]
+    code = [line for line in lines.splitlines() if line.strip()]
+    assert len(code) <= 10
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("resnet.models.names.default_image_size", lambda _: 32)
+    exec(lines.replace('"resnet50"', f'"{run.model}"'), names := {})
+    assert names["network"].step == 20
+    assert names["result"].count == 11
+    assert names["other"].config.class_names == CLASSES
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
+    records = resnet.open_records(folder / "RECORDS")
+    assert records.num_examples == {"train": 24, "validation": 11}
+    done = in_process.run(
+        resnet_eval,
+        f"--data_dir={folder / 'RECORDS'}",
+        f"--model_dir={run.model_dir}",
+        "--eval_batch_size=4",
+        "--checkpoints=all",
+        f"--json_file={tmp_path / 'eval.json'}",
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "eval.json").read_text())["results"]
+    assert len(results) == 4  # Of two steps, raw and EMA weights.
+    raw = resnet.load(run.model_dir, step=10, weights="raw")
+    for one, weights in ((network, "ema"), (raw, "raw")):
+        (expected,) = (
+            result
+            for result in results
+            if (result["global_step"], result["weights"]) == (one.step, weights)
+        )
+        found = one.evaluate(records, batch_size=4).as_dict()
+        assert found["count"] == 11
+        same = {name: expected[name] for name in found}
+        assert same == pytest.approx(found, abs=1e-6)
+
+
+def test_predictions_equal_those_of_the_program(folder, run, network):
+    images = [folder / "cat.jpg", folder / "dog.jpg"]
+    done = in_process.run(
+        predict, f"--model_dir={run.model_dir}", "--json", *map(str, images)
+    )
+    expected = [json.loads(line)["predictions"] for line in done.stdout.splitlines()]
+    for one, other in zip(network.predict(images), expected, strict=True):
+        assert [best.class_name for best in one] == [best["class"] for best in other]
+        assert [best.label for best in one] == [best["index"] for best in other]
+        assert [best.probability for best in one] == pytest.approx(
+            [best["probability"] for best in other], abs=1e-6
+        )
+    (first,) = network.predict(images[:1], top_k=1)
+    assert first == network.predict(images, batch_size=1)[0][:1]
+
+
+def test_arrays_are_predicted_as_files_of_the_same_pixels(
+    folder, run, network, tmp_path
+):
+    pixels = np.asarray(Image.open(folder / "cat.jpg"))
+    Image.fromarray(pixels).save(tmp_path / "cat.png")
+    # A network of a JPEG set sees a PNG as the JPEG that the converter would make.
+    lossless = dataclasses.replace(run, data_dir="")
+    save_config(lossless)
+    by_file = resnet.load(run.model_dir).probabilities([tmp_path / "cat.png"])
+    save_config(run)
+    np.testing.assert_allclose(network.probabilities([pixels]), by_file, atol=1e-6)
+    assert network.probabilities([]).shape == (0, 3)
+
+
+def test_a_network_takes_the_weights_of_a_run_and_says_what_it_lacks(run, network):
+    settings = {"weights": run.model_dir, "recipe": "digits"}
+    same = resnet.build(run.model, CLASSES, **settings)
+    loaded = resnet.load(run.model_dir, weights="raw")
+    for one, other in zip(same.model.variables, loaded.model.variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(same.limits) == len(network.limits) == 1
+    new = resnet.build(run.model, 5, **settings)
+    assert new.model.output_shape == (None, 5)
+    assert "and a new classifier" in repr(new)
+    assert "can't tell classes apart" in new.limits[-1]
+    random = resnet.build(run.model, CLASSES, recipe="digits", seed=3)
+    assert "can't tell classes apart" in random.limits[-1]
+
+
+def test_a_checkpoint_is_loaded_by_its_folder(run):
+    folder = Path(run.model_dir) / "checkpoints" / "step-00000010"
+    assert resnet.load(folder).step == 10
+
+
+def test_mistakes_are_sentences(folder, run, network, tmp_path):
+    records = resnet.open_records(folder / "RECORDS")
+    other = resnet.build(run.model, ("a", "b", "c"), recipe="digits")
+    gray = np.zeros((40, 40), np.uint8)
+    for call, message in (
+        (lambda: resnet.build("resnet51"), "a network among .*resnet50.*'resnet51'"),
+        (lambda: resnet.load(tmp_path), "must exist"),
+        (lambda: resnet.load(run.model_dir, step=11), "11"),
+        (lambda: resnet.load(run.model_dir, weights="best"), "raw or ema; got 'best'"),
+        (lambda: resnet.open_records(tmp_path), "is not a record set"),
+        (lambda: other.evaluate(records), r"3 classes \(a, .*it has 3 \(class0, "),
+        (lambda: network.evaluate(records, "test"), "train, validation; got 'test'"),
+        (lambda: network.evaluate(records, batch_size=0), "at least 1; got 0"),
+        (lambda: network.predict([gray]), r"got \[40, 40\] of uint8"),
+        (lambda: network.predict("cat.jpg"), "a list of images; got 'cat.jpg' alone"),
+        (lambda: network.predict([tmp_path / "no.jpg"]), "can't be read"),
+        (lambda: network.predict([], top_k=0), "top_k must be at least 1"),
+        (lambda: network.predict([], batch_size=0), "batch_size must be at least 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    with pytest.raises(TypeError, match="no setting 'colour'"):
+        resnet.build(run.model, colour="red")
+    variable = other.model.variables[0]
+    variable.assign(tf.fill(variable.shape, np.nan))
+    with pytest.raises(UserError, match="predicts NaN or infinity"):
+        other.predict([folder / "cat.jpg"])
+
+
+def test_every_network_has_settings_to_be_built_with(monkeypatch):
+    built = []
+    monkeypatch.setattr("resnet.train_state.build_model", built.append)
+    monkeypatch.setattr("resnet.api.Network", lambda *arguments, **options: arguments)
+    for name in resnet.network_names():
+        resnet.build(name)
+    assert [config.model for config in built] == list(resnet.network_names())
+    assert {config.image_size for config in built} == {28, 32, 224}
+
+
+def test_the_reference_has_each_name(tmp_path):
+    pdoc.render.configure(docformat="google", show_source=False)
+    pdoc.pdoc("resnet.api", output_directory=tmp_path)
+    page = (tmp_path / "resnet" / "api.html").read_text()
+    for name in (*resnet.__all__, "Network.evaluate", "Network.predict"):
+        assert f'id="{name}"' in page

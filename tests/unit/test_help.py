@@ -1,0 +1,117 @@
+"""What --help and --helpfull print, and that the examples in them are commands."""
+
+import re
+import shlex
+import sys
+from importlib import import_module
+from unittest import mock
+
+import pytest
+from absl import flags
+
+from data_prep import errors, program_help
+from data_prep.program_help import Topic
+from tests import in_process
+from tests.sources import MAINS, SOURCES
+
+PROGRAMS = sorted(MAINS - {"resnet.watchdog.monitor"})  # Only the ranks start it.
+WITH_TOPICS = {
+    "resnet.resnet_main": 40,
+    "launch.plan": 20,
+    "launch.estimate": 25,
+    "eval.resnet_eval": 15,
+    "eval.benchmark": 18,
+    "eval.benchmarking.exchange_cost": 15,
+}
+
+
+def path_of(name: str) -> str:
+    return f"{name.replace('.', '/')}.py"
+
+
+def flags_in(text: str) -> list[str]:
+    return re.findall(r"^  (?:-\w,)?--(?:\[no\])?(\w+):", text, re.M)
+
+
+def examples(name: str) -> list[list[str]]:
+    """Returns the arguments of each example in a program's docstring."""
+    description = import_module(name).__doc__.replace("\\\n", " ")
+    path = path_of(name)
+    lines = [line for line in description.splitlines() if f"python {path}" in line]
+    return [
+        shlex.split(re.split(r" (?:\||&&) ", line.split(path)[1])[0]) for line in lines
+    ]
+
+
+def own_flags() -> flags.FlagValues:
+    own = flags.FlagValues()
+    flags.DEFINE_integer("steps", 10, "The steps.", flag_values=own)
+    flags.DEFINE_float("ratio", None, "A ratio.", short_name="K", flag_values=own)
+    flags.DEFINE_enum("way", "a", ("a", "b"), "A way.", flag_values=own)
+    flags.DEFINE_bool("quick", False, "Be quick. " + 12 * "word ", flag_values=own)
+    return own
+
+
+def test_flags_stand_by_topic_and_the_others_first():
+    topics = (Topic("Time", ("steps", "nothing_such")), Topic("More", (), ("way",)))
+    assert program_help.text("It does.\n", own_flags(), topics) == (
+        "It does.\n\n"
+        "Flags:\n"
+        "  --[no]quick: Be quick. word word word word word word word word word word"
+        " word\n"
+        "      word\n"
+        "  -K,--ratio: A ratio.\n\n"
+        "Time:\n"
+        "  --steps: The steps. (default: 10)\n\n"
+        "--helpfull lists 1 more."
+    )
+
+
+def test_full_help_has_each_flag_once():
+    topics = (Topic("Time", ("steps",), ("way",)), Topic("Again", ("way", "steps")))
+    text = program_help.text("It does.\n", own_flags(), topics, is_full=True)
+    assert flags_in(text) == ["quick", "ratio", "steps", "way"]
+    assert text.endswith("  --way: A way. (one of a, b; default: a)")
+    assert "Again" not in text
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_help_is_short_and_fits_a_terminal(name):
+    done = in_process.run(import_module(name), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= program_help.WIDTH
+    if name in WITH_TOPICS:
+        assert len(flags_in(done.stdout)) <= WITH_TOPICS[name]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_flag_of_a_program_with_topics_has_one(name):
+    program = import_module(name)
+    full = in_process.run(program, "--helpfull").stdout
+    assert len(set(flags_in(full))) == len(flags_in(full))
+    assert set(flags_in(full)) >= set(
+        flags_in(in_process.run(program, "--help").stdout)
+    )
+    assert ("\nFlags:\n" in full) == (name not in WITH_TOPICS and bool(flags_in(full)))
+    assert "\n--helpfull lists" not in full
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_can_parse_the_examples_of_its_help(name):
+    given = examples(name)
+    assert len(given) >= 2
+    parse, parsed = errors.parse_arguments, []
+
+    def parse_and_end(*arguments):
+        parsed.append(parse(*arguments))
+        sys.exit(0)
+
+    with mock.patch.object(errors, "parse_arguments", parse_and_end):
+        for arguments in given:
+            done = in_process.run(import_module(name), *arguments)
+            assert (done.returncode, done.stderr) == (0, ""), arguments
+    assert len(parsed) == len(given)
+    takes_arguments = "run_with_arguments" in SOURCES[name]
+    assert all(takes_arguments or not rest for rest in parsed)
