@@ -143,8 +143,12 @@ class StopRequests:
             timed_out = True
             stdout, stderr = _end(child)
         code = self.finish(child)
-        texts = (one.decode(errors="replace") for one in (stdout, stderr))
-        return Completed(code, *texts, timed_out=timed_out)
+        return Completed(
+            code,
+            stdout.decode(errors="replace"),
+            stderr.decode(errors="replace"),
+            timed_out,
+        )
 
     def pause(self, seconds: float) -> None:
         """Waits for a time, or until a signal arrives."""

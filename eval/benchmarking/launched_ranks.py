@@ -1,10 +1,12 @@
-"""Reports what the ranks of a job really get, as JSON: cores, clocks and connections.
+"""Reports what the ranks of a job really get: cores, clocks and connections.
 
+mpirun -np 2 python eval/benchmarking/launched_ranks.py
 mpirun -np 4 python eval/benchmarking/launched_ranks.py --num_intra_threads=22
 
-Each rank binds itself as in a training. Then the first rank of each host exchanges
-messages with those of two other hosts, and reports what carried them. It takes a few
-seconds and no TensorFlow. `launch/plan.py --check` compares the report with its plan.
+Each rank binds itself as in a training. Then the first rank of each host
+exchanges messages with those of two other hosts, and reports what carried them,
+all as a line of JSON. It takes a few seconds and no TensorFlow.
+`launch/plan.py --check` compares the report with its plan.
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "Open MPI"
 PROGRAM = "mpirun"
-LABEL_OPTIONS = ("--tag-output",)
+LABEL_OPTIONS: tuple[str, ...] = ("--tag-output",)
 LABEL = r"^\[\d+,(?P<rank>\d+)\]<\w+>:"
 
 
