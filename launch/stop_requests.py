@@ -17,9 +17,9 @@ from data_prep.errors import UserError
 from resnet.runtime import preemption
 from resnet.watchdog import parent_death
 
-_POLL_SECONDS = 0.05  # Interval at which `StopRequests.pause` checks for a signal.
+_POLL_SECONDS = 0.05  # Interval at which waiting commands look for a signal.
 _OF_HYDRA = ("[mpiexec@", "[proxy:", "=")  # Lines that begin so.
-_ENDING_SECONDS = 5.0  # Time for a command to end after SIGTERM before it is killed.
+_ENDING_SECONDS = 3.0  # Time for a command to end after a signal before the next one.
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class StopRequests:
     def run_captured(self, words: Sequence[str], seconds: float) -> Completed:
         """Runs a command, and returns what it prints. Threads may call it.
 
+        It has nothing to save, so it is killed if it doesn't end soon after a signal.
+
         Args:
             words: The words of the command.
             seconds: The time after which it is ended.
@@ -136,12 +138,19 @@ class StopRequests:
             UserError: If there is no such program.
         """
         child = self.start(words, is_captured=True)
+        end_at = time.monotonic() + seconds
         timed_out = False
-        try:
-            stdout, stderr = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            stdout, stderr = _end(child)
+        while True:
+            try:
+                stdout, stderr = child.communicate(timeout=_POLL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                if self.seen:
+                    end_at = min(end_at, time.monotonic() + _ENDING_SECONDS)
+            if time.monotonic() > end_at:
+                timed_out = True
+                stdout, stderr = _end(child)
+                break
         code = self.finish(child)
         return Completed(
             code,
@@ -163,5 +172,7 @@ def _end(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         child.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.communicate(timeout=_ENDING_SECONDS)
-    # Something that it has started still has its output open.
+    for pipe in (child.stdout, child.stderr):
+        if pipe:  # Something that it has started still has it open.
+            pipe.close()
     return b"", b""

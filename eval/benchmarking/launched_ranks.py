@@ -119,12 +119,16 @@ def run() -> None:
     """Runs the program."""
     define_flags(FLAGS)
     shared_flags.keep_only(_SHARED_FLAGS)
-    errors.run(watch_clock)
+    errors.run(limit_time)
     program.run(main)
 
 
-def watch_clock() -> None:
-    """Lets the kernel end this process after --most_seconds."""
+def limit_time() -> None:
+    """Lets the kernel end this process at Ctrl-C and after --most_seconds.
+
+    Python's handlers would wait until MPI returns, which may wait for another rank.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.alarm(FLAGS.most_seconds)
 
 

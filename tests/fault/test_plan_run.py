@@ -53,13 +53,18 @@ def wait_for_step(job: Job, number: int) -> None:
     job.wait_until(lambda: step(job) >= number)
 
 
-def wait_for_measurement(job: Job) -> None:
-    """Waits until both ranks of the check run."""
+def wait_for_measurement(job: Job) -> list[int]:
+    """Waits until both ranks of the check run; returns their processes."""
+    found: list[int] = []
 
-    def is_rank(facts: bytes) -> bool:
-        return MEASURING in facts and b"PMI_RANK" in facts
+    def are_there() -> bool:
+        found[:] = job._processes(
+            lambda facts: MEASURING in facts and b"PMI_RANK=" in facts
+        )
+        return len(found) == 2
 
-    job.wait_until(lambda: len(job._processes(is_rank)) >= 2)
+    job.wait_until(are_there)
+    return found
 
 
 def test_an_interrupted_run_saves_and_leaves_nothing(
@@ -83,9 +88,10 @@ def test_an_interrupted_run_saves_and_leaves_nothing(
 
 def test_an_interrupted_check_leaves_nothing(run_plan, hosts):
     job = run_plan("--check")
-    wait_for_measurement(job)
+    # Else the ranks could come to their end before the signal reaches them.
+    os.kill(wait_for_measurement(job)[0], signal.SIGSTOP)
     job.signal_mpirun(signal.SIGINT)
-    code = job.end(20)
+    code = job.end(15)  # The watchdog would end the ranks after 20 s.
     assert code == REQUEUE_EXIT_CODE, job.output
     assert job.output.endswith("stopped before the end of the check\n")
     assert job.leftovers(hydra_is_cut_off=True) == []

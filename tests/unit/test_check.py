@@ -147,6 +147,15 @@ def test_a_host_that_slows_the_job_is_named_and_the_job_runs(check, changes, sen
     assert "\nnetwork" in done.stdout
 
 
+def test_a_package_that_no_host_has_is_named(check):
+    without = host(versions=stored_reports.versions(tensorflow="none"))
+    done = check({"a": without, "b": without})
+    assert done.returncode == 2
+    assert "tensorflow must be installed on the hosts; it isn't." in sentences(done)
+    without = host(versions=stored_reports.versions(compiled="none"))
+    assert check({"a": without, "b": without}).returncode == 0
+
+
 def test_the_records_that_are_staged_must_fit(check):
     hosts = {"a": host(), "b": host(data_bytes=10**9)}
     staged = ("--check", "--stage_from=/shared")
