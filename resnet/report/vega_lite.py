@@ -175,12 +175,18 @@ def lanes(rows: Sequence[Mapping[str, Any]]) -> Json:
         rows: The events, with `lane`, `epoch`, `end`, `is_phase`, `text` and `color`.
     """
     names = list(dict.fromkeys(row["lane"] for row in rows))
+    has_two_lines = any(": " in name for name in names)
     y = {
         "field": "lane",
         "type": "nominal",
         "sort": names,
         "title": None,
-        "axis": {"labelLimit": 130},
+        "axis": {
+            "labelLimit": 130,
+            # The name of the run stands above the kind of event.
+            "labelExpr": "split(datum.label, ': ')",
+            "labelOffset": -6 if has_two_lines else 0,
+        },
     }
     x = {
         "field": "epoch",
