@@ -18,7 +18,8 @@ from resnet.runtime import preemption
 from resnet.watchdog import parent_death
 
 _POLL_SECONDS = 0.05  # Interval at which waiting commands look for a signal.
-_OF_HYDRA = ("[mpiexec@", "[proxy:", "=")  # Lines that begin so.
+# What lines begin with in which Hydra or srun say where they are, but not why.
+_OF_LAUNCHER = ("[mpiexec@", "[proxy:", "=", "srun: error: ")
 _ENDING_SECONDS = 3.0  # Time for a command to end after a signal before the next one.
 
 
@@ -42,10 +43,10 @@ class Completed:
     def reason(self) -> str:
         """The line of its standard error that says why it has failed.
 
-        What Hydra says of its own functions comes after it.
+        What launchers say of themselves comes after it.
         """
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        said = [line for line in lines if not line.startswith(_OF_HYDRA)]
+        said = [line for line in lines if not line.startswith(_OF_LAUNCHER)]
         errors = [line for line in said if line.startswith("error")]
         return (errors or said[-1:] or lines[:1] or ["no message"])[0]
 
