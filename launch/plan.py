@@ -8,8 +8,8 @@ The first prints the plan of the published run and its command. --probe reads
 the nodes instead of having them stated: this machine, or with --hosts each host
 of a file. The flags of the training, such as --train_batch_size, change the
 run, and are passed on to it. --check compares the hosts and starts the ranks
-once; --run checks, and runs the job. The program needs no TensorFlow, so it runs
-on a login node.
+once; --run checks, and runs the job. The program needs no TensorFlow, so it
+runs on a login node.
 """
 
 import pathlib
