@@ -14,7 +14,7 @@ PLAN = (
     ),
     Topic(
         "Job and output",
-        ("launcher", "job", "print", "ranks_per_node"),
+        ("launcher", "job", "print", "check", "run", "ranks_per_node"),
         (
             *("num_servers", "run_name", "time_limit", "partition", "srun_mpi"),
             *("stage_from", "clone"),

@@ -264,6 +264,21 @@ class Communicator:
         self._world.Alltoall(np.ascontiguousarray(parts), received)
         return received
 
+    def exchange(self, values: np.ndarray, partner: int) -> np.ndarray:
+        """Sends an array to another rank, which does the same; returns what it sends.
+
+        Args:
+            values: The array, of the same shape and dtype on both ranks.
+            partner: The other rank.
+        """
+        if self._world is None:
+            return values
+        received = np.empty_like(values)
+        self._world.Sendrecv(
+            np.ascontiguousarray(values), partner, recvbuf=received, source=partner
+        )
+        return received
+
     def gather(self, row: np.ndarray) -> np.ndarray | None:
         """Returns the arrays of all ranks, `[num_ranks, n]`, to rank 0; None to others.
 

@@ -246,6 +246,7 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.watchdog.history",
             "resnet.watchdog.parent_death",
             "resnet.runtime.preemption",
+            "resnet.runtime.versions",
             "resnet.compression.message_sizes",
             "resnet.metrics.figure_file",
             "resnet.setting_flags",
