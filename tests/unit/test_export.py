@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from data_prep.records import manifest
+from eval.peers import saved_model as peer
 from resnet.augmentation import preprocessing
 from resnet.config.config import Config
 from resnet.evaluation.predictor import Preprocessor
@@ -193,6 +194,12 @@ def test_an_export_describes_itself_and_is_read_again(exports, name):
     # In bfloat16 it matters which ops are fused, and so round once.
     tolerance = 0.03 if precision == "bf16" else 1e-6
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def test_the_speed_of_a_saved_model_is_measured(exports):
+    seconds = peer.step_seconds(str(exports.folder / "exported"), 2, 1, 3)
+    assert len(seconds) == 3
+    assert min(seconds) > 0
 
 
 def test_safetensors_holds_the_variables_of_the_network(exports):
