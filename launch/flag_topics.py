@@ -17,7 +17,7 @@ PLAN = (
         ("launcher", "job", "print", "check", "run", "ranks_per_node"),
         (
             *("num_servers", "run_name", "time_limit", "partition", "srun_mpi"),
-            *("stage_from", "clone"),
+            *("stage_from", "bundle", "clone"),
         ),
     ),
     Topic(
