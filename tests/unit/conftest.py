@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from absl import logging as absl_logging
 from PIL import Image
 
 from data_prep import worker_processes
@@ -61,6 +62,19 @@ def no_autograph() -> Iterator[None]:
     gc.enable()
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_verbosity() -> Iterator[None]:
+    """Restores the level of absl's logger.
+
+    Code that sets a verbosity for a while leaves absl's default as the logger's own
+    level, at which `caplog` misses what tests after it log.
+    """
+    logger = absl_logging.get_absl_logger()
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

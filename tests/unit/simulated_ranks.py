@@ -86,6 +86,11 @@ def on_all_ranks(call: Call, num_ranks: int) -> tuple[list[Any], list[int]]:
             return call(Communicator(place, mpi), place)
         except UserError as error:
             return error
+        except threading.BrokenBarrierError:
+            return None  # Another rank has failed.
+        except BaseException:
+            barrier.abort()  # The others would wait for this rank.
+            raise
 
     with concurrent.futures.ThreadPoolExecutor(num_ranks) as threads:
         results = list(threads.map(run, range(num_ranks)))
