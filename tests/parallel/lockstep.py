@@ -101,8 +101,10 @@ class Lockstep:
             return None
         if num_ranks == 1:
             return Communicator(ProcessInfo())
+        from mpi4py import MPI  # Not above: it starts MPI.
+
         process = ProcessInfo(self.rank, num_ranks, self.rank, num_ranks)
-        return Communicator(process, SimpleNamespace(COMM_WORLD=group))
+        return Communicator(process, SimpleNamespace(COMM_WORLD=group, MIN=MPI.MIN))
 
     def _wait(self) -> None:
         request = self._world.Ibarrier()
