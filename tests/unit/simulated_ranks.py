@@ -25,16 +25,30 @@ class World:
             would bring it: the result of a reduction once.
     """
 
-    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]):
+    def __init__(
+        self,
+        rank: int,
+        turn: threading.Lock,
+        barrier: threading.Barrier,
+        values: list[Any],
+    ):
         self.received_bytes = 0
-        self._rank, self._barrier, self._values = rank, barrier, values
+        self._rank, self._values = rank, values
+        self._turn, self._barrier = turn, barrier
 
     def _exchange(self, value: Any) -> list[Any]:
         self._values[self._rank] = value
-        self._barrier.wait(_WAIT_SECONDS)
+        self._wait_for_others()
         values = list(self._values)
-        self._barrier.wait(_WAIT_SECONDS)
+        self._wait_for_others()
         return values
+
+    def _wait_for_others(self) -> None:
+        self._turn.release()
+        try:
+            self._barrier.wait(_WAIT_SECONDS)
+        finally:
+            self._turn.acquire()
 
     def _receive(self, values: list[Any], but: int) -> None:
         others = values[:but] + values[but + 1 :]
@@ -70,20 +84,26 @@ class World:
 
 
 def on_all_ranks(call: Call, num_ranks: int) -> tuple[list[Any], list[int]]:
-    """Calls a function on each of some ranks at once; two ranks are on each node.
+    """Calls a function on each of some ranks; two ranks are on each node.
+
+    One rank computes at a time, until it waits for the others: several threads at once
+    can't parse literals, as np.load does, in Python 3.11 ("AST constructor recursion
+    depth mismatch").
 
     Returns:
         What it returns on each rank, or the UserError that it raises there, and the
         bytes that each rank has received.
     """
     barrier, values = threading.Barrier(num_ranks), [None] * num_ranks
-    worlds = [World(rank, barrier, values) for rank in range(num_ranks)]
+    turn = threading.Lock()
+    worlds = [World(rank, turn, barrier, values) for rank in range(num_ranks)]
 
     def run(rank: int) -> Any:
         place = ProcessInfo(rank, num_ranks, rank % 2, 2)
         mpi = SimpleNamespace(COMM_WORLD=worlds[rank], MIN=np.minimum)
         try:
-            return call(Communicator(place, mpi), place)
+            with turn:
+                return call(Communicator(place, mpi), place)
         except UserError as error:
             return error
         except threading.BrokenBarrierError:
