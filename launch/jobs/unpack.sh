@@ -15,6 +15,6 @@ mkdir -p "$(dirname "$folder")"
 }
 unpacking=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$unpacking"' EXIT
-tar -xf "$archive" -C "$unpacking"
+tar --no-same-owner -xf "$archive" -C "$unpacking"
 # If another job of this node was faster, its folder stays.
 mv -T "$unpacking" "$folder" 2>/dev/null || [ -d "$folder" ]
