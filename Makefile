@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster lint types format scripts flags api lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster offline bundle wheels lint types format scripts flags api lock ci clean
 
 BIN := .venv/bin
 
@@ -22,11 +22,19 @@ help:  ## This list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 	@echo
 	@echo "For make venv: PYTHON=/path/to/python3.12  another Python, 3.10 to 3.13"
-	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (docs/clusters.md)"
+	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (docs/slurm.md)"
 	@echo "               SELF_CHECK=no               no mpirun here; make check does it later"
+	@echo "               WHEELS=folder               without a network (docs/offline.md)"
 
 venv:  ## Set everything up in .venv (once; the other targets do it too)
 	@install/install.sh
+
+BUNDLE ?= resnet-cpu.tar.gz
+bundle: venv  ## One archive of programs and environment, which runs at any path (BUNDLE=name)
+	$(BIN)/python install/bundle.py $(BUNDLE)
+
+wheels: venv  ## All packages in the folder wheels, for make venv WHEELS=wheels without a network
+	@install/wheels.sh $(BIN)/.. wheels
 
 check: venv  ## Check .venv: two ranks all-reduce a number, the C++ ops load
 	@install/check.sh $(BIN)/..
@@ -35,7 +43,7 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 	@launch/jobs/demo.sh
 
 # Tests find the environment's programs first.
-unit parallel jobs faults root cluster: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
@@ -58,6 +66,9 @@ root: venv  ## The part of faults that needs root: simulated hosts, full disks, 
 
 cluster: venv  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/conftest.py)
 	$(PYTEST) tests/cluster --timeout=900
+
+offline: venv  ## make bundle and make wheels, and what they made in a namespace without network
+	$(PYTEST) tests/offline --timeout=1800
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -101,5 +112,5 @@ ci:  ## What CI runs: tests without skips, lint, types
 	@.ci/run
 
 clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)
-	rm -rf .venv .venv.* .lock-venv demo-run build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.* .lock-venv demo-run build wheels resnet-cpu.tar* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

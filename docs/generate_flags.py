@@ -212,7 +212,7 @@ PROGRAMS = (
     Program(
         "launch/place_shards.py",
         "Lists which record files each node needs for `--shard_by=file`"
-        " ([clusters.md](clusters.md)).",
+        " ([data.md](data.md#records-on-the-nodes-of-a-cluster)).",
         {
             "data_dir": "required",
             "num_nodes": "required",
@@ -240,6 +240,7 @@ PROGRAMS = (
             "partition": "the site's",
             "srun_mpi": "the site's",
             "stage_from": "none",
+            "bundle": "none",
             "clone": "its path here",
         },
         shared=(

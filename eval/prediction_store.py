@@ -44,8 +44,8 @@ class PredictionStore:
         Raises:
             AgreedError: On all ranks, if the file can't be written.
         """
-        images = wrong_images.of_all(top.of_rank(), self.records, self.communicator)
-        whole = top.of_all(self.communicator)
+        own, whole = top.of_rank(), top.of_all(self.communicator)
+        images = wrong_images.of_all(own, whole, self.records, self.communicator)
         with self.communicator.collective_errors():
             if self.communicator.rank == 0:
                 self._write(what, whole, images)

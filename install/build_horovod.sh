@@ -73,7 +73,8 @@ export PYTHONPATH=$tools PATH=$tools/bin:$VENV/bin:$PATH
 printf 'horovod==%s --hash=sha256:%s\n' "$VERSION" "$SDIST_SHA256" >"$work/source.txt"
 "$PYTHON" -m pip download -qq --no-deps --no-binary horovod --no-build-isolation \
   --require-hashes -r "$work/source.txt" -d "$work"
-tar -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
+# As root in a container without other users, tar can't give files to their owner.
+tar --no-same-owner -xzf "$work/horovod-$VERSION.tar.gz" -C "$work"
 source=$work/horovod-$VERSION
 # The one change: this file has a body only for GPUs and includes headers that
 # TensorFlow no longer ships.

@@ -11,6 +11,7 @@
 # Read from the environment, not stored:
 #   CXX         the C++ compiler, perhaps with options (else g++, else c++)
 #   SELF_CHECK  no: doesn't start two ranks at the end, for a node that forbids MPI
+#   WHEELS      a folder of `make wheels`, from which all packages come, without a network
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -38,6 +39,11 @@ if [ -d "$OLD" ]; then  # An earlier call was interrupted while it replaced .ven
   if [ -e "$VENV" ]; then rm -rf "$OLD"; else mv "$OLD" "$VENV"; fi
 fi
 [[ $SELF_CHECK == yes || $SELF_CHECK == no ]] || fail "SELF_CHECK must be yes or no; got $SELF_CHECK."
+if [ -n "${WHEELS:-}" ]; then  # Then pip looks for packages nowhere else.
+  [ -d "$WHEELS" ] || fail "there is no folder WHEELS=$WHEELS. Make one: make wheels"
+  WHEELS=$(cd "$WHEELS" && pwd)
+  export PIP_NO_INDEX=1 PIP_FIND_LINKS=file://${WHEELS// /%20}
+fi
 
 # --- The choices: from the environment, else those that .venv was made with -----------
 choice() { if [ -f "$CHOICES" ]; then sed -n "s/^$1=//p" "$CHOICES"; fi; }

@@ -32,6 +32,8 @@ class Folders:
         stage_from: The shared folder whose records are first copied to the `data_dir`
             on each node; empty for no copies.
         stages_shards: Whether each node copies only its own shards.
+        bundle: An archive of `make bundle` on a shared disk, which each node unpacks on
+            its own and runs the job from; empty for none.
     """
 
     clone: str = ""
@@ -39,6 +41,7 @@ class Folders:
     output_dir: str = ""
     stage_from: str = ""
     stages_shards: bool = False
+    bundle: str = ""
 
 
 def script(plan: Plan, batch: BatchSettings, folders: Folders, written_by: str) -> str:
@@ -71,7 +74,7 @@ def script(plan: Plan, batch: BatchSettings, folders: Folders, written_by: str) 
             "# shellcheck source-path=SCRIPTDIR source=requeue.sh",
             'source "$REPOSITORY/launch/jobs/requeue.sh"',
         ]
-    lines += ["", *_staging(plan, folders)]
+    lines += ["", *_bundle(plan, folders.bundle), *_staging(plan, folders)]
     start = [_RUN_OF_SLURM if is_slurm_training else "exec"]
     if plan.is_launched:
         lines += plan.dialect.script_launcher(plan.shape)
@@ -166,14 +169,34 @@ def _defaults(folders: Folders, hosts_file: str) -> list[str]:
     ]
 
 
+def _once_per_node(plan: Plan) -> list[str]:
+    """Returns the lines that set `launcher` to start one process on each node."""
+    num_nodes = plan.shape.num_nodes
+    if num_nodes == 1:
+        return ["launcher=()"]
+    shape = dataclasses.replace(
+        plan.shape, num_processes=num_nodes, processes_per_node=1, goes_round=False
+    )
+    return plan.dialect.script_launcher(shape)
+
+
+def _bundle(plan: Plan, archive: str) -> list[str]:
+    """Returns the lines that unpack programs and environment on the nodes' disks."""
+    if not archive:
+        return []
+    return [
+        "# Each node unpacks programs and environment on its disk; the job runs there.",
+        *_once_per_node(plan),
+        f"run_unpacked {shlex.quote(archive)}",
+        "",
+    ]
+
+
 def _staging(plan: Plan, folders: Folders) -> list[str]:
     """Returns the lines that copy the records to the disks of the nodes."""
     if not folders.stage_from:
         return []
     num_nodes = plan.shape.num_nodes
-    shape = dataclasses.replace(
-        plan.shape, num_processes=num_nodes, processes_per_node=1, goes_round=False
-    )
     what = "its own record files" if folders.stages_shards else "the record files"
     parts = num_nodes if folders.stages_shards else 1
     shared = shlex.quote(folders.stage_from)
@@ -191,7 +214,7 @@ def _staging(plan: Plan, folders: Folders) -> list[str]:
         ]
     return [
         f"# Each node copies {what} to its disk.",
-        *plan.dialect.script_launcher(shape),
+        *_once_per_node(plan),
         " ".join(['"${launcher[@]}"', *words]),
         "",
     ]

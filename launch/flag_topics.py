@@ -14,10 +14,10 @@ PLAN = (
     ),
     Topic(
         "Job and output",
-        ("launcher", "job", "print", "ranks_per_node"),
+        ("launcher", "job", "print", "check", "run", "ranks_per_node"),
         (
             *("num_servers", "run_name", "time_limit", "partition", "srun_mpi"),
-            *("stage_from", "clone"),
+            *("stage_from", "bundle", "clone"),
         ),
     ),
     Topic(

@@ -35,6 +35,7 @@ PROGRAMS = {
 }
 # What stands for the folders in the words of a program, and for the clone.
 DATA_DIR, MODEL_DIR, CLONE = "@DATA_DIR@", "@MODEL_DIR@", "@CLONE@/"
+_PYTHON = "python"  # In front of it may be a restriction to some cores.
 # Flags with which the published command still says the whole run.
 _OF_PUBLISHED_COMMAND = {"train_batch_size", "train_steps"}
 
@@ -122,14 +123,44 @@ class Plan:
         """Whether a launcher starts the job; a single process needs none."""
         return self.shape.num_processes > 1
 
-    def command(self, data_dir: str, model_dir: str) -> list[str]:
-        """Returns the words of the command, to be called in the clone."""
-        launcher = self.dialect.command(self.shape) if self.is_launched else []
-        folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: ""}
-        words = list(self.program)
+    def command(
+        self,
+        data_dir: str,
+        model_dir: str,
+        clone: str = "",
+        python: str = _PYTHON,
+        options: Sequence[str] = (),
+    ) -> list[str]:
+        """Returns the words of the command.
+
+        Args:
+            data_dir: The folder of the records.
+            model_dir: The folder of the run.
+            clone: The path of the clone with a slash behind it; empty if the command is
+                called in it.
+            python: The path of Python.
+            options: Further options of the launcher.
+        """
+        folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
+        words = list(self.program[self.program.index(_PYTHON) + 1 :])
         for name, folder in folders.items():
             words = [word.replace(name, folder) for word in words]
-        return [*launcher, *words]
+        return self.launched([python, *words], options)
+
+    def launched(
+        self, program: Sequence[str], options: Sequence[str] = ()
+    ) -> list[str]:
+        """Returns the words by which each rank runs a program, on the usable cores.
+
+        Args:
+            program: The words of the program.
+            options: Further options of the launcher.
+        """
+        words = [*self.program[: self.program.index(_PYTHON)], *program]
+        if not self.is_launched:
+            return words
+        launcher, *others = self.dialect.command(self.shape)
+        return [launcher, *options, *others, *words]
 
 
 def make(topology: Topology, request: Request) -> Plan:
@@ -266,7 +297,7 @@ def program_words(
         chosen: The ranks, their cores and threads.
         config: The settings of a training; None for an evaluation.
     """
-    words = ["python", CLONE + PROGRAMS[request.job]]
+    words = [_PYTHON, CLONE + PROGRAMS[request.job]]
     if chosen.restricted_to and topology.has_cpu_numbers:
         words = ["taskset", "-c", cpu_list(chosen.restricted_to), *words]
     closing = ["--use_tpu=False", "--kmp_blocktime", str(request.kmp_blocktime)]

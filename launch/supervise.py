@@ -13,17 +13,11 @@ to this program. Hosts can be left out only if the command is mpirun and names
 them with -hosts or -f, not if it takes them from a Slurm allocation.
 """
 
-import functools
 import math
-import os
 import pathlib
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from types import FrameType
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -37,82 +31,21 @@ from absl import flags
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
+from launch.stop_requests import StopRequests
 from resnet import shared_flags
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file, history, parent_death
+from resnet.watchdog import failure_file, history
 
 LOCKED_SECONDS = 30.0  # A file server may hold the lock of a dead host for minutes.
-_POLL_SECONDS = 0.05  # Interval at which `StopRequests.pause` checks for a signal.
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer(
     "max_restarts", 3, "Maximum number of restarts after the first start."
 )
 flags.DEFINE_float("restart_seconds", 5.0, "Delay before each restart, in seconds.")
-
-
-class StopRequests:
-    """The signals that ask this program to stop, which it forwards to its command.
-
-    Attributes:
-        seen: Numbers of the signals that have arrived.
-    """
-
-    def __init__(self) -> None:
-        """Prepares the object; signals are caught after `catch`."""
-        self.seen: list[int] = []
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def catch(self) -> None:
-        """Catches the signals from now on."""
-        preemption.catch_stop_signals(self._record)
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:  # The terminal was closed. Hydra would die of it.
-            preemption.discard_output_to_closed_terminal()
-            number = signal.SIGTERM
-        self.seen.append(number)
-        if self._child is not None:
-            self._child.send_signal(number)
-
-    def run(self, words: Sequence[str]) -> int:
-        """Runs a command, to which signals are forwarded; returns its exit code.
-
-        It runs in a session of its own. Otherwise mpirun would get SIGINT twice, from
-        the terminal and from this program.
-
-        Raises:
-            UserError: If there is no such program.
-        """
-        try:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                # If this program is killed, the command is stopped too: nobody would
-                # restart it, and a second supervisor would find the folder locked.
-                preexec_fn=functools.partial(
-                    parent_death.send_signal, signal.SIGTERM, os.getpid()
-                ),
-            )
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise UserError(f"{words[0]} can't be run: {reason}.") from error
-        self._child = child
-        for number in self.seen:  # Signals that arrived while it was being started.
-            child.send_signal(number)
-        code = child.wait()
-        self._child = None
-        return code if code >= 0 else 128 - code
-
-    def pause(self, seconds: float) -> None:
-        """Waits for a time, or until a signal arrives."""
-        deadline = time.monotonic() + seconds
-        while not self.seen and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
 
 
 def main(words: Sequence[str]) -> None:

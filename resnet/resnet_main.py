@@ -94,7 +94,7 @@ def main(
     shards_of_ranks = startup.check_shards(
         record_set, splits, config.shard_by, communicator
     )
-    if any(communicator.allgather(bool(signals.seen))):
+    if communicator.any_rank(signals.seen):
         raise Preempted("stopped before the training began")
     if config.is_async:
         train_async(

@@ -70,7 +70,7 @@ def train_and_evaluate(
     manager = CheckpointManager(config, state, communicator, lock=lock)
     log.training_starts()
     with closing(log), closing(manager):
-        if any(communicator.allgather(stop_requested(signals))):
+        if communicator.any_rank(stop_requested(signals)):
             raise Preempted(f"stopped before step {state.step + 1}")
         train_step = _step_of_phase(state, exchange, communicator)
         while True:

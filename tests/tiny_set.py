@@ -10,14 +10,16 @@ from PIL import Image
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, images_per_class: int = 8) -> None:
     """Draws images of 3 classes into `raw`, 24 and 11, and converts them.
 
     Args:
         folder: Gets `raw` and `records`.
+        images_per_class: Of those to train on.
     """
     random = np.random.default_rng(0)
-    for split, counts in (("train", (8, 8, 8)), ("validation", (4, 4, 3))):
+    train = (images_per_class,) * 3
+    for split, counts in (("train", train), ("validation", (4, 4, 3))):
         for label, count in enumerate(counts):
             class_folder = folder / "raw" / split / f"class{label}"
             class_folder.mkdir(parents=True)

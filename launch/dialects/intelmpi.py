@@ -7,6 +7,8 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "Intel MPI"
 PROGRAM = mpich.PROGRAM
+LABEL_OPTIONS: tuple[str, ...] = ("-prepend-rank",)
+LABEL = r"^\[(?P<rank>\d+)\] "
 # Its own pinning divides the node in another way where cores or ranks are uneven.
 _NO_PINNING = ("-genv", "I_MPI_PIN", "off")
 

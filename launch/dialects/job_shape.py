@@ -53,6 +53,10 @@ class Dialect(Protocol):
 
     TITLE: str
     PROGRAM: str
+    # Options by which each line that a rank prints gets a label, and what matches it:
+    # the group `rank` and, if the launcher names it, `host`.
+    LABEL_OPTIONS: tuple[str, ...]
+    LABEL: str
 
     def command(self, shape: JobShape) -> list[str]:
         """Returns the words in front of the program."""

@@ -7,6 +7,7 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "LSF"
 PROGRAM = mpich.PROGRAM
+LABEL_OPTIONS, LABEL = mpich.LABEL_OPTIONS, mpich.LABEL
 # Hydra takes the hosts from LSF, and starts its helper processes by blaunch.
 _OPTIONS = ("-rmk", "lsf", "-launcher", "lsf")
 _SIGNAL_MINUTES = 2  # Before the time limit; a save takes seconds.

@@ -7,6 +7,7 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "PBS"
 PROGRAM = mpich.PROGRAM
+LABEL_OPTIONS, LABEL = mpich.LABEL_OPTIONS, mpich.LABEL
 _OPTIONS = ("-rmk", "pbs")  # Hydra takes the hosts from PBS_NODEFILE.
 _SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
 

@@ -7,6 +7,8 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "Slurm"
 PROGRAM = "srun"
+LABEL_OPTIONS: tuple[str, ...] = ("--label",)
+LABEL = r"^ *(?P<rank>\d+): "
 _SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
 
 

@@ -11,6 +11,8 @@ VENV=${VENV:-$REPOSITORY/.venv}
 DATA_DIR=${DATA_DIR:-/scratch/imagenet/records}
 # A shared folder for checkpoints and logs, in which each run creates its own folder.
 OUTPUT_DIR=${OUTPUT_DIR:-/project/resnet}
+# A folder on the disk of each node, in which a job unpacks an archive of `make bundle`.
+LOCAL_DIR=${LOCAL_DIR:-${TMPDIR:-/tmp}/resnet-cpu-$(id -u)}
 # A file with one host name per line; empty inside an allocation, whose nodes mpirun finds.
 HOSTFILE=${HOSTFILE-}
 # The launcher: mpirun of MPICH or Intel MPI or, in a Slurm job, srun. The latter needs an
@@ -59,4 +61,16 @@ set_launcher() {
     ;;
   esac
   if [ -n "$cores" ]; then export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$cores}; fi
+}
+
+# run_unpacked ARCHIVE: has one process on each node, by `launcher`, unpack an archive of
+# `make bundle` in LOCAL_DIR. From then on, the job runs the programs and the Python there.
+# Another archive is unpacked beside this one, which other jobs of the node may be using.
+run_unpacked() {
+  local folder
+  folder=$LOCAL_DIR/$(stat -L -c %Y-%s "$1")
+  "${launcher[@]}" "$REPOSITORY/launch/jobs/unpack.sh" "$1" "$folder"
+  REPOSITORY=$folder/resnet-cpu
+  VENV=$REPOSITORY/.venv
+  export PATH=$VENV/bin:$PATH
 }

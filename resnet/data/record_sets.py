@@ -1,6 +1,7 @@
 """Opens and checks a data set on all ranks, before TensorFlow is imported."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 from absl import logging
@@ -65,10 +66,11 @@ def check_split(
     )
     with communicator.collective_errors():
         manifest.check_files(record_set, split.name, shards)
+    if shard_by == "example":  # One object for all ranks: they may be thousands.
+        return [shards] * communicator.num_ranks
     shards_of_ranks = communicator.allgather(shards)
-    if shard_by == "file":
-        with communicator.collective_errors():
-            check_shards_of_nodes(split, shards_of_ranks)
+    with communicator.collective_errors():
+        check_shards_of_nodes(split, shards_of_ranks)
     return shards_of_ranks
 
 
@@ -87,23 +89,27 @@ def check_shards_of_nodes(
         UserError: If a shard is on no node or on several, or if the numbers of training
             examples per rank differ too much.
     """
-    nodes = sorted(set(shards_of_ranks))
+    ranks_of_nodes = Counter(shards_of_ranks)
+    holders: dict[int, list[tuple[int, ...]]] = {}
+    for node in sorted(ranks_of_nodes):
+        for index in node:
+            holders.setdefault(index, []).append(node)
     for index, shard in enumerate(split.shards):
-        holders = [shards_of_ranks.index(node) for node in nodes if index in node]
-        if not holders:
+        nodes = holders.get(index, [])
+        if not nodes:
             raise UserError(
                 f"--shard_by=file needs each shard on one node; {shard.path} is on"
                 f" no node. {_ADVICE}"
             )
-        if len(holders) > 1:
+        if len(nodes) > 1:
+            first, second = map(shards_of_ranks.index, nodes[:2])
             raise UserError(
                 f"--shard_by=file needs each shard on one node; {shard.path} is on"
-                f" the nodes of ranks {holders[0]} and {holders[1]}. {_ADVICE}"
+                f" the nodes of ranks {first} and {second}. {_ADVICE}"
             )
     examples_per_rank = [
-        sum(split.shards[index].num_records for index in node)
-        / shards_of_ranks.count(node)
-        for node in nodes
+        sum(split.shards[index].num_records for index in node) / num_ranks
+        for node, num_ranks in ranks_of_nodes.items()
     ]
     low, high = min(examples_per_rank), max(examples_per_rank)
     mean = split.num_examples / len(shards_of_ranks)

@@ -5,6 +5,7 @@ carries Python objects and arrays. `collectives` carries tensors inside the grap
 """
 
 import contextlib
+import hashlib
 import importlib
 import os
 import platform
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.errors import UserError
+from resnet.distributed import host_limits
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.collectives import Collectives
 from resnet.hardware.placement import ProcessInfo
@@ -25,7 +27,6 @@ from resnet.watchdog.client import WatchdogClient
 
 # Time for the launcher to forward what was printed, which it may drop at an abort.
 _FORWARDING_SECONDS = 1.0
-_SHARED_MEMORY_BYTES = 5 << 20  # Of one rank: what MPICH 5 takes, rounded down.
 _QUOTED_CHARACTERS = 40  # Longest value that an error quotes.
 
 
@@ -78,9 +79,16 @@ class Communicator:
                 no file.
             outlives_launcher: Whether this rank saves and ends by itself when the
                 launcher has died, rather than being killed.
+
+        Raises:
+            AgreedError: On all ranks, if rank 0's host doesn't allow its watchdog a
+                connection to each rank.
         """
         if self._world is None:
             return
+        with self.collective_errors():
+            if self.rank == 0:
+                host_limits.check_open_files(self.num_ranks)
         token = self.broadcast(client.new_token())
         self._watchdog = WatchdogClient(
             process, token, stall_seconds, model_dir, outlives_launcher
@@ -143,6 +151,8 @@ class Communicator:
     def collective_errors(self) -> Iterator[None]:
         """Raises on all ranks, at the end of the block, if any rank has a UserError.
 
+        Without an error, the ranks exchange one number, however many they are.
+
         Raises:
             AgreedError: On all ranks, with the message of the lowest rank with an
                 error.
@@ -152,12 +162,15 @@ class Communicator:
             yield
         except UserError as error:
             sentence = str(error)
-        for message in self.allgather(sentence):
-            if message is not None:
-                raise AgreedError(message)
+        failed = self._lowest_rank(sentence is not None)
+        if failed is not None:
+            raise AgreedError(self._broadcast_from(failed, sentence))
 
     def assert_equal_across_ranks(self, what: str, value: str) -> None:
         """Refuses to continue if ranks differ in something that they must share.
+
+        The ranks compare a digest of a long value, so that they exchange a few bytes,
+        however long it is and however many they are.
 
         Args:
             what: Name of the value, for the error.
@@ -166,21 +179,40 @@ class Communicator:
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
         """
-        values = self.allgather((value, platform.node()))
-        first, first_host = values[0]
-        for rank, (other, host) in enumerate(values):
-            if other != first:
-                is_short = max(len(other), len(first)) <= _QUOTED_CHARACTERS
-                quoted = f" ({other} and {first})" if is_short else ""
-                raise AgreedError(
-                    f"all ranks must have the same {what}; rank {rank} on {host}"
-                    f" differs from rank 0 on {first_host}{quoted}. Give every host the"
-                    " same records, the same command and the same installation."
-                )
+        is_long = len(value) > _QUOTED_CHARACTERS
+        own = hashlib.sha256(value.encode()).digest() if is_long else value
+        first, first_host = self.broadcast((own, platform.node()))
+        rank = self._lowest_rank(own != first)
+        if rank is None:
+            return
+        other, host = self._broadcast_from(rank, (own, platform.node()))
+        is_quoted = isinstance(other, str) and isinstance(first, str)
+        quoted = f" ({other} and {first})" if is_quoted else ""
+        raise AgreedError(
+            f"all ranks must have the same {what}; rank {rank} on {host}"
+            f" differs from rank 0 on {first_host}{quoted}. Give every host the"
+            " same records, the same command and the same installation."
+        )
+
+    def any_rank(self, value: object) -> bool:
+        """Returns to each rank whether the value of one of them is true."""
+        return self._lowest_rank(bool(value)) is not None
+
+    def _lowest_rank(self, holds: bool) -> int | None:
+        """Returns the lowest rank for which something holds; None if for none."""
+        lowest = np.array([self.rank if holds else self.num_ranks], np.int64)
+        if self._world is not None:
+            own = lowest.copy()
+            self._world.Allreduce(own, lowest, op=self._mpi.MIN)
+        return None if lowest[0] == self.num_ranks else int(lowest[0])
 
     def allgather(self, value: Any) -> list[Any]:
         """Returns the picklable values of all ranks, in their order, to each rank."""
         return [value] if self._world is None else self._world.allgather(value)
+
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        """Returns the picklable values of all ranks to rank 0; None to others."""
+        return [value] if self._world is None else self._world.gather(value, root=0)
 
     def allgather_on_node(self, value: Any) -> list[Any]:
         """Returns the values of the ranks of this node, in the order of local ranks."""
@@ -203,7 +235,10 @@ class Communicator:
 
     def broadcast(self, value: Any) -> Any:
         """Returns rank 0's picklable value to each rank."""
-        return value if self._world is None else self._world.bcast(value, root=0)
+        return self._broadcast_from(0, value)
+
+    def _broadcast_from(self, rank: int, value: Any) -> Any:
+        return value if self._world is None else self._world.bcast(value, root=rank)
 
     def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
         """Returns the sum over all ranks of arrays of equal shape and dtype."""
@@ -227,6 +262,21 @@ class Communicator:
             return parts
         received = np.empty_like(parts)
         self._world.Alltoall(np.ascontiguousarray(parts), received)
+        return received
+
+    def exchange(self, values: np.ndarray, partner: int) -> np.ndarray:
+        """Sends an array to another rank, which does the same; returns what it sends.
+
+        Args:
+            values: The array, of the same shape and dtype on both ranks.
+            partner: The other rank.
+        """
+        if self._world is None:
+            return values
+        received = np.empty_like(values)
+        self._world.Sendrecv(
+            np.ascontiguousarray(values), partner, recvbuf=received, source=partner
+        )
         return received
 
     def gather(self, row: np.ndarray) -> np.ndarray | None:
@@ -302,30 +352,6 @@ class Communicator:
         sys.exit(exit_code)
 
 
-def _check_shared_memory(process: ProcessInfo) -> None:
-    """Refuses too small a /dev/shm, where the MPI library would die of SIGBUS.
-
-    The size of /dev/shm is checked, rather than its free space, so that all ranks of a
-    node come to the same result.
-
-    Raises:
-        UserError: If /dev/shm is too small for the ranks of this node.
-    """
-    try:
-        memory = os.statvfs("/dev/shm")
-    except OSError:
-        return
-    size = memory.f_blocks * memory.f_frsize
-    needed = process.num_local_ranks * _SHARED_MEMORY_BYTES
-    if size < needed:
-        raise UserError(
-            f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"
-            f" of {process.num_local_ranks} rank(s) per node; {platform.node()} has"
-            f" {size / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"
-            " start fewer ranks per node."
-        )
-
-
 def connect(process: ProcessInfo) -> Communicator:
     """Returns this process's connection to the ranks that were started with it.
 
@@ -336,7 +362,7 @@ def connect(process: ProcessInfo) -> Communicator:
     """
     if process.num_ranks == 1:
         return Communicator(process)
-    _check_shared_memory(process)
+    host_limits.check_shared_memory(process)
     # UCX, when it is loaded, would take SIGHUP for itself: a signal to start debugging.
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     mpi = importlib.import_module("mpi4py.MPI")

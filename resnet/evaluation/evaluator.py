@@ -242,9 +242,7 @@ class Evaluator:
         )
         count, num_examples = all_sums[-1], self._shard.num_examples_of_all
         is_whole = count + num_skipped == num_examples
-        if not is_whole and any(
-            self._communicator.allgather(stop_requested(self._signals))
-        ):
+        if not is_whole and self._communicator.any_rank(stop_requested(self._signals)):
             raise Preempted(
                 "stopped during an evaluation",
                 "Rerun the same command to start the evaluation over",

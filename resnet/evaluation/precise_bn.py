@@ -106,7 +106,7 @@ class PreciseBN:
                 mean, variance = self._statistics(images).numpy()
                 sums += (mean, variance + mean**2)
         communicator.report_status("summing the statistics", waits_for_others=True)
-        if any(communicator.allgather(stop_requested(self._signals))):
+        if communicator.any_rank(stop_requested(self._signals)):
             raise Preempted(
                 "stopped while computing PreciseBN statistics",
                 "Rerun the same command to start the evaluation over",

@@ -1,7 +1,7 @@
 """Small copies of the images whose predictions are wrong, for the report of a run."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,39 +21,51 @@ _QUALITY = 80  # Of the JPEGs, which have some 4 KB.
 
 
 def of_all(
-    own: Block | None, records: RecordFiles, communicator: Communicator
+    own: Block | None, whole: Block, records: RecordFiles, communicator: Communicator
 ) -> list[WrongImage]:
-    """Returns the wrong predictions of which the network is most certain, of all ranks.
+    """Returns the wrong predictions of which the network is most certain.
 
-    Each rank reads the images of its own examples, whose records it has.
+    Each rank reads those images of its own examples, whose records it has. Images that
+    can't be read are left out.
 
     Args:
         own: The predictions of this rank; None for none.
+        whole: The predictions of all ranks, sorted by example.
         records: The examples that this rank reads.
         communicator: The ranks; each must call this.
+
+    Returns:
+        The images of all ranks on rank 0, the most certain one first; none on others.
     """
-    found = list(_most_certain(own, records)) if own is not None else []
-    every = [one for of_rank in communicator.allgather(found) for one in of_rank]
-    every.sort(key=lambda one: (-one[0], one[1].example))
-    return [image for _, image in every[:NUM_IMAGES]]
+    chosen = _most_certain(whole)
+    found = {} if own is None else _images(chosen, own, records)
+    images: dict[int, WrongImage] = {}
+    for of_rank in communicator.gather_objects(found) or []:
+        images.update(of_rank)
+    return [images[example] for example in chosen if example in images]
 
 
-def _most_certain(
-    own: Block, records: RecordFiles
-) -> Iterator[tuple[float, WrongImage]]:
-    """Yields probability and image of wrong predictions, the most certain one first."""
-    certainty = own.probabilities[:, 0]
-    is_wrong = np.isfinite(certainty) & (own.classes[:, 0] != own.labels)
+def _most_certain(whole: Block) -> list[int]:
+    """Returns the examples of wrong predictions, the most certain one first."""
+    certainty = whole.probabilities[:, 0]
+    is_wrong = np.isfinite(certainty) & (whole.classes[:, 0] != whole.labels)
     rows = np.flatnonzero(is_wrong)
     rows = rows[np.argsort(-certainty[rows], kind="stable")][:NUM_IMAGES]
+    return whole.examples[rows].tolist()
+
+
+def _images(
+    examples: Sequence[int], own: Block, records: RecordFiles
+) -> dict[int, WrongImage]:
+    """Returns the images of those examples that this rank has evaluated."""
+    mine = set(own.examples.tolist()).intersection(examples)
     place = {
-        int(number): index for index, number in enumerate(records.number_of_example)
+        int(number): index
+        for index, number in enumerate(records.number_of_example)
+        if int(number) in mine
     }
-    for row in rows:
-        example = int(own.examples[row])
-        image = _image(records, place[example], example)
-        if image is not None:
-            yield float(certainty[row]), image
+    found = {example: _image(records, place[example], example) for example in mine}
+    return {example: image for example, image in found.items() if image is not None}
 
 
 def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:

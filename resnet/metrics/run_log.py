@@ -81,10 +81,10 @@ class RunLog:
             self._state.step,
         )
         process_start = round(time.time() - process_age.seconds(), 3)
-        hosts = Counter(self._communicator.allgather(platform.node()))
+        hosts = self._communicator.gather_objects(platform.node())
         facts: dict[str, Any] = {
             "num_ranks": self._communicator.num_ranks,
-            "hosts": hosts,
+            "hosts": Counter(hosts or []),
         }
         if self._config.is_async:  # The coordinator is alone here.
             facts = {}

@@ -56,7 +56,7 @@ def ops() -> Any | None:
     The warning is logged once per process.
 
     Raises:
-        ValueError: If RESNET_MAX_CPU_ISA names no instruction set.
+        UserError: If RESNET_MAX_CPU_ISA names no instruction set.
     """
     if _is_disabled:
         return None

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from data_prep.errors import UserError
+
 VARIABLE = "RESNET_MAX_CPU_ISA"
 
 # By rising speed, with oneDNN's names; the library numbers them in this order. Without
@@ -32,10 +34,10 @@ def index(name: str) -> int:
     """Returns the place of an instruction set in `NAMES`, in either case.
 
     Raises:
-        ValueError: If there is none of this name.
+        UserError: If there is none of this name.
     """
     if name.upper() not in NAMES:
-        raise ValueError(
+        raise UserError(
             f"{VARIABLE} must be one of {', '.join(NAMES)}; got {name!r}. Without it,"
             " the best one of this CPU is used."
         )
@@ -46,7 +48,7 @@ def limit_from(environ: Mapping[str, str]) -> str:
     """Returns the limit that an environment sets, by default the last of `NAMES`.
 
     Raises:
-        ValueError: If it names no instruction set.
+        UserError: If it names no instruction set.
     """
     return NAMES[index(environ.get(VARIABLE) or NAMES[-1])]
 
@@ -81,7 +83,7 @@ def kernels(library: Path) -> Kernels:
     The first call limits them as the environment says.
 
     Raises:
-        ValueError: If RESNET_MAX_CPU_ISA names no instruction set.
+        UserError: If RESNET_MAX_CPU_ISA names no instruction set.
     """
     limit = limit_from(os.environ)
     loaded = Kernels(library)

@@ -95,8 +95,8 @@ def gathered(communicator: Communicator) -> Iterator[None]:
     with _handlers([collector], communicator.rank):
         yield
     report = (socket.gethostname(), cpu_features.model_name(), collector.messages)
-    reports = communicator.allgather(report)
-    if communicator.rank == 0:
+    reports = communicator.gather_objects(report)
+    if reports is not None:
         for warning in describe(reports):
             absl_logging.warning("%s", warning)
 

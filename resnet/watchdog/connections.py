@@ -65,6 +65,49 @@ def connect(monitor: Message, token: str, rank: int) -> Channel | None:
     return None
 
 
+class Attempts:
+    """The attempts of a watchdog to connect to the monitor.
+
+    Attributes:
+        host: Name of the monitor's host.
+    """
+
+    def __init__(self, monitor: Message, token: str, rank: int) -> None:
+        """Makes no attempt yet.
+
+        Args:
+            monitor: The `host`, the `addresses` and the `port` of the monitor.
+            token: The secret of the job.
+            rank: The rank of this watchdog.
+        """
+        self.host: str = monitor["host"]
+        self._monitor, self._token, self._rank = monitor, token, rank
+        self._num_failed = 0
+
+    def connect(self) -> Channel | None:
+        """Returns a connection to the monitor; None if no address answers."""
+        channel = connect(self._monitor, self._token, self._rank)
+        self._num_failed += channel is None
+        return channel
+
+    def warning(self, name: str) -> str | None:
+        """Returns a warning after the second failure, None after others.
+
+        After the first one the job may just be ending.
+
+        Args:
+            name: The rank and its host.
+        """
+        if self._num_failed != 2:
+            return None
+        return (
+            f"warning: the watchdog of {name} can't connect to that of rank 0 on"
+            f" {self.host} at {', '.join(self._monitor['addresses'])}, port"
+            f" {self._monitor['port']}. It retries, and monitors only its own rank"
+            " until then."
+        )
+
+
 def send_and_await_end(channel: Channel, message: Message) -> None:
     """Sends a message to the monitor, and waits until that ends the job.
 

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from resnet.watchdog import arguments, connections, failure_file, parent_death
+from resnet.watchdog.connections import Attempts
 from resnet.watchdog.messages import Channel, Message
 from resnet.watchdog.output import Output
 from resnet.watchdog.rank_process import RankProcess
@@ -47,8 +48,7 @@ class Watchdog:
         self._watchdogs: list[Channel] = []  # The monitor's connections.
         self._listener: socket.socket | None = None
         self._heard_monitor_at = time.monotonic()
-        self._monitor_address: Message | None = None  # As the rank has reported it.
-        self._num_failed_connects = 0
+        self._attempts: Attempts | None = None  # Once the rank has reported where.
         self._monitor_has_deregistered = False
         self._unregistered = set(range(args.num_ranks)) - {args.rank}  # Of the monitor.
         self._deregistered_at: float | None = None  # When the rank was done.
@@ -86,25 +86,15 @@ class Watchdog:
         if channel := connections.accept(self._listener):
             self._selector.register(channel, selectors.EVENT_READ)
 
-    def _connect(self) -> None:
+    def _connect(self, attempts: Attempts) -> None:
         """Connects to the monitor, or warns if that has failed twice."""
-        assert self._monitor_address is not None  # noqa: S101 - The callers check it.
-        address = self._monitor_address
-        self._monitor = connections.connect(address, self._args.token, self._args.rank)
+        self._monitor = attempts.connect()
         if self._monitor:
             self._selector.register(self._monitor, selectors.EVENT_READ)
             self._heard_monitor_at = time.monotonic()
             self._monitor.send(self._me.report())
-            return
-        # The job may just be ending, so only the second failure is a reason to warn.
-        self._num_failed_connects += 1
-        if self._num_failed_connects == 2:
-            self._output.print(
-                f"warning: the watchdog of {self._me.name} can't connect to that of"
-                f" rank 0 on {address['host']} at {', '.join(address['addresses'])},"
-                f" port {address['port']}. It retries, and monitors only its own rank"
-                " until then."
-            )
+        elif warning := attempts.warning(self._me.name):
+            self._output.print(warning)
 
     def _receive(self, channel: Channel) -> None:
         messages = channel.receive()
@@ -147,8 +137,8 @@ class Watchdog:
                 text = f"{message['level']}: {self._me.name}: {message['warning']}"
                 self._output.print(text)
         elif "port" in message:
-            self._monitor_address = message
-            self._connect()
+            self._attempts = Attempts(message, self._args.token, self._args.rank)
+            self._connect(self._attempts)
         elif "failed" in message:
             self._own_rank_has_failed(message["failed"])
         elif "deregister" in message:
@@ -235,14 +225,14 @@ class Watchdog:
             stall = find_stall(peers, unregistered, self._args.stall_seconds, now)
             if stall:
                 self._end_job(stall)
-        elif self._monitor_address and not self._monitor_has_deregistered:
+        elif self._attempts and not self._monitor_has_deregistered:
             stall = find_stall([self._me], [], self._args.stall_seconds, now)
             if stall:
                 self._end_job(stall)
             elif self._is_abandoned(now):
                 self._monitor_is_lost("rank 0 has ended, as the launcher has")
             else:
-                self._connect()
+                self._connect(self._attempts)
 
     def _is_abandoned(self, now: float) -> bool:
         """Returns whether nobody can end the rank but this watchdog: no other remains.
@@ -366,10 +356,10 @@ class Watchdog:
     def _monitor_is_lost(self, reason: str) -> None:
         if self._kill_at is not None:
             return
-        address = self._monitor_address or {}
+        host = self._attempts.host if self._attempts else None
         self._output.print(
             f"error: {self._me.name} has lost its connection to the watchdog of rank 0"
-            f" on {address.get('host')}: {reason}. This rank ends."
+            f" on {host}: {reason}. This rank ends."
         )
         self._rank.kill()
         self._exit()

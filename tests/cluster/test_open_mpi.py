@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from launch import plan, probe
+from launch.dialects import openmpi
+from launch.labels import Labels
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster
@@ -49,6 +51,20 @@ def test_the_ranks_of_this_machine_have_the_planned_cores(open_mpi, ranks_per_no
     ]
     for (*_, cpus), cores in zip(ranks, values["layout"]["cores"], strict=True):
         assert cpus == sorted(cpu for core in cores for cpu in core["cpus"])
+
+
+def test_rank_and_host_stand_in_front_of_each_line(open_mpi):
+    words = planned("--probe", "--ranks_per_node=2", *RUN)["command"]
+    if words[0] == "python":
+        pytest.skip("needs a second core")
+    text = "echo one; echo two of $OMPI_COMM_WORLD_RANK; printf three"
+    words[words.index("python") :] = ["sh", "-c", text]
+    done = launched([words[0], *openmpi.LABEL_OPTIONS, *words[1:]], open_mpi)
+    labels = Labels(openmpi.LABEL, {0: "a", 1: "b"})
+    lines = (labels.translate(done.stdout.encode()) + labels.rest()).decode()
+    expected = ["[0 a] one", "[0 a] two of 0", "[0 a] three"]
+    expected += ["[1 b] one", "[1 b] two of 1", "[1 b] three"]
+    assert sorted(lines.splitlines()) == sorted(expected)
 
 
 def nodes_of_ranks(

@@ -46,6 +46,15 @@ class Hosts:
             *("-localhost", _MPIRUN_ADDRESS, "-genv", "UCX_TLS", "tcp,self"),
         ]
 
+    def environment(self) -> dict[str, str]:
+        """Returns the variables by which every mpirun reaches the hosts in this way."""
+        return {
+            "HYDRA_LAUNCHER": "ssh",
+            "HYDRA_LAUNCHER_EXEC": str(self._launcher),
+            "HYDRA_IFACE": _BRIDGE,
+            "UCX_TLS": "tcp,self",
+        }
+
     def mpirun(self, mpirun: Path, num_ranks: int) -> list[str]:
         """Returns the command that starts ranks, the first here, the next there, ..."""
         return [

@@ -100,9 +100,14 @@ class Job:
         """Steps that a line of the output tells of."""
         return max([0, *map(int, STEP.findall(self.output))])
 
-    def wait_until(self, is_so: Callable[[], object], seconds: float = 0.005) -> None:
+    def wait_until(
+        self,
+        is_so: Callable[[], object],
+        seconds: float = 0.005,
+        most_seconds: float = START_SECONDS,
+    ) -> None:
         """Waits until something is so, looking again after so many seconds."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + most_seconds
         while not is_so():
             assert self.process.poll() is None, f"ended early: {self.output}"
             assert time.monotonic() < deadline, f"never came: {self.output}"
@@ -113,6 +118,15 @@ class Job:
     def wait_for_step(self, step: int) -> None:
         """Waits until so many steps are done."""
         self.wait_until(lambda: self.step >= step)
+
+    @property
+    def segments(self) -> set[str]:
+        """The files in shared memory that its processes have mapped."""
+        return self._find_segments()
+
+    def processes_of(self, words: bytes) -> list[int]:
+        """Returns its processes that have some words in command or environment."""
+        return self._processes(lambda facts: words in facts)
 
     def pid(self, rank: int) -> int:
         """Returns the process of a rank, once it is there; not that of its stand-in."""

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,15 +17,21 @@ pytestmark = pytest.mark.multiprocess
 def test_one_worker_trains_as_one_synchronous_rank(run_ranks, records, tmp_path):
     flags = (*main_run.FLAGS, f"--data_dir={records}")
     trained = {}
-    for mode, num_ranks in (("bsp", 1), ("async", 3)):
-        job = run_ranks(
-            num_ranks,
+
+    def train(mode: str) -> subprocess.CompletedProcess[str]:
+        return run_ranks(
+            {"bsp": 1, "async": 3}[mode],
             "resnet/resnet_main.py",
             *flags,
             f"--sync_mode={mode}",
             f"--model_dir={tmp_path / mode}",
             f"--export_dir={tmp_path / 'exports' / mode}",
         )
+
+    modes = ("bsp", "async")
+    with ThreadPoolExecutor(2) as pool:
+        jobs = list(pool.map(train, modes))
+    for mode, job in zip(modes, jobs, strict=True):
         assert job.returncode == 0, job.stderr
         trained[mode] = main_run.read_metrics(tmp_path / mode)
         (exported,) = (tmp_path / "exports" / mode).iterdir()

@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from mpi4py import MPI
 
     logging.use_absl_handler()  # As the programs do before they log.
-    config.stash[_LOCKSTEP] = Lockstep(MPI.COMM_WORLD)
+    config.stash[_LOCKSTEP] = Lockstep(MPI)
     communicator = distributed.connect(PROCESS)
     config.stash[_COMMUNICATOR] = communicator
     if PROCESS.rank != 0:

@@ -33,9 +33,10 @@ class Lockstep:
         num_ranks: The number of ranks.
     """
 
-    def __init__(self, world: Any) -> None:
-        """Begins; `world` is mpi4py's `COMM_WORLD`."""
-        self._world = world.Dup()
+    def __init__(self, mpi: Any) -> None:
+        """Begins; `mpi` is the module `mpi4py.MPI`."""
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD.Dup()
         self.rank: int = self._world.Get_rank()
         self.num_ranks: int = self._world.Get_size()
 
@@ -102,7 +103,8 @@ class Lockstep:
         if num_ranks == 1:
             return Communicator(ProcessInfo())
         process = ProcessInfo(self.rank, num_ranks, self.rank, num_ranks)
-        return Communicator(process, SimpleNamespace(COMM_WORLD=group))
+        mpi = SimpleNamespace(COMM_WORLD=group, MIN=self._mpi.MIN)
+        return Communicator(process, mpi)
 
     def _wait(self) -> None:
         request = self._world.Ibarrier()

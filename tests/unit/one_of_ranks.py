@@ -29,6 +29,15 @@ class OneOfRanks:
         """Returns the value of this rank alone."""
         return [value]
 
+    def any_rank(self, value: object) -> bool:
+        """Returns whether the value of this rank is true."""
+        return bool(value)
+
+    def gather_objects(self, value: Any) -> list[Any] | None:
+        """Returns the values of all ranks to rank 0."""
+        values = self.allgather(value)
+        return values if self.rank == 0 else None
+
     def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
         """Keeps the values, and returns the sum of all."""
         self.values = values

@@ -21,10 +21,15 @@ case "$*" in
 "-m pip --version") ;;
 "-m pip -qq install "*)
   echo "pip $here" >>"$LOG"
+  [ -z "$PIP_FIND_LINKS" ] ||
+    echo "from $PIP_FIND_LINKS, no index: $PIP_NO_INDEX" >>"$LOG"
   [ -z "$OFFLINE" ] || { echo "no network" >&2; exit 1; }
   mkdir -p "$here/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info"
   printf '#!/bin/sh\necho mpirun >>"%s"\n%s\n' "$LOG" "$MPIRUN_DOES" >"$here/bin/mpirun"
   chmod +x "$here/bin/mpirun" ;;
+"-m pip download "*)  # Keeps the requirements that are not in the clone.
+  echo "download ${*:4}" >>"$LOG"
+  case ${@: -1} in /*) cp "${@: -1}" wheels/ ;; esac ;;
 *_base_executable*) echo "$0" ;;
 *"resnet import native"*) echo "[check] compiled ops: as asked" ;;
 *"import tensorflow"*)

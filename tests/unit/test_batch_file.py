@@ -1,8 +1,10 @@
 """Scripts of planned jobs: what they ask the scheduler for, and what they run."""
 
+import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,15 +46,19 @@ def site(tmp_path):
         file.write_text(text)
         known = {"VENV": str(tmp_path / "venv"), "OUTPUT_DIR": str(out)}
         environment = {"PATH": os.defpath, **known, **variables}
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", str(file), *arguments],
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout.splitlines()
+            start_new_session=True,
+        ) as job:
+            stdout, stderr = job.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)  # The clock of PBS, as PBS does it.
+        assert (job.returncode, stderr) == (0, "")
+        return stdout.splitlines()
 
     return run_it
 
@@ -186,6 +192,93 @@ def test_records_are_staged_by_one_process_on_each_node(launcher, site):
     first, second = site(script(*flags, "--shard_by=file"))
     assert first.endswith(f"{program}4")
     assert "--shard_by=file" in second
+
+
+# Says what it runs, and runs what unpacks.
+UNPACKING = """#!/bin/sh
+echo "${0##*/} $*"
+case $* in *unpack.sh*) ;; *) exit ;; esac
+while [ "${1##*/}" != unpack.sh ]; do shift; done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path) -> Path:
+    """Returns an archive like those of `make bundle`, of programs that only print."""
+    programs = tmp_path / "resnet-cpu/.venv/bin"
+    programs.mkdir(parents=True)
+    for name in ("mpirun", "srun", "python"):
+        (programs / name).write_text('#!/bin/sh\necho "unpacked ${0##*/} $*"\n')
+        (programs / name).chmod(0o755)
+    archive = tmp_path / "one bundle.tar.gz"
+    words = ["tar", "-czf", str(archive), "-C", str(tmp_path), "resnet-cpu"]
+    subprocess.run(words, check=True)
+    return archive
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_bundle_is_unpacked_on_each_node_and_the_job_runs_there(
+    launcher, site, bundle, tmp_path
+):
+    for name in ("mpirun", "srun"):
+        (tmp_path / "venv/bin" / name).write_text(UNPACKING)
+    text = script(f"--launcher={launcher}", f"--bundle={bundle}")
+    local = tmp_path / "local disk"
+    unpacking, training = site(text, LOCAL_DIR=str(local))
+    (folder,) = local.iterdir()
+    program = f"{ROOT}/launch/jobs/unpack.sh {bundle} {folder}"
+    assert re.search(rf"-np 4( -ppn 1| --map-by ppr:1:node).* {program}", unpacking)
+    assert training.startswith("unpacked mpirun ")
+    assert f" python {folder}/resnet-cpu/resnet/resnet_main.py " in training
+
+
+def test_one_node_unpacks_without_a_launcher(site, bundle, tmp_path):
+    text = script("--num_nodes=1", "--launcher=slurm", f"--bundle={bundle}")
+    (training,) = site(text, LOCAL_DIR=str(tmp_path / "local"))
+    assert training.startswith("unpacked mpirun -np 2 -ppn 2 python ")
+
+
+def unpack(archive: Path, folder: Path, **given) -> subprocess.CompletedProcess[str]:
+    words = [ROOT / "launch/jobs/unpack.sh", archive, folder]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **given)
+
+
+def test_an_archive_is_unpacked_once(bundle, tmp_path):
+    folder = tmp_path / "local/one"
+    assert unpack(bundle, folder).returncode == 0
+    bundle.write_text("no archive")
+    assert unpack(bundle, folder).returncode == 0
+    assert (folder / "resnet-cpu/.venv/bin/python").exists()
+    assert [path.name for path in folder.parent.iterdir()] == ["one"]
+
+
+def test_two_jobs_of_a_node_may_unpack_at_once(bundle, tmp_path):
+    folder = tmp_path / "local/one"
+    words = [ROOT / "launch/jobs/unpack.sh", bundle, folder]
+    started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [job.communicate()[1] for job in started] == [b""] * 4
+    assert [job.returncode for job in started] == [0] * 4
+    assert [path.name for path in folder.parent.iterdir()] == ["one"]
+    assert [path.name for path in folder.iterdir()] == ["resnet-cpu"]
+
+
+def test_half_an_archive_leaves_nothing(bundle, tmp_path):
+    content = bundle.read_bytes()
+    bundle.write_bytes(content[: len(content) // 2])
+    done = unpack(bundle, tmp_path / "local/one")
+    assert done.returncode != 0
+    assert list((tmp_path / "local").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a folder of somebody else")
+def test_a_folder_of_somebody_else_is_refused(bundle, tmp_path):
+    (tmp_path / "local").mkdir()
+    os.chown(tmp_path / "local", 12345, -1)
+    done = unpack(bundle, tmp_path / "local/one")
+    assert done.returncode == 2
+    assert "belongs to somebody else: set LOCAL_DIR" in done.stderr
+    assert list((tmp_path / "local").iterdir()) == []
 
 
 def test_given_folders_and_hosts_are_the_defaults(site, tmp_path):

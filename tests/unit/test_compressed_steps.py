@@ -13,13 +13,7 @@ from resnet.exchange.of_run import exchange_of_run
 from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
-from tests.unit.test_train_step import (
-    batch,
-    gradients_of,
-    in_parts,
-    parts_of,
-    values_of,
-)
+from tests.unit.one_step import batch, gradients_of, in_parts, parts_of, values_of
 
 pytestmark = pytest.mark.usefixtures("one_block")
 

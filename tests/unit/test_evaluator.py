@@ -20,7 +20,7 @@ from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import wrong_images
 from resnet.evaluation.evaluator import Evaluator, Result, in_top
-from resnet.evaluation.top_classes import TopClasses
+from resnet.evaluation.top_classes import Block, TopClasses
 from resnet.hardware.placement import ProcessInfo
 from tests.unit.one_of_ranks import OneOfRanks
 
@@ -228,7 +228,7 @@ def test_the_images_of_wrong_predictions_are_kept_the_most_certain_first(
     top = TopClasses()
     evaluator(ALONE).evaluate(top=top)
     block = top.of_all(ALONE)
-    found = wrong_images.of_all(block, records, ALONE)
+    found = wrong_images.of_all(top.of_rank(), block, records, ALONE)
     certainty = {
         int(example): float(row[0])
         for example, row, is_wrong in zip(
@@ -244,6 +244,26 @@ def test_the_images_of_wrong_predictions_are_kept_the_most_certain_first(
     assert [one.example for one in found] == expected
     image = Image.open(io.BytesIO(found[0].jpeg))
     assert image.size == (32, 32)
+
+
+def test_ranks_send_only_the_images_that_are_chosen_of_all(
+    evaluator, records, monkeypatch
+):
+    class Rank(OneOfRanks):
+        def gather_objects(self, value):
+            sent.append(value)
+            return [value]
+
+    monkeypatch.setattr(wrong_images, "NUM_IMAGES", 3)
+    top, sent = TopClasses(), []
+    evaluator(ALONE).evaluate(top=top)
+    block = top.of_all(ALONE)
+    expected = wrong_images.of_all(block, block, records, ALONE)
+    for rows in (slice(0, 2), slice(2, None)):
+        own = Block(*(values[rows] for values in vars(block).values()))
+        wrong_images.of_all(own, block, records, Rank(0, 2))
+    assert {**sent[0], **sent[1]} == {image.example: image for image in expected}
+    assert sum(map(len, sent)) == len(expected) == 3
 
 
 def test_the_weight_penalty_is_in_the_loss(evaluator):

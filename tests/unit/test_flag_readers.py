@@ -9,6 +9,7 @@ FLAG_READERS = MAINS | {
     "resnet.shared_flags",
     "resnet.train_flags",
     "launch.launch_flags",
+    "launch.plan_flags",
     "data_prep.errors",
     "data_prep.program_help",
 }

@@ -3,13 +3,14 @@
 import copy
 import mmap
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.unit.stub_programs import Clone
+from tests.unit.stub_programs import ROOT, Clone
 
 
 @pytest.fixture
@@ -202,3 +203,38 @@ def test_without_locks_of_files_it_goes_on_and_says_so(clone):
     assert "can't be locked here" in done.stderr
     done = clone.run("install.sh")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_packages_may_come_from_a_folder_alone(clone, tmp_path):
+    wheels = tmp_path / "all wheels"
+    wheels.mkdir()
+    done = clone.run("install.sh", WHEELS=str(wheels))
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = f"from file://{tmp_path}/all%20wheels, no index: 1"
+    assert {call for call in clone.calls() if call.startswith("from")} == {expected}
+
+
+def test_a_folder_of_packages_that_is_not_there_is_named(clone, tmp_path):
+    done = clone.run("install.sh", WHEELS=str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert f"no folder WHEELS={tmp_path}/nowhere. Make one: make wheels" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_all_locks_are_downloaded(finished):
+    shutil.copy(ROOT / "install/build_horovod.sh", finished.folder / "install")
+    done = finished.run("wheels.sh", ".venv", "wheels")
+    assert (done.returncode, done.stderr) == (0, "")
+    downloads = [line for line in finished.calls() if line.startswith("download")]
+    hashed = "--no-build-isolation --require-hashes"
+    assert all(hashed in line and "--no-deps" in line for line in downloads)
+    for lock in ("requirements", "requirements-dev", "requirements-build"):
+        assert any(f"-r {lock}.txt" in line for line in downloads)
+    assert any("-r install/requirements-mpi4py.txt" in line for line in downloads)
+    sources = [line.split("--no-binary ")[1] for line in downloads if "binary" in line]
+    assert [source.split()[0] for source in sources] == ["mpi4py", "horovod"]
+    wheels = finished.folder / "wheels"
+    horovod = (wheels / "horovod.txt").read_text()
+    assert re.fullmatch(r"horovod==[\d.]+ --hash=sha256:[0-9a-f]{64}\n", horovod)
+    mpi4py = (wheels / "mpi4py.txt").read_text()
+    assert re.fullmatch(r"mpi4py==(?:.*\\\n)+ +--hash=\S+\n(?: *#.*\n)*", mpi4py)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from data_prep.errors import UserError
 from resnet import native
 from resnet.hardware import cpu_features
 from resnet.native import instruction_sets
@@ -36,10 +37,10 @@ def test_the_environment_limits_the_instruction_set(environ, limit):
 
 
 def test_an_unknown_limit_is_refused_with_those_that_there_are(monkeypatch):
-    with pytest.raises(ValueError, match=r"one of NONE, AVX2, .*; got 'AVX3'"):
+    with pytest.raises(UserError, match=r"one of NONE, AVX2, .*; got 'AVX3'"):
         instruction_sets.limit_from({"RESNET_MAX_CPU_ISA": "AVX3"})
     monkeypatch.setenv("RESNET_MAX_CPU_ISA", "AVX3")
-    with pytest.raises(ValueError, match="got 'AVX3'"):
+    with pytest.raises(UserError, match="got 'AVX3'"):
         instruction_sets.kernels.__wrapped__(native.LIBRARY)
 
 

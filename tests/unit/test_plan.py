@@ -11,11 +11,11 @@ import pytest
 
 from launch import plan, topology
 from tests.in_process import Done, assert_refused, run
+from tests.unit import planning_page
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
 NODE = ("--sockets=2", "--cores_per_socket=8")
-PAGE = (ROOT / "docs/planning.md").read_text()
 
 
 def test_the_published_cluster_arrives_at_the_published_command():
@@ -195,13 +195,7 @@ def test_a_plan_needs_no_numpy_and_little_time():
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def commands() -> list[list[str]]:
-    """Returns the command lines of docs/planning.md that plan something."""
-    lines = re.findall(r"^    (python launch/plan\.py .*)$", PAGE, re.M)
-    return [shlex.split(line) for line in lines]
-
-
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+@pytest.mark.parametrize("words", planning_page.commands(), ids=" ".join)
 def test_the_commands_of_the_page_run(words, tmp_path, monkeypatch, probe_all):
     monkeypatch.chdir(tmp_path)
     if ">" in words:

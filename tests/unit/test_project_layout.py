@@ -1,10 +1,9 @@
 """Who may import what: the directions of the tree, read from the source."""
 
 import graphlib
-import subprocess
-import sys
 
-from tests.imports import at_the_top, imports_of
+from tests.import_graph import IMPORTS, is_below, top
+from tests.imports import imports_of
 from tests.sources import MAINS, PACKAGES, ROOT, SOURCES
 
 # The watchdog's program has the rules of its package.
@@ -247,6 +246,7 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "resnet.watchdog.history",
             "resnet.watchdog.parent_death",
             "resnet.runtime.preemption",
+            "resnet.runtime.versions",
             "resnet.compression.message_sizes",
             "resnet.metrics.figure_file",
             "resnet.setting_flags",
@@ -260,101 +260,9 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
         },
     },
 }
+
+
 # Read before TensorFlow is imported, or on machines without it.
-WITHOUT_TENSORFLOW = {
-    "resnet.hardware.placement",
-    "resnet.async_training.roles",
-    "resnet.async_training.staleness",
-    "resnet.config.asynchrony",
-    "resnet.config.config",
-    "resnet.config.phases",
-    "resnet.config.recipe",
-    "resnet.recipes.changes",
-    "resnet.recipes.json_file",
-    "resnet.recipes.registry",
-    "resnet.report.page",
-    "resnet.report.refresh",
-    "resnet.watchdog.history",
-    "resnet.config.checks",
-    "resnet.config.resolve",
-    "resnet.config.rounds",
-    "resnet.config.settings",
-    "resnet.config.dataclass_json",
-    "resnet.evaluation.prediction_file",
-    "resnet.evaluation.view_names",
-    "resnet.augmentation.names",
-    "resnet.config.schedules",
-    "resnet.config.bounds",
-    "resnet.data.example_order",
-    "resnet.exchange.plan",
-    "resnet.checkpoint.step_dirs",
-    "resnet.checkpoint.integrity",
-    "resnet.checkpoint.retention",
-    "resnet.config.intervals",
-    "resnet.config.layer_rates",
-    "resnet.checkpoint.weight_formats.own",
-    "resnet.checkpoint.weight_formats.torchvision",
-    "resnet.checkpoint.weight_formats.tpu",
-    "resnet.checkpoint.weight_formats.safetensors_file",
-    "resnet.export.contents",
-    "resnet.export.names",
-    "resnet.export.new_path",
-    "resnet.models.names",
-    "resnet.models.sizes",
-    "resnet.train_flags",
-    "resnet.watchdog.failure_file",
-    "resnet.watchdog.monitor",
-    "resnet.watchdog.proc",
-    "resnet.runtime.versions",
-    "resnet.runtime.run_lock",
-    "resnet.watchdog.stalls",
-    "resnet.runtime.preemption",
-    "resnet.watchdog.scratch_dir",
-}
-TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
-IMPORTS = {
-    name: imports_of(name, source, set(SOURCES)) for name, source in SOURCES.items()
-}
-
-
-PARENT_IMPORTS = {
-    name: imports_of(name, at_the_top(source), set(SOURCES))
-    for name, source in SOURCES.items()
-}
-
-
-def top(name: str) -> str:
-    return name.split(".")[0]
-
-
-def is_below(name: str, prefixes: set[str]) -> bool:
-    """Returns whether a module is one of the prefixes or lies in one of them."""
-    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
-
-
-def everything_imported_by(name: str) -> set[str]:
-    """Returns what importing one of our modules imports, through our modules.
-
-    That is all it imports, at any depth; of the packages that it lies in, which are
-    imported too, what they import at the top.
-    """
-    seen: set[str] = set()
-    seen_parents: set[str] = set()
-    waiting = [name]
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        waiting += IMPORTS.get(current, set())
-        parts = current.split(".")
-        for parent in {".".join(parts[:end]) for end in range(1, len(parts))}:
-            if parent not in seen_parents:
-                seen_parents.add(parent)
-                waiting += PARENT_IMPORTS.get(parent, set())
-    return (seen | seen_parents) - {name}
-
-
 def test_imports_are_read_from_every_form():
     source = "import a.b\nfrom x import m, f\nfrom . import n\ndef g():\n import late"
     source += "\n importlib.import_module('named')"
@@ -432,30 +340,6 @@ def test_only_their_owners_import_horovod_and_mpi4py():
     for library, owner in owners.items():
         importers = {name for name in IMPORTS if library in map(top, IMPORTS[name])}
         assert importers <= owner
-
-
-def test_pure_modules_are_there_and_import_no_tensorflow():
-    assert set(SOURCES) >= WITHOUT_TENSORFLOW
-    assert importers_of_tensorflow(WITHOUT_TENSORFLOW) == []
-
-
-def test_importing_the_pure_modules_loads_no_tensorflow():
-    code = f"import sys, importlib\nfor name in {sorted(WITHOUT_TENSORFLOW)}:"
-    code += "\n    importlib.import_module(name)"
-    code += f"\nassert not {TENSORFLOW} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_launch_runs_without_tensorflow():
-    assert importers_of_tensorflow({n for n in SOURCES if top(n) == "launch"}) == []
-
-
-def importers_of_tensorflow(names: set[str]) -> list[str]:
-    return sorted(
-        name
-        for name in names
-        if {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
-    )
 
 
 def test_setup_lists_every_package():

@@ -243,65 +243,6 @@ def test_the_phases_have_the_names_of_their_solvers():
     assert found == ["linear", "collapse"]
 
 
-@pytest.mark.parametrize(
-    ("name", "momentum"),
-    [
-        ("lars_35ep_1632", 0.9),
-        ("lars_35ep_3264", 0.9),
-        ("lars_40ep_4k", 0.9),
-        ("lars_42ep_8k", 0.9),
-        ("lars_45ep_13k", 0.9),
-        ("lars_56ep_32k", 0.94),
-    ],
-)
-def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
-    recipe, config = registry.get(name), run_of(name)
-    assert recipe.scaling == "none"
-    assert config.optimizer == "lars"
-    assert config.trust_coefficient == 0.001
-    assert not config.nesterov
-    assert config.learning_rate_in_velocity
-    assert config.batch_norm_momentum == 0.9
-    assert config.eval_crop == "resize_then_crop"  # 256, then the center.
-    assert not config.zero_last_gamma
-    (phase,) = config.phases
-    assert phase.momentum == momentum
-    assert phase.label_smoothing == 0.1
-    assert phase.schedule.power == 2
-    assert phase.schedule.end_value == 1e-4
-
-
-@pytest.mark.parametrize(
-    ("name", "begin", "epochs"),
-    [
-        ("lars_35ep_1632", "27,476 are counted from the end of the warmup", "37.0"),
-        ("lars_35ep_3264", "14,523 are counted from the start of the run", "37.0"),
-        ("lars_40ep_4k", "13,137 are counted from the start of the run", "42.0"),
-        ("lars_42ep_8k", "6,095 are counted from the end of the warmup", "44.0"),
-        ("lars_45ep_13k", "4,710 are counted from the start of the run", "48.0"),
-        ("lars_56ep_32k", "2,267 are counted from the start of the run", "58.0"),
-    ],
-)
-def test_each_run_of_lars_says_how_the_decay_was_read_and_why(name, begin, epochs):
-    text = registry.get(name).deviations[0]
-    assert f"here its {begin}, so that the run has {epochs} epochs: " in text
-    assert registry.get(name).epochs == pytest.approx(float(epochs), abs=0.05)
-
-
-def test_the_runs_of_lars_name_what_differs_from_the_reference():
-    for name in ("lars_35ep_1632", "lars_56ep_32k"):
-        text = " ".join(registry.get(name).deviations)
-        for words in (
-            "he_normal",
-            "padding 'same'",
-            "bilinear",
-            "100 times, from 5 %",
-            "only subtracts the mean",
-            "the printed loss contains the weight penalty",
-        ):
-            assert words in text
-
-
 def test_the_tpu_runs_say_whose_crops_they_have_and_what_is_inferred():
     for name in ("tpu_90ep_24k", "tpu_90ep_8k"):
         recipe = registry.get(name)

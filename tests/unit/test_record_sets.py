@@ -1,9 +1,8 @@
 """A job's ranks are threads here, each with its communicator and its view of disks."""
 
-import concurrent.futures
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,42 +13,14 @@ from data_prep.records.manifest import RecordSet, Split
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.hardware.placement import ProcessInfo
+from tests.unit import simulated_ranks
 
 NUM_RANKS = 4
 
 
-class World:
-    """What stands for MPI's `COMM_WORLD`: one object for each rank."""
-
-    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]):
-        self._rank, self._barrier, self._values = rank, barrier, values
-
-    def allgather(self, value: Any) -> list[Any]:
-        self._values[self._rank] = value
-        self._barrier.wait(30)
-        gathered = list(self._values)
-        self._barrier.wait(30)
-        return gathered
-
-
-def on_all_ranks(call: Callable[[Communicator, ProcessInfo], Any]) -> list[Any]:
-    """Returns what a function returns, or raises, on each of the ranks at once.
-
-    Two ranks are on each node.
-    """
-    barrier, values = threading.Barrier(NUM_RANKS), [None] * NUM_RANKS
-
-    def run(rank: int) -> Any:
-        place = ProcessInfo(rank, NUM_RANKS, rank % 2, 2)
-        communicator = Communicator(place)
-        communicator._world = World(rank, barrier, values)
-        try:
-            return call(communicator, place)
-        except UserError as error:
-            return error
-
-    with concurrent.futures.ThreadPoolExecutor(NUM_RANKS) as threads:
-        return list(threads.map(run, range(NUM_RANKS)))
+def on_all_ranks(call: simulated_ranks.Call) -> list[Any]:
+    """Returns what a function returns, or raises, on each of the ranks at once."""
+    return simulated_ranks.on_all_ranks(call, NUM_RANKS)[0]
 
 
 @pytest.fixture

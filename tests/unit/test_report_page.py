@@ -1,7 +1,6 @@
 """The page of a run: what it says, what it escapes, and how much it takes."""
 
 import dataclasses
-import html.parser
 import json
 import re
 from pathlib import Path
@@ -12,84 +11,21 @@ import pytest
 from data_prep.errors import UserError
 from eval import report
 from resnet.checkpoint import integrity, step_dirs
-from resnet.config.config import save_config
-from resnet.config.resolve import resolve
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
-from resnet.recipes import digits
 from resnet.report import folder, page, refresh, vega
 from resnet.watchdog import failure_file, history
 from tests.in_process import assert_refused, run
 from tests.unit.stored_predictions import predictions
+from tests.unit.written_run import (
+    Reader,
+    make_run,
+    small_library,  # noqa: F401 - The fixture.
+    text_of,
+    words_of,
+)
 
 EVIL = "<script>alert(1)</script>"
-_VOID = {"img", "meta"}
-
-
-@pytest.fixture(autouse=True)
-def small_library(monkeypatch):
-    """Stands in for the charts' library, which takes seconds to put together."""
-    monkeypatch.setattr(vega, "script", lambda: "window.vegaEmbed = null;")
-
-
-def make_run(path: Path, class_names=("a", "b", "c"), num_lines: int = 40, **changes):
-    """Writes the folder of a run that has trained to its end."""
-    overrides = {"model_dir": str(path), "train_steps": 10 * num_lines, **changes}
-    config = resolve(digits.DIGITS, overrides, 1437, tuple(class_names))
-    save_config(config)
-    lines = []
-    for number in range(1, num_lines + 1):
-        numbers = {
-            "loss": 3.0 / number,
-            "cross_entropy": 2.5 / number,
-            "weight_penalty": 0.5 / number,
-            "learning_rate": 0.125,
-            "images_per_second": 64.0,
-            "input_wait_share": 0.01,
-            "exchange_share": 0.25,
-            "bytes_sent_per_step": 1000,
-            "message_bytes_per_step": 1000,
-            jsonl.RANK_SPEEDS: [40.0, 32.0],
-        }
-        step = 10 * number
-        lines.append(jsonl.make_line("train", step, config.epoch(step), numbers))
-    found = {"top1": 0.75, "top5": 1.0, "cross_entropy": 0.5, "loss": 1.0, "count": 360}
-    lines.append(jsonl.make_line("eval", step, config.epoch(step), found))
-    (path / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
-    return config
-
-
-def text_of(*paths: Path) -> str:
-    return page.html_of(folder.read_all(paths))
-
-
-class Reader(html.parser.HTMLParser):
-    """Checks that elements are closed; collects tags, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in _VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        if not self._open or self._open[-1] not in ("script", "style"):
-            self.text += data + " "
-
-
-def words_of(*paths: Path) -> str:
-    return " ".join(Reader(text_of(*paths)).text.split())
 
 
 def fields_without_type(value) -> list[str]:
@@ -262,31 +198,6 @@ def test_ninety_epochs_of_imagenet_take_less_than_three_megabytes(tmp_path):
     assert len(text_of(tmp_path).encode()) + library < 3_000_000
 
 
-@pytest.mark.parametrize(
-    ("tail", "note"),
-    [
-        ('{"kind": "train", "st', "The last line of metrics.jsonl is incomplete"),
-        ("no json\n", "1 line(s) of metrics.jsonl can't be read"),
-    ],
-)
-def test_a_log_that_was_cut_is_shown_as_far_as_it_goes(tmp_path, tail, note):
-    make_run(tmp_path)
-    with (tmp_path / jsonl.FILE).open("a") as file:
-        file.write(tail)
-    text = words_of(tmp_path)
-    assert note in text
-    assert "Top-1 75.00 %" in text
-
-
-def test_an_empty_folder_has_a_page_that_says_so(tmp_path):
-    text = words_of(tmp_path)
-    assert "config.json is missing" in text
-    assert "metrics.jsonl is missing: the run has logged nothing yet" in text
-    assert "There is no checkpoint" in text
-    assert "No metrics have been logged yet" in text
-    assert "No predictions are stored" in text
-
-
 def test_a_run_that_goes_on_says_how_far_it_is(tmp_path):
     make_run(tmp_path)
     lines = (tmp_path / jsonl.FILE).read_text().splitlines(keepends=True)
@@ -307,53 +218,6 @@ def test_a_failed_run_says_why(tmp_path):
     assert "Failed, last at step 70 of 400: rank 1 on b has died" in text
     assert text.count("failed: rank 1 on b has died while computing step 71") == 1
     assert "1 restart(s). The last word: restart 1 of 3." in text
-
-
-@pytest.mark.parametrize(
-    "settings",
-    ["{", "[1]", '{"model": 7, "phases": [3, {"x": {"y": null}}], "later": [{}]}'],
-)
-def test_settings_of_another_version_are_shown_as_they_are(tmp_path, settings):
-    make_run(tmp_path)
-    (tmp_path / "config.json").write_text(settings)
-    text = words_of(tmp_path)
-    missing = text.index("What is missing")
-    assert "config.json" in text[missing : missing + 60]
-    assert "Top-1 75.00 %" in text
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("config.json", "metrics.jsonl", "history.jsonl", "failure.json"),
-        *("study.json", "diverged-step-00000003.json", "predictions/x.npz"),
-        "checkpoints/step-00000010/checkpoint.json",
-    ],
-)
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"\0" * 50, b"[]", b"null", b"7\n", b'{"step": "x", "event": 1}\n'),
-        b'{"runs": 3, "shared": 4, "kind": "eval", "step": 1, "time": "x"}\n',
-    ],
-    ids=("empty", "zeros", "list", "null", "number", "event", "others"),
-)
-def test_no_file_of_a_run_can_end_the_report(tmp_path, name, content):
-    make_run(tmp_path, num_lines=3)
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_bytes(content)
-    Reader(text_of(tmp_path))
-
-
-def test_values_that_are_not_finite_are_counted_and_not_drawn(tmp_path):
-    make_run(tmp_path)
-    with (tmp_path / jsonl.FILE).open("a") as file:
-        for step in (410, 420):
-            line = {"kind": "train", "step": step, "epoch": 1, "cross_entropy": np.nan}
-            file.write(json.dumps(line) + "\n")
-    text = text_of(tmp_path)
-    assert "2 value(s) are not finite and not drawn" in text
-    assert "NaN" not in text
 
 
 def test_checkpoints_and_versions_are_shown(tmp_path):

@@ -14,36 +14,11 @@ from resnet.async_training.server_update import ALREADY_APPLIED, num_updates
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.config.step_settings import StepSettings
 from resnet.models.moving_averages import Statistic
+from tests.unit.small_server import assert_unchanged, make_server, values
 
 # Two roundings of a float32 an update, over a few updates.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
-REFUSED = (tf.errors.InvalidArgumentError, ValueError)
 WAYS = pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
-
-
-def make_server(
-    weights: list[Any], averages: list[Any] = (), decays: list[bool] | None = None
-) -> Any:
-    """Returns what a `Server` has, in this process; its velocities are 0."""
-    return SimpleNamespace(
-        device="/cpu:0",
-        weights=[tf.Variable(one, dtype=tf.float32) for one in weights],
-        velocities=[tf.Variable(tf.zeros(np.shape(one))) for one in weights],
-        averages=[tf.Variable(one, dtype=tf.float32) for one in averages],
-        decays=[True] * len(weights) if decays is None else decays,
-        applied=tf.Variable(tf.zeros([1 + MOST_APART], tf.int64)),
-    )
-
-
-def values(server: Any) -> list[np.ndarray]:
-    """Returns copies of everything on a server."""
-    variables = [*server.weights, *server.velocities, *server.averages, server.applied]
-    return [np.array(one.numpy()) for one in variables]
-
-
-def assert_unchanged(server: Any, before: list[np.ndarray]) -> None:
-    for ours, expected in zip(values(server), before, strict=True):
-        np.testing.assert_array_equal(ours, expected)
 
 
 def update(
@@ -333,95 +308,3 @@ def test_executions_of_one_closure_at_the_same_time_are_applied_once():
         thread.join()
     assert results.count(ALREADY_APPLIED) == 70
     np.testing.assert_array_equal(server.weights[0].numpy(), np.full(5000, -10))
-
-
-def call_op(server: Any, **changed: Any) -> None:
-    arguments = {
-        "variables": [one.handle for one in server.weights],
-        "velocities": [one.handle for one in server.velocities],
-        "gradients": [tf.ones([3]), tf.ones([2])],
-        "averages": [one.handle for one in server.averages],
-        "statistics": [tf.zeros([4])],
-        "applied": server.applied.handle,
-        "number": tf.constant(5, tf.int64),
-        "read_at": tf.constant(0, tf.int64),
-        "learning_rate": 0.1,
-        "momentum": 0.9,
-        "lookahead": 0.9,
-        "nesterov": False,
-        "inverse_staleness": False,
-        "average_step": 0.1,
-        "weight_decays": [0.0, 0.0],
-    }
-    native.ops().resnet_server_update(**{**arguments, **changed})
-
-
-def op_server() -> Any:
-    return make_server([np.ones(3), np.ones(2)], [np.ones(4)])
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"gradients": [tf.ones([3]), tf.ones([3])]}, "variable 1 has the shape"),
-        ({"statistics": [tf.ones([5])]}, "variable 0 has the shape"),
-        ({"weight_decays": [0.0]}, "one value for each of 2 variables; got 1"),
-        ({"weight_decays": []}, "one value for each of 2 variables; got 0"),
-        ({"number": tf.constant([5, 6], tf.int64)}, r"must be scalars; got \[2\]"),
-        ({"read_at": tf.constant([0], tf.int64)}, r"must be scalars; got \[1\]"),
-        ({"learning_rate": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
-        ({"momentum": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
-        ({"lookahead": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
-        ({"number": tf.constant(-1, tf.int64)}, "number at least 0"),
-    ],
-)
-def test_wrong_arguments_are_refused_and_change_nothing(changed, words):
-    server = op_server()
-    before = values(server)
-    with pytest.raises(REFUSED, match=words):
-        call_op(server, **changed)
-    assert_unchanged(server, before)
-    call_op(server)  # No lock is held any longer.
-    assert num_updates(server) == 1
-
-
-@pytest.mark.parametrize("which", ["variables", "velocities", "averages"])
-def test_variables_of_another_type_or_shape_are_refused(which):
-    name = "weights" if which == "variables" else which
-    for wrong, words in (
-        (tf.ones([4, 1]), "has the shape"),
-        (None, "must be float32; it is bfloat16"),
-    ):
-        server = op_server()
-        variables = getattr(server, name)
-        if wrong is None:
-            wrong = tf.ones(variables[0].shape, tf.bfloat16)
-        variables[0] = tf.Variable(wrong)
-        before = values(server)
-        with pytest.raises(REFUSED, match=words):
-            call_op(server)
-        assert_unchanged(server, before)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [tf.zeros([9]), tf.zeros([3, 3], tf.int64), tf.zeros([1], tf.int64)],
-)
-def test_a_log_of_closures_that_is_no_vector_of_numbers_is_refused(wrong):
-    server = op_server()
-    server.applied = tf.Variable(wrong)
-    before = values(server)
-    with pytest.raises(REFUSED, match="applied must be a vector of at least 2 int64"):
-        call_op(server)
-    assert_unchanged(server, before)
-
-
-def test_handles_must_be_scalars():
-    server = op_server()
-    handles = tf.stack([server.applied.handle])
-    with pytest.raises(REFUSED, match=r"must be scalars; got \[1\]"):
-        call_op(server, applied=handles)
-    stacked = [tf.stack([one.handle]) for one in server.weights]
-    with pytest.raises(REFUSED, match="handle of a variable must be a scalar"):
-        call_op(server, variables=stacked)
-    assert num_updates(server) == 0

@@ -1,5 +1,4 @@
 import resource
-import subprocess
 import sys
 
 import pytest
@@ -34,21 +33,6 @@ def test_a_higher_limit_stays(limit):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     startup.allow_open_files()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-
-
-def test_tensorflow_starts_without_packages_that_only_keras_plots_need():
-    script = """
-import sys
-from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import startup
-from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import ProcessInfo
-startup.start_tensorflow(Communicator(ProcessInfo()))
-assert "keras" in sys.modules
-assert not {"sklearn", "matplotlib"} & set(sys.modules)
-import sklearn, matplotlib
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_what_was_imported_before_stays(monkeypatch):

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from data_prep.errors import UserError
-from launch import supervise
+from launch import stop_requests, supervise
+from launch.stop_requests import StopRequests
 from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
@@ -60,7 +61,7 @@ def run_it(model_dir):
     """A function that supervises without pauses and returns the exit code."""
 
     def run_it(*words: str, max_restarts: int = 3) -> int:
-        requests = supervise.StopRequests()
+        requests = StopRequests()
         return supervise.supervise(words, model_dir, requests, max_restarts, 0.0, 0.0)
 
     return run_it
@@ -157,10 +158,10 @@ def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(
 ):
     def send_signal(seconds: float) -> None:
         handler = getattr(signal.getsignal(number), "__self__", None)
-        assert isinstance(handler, supervise.StopRequests)
+        assert isinstance(handler, StopRequests)
         signal.raise_signal(number)
 
-    monkeypatch.setattr(supervise.time, "sleep", send_signal)
+    monkeypatch.setattr(stop_requests.time, "sleep", send_signal)
     words = (stub("exit 9"), f"--model_dir={model_dir}")
     done = run(supervise, "--restart_seconds=600", "--", *words)
     assert done.returncode == REQUEUE_EXIT_CODE

@@ -7,93 +7,33 @@ import tensorflow as tf
 from resnet import train_state
 from resnet.config import step_settings
 from resnet.config.config import Config
-from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
-from resnet.data.input_pipeline import Batch
-from resnet.distributed.communicator import Communicator
-from resnet.exchange.gradients import GradientExchange, nan_unless_finite
-from resnet.hardware.placement import ProcessInfo
+from resnet.exchange.gradients import nan_unless_finite
 from resnet.train_state import TrainState
-from resnet.train_step import StepResult, TrainStep
 from tests.unit.changed_settings import changed
+from tests.unit.one_step import (
+    SETTINGS,
+    batch,
+    config_of,
+    gradients_of,
+    in_parts,
+    parts_of,
+    step_of,
+    step_of_phase,
+    values_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_block")
-
-ALONE = Communicator(ProcessInfo())
-SETTINGS = StepSettings(
-    learning_rate=0.1, momentum=0.9, lookahead=0.9, weight_decay=0.01
-)
 
 
 @pytest.fixture(scope="module")
 def config(make_config) -> Config:
-    return make_config(
-        seed=3,
-        global_batch_size=8,
-        weight_decay=0.01,
-        batch_norm_momentum=0.9,
-        label_smoothing=0.0,
-    )
+    return config_of(make_config)
 
 
 @pytest.fixture
 def state(config) -> TrainState:
     return TrainState(config)
-
-
-def batch(num_examples: int = 8, seed: int = 1) -> Batch:
-    images = np.random.default_rng(seed).normal(size=(num_examples, 32, 32, 3))
-    numbers = tf.range(num_examples, dtype=tf.int64)
-    return Batch(
-        images=tf.constant(images, tf.float32),
-        labels=tf.cast(numbers % 3, tf.int32),
-        examples=numbers,
-        mask=numbers >= 0,
-        mix_weight=tf.ones([num_examples]),
-    )
-
-
-def in_parts(
-    step: TrainStep, parts: list[Batch], settings: StepSettings, number: int = 0
-) -> StepResult:
-    for part in parts[:-1]:
-        step.accumulate(part, number)
-    return step(parts[-1], settings._replace(step=number))
-
-
-def parts_of(whole: Batch, num_parts: int) -> list[Batch]:
-    """Takes a batch apart in order."""
-    parts = zip(*(tf.split(values, num_parts) for values in whole), strict=True)
-    return [Batch(*part) for part in parts]
-
-
-def step_of_phase(state: TrainState, phase: Phase, **settings) -> TrainStep:
-    exchange = GradientExchange(ALONE.collectives, state.names)
-    return TrainStep.of_run(state, phase, exchange, **settings)
-
-
-def step_of(state: TrainState, **settings) -> TrainStep:
-    return step_of_phase(state, state.config.phases[0], **settings)
-
-
-def values_of(variables) -> list[np.ndarray]:
-    return [variable.numpy() for variable in variables]
-
-
-def gradients_of(
-    state: TrainState, one: Batch, is_training: bool = True
-) -> tuple[float, list[np.ndarray]]:
-    """Returns loss and gradients; the network stays as it was."""
-    averages = values_of(state.batch_norm_averages)
-    with tf.GradientTape() as tape:
-        logits = state.model(one.images, training=is_training)
-        loss = tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(one.labels, logits)
-        )
-    gradients = tape.gradient(loss, state.trainable_variables)
-    for variable, value in zip(state.batch_norm_averages, averages, strict=True):
-        variable.assign(value)
-    return float(loss), values_of(gradients)
 
 
 def assert_changes(
@@ -290,73 +230,6 @@ def test_gradients_of_frozen_layers_do_not_count_in_the_limit(config, state):
         # A thousandth of the largest change, and the rounding of the weights.
         atol = 1e-3 * abs(change).max() + 2e-7 * abs(old).max()
         np.testing.assert_allclose(after[name] - old, change, rtol=0, atol=atol)
-
-
-def assert_same_sums(
-    ours: list[np.ndarray], expected: list[np.ndarray], names: list[str]
-) -> None:
-    """Checks float32 sums in another order, through all layers.
-
-    They differ by some roundings of the largest: by up to 7e-6 of it where this was
-    tried.
-    """
-    for name, value, other in zip(names, ours, expected, strict=True):
-        atol = 1e-4 * abs(other).max()
-        np.testing.assert_allclose(value, other, rtol=0, atol=atol, err_msg=name)
-
-
-@pytest.mark.parametrize("num_parts", [2, 4])
-def test_accumulated_parts_are_the_whole_batch(config, num_parts):
-    whole, accumulated = (
-        TrainState(changed(config, accumulation_steps=number))
-        for number in (1, num_parts)
-    )
-    before = values_of(whole.trainable_variables)
-    step, step_of_parts = (
-        step_of(one, freeze_batch_norm=True) for one in (whole, accumulated)
-    )
-    # While the weights stay, a rounding can't make a unit fall silent. The second step
-    # must see nothing of the first one's parts.
-    for number, rate in enumerate((0.0, 0.0, 0.1)):
-        one = batch(seed=number)
-        settings = SETTINGS._replace(learning_rate=rate)
-        expected = step(one, settings, save_requested=True)
-        outcome = in_parts(step_of_parts, parts_of(one, num_parts), settings)
-        assert outcome.loss == pytest.approx(expected.loss, rel=1e-5)
-        assert outcome.local_loss == outcome.loss
-        assert (expected.stop_requested, expected.save_requested) == (False, True)
-        assert (outcome.stop_requested, outcome.save_requested) == (False, False)
-        assert_same_sums(
-            values_of(accumulated.optimizer.velocities),
-            values_of(whole.optimizer.velocities),
-            whole.names,
-        )
-    for name, ours, other, old in zip(
-        whole.names,
-        values_of(accumulated.trainable_variables),
-        values_of(whole.trainable_variables),
-        before,
-        strict=True,
-    ):
-        # As above, and the rounding of the weights themselves.
-        atol = 1e-4 * abs(other - old).max() + 2e-7 * abs(old).max()
-        np.testing.assert_allclose(ours, other, rtol=0, atol=atol, err_msg=name)
-
-
-def test_the_comparison_would_see_a_part_that_counts_twice(config):
-    whole, parted = (
-        TrainState(changed(config, accumulation_steps=number)) for number in (1, 4)
-    )
-    step_of(whole, freeze_batch_norm=True)(batch(), SETTINGS)
-    first, _, third, fourth = parts_of(batch(), 4)
-    wrong = [first, first, third, fourth]
-    in_parts(step_of(parted, freeze_batch_norm=True), wrong, SETTINGS)
-    with pytest.raises(AssertionError):
-        assert_same_sums(
-            values_of(parted.optimizer.velocities),
-            values_of(whole.optimizer.velocities),
-            whole.names,
-        )
 
 
 @pytest.mark.parametrize("share", [0.25, 4.0])

@@ -14,6 +14,7 @@ from tests.unit.watched_ranks import (
     SOON,
     Rank,
     assert_all_gone,
+    await_watchdogs,
     said,
     watchdog_of,
     watchdogs,
@@ -92,10 +93,7 @@ def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path, rank_fails):
             rank.process.stdin.write(f"{AT_THE_END.format(rank.process.pid)}\n")
             rank.process.stdin.flush()
         rank.process.kill()
-        deadline = time.monotonic() + SOON
-        while watchdogs():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_watchdogs()
         assert rank.process.stdout.read() == ""  # Also the rank has ended.
         sentence = (
             rf"the launcher's process {rank.process.pid} on \S+, which started rank 0,"
@@ -114,10 +112,7 @@ def test_a_rank_whose_launcher_and_rank_0_are_gone_ends(tmp_path):
     rank = Rank(1, tmp_path / "1", 1.0, port, tmp_path, *words)
     try:
         rank.process.kill()
-        deadline = time.monotonic() + SOON
-        while watchdogs():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_watchdogs()
         assert rank.process.stdout.read() == ""  # Also the rank has ended.
         printed = (tmp_path / "1").read_text()
         assert "has died. The ranks save and end." in printed

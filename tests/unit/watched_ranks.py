@@ -113,7 +113,7 @@ def ranks(tmp_path):
             port = port if rank else started[0].said
         for one in started:
             one.do("report_status('computing step 7', True, True)")
-        time.sleep(0.5)  # Until the watchdogs are connected.
+        await_connection(int(started[0].said))
         return started
 
     yield start
@@ -121,30 +121,54 @@ def ranks(tmp_path):
         one.end()
 
 
+def await_connection(port: int) -> None:
+    """Waits until a watchdog is connected to a monitor, and has sent its status."""
+    local = f"{port:04X}"
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        fields = [line.split() for line in lines]
+        is_there = any(one[1].endswith(local) and one[3] == "01" for one in fields)
+        if is_there:
+            break
+        time.sleep(0.02)
+    assert is_there
+    time.sleep(0.25)  # It has to be accepted, greeted and heard.
+
+
 def said(tmp_path: Path) -> str:
     return "".join((tmp_path / str(rank)).read_text() for rank in (0, 1))
 
 
+def is_watchdog(pid: int) -> bool:
+    """Returns whether a process is a watchdog of this test's ranks."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"resnet.watchdog.monitor" not in command:
+            return False
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{messages.TOKEN_VARIABLE}={TOKEN}\0".encode() in environment
+
+
 def watchdogs() -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            is_own = f"{messages.TOKEN_VARIABLE}={TOKEN}\0".encode() in environment
-            if is_own and b"resnet.watchdog.monitor" in command:
-                found.append(int(entry.name))
-    return found
+    names = [entry.name for entry in Path("/proc").iterdir()]
+    return [int(name) for name in names if name.isdigit() and is_watchdog(int(name))]
 
 
 def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
     assert [one.process.wait(SOON) for one in ranks] == [code] * len(ranks)
+    await_watchdogs()
+
+
+def await_watchdogs() -> None:
+    """Waits until no watchdog is left."""
     deadline = time.monotonic() + SOON
-    while watchdogs() and time.monotonic() < deadline:
+    left = watchdogs()
+    while left and time.monotonic() < deadline:
         time.sleep(0.05)
+        left = [pid for pid in left if is_watchdog(pid)]
     assert watchdogs() == []
 
 

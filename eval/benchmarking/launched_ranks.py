@@ -1,0 +1,136 @@
+"""Reports what the ranks of a job really get: cores, clocks and connections.
+
+mpirun -np 2 python eval/benchmarking/launched_ranks.py
+mpirun -np 4 python eval/benchmarking/launched_ranks.py --num_intra_threads=22
+
+Each rank binds itself as in a training. Then the first rank of each host
+exchanges messages with those of two other hosts, and reports what carried them,
+all as a line of JSON. It takes a few seconds and no TensorFlow.
+`launch/plan.py --check` compares the report with its plan.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from absl import flags, logging
+
+from data_prep import errors
+from resnet import shared_flags
+from resnet.distributed import links, transport
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
+from resnet.runtime import program, startup
+
+FLAGS = flags.FLAGS
+_SHARED_FLAGS = ("num_intra_threads", "num_inter_threads", "stall_seconds")
+_CLOCK_READINGS = 10
+# The variables in which launchers pass the name by which they know the host.
+_HOST_VARIABLES = ("PMI_HOSTNAME", "SLURMD_NODENAME")
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this program, when it starts."""
+    flags.DEFINE_integer(
+        "most_seconds",
+        120,
+        "Time after which each rank ends by itself, also if it waits for a lost host.",
+        lower_bound=1,
+        flag_values=flag_values,
+    )
+
+
+def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
+    """Prints the report of all ranks, on rank 0."""
+    logging.set_verbosity(logging.ERROR)
+    communicator.start_watchdog(process, FLAGS.stall_seconds)
+    given = sorted(os.sched_getaffinity(0))
+    startup.settle_placement(
+        process, communicator, FLAGS.num_intra_threads, FLAGS.num_inter_threads, 1
+    )
+    offset = clock_offset(communicator)
+    places = communicator.allgather((process.local_rank, host_name()))
+    firsts = [rank for rank, (local_rank, _) in enumerate(places) if local_rank == 0]
+    before = transport.read()
+    measured = links.measure(communicator, firsts)
+    traffic = transport.read().since(before)
+    ranks = communicator.allgather(
+        {
+            "rank": process.rank,
+            "local_rank": process.local_rank,
+            "host": host_name(),
+            "boot_id": boot_id(),
+            "given_cpus": given,
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "clock_offset": offset,
+            "traffic": dataclasses.asdict(traffic),
+        }
+    )
+    report: dict[str, Any] = {
+        "ranks": ranks,
+        "links": [link._asdict() for link in measured],
+        "message_bytes": links.NUM_LONG * links.LONG_BYTES,
+    }
+    print(json.dumps(report))
+
+
+def host_name() -> str:
+    """Returns the name by which the launcher knows this host, or else its own."""
+    names = [os.environ.get(name) for name in _HOST_VARIABLES]
+    return next(filter(None, names), platform.node())
+
+
+def boot_id() -> str:
+    """Returns what two hosts share only if they are one machine."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return platform.node()
+
+
+def clock_offset(communicator: Communicator) -> float:
+    """Returns by how many seconds the clock of this host is ahead of that of rank 0.
+
+    The ranks read their clocks after waiting for each other, so the error is about the
+    time of a message, or longer on a busy host: the reading nearest to 0 counts.
+
+    Args:
+        communicator: The ranks.
+    """
+    offsets = []
+    for _ in range(_CLOCK_READINGS):
+        communicator.allgather(None)
+        readings = communicator.allgather(time.time())
+        offsets.append(readings[communicator.rank] - readings[0])
+    return min(offsets, key=abs)
+
+
+def run() -> None:
+    """Runs the program."""
+    define_flags(FLAGS)
+    shared_flags.keep_only(_SHARED_FLAGS)
+    errors.run(limit_time)
+    program.run(main)
+
+
+def limit_time() -> None:
+    """Lets the kernel end this process at Ctrl-C and after --most_seconds.
+
+    Python's handlers would wait until MPI returns, which may wait for another rank.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.alarm(FLAGS.most_seconds)
+
+
+if __name__ == "__main__":
+    run()

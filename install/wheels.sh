@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Downloads all that `make venv` installs, also with a site's MPI, into a folder. With the
+# folder, `make venv WHEELS=FOLDER` needs no network, on a machine of the same kind and
+# with the same version of Python.
+#
+#   install/wheels.sh VENV FOLDER
+set -euo pipefail
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=$(cd "$1" && pwd)/bin/python
+mkdir -p "$2"
+folder=$(cd "$2" && pwd)
+temporary=$(mktemp -d)
+trap 'rm -rf "$temporary"' EXIT
+
+download() {  # download [OPTION ...]: what locks name, checked by the hashes in them.
+  "$python" -m pip download -qq --disable-pip-version-check --no-deps \
+    --no-build-isolation --require-hashes -d "$folder" "$@"
+}
+setting() { sed -n "s/^$1=//p" "$HERE/build_horovod.sh"; }
+
+cd "$HERE/.."
+for lock in requirements requirements-dev requirements-build install/requirements-mpi4py; do
+  download -r "$lock.txt"
+done
+# As source: mpi4py is built for a site's MPI, Horovod always.
+awk '/^[a-zA-Z0-9]/ { is_it = /^mpi4py==/ } is_it' requirements.txt >"$temporary/mpi4py.txt"
+download --no-binary mpi4py -r "$temporary/mpi4py.txt"
+printf 'horovod==%s --hash=sha256:%s\n' "$(setting VERSION)" "$(setting SDIST_SHA256)" \
+  >"$temporary/horovod.txt"
+download --no-binary horovod -r "$temporary/horovod.txt"
+du -sh "$folder" | awk -v num="$(find "$folder" -type f | wc -l)" \
+  '{ print "[wheels] " num " packages, " $1 "B, in " $2 }'

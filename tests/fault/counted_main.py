@@ -1,0 +1,94 @@
+"""The training program, of which each rank counts what it exchanges through MPI.
+
+counted_main.py FOLDER [flags of resnet_main.py]
+
+When a rank has ended its training, it writes `FOLDER/<rank>.json`: the calls and bytes
+of each collective operation, when it began what it reported to its watchdog, and the
+processor time that it has taken. Horovod's operations are not among them.
+"""
+
+import json
+import os
+import pickle
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from resnet import resnet_main
+from resnet.distributed.communicator import Communicator
+from resnet.runtime import launcher_death, preemption
+
+# Of those with arrays, the number of the argument that is received.
+_ARRAYS = {"Allreduce": 1, "Alltoall": 1, "Bcast": 0, "Gather": 1, "Scatter": 1}
+_OBJECTS = ("allgather", "bcast", "gather")
+
+
+class CountedWorld:
+    """`COMM_WORLD`, whose calls and received bytes are counted by name."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.calls: Counter[str] = Counter()
+        self.received_bytes: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._world, name)
+        if name not in _ARRAYS and name not in _OBJECTS:
+            return operation
+
+        def call(*values: Any, **given: Any) -> Any:
+            result = operation(*values, **given)
+            received = result
+            if name in _ARRAYS:
+                received = values[_ARRAYS[name]]
+            self.calls[name] += 1
+            size = getattr(received, "nbytes", None)
+            if size is None:
+                size = 0 if received is None else len(pickle.dumps(received))
+            self.received_bytes[name] += size
+            return result
+
+        return call
+
+
+def patch(folder: Path) -> None:
+    """Makes each communicator count, and write its counts where a job ends."""
+    started = float(os.environ["RESNET_TEST_STARTED"])
+    began: dict[str, float] = {}
+    make: Callable[..., None] = Communicator.__init__
+    report = Communicator.report_status
+    deregister = Communicator.deregister
+
+    def make_counted(self: Any, *values: Any, **given: Any) -> None:
+        make(self, *values, **given)
+        self._world = self._world and CountedWorld(self._world)
+        began["connected"] = time.time() - started
+
+    def note(self: Any, status: str, *values: Any, **given: Any) -> None:
+        began.setdefault(status, time.time() - started)
+        report(self, status, *values, **given)
+
+    def write(self: Any) -> None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        facts = {
+            "calls": self._world.calls,
+            "received_bytes": self._world.received_bytes,
+            "began": {**began, "deregistering": time.time() - started},
+            "processor_seconds": used.ru_utime + used.ru_stime,
+        }
+        (folder / f"{self.rank}.json").write_text(json.dumps(facts))
+        deregister(self)
+
+    Communicator.__init__ = make_counted  # type: ignore[method-assign]
+    Communicator.report_status = note  # type: ignore[method-assign]
+    Communicator.deregister = write  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    signals = preemption.StopSignals(launcher_death.fork_rank())
+    patch(Path(sys.argv.pop(1)))
+    resnet_main.run(signals)

@@ -1,0 +1,192 @@
+"""The commands of the pages for each kind of user run as they stand there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import page_programs
+from tests.made_once import made_once
+
+pytestmark = pytest.mark.multiprocess
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = ("laptop", "server", "slurm", "hosts", "offline", "container")
+FOLDERS = ("data_prep", "docs", "eval", "install", "launch", "resnet")
+STUB = """#!/bin/sh
+exec {python} -S -E {programs} "${{0##*/}}" "$@"
+"""
+
+
+def commands(page: str) -> list[str]:
+    """Returns the indented lines of a page, each of which is a command."""
+    text = (REPOSITORY / "docs" / f"{page}.md").read_text()
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return re.findall(r"^ {4,}(\S.*)$", text, re.M)
+
+
+class Site:
+    """A clone with stand-ins for all programs, and the folders of the pages."""
+
+    def __init__(self, folder: Path, records: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.log.touch()
+        self.clone = folder / "clone"
+        programs = self.clone / ".venv/bin"
+        programs.mkdir(parents=True)
+        for name in page_programs.PROGRAMS:
+            program = programs / name
+            values = {"python": sys.executable, "programs": page_programs.__file__}
+            program.write_text(STUB.format(**values))
+            program.chmod(0o755)
+        (programs / "activate").touch()
+        for name in FOLDERS:
+            (self.clone / name).symlink_to(REPOSITORY / name)
+        for path in (REPOSITORY / "Makefile", *REPOSITORY.glob("*.txt")):
+            (self.clone / path.name).symlink_to(path)
+        for path in (*REPOSITORY.glob("*.in"), *REPOSITORY.glob("*.*")):
+            if path.is_file() and not (self.clone / path.name).exists():
+                (self.clone / path.name).symlink_to(path)
+        (self.clone / "LICENSE").symlink_to(REPOSITORY / "LICENSE")
+        (self.clone / "hosts").write_text("node1\nnode2\n")
+        for name in ("scratch", "shared", "project", "MODEL", "local"):
+            (folder / name).mkdir()
+        (folder / "shared/records").symlink_to(records)
+        (folder / "RECORDS").symlink_to(records)
+        for name in ("RECORDS", "MODEL"):  # The container's are below the clone.
+            (self.clone / name).symlink_to(folder / name)
+
+    def run(self, line: str, trains: bool) -> subprocess.CompletedProcess[str]:
+        """Runs a line of a page in bash, in the clone."""
+        for name in ("scratch", "shared", "project"):
+            line = re.sub(rf"(?<![\w.])/{name}\b", f"{self.folder}/{name}", line)
+        for name in ("RECORDS", "MODEL"):
+            line = re.sub(rf"(?<!/)\b{name}\b(?!:/)", f"{self.folder}/{name}", line)
+        environment = {
+            "PATH": f"{self.clone}/.venv/bin:{os.environ['PATH']}",
+            "HOME": os.environ["HOME"],
+            "PAGE_CLONE": str(self.clone),
+            "PAGE_LOG": str(self.log),
+            "PAGE_PYTHON": sys.executable,
+            "PYTHONPATH": str(REPOSITORY),
+            "REPOSITORY": str(self.clone),
+            "LOCAL_DIR": str(self.folder / "local"),
+            **({"PAGE_TRAINS": "yes"} if trains else {}),
+        }
+        if "launch/jobs/" in line:  # A ready script, whose site is this one.
+            environment["OUTPUT_DIR"] = str(self.folder / "project")
+            environment["DATA_DIR"] = str(self.folder / "RECORDS")
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=self.clone,
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=500,
+        )
+
+
+def make_digits(folder: Path) -> None:
+    """Writes the digits of the demo as records."""
+    images, records = f"{folder}/images", f"{folder}/records"
+    for words in (
+        ["digits.py", f"--digits_dir={images}"],
+        [
+            "imagenet_to_tfrecords.py",
+            f"--raw_data_dir={images}",
+            f"--local_scratch_dir={records}",
+        ],
+    ):
+        program = REPOSITORY / "data_prep" / words[0]
+        run = subprocess.run([sys.executable, program, *words[1:]], capture_output=True)
+        assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> Path:
+    return made_once(tmp_path_factory, "digits", make_digits) / "records"
+
+
+@pytest.fixture
+def site(tmp_path, digits) -> Site:
+    return Site(tmp_path, digits)
+
+
+def run_all(site: Site, page: str, trains: bool) -> list[str]:
+    """Runs all commands of a page; returns the first word of each."""
+    lines = commands(page)
+    if page == "offline":  # Its archive is then on the shared disk.
+        site.run("make bundle && mv resnet-cpu.tar.gz /shared/", trains)
+    for line in lines:
+        done = site.run(line, trains)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return [shlex.split(line)[0] for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_run(site, page):
+    """Trainings are only described, with the ranks of the real job."""
+    assert run_all(site, page, trains=False)
+    called = site.log.read_text()
+    if page == "slurm":
+        assert "--explain" not in called  # The stand-ins add it.
+        assert "mpirun -np 512 -ppn 2 python" in called
+        assert "srun --ntasks=8" in called or "srun --ntasks=4" in called
+    if page == "offline":
+        (unpacked,) = (site.folder / "local").iterdir()
+        assert f"python {unpacked}/resnet-cpu/resnet/resnet_main.py" in called
+    if page == "hosts":
+        assert re.search(r"^ssh -x node2 .*hydra_pmi_proxy", called, re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_trainings_of_a_page_train(site, page):
+    run_all(site, page, trains=True)
+    metrics = [*site.folder.rglob("metrics.jsonl")]
+    assert metrics or page in ("slurm", "offline")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sbatch README.md",
+        "srun --mpi=pmi3 --ntasks=1 true",
+        "squeue --mine",
+        "ssh -o BatchMode=yes node3 true",
+        "ssh -o Batch=yes node1 true",
+        "rsync --arch hosts node1:/tmp/hosts",
+        "rsync nothing node1:/tmp/nothing",
+        "make everything",
+        "docker build --file install/container/Dockerfile --tag resnet-cpu docs",
+        "docker run --ipc=private resnet-cpu true",
+        "apptainer exec nothing.sif true",
+        "apptainer build one.sif README.md",
+        "mpirun -n 2 --bind-to none true",
+        "python resnet/resnet_main.py --recipe=digits --no_such_flag=1",
+    ],
+)
+def test_the_stand_ins_refuse_what_the_programs_would(site, line):
+    done = site.run(line, trains=False)
+    assert done.returncode in (1, 2), done.stdout
+
+
+def test_a_batch_file_with_an_unknown_directive_is_refused(site):
+    text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntask-per-node=2\n"
+    (site.clone / "job.slurm").write_text(text)
+    done = site.run("sbatch job.slurm", trains=False)
+    assert done.returncode == 1
+    assert "unrecognized option '--ntask-per-node=2'" in done.stderr
+
+
+def test_every_page_is_linked_from_the_readme():
+    text = (REPOSITORY / "README.md").read_text()
+    for page in PAGES:
+        assert f"](docs/{page}.md)" in text

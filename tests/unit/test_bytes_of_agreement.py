@@ -1,0 +1,162 @@
+"""What ranks exchange before they train doesn't grow with their number."""
+
+import resource
+
+import numpy as np
+import pytest
+
+from data_prep.errors import UserError
+from data_prep.records.manifest import Manifest, Shard, Split
+from resnet.data import record_sets
+from resnet.distributed import host_limits, network
+from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.hardware.placement import ProcessInfo
+from resnet.runtime import startup
+from tests.unit.simulated_ranks import on_all_ranks
+
+NUMBERS_OF_RANKS = (2, 8, 32)
+_SPLIT = Split(
+    "train",
+    tuple(Shard(f"train/{n:05d}", 1251, 10**8, 64 * "a", 1.0) for n in range(1024)),
+    (1281024,),
+    "train.npy",
+    "0",
+)
+_MANIFEST = Manifest(("a",), 1, {"train": _SPLIT}, {})
+
+
+@pytest.fixture
+def record_set(tmp_path):
+    """A set of 1,024 record files that aren't looked at."""
+    return record_sets.RecordSet(_MANIFEST, tmp_path, tmp_path)
+
+
+def most_bytes(call) -> list[int]:
+    """Returns the bytes of the rank that receives most, by the numbers of ranks."""
+    found = []
+    for num_ranks in NUMBERS_OF_RANKS:
+        results, received = on_all_ranks(call, num_ranks)
+        assert results == [results[0]] * num_ranks
+        found.append(max(received))
+    return found
+
+
+def test_an_agreement_is_one_number():
+    def agree(communicator: Communicator, _: ProcessInfo) -> None:
+        with communicator.collective_errors():
+            pass
+
+    assert most_bytes(agree) == [8] * len(NUMBERS_OF_RANKS)
+    assert most_bytes(lambda ranks, _: ranks.any_rank("")) == [8] * 3
+
+
+def test_the_comparison_of_a_long_value_takes_a_few_bytes(record_set):
+    assert len(repr(_MANIFEST)) > 100_000
+
+    def check(communicator: Communicator, _: ProcessInfo) -> None:
+        startup.check_same_settings("set", record_set, "settings", communicator)
+
+    found = most_bytes(check)
+    assert found == [found[0]] * 3
+    assert found[0] < 200
+
+
+def test_ranks_that_read_all_files_send_no_list_of_them(record_set, monkeypatch):
+    monkeypatch.setattr(record_sets.manifest, "check_files", lambda *_: None)
+
+    def check(communicator: Communicator, _: ProcessInfo) -> int:
+        shards = record_sets.check_split(record_set, _SPLIT, "example", communicator)
+        assert shards == [tuple(range(1024))] * communicator.num_ranks
+        return len(set(map(id, shards)))  # In memory once.
+
+    assert most_bytes(check) == [8] * 3
+    assert on_all_ranks(check, 8)[0] == [1] * 8
+
+
+def test_the_lowest_rank_with_an_error_is_heard():
+    def fail(communicator: Communicator, place: ProcessInfo) -> None:
+        with communicator.collective_errors():
+            if place.rank in (3, 5):
+                raise UserError(f"rank {place.rank} has none")
+
+    errors, _ = on_all_ranks(fail, 7)
+    assert [type(error) for error in errors] == [AgreedError] * 7
+    assert {str(error) for error in errors} == {"rank 3 has none"}
+
+
+@pytest.mark.parametrize(
+    ("value", "quoted"), [("1.{}", " (1.2 and 1.0)"), (100 * "long " + "{}", ". Give")]
+)
+def test_the_first_rank_that_differs_is_named(value, quoted):
+    def compare(communicator: Communicator, place: ProcessInfo) -> None:
+        number = place.rank if place.rank in (2, 4) else 0
+        communicator.assert_equal_across_ranks("version", value.format(number))
+
+    errors, _ = on_all_ranks(compare, 6)
+    (sentence,) = {str(error) for error in errors}
+    assert sentence.startswith("all ranks must have the same version; rank 2 on ")
+    assert quoted in sentence
+    assert "long" not in sentence
+
+
+def test_one_request_to_stop_is_that_of_all():
+    answers, _ = on_all_ranks(lambda ranks, place: ranks.any_rank(place.rank == 3), 5)
+    assert answers == [True] * 5
+
+
+def test_what_only_rank_0_needs_is_sent_to_it_alone():
+    gather = on_all_ranks(lambda ranks, place: ranks.gather_objects(place.rank), 4)
+    results, received = gather
+    assert results == [[0, 1, 2, 3], None, None, None]
+    assert received[1:] == [0, 0, 0]
+
+
+class Sent:
+    """One of many ranks, of which the others answer with zeros.
+
+    Attributes:
+        num_bytes: What it has sent.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.num_bytes = 0
+
+    def allgather(self, value):
+        return [value]
+
+    def alltoall(self, parts):
+        assert len(parts) == self.num_ranks
+        self.num_bytes += parts.nbytes - parts[0].nbytes
+        return np.zeros(0)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "most"), [(3, 26e6), (64, 26e6), (1024, 26e6), (4096, 102e6)]
+)
+def test_the_measurement_of_the_network_stays_short(num_ranks, most):
+    ranks = Sent(num_ranks)
+    network.measure(ranks)
+    assert 24e6 < ranks.num_bytes < most
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_enough"), [(4095, False), (4200, True), (-1, True)]
+)
+def test_a_limit_that_the_connections_would_exceed_is_refused(
+    monkeypatch, allowed, is_enough
+):
+    assert resource.RLIM_INFINITY == -1
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, allowed))
+    if is_enough:
+        host_limits.check_open_files(4096)
+        return
+    with pytest.raises(UserError, match=r"4128 open files, .* 4096 .* allows 4095"):
+        host_limits.check_open_files(4096)
+
+
+def test_all_ranks_hear_of_such_a_limit_before_a_watchdog_starts(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+    errors, _ = on_all_ranks(lambda ranks, place: ranks.start_watchdog(place, 5.0), 3)
+    assert [type(error) for error in errors] == [AgreedError] * 3
+    assert len({str(error) for error in errors}) == 1

@@ -1,0 +1,91 @@
+"""Rank and host in front of each line."""
+
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch import labels, planning
+from launch.dialects import intelmpi, mpich, openmpi, slurm
+from launch.labels import Labels
+from launch.stop_requests import StopRequests
+
+HOSTS = {0: "a", 1: "b"}
+
+
+def hydra(rank: int, host: str, text: str) -> str:
+    """Returns a piece of output as MPICH's Hydra labels it."""
+    return f"\x1e{rank} {host}\x1f{text}"
+
+
+def translated(pattern: str, *pieces: str) -> str:
+    stream = Labels(pattern, HOSTS)
+    out = b"".join(stream.translate(piece.encode()) for piece in pieces)
+    return (out + stream.rest()).decode()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        (mpich, hydra(1, "b", "loss 2.3\n")),
+        (intelmpi, "[1] loss 2.3\n"),
+        (openmpi, "[1,1]<stdout>:loss 2.3\n"),
+        (slurm, "  1: loss 2.3\n"),
+    ],
+)
+def test_each_launchers_label_becomes_rank_and_host(dialect, text):
+    assert translated(dialect.LABEL, text) == "[1 b] loss 2.3\n"
+    assert translated(dialect.LABEL, "no label: 1\n") == "no label: 1\n"
+
+
+def test_every_launcher_is_asked_for_labels():
+    for dialect in planning.DIALECTS.values():
+        assert dialect.LABEL_OPTIONS
+        assert "rank" in re.compile(dialect.LABEL).groupindex
+
+
+def test_pieces_of_several_ranks_are_joined():
+    pieces = [hydra(0, "a", "one "), hydra(1, "b", "two\n"), hydra(0, "a", "more\n")]
+    expected = "[1 b] two\n[0 a] one more\n"
+    assert translated(mpich.LABEL, "".join(pieces)) == expected
+    assert translated(mpich.LABEL, *pieces) == expected
+
+
+def test_the_last_line_needs_no_end():
+    text = hydra(0, "a", "one ") + hydra(1, "b", "two")
+    assert translated(mpich.LABEL, text) == "[1 b] two\n[0 a] one \n"
+    assert translated(mpich.LABEL, "killed") == "killed\n"
+
+
+@given(st.data())
+def test_lines_do_not_depend_on_how_the_stream_is_cut(data):
+    texts = st.text("xy \n", min_size=1, max_size=5)
+    pieces = data.draw(st.lists(st.tuples(st.integers(0, 2), texts), max_size=8))
+    stream = b"".join(hydra(rank, "h", text).encode() for rank, text in pieces)
+    cut = data.draw(st.integers(0, len(stream)))
+    one, two = Labels(mpich.LABEL, {}), Labels(mpich.LABEL, {})
+    whole = one.translate(stream) + one.rest()
+    parts = two.translate(stream[:cut]) + two.translate(stream[cut:]) + two.rest()
+    assert whole == parts
+
+
+def test_a_single_rank_needs_no_label_of_a_launcher():
+    text = "one\nsupervise: restart 1 of 3\n"
+    assert translated("", text) == "[0 a] one\nsupervise: restart 1 of 3\n"
+
+
+def test_after_a_restart_only_the_launcher_knows_the_hosts():
+    text = "0: one\nsupervise: restart 1 of 3\n0: two\n"
+    expected = "[0 a] one\nsupervise: restart 1 of 3\n[0] two\n"
+    assert translated(slurm.LABEL, text) == expected
+
+
+def test_both_streams_of_a_job_get_labels_and_its_exit_code_is_returned(capfd):
+    code = "import sys; print('0: out'); print('1: err', file=sys.stderr); sys.exit(75)"
+    requests = StopRequests()
+    words = [sys.executable, "-c", code]
+    assert labels.run(words, slurm.LABEL, HOSTS, requests) == 75
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("[0 a] out\n", "[1 b] err\n")

@@ -1,0 +1,191 @@
+"""Plans, files, orders and roles of 512 to 4,096 ranks, which don't run here."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.records.manifest import Manifest, Shard, Split
+from launch import place_shards, planning, topology
+from launch.planning import Request
+from resnet.async_training import roles
+from resnet.async_training.server_variables import balanced
+from resnet.config import asynchrony
+from resnet.data import example_order, record_sets
+from resnet.data.example_shard import shard_of_rank
+from resnet.data.input_pipeline import examples_of_micro_batch
+from resnet.data.record_files import RecordFiles
+from resnet.recipes import imagenet, registry
+
+RANKS = st.integers(512, 4096)
+RANKS_PER_NODE = st.sampled_from([1, 2, 4, 8])
+ASYNC = registry.RECIPES["imagenet_inception_async"]
+IMAGENET = imagenet.TPU_90EP_24K.num_train_examples
+
+
+def split_of(num_files: int, num_examples: int) -> Split:
+    """A split whose files are even, and aren't there."""
+    bounds = [number * num_examples // num_files for number in range(num_files + 1)]
+    shards = tuple(
+        Shard(f"train/{number}", end - begin, 1, "", 1.0)
+        for number, (begin, end) in enumerate(itertools.pairwise(bounds))
+    )
+    return Split("train", shards, (num_examples,), "t.npy", "")
+
+
+def records_of(split: Split) -> RecordFiles:
+    """The examples of a split; nothing is read."""
+    numbers = np.arange(split.num_examples, dtype=np.int64)
+    sizes = [shard.num_records for shard in split.shards]
+    return RecordFiles(
+        paths=tuple(shard.path for shard in split.shards),
+        file_of_example=np.repeat(np.arange(len(sizes)), sizes),
+        offset_of_example=numbers,
+        number_of_example=numbers,
+        first_label=1,
+        class_names=("a",),
+    )
+
+
+@settings(max_examples=25)
+@given(
+    num_nodes=st.integers(512, 1024),
+    per_node=st.sampled_from([1, 2, 4]),
+    rank_batch=st.integers(1, 8),
+    launcher=st.sampled_from(sorted(planning.DIALECTS)),
+)
+def test_a_plan_has_all_ranks_and_the_whole_batch(
+    num_nodes, per_node, rank_batch, launcher
+):
+    num_ranks = num_nodes * per_node
+    recipe = imagenet.TPU_90EP_24K
+    plan = planning.make(
+        topology.stated(num_nodes, 2, 24),
+        Request(
+            *("train", launcher, recipe, recipe.name),
+            {"global_batch_size": num_ranks * rank_batch},
+            *(IMAGENET,),
+            ranks_per_node=per_node,
+        ),
+    )
+    assert plan.shape.num_processes == num_ranks
+    assert plan.shape.num_nodes * plan.shape.processes_per_node == num_ranks
+    assert plan.numbers.num_parts == num_ranks
+    assert plan.numbers.rank_batch_size == rank_batch
+    words = plan.command("RECORDS", "MODEL")
+    launched = " ".join(words[: words.index("python")])
+    assert f" {num_ranks} " in launched.replace("=", " ") + " "
+
+
+@settings(max_examples=25)
+@given(num_nodes=st.integers(512, 1300), workers=st.integers(1, 3))
+def test_each_node_of_an_asynchronous_job_has_one_rank_that_hardly_computes(
+    num_nodes, workers
+):
+    plan = planning.make(
+        topology.stated(num_nodes, 2, 24),
+        Request(
+            *("parameter_server", "mpich", ASYNC, ASYNC.name),
+            {"global_batch_size": num_nodes * workers},
+            *(IMAGENET,),
+            ranks_per_node=workers,
+        ),
+    )
+    num_ranks, num_servers = plan.shape.num_processes, num_nodes - 1
+    assert asynchrony.num_workers(num_ranks, num_servers) == num_nodes * workers
+    assert plan.numbers.num_parts == num_nodes * workers
+    assert plan.shape.goes_round  # Rank r is on node r % num_nodes.
+    found = [roles.of_rank(rank, num_servers) for rank in range(num_ranks)]
+    assert len(set(found)) == num_ranks
+    workers_of = Counter(
+        rank % num_nodes for rank, role in enumerate(found) if role.job == roles.WORKER
+    )
+    others_of = Counter(
+        rank % num_nodes for rank, role in enumerate(found) if role.job != roles.WORKER
+    )
+    assert workers_of == dict.fromkeys(range(num_nodes), workers)
+    assert others_of == dict.fromkeys(range(num_nodes), 1)
+
+
+@settings(max_examples=25)
+@given(sizes=st.lists(st.integers(1, 10**7), max_size=170), num_parts=RANKS)
+def test_the_variables_of_hundreds_of_servers_are_each_on_one(sizes, num_parts):
+    parts = balanced(sizes, num_parts)
+    assert len(parts) == num_parts
+    assert sorted(index for part in parts for index in part) == list(range(len(sizes)))
+    assert max(map(len, parts)) <= 1  # There are more servers than variables.
+
+
+@settings(max_examples=25)
+@given(num_ranks=RANKS, local_batch_size=st.integers(1, 64), step=st.integers(0, 10**6))
+def test_the_slices_of_thousands_of_ranks_follow_each_other(
+    num_ranks, local_batch_size, step
+):
+    batch = num_ranks * local_batch_size
+    ranks = np.arange(num_ranks)
+    first, length = example_order.slice_positions(step, batch, ranks, num_ranks)
+    assert length == local_batch_size
+    np.testing.assert_array_equal(first, step * batch + ranks * length)
+    assert first[-1] + length == (step + 1) * batch
+
+
+@settings(max_examples=20)
+@given(num_ranks=RANKS, data=st.data(), step=st.integers(0, 10**5))
+def test_a_rank_of_thousands_reads_its_part_of_the_batch_of_one(num_ranks, data, step):
+    rank = data.draw(st.integers(0, num_ranks - 1))
+    local = data.draw(st.integers(1, 4))
+    order = 7, 0, 1, num_ranks * local, IMAGENET
+    whole = examples_of_micro_batch(step, *order)
+    part = examples_of_micro_batch(step, 7, rank, num_ranks, local, IMAGENET)
+    np.testing.assert_array_equal(part, whole[rank * local : (rank + 1) * local])
+
+
+@settings(max_examples=10)
+@given(num_nodes=st.integers(256, 1024), per_node=st.sampled_from([2, 4]))
+def test_the_files_placed_on_the_nodes_are_accepted_and_each_example_has_a_rank(
+    num_nodes, per_node
+):
+    split = split_of(2 * num_nodes, 20_000)
+    placed = place_shards.place(Manifest(("a",), 1, {"train": split}, {}), num_nodes)
+    shards_of_ranks = [
+        tuple(shards) for shards in placed["train"] for _ in range(per_node)
+    ]
+    assert len(shards_of_ranks) == num_nodes * per_node
+    record_sets.check_shards_of_nodes(split, shards_of_ranks)
+    records = records_of(split)
+    found: list[int] = []
+    for node in (0, num_nodes // 2, num_nodes - 1):
+        ranks = range(node * per_node, (node + 1) * per_node)
+        of_node = [shard_of_rank(records, shards_of_ranks, rank) for rank in ranks]
+        assert [one.rank for one in of_node] == list(range(per_node))
+        for one in of_node:
+            numbers = one.records.number_of_example
+            found += numbers[one.first_example : one.end_example].tolist()
+    on_nodes = [
+        index
+        for node in (0, num_nodes // 2, num_nodes - 1)
+        for index in placed["train"][node]
+    ]
+    expected = np.isin(records.file_of_example, on_nodes)
+    assert found == np.flatnonzero(expected).tolist()
+
+
+@settings(max_examples=10)
+@given(num_ranks=RANKS, num_examples=st.integers(1, 50_000))
+def test_thousands_of_ranks_evaluate_each_example_once(num_ranks, num_examples):
+    records = records_of(split_of(1, num_examples))
+    everything = [(0,)] * num_ranks
+    some = range(0, num_ranks - 1, 101)
+    for rank in some:
+        one = shard_of_rank(records, everything, rank)
+        following = shard_of_rank(records, everything, rank + 1)
+        assert one.end_example == following.first_example
+        assert one.end_example - one.first_example in (
+            num_examples // num_ranks,
+            num_examples // num_ranks + 1,
+        )
+    assert shard_of_rank(records, everything, 0).first_example == 0
+    last = shard_of_rank(records, everything, num_ranks - 1)
+    assert last.end_example == num_examples

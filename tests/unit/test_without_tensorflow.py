@@ -1,0 +1,83 @@
+"""What must run before TensorFlow is imported, or without it."""
+
+import subprocess
+import sys
+
+from tests.import_graph import everything_imported_by, top
+from tests.sources import ROOT, SOURCES
+
+WITHOUT_TENSORFLOW = {
+    "resnet.hardware.placement",
+    "resnet.async_training.roles",
+    "resnet.async_training.staleness",
+    "resnet.config.asynchrony",
+    "resnet.config.config",
+    "resnet.config.phases",
+    "resnet.config.recipe",
+    "resnet.recipes.changes",
+    "resnet.recipes.json_file",
+    "resnet.recipes.registry",
+    "resnet.report.page",
+    "resnet.report.refresh",
+    "resnet.watchdog.history",
+    "resnet.config.checks",
+    "resnet.config.resolve",
+    "resnet.config.rounds",
+    "resnet.config.settings",
+    "resnet.config.dataclass_json",
+    "resnet.evaluation.prediction_file",
+    "resnet.evaluation.view_names",
+    "resnet.augmentation.names",
+    "resnet.config.schedules",
+    "resnet.config.bounds",
+    "resnet.data.example_order",
+    "resnet.exchange.plan",
+    "resnet.checkpoint.step_dirs",
+    "resnet.checkpoint.integrity",
+    "resnet.checkpoint.retention",
+    "resnet.config.intervals",
+    "resnet.config.layer_rates",
+    "resnet.checkpoint.weight_formats.own",
+    "resnet.checkpoint.weight_formats.torchvision",
+    "resnet.checkpoint.weight_formats.tpu",
+    "resnet.checkpoint.weight_formats.safetensors_file",
+    "resnet.export.contents",
+    "resnet.export.names",
+    "resnet.export.new_path",
+    "resnet.models.names",
+    "resnet.models.sizes",
+    "resnet.train_flags",
+    "resnet.watchdog.failure_file",
+    "resnet.watchdog.monitor",
+    "resnet.watchdog.proc",
+    "resnet.runtime.versions",
+    "resnet.runtime.run_lock",
+    "resnet.watchdog.stalls",
+    "resnet.runtime.preemption",
+    "resnet.watchdog.scratch_dir",
+}
+TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
+
+
+def test_pure_modules_are_there_and_import_no_tensorflow():
+    assert set(SOURCES) >= WITHOUT_TENSORFLOW
+    assert importers_of_tensorflow(WITHOUT_TENSORFLOW) == []
+
+
+def test_importing_the_pure_modules_loads_no_tensorflow():
+    code = f"import sys, importlib\nfor name in {sorted(WITHOUT_TENSORFLOW)}:"
+    code += "\n    importlib.import_module(name)"
+    code += f"\nassert not {TENSORFLOW} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_launch_runs_without_tensorflow():
+    assert importers_of_tensorflow({n for n in SOURCES if top(n) == "launch"}) == []
+
+
+def importers_of_tensorflow(names: set[str]) -> list[str]:
+    return sorted(
+        name
+        for name in names
+        if {top(imported) for imported in everything_imported_by(name)} & TENSORFLOW
+    )
