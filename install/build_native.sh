@@ -14,9 +14,11 @@ venv=$1
   exit 1
 }
 target=$PWD/resnet/native/libresnet_ops
-kernels='conv_gemm|gemm_float32|winograd|winograd_gradient|batch_norm_kernels|batch_norm_grad_kernels'
-kernels_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 only.
-kernels_any_cpu='kernel_set|momentum_kernels'  # Also for CPUs without either.
+# Each source of these is compiled for several instruction sets.
+kernels='conv_gemm|winograd|winograd_gradient|batch_norm_kernels|batch_norm_grad_kernels'
+products_fma='gemm_fma|gemm_fma_transposed'     # In float32, for AVX-512 and AVX2.
+products_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 with AVX512_BF16.
+kernels_any_cpu='kernel_set|momentum_kernels'   # Also for CPUs without either.
 
 # CXX is a program, or a program and its options.
 CXX=${CXX:-g++}
@@ -87,10 +89,10 @@ compile() {  # compile SET SOURCE ...: one compiler per core, each with up to 1 
 sources=(resnet/native/*.cc)
 select_sources() { printf '%s\n' "${sources[@]}" | grep -E "/($1)\.cc$"; }
 mapfile -t ops < <(printf '%s\n' "${sources[@]}" |
-  grep -v -E "/($kernels|$kernels_bf16|$kernels_any_cpu)\.cc$")
+  grep -v -E "/($kernels|$products_fma|$products_bf16|$kernels_any_cpu)\.cc$")
 mapfile -t any_cpu < <(select_sources "$kernels_any_cpu")
-mapfile -t avx2 < <(select_sources "$kernels|$kernels_any_cpu")
-mapfile -t avx512 < <(select_sources "$kernels|$kernels_bf16|$kernels_any_cpu")
+mapfile -t vectors < <(select_sources "$kernels|$products_fma|$kernels_any_cpu")
+mapfile -t bf16 < <(select_sources "$kernels|$products_bf16|kernel_set")
 
 compile ANY_CPU "${ops[@]}" "${any_cpu[@]}"
 compile_kernels() {  # compile_kernels SET NAME SOURCE ...
@@ -116,13 +118,14 @@ if [ "$can_build" = none ]; then
   echo "build_native.sh: without the ops for convolution and normalization, which need" \
     "AVX2: '$CXX' is not for x86_64" >&2
 else
-  compile_kernels AVX2 AVX2 "${avx2[@]}"
+  compile_kernels AVX2 AVX2 "${vectors[@]}"
 fi
 if [ "$can_build" = avx2 ]; then
   echo "build_native.sh: without the kernels for AVX-512, which need GCC 10 or newer, or" \
     "clang: '$CXX' is older. Name one: make venv CXX=/path/to/g++" >&2
 elif [ "$can_build" = all ]; then
-  compile_kernels AVX512 AVX-512 "${avx512[@]}"
+  compile_kernels AVX512 AVX-512 "${vectors[@]}"
+  compile_kernels AVX512_BF16 AVX512_BF16 "${bf16[@]}"
 fi
 "${compiler[@]}" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"

@@ -119,7 +119,7 @@ def _why_not_fast(dtype: tf.DType) -> str:
     """Returns why the loaded library has no kernels for a dtype; empty if it has."""
     kernels = instruction_sets.kernels(LIBRARY)
     index = instruction_sets.index
-    needed = "AVX512_CORE_BF16" if dtype == tf.bfloat16 else "AVX2"
+    needed = "AVX512_CORE" if dtype == tf.bfloat16 else "AVX2"
     if index(kernels.current()) >= index(needed):
         return ""
     if index(kernels.best()) >= index(needed):
@@ -190,6 +190,21 @@ def convolutions(dtype: tf.DType) -> Any | None:
         dtype: Dtype that the convolutions compute in, float32 or bfloat16.
     """
     return None if dtype == tf.bfloat16 and has_amx() else fast_ops(dtype)
+
+
+def has_two_bf16_products() -> bool:
+    """Returns whether `widen_bf16` makes a difference to convolutions on this CPU."""
+    return convolutions(tf.bfloat16) is not None and (
+        instruction_set() == "AVX512_CORE_BF16"
+    )
+
+
+def widen_bf16(is_widened: bool) -> None:
+    """Makes the compiled ops multiply bfloat16 as float32, or by AVX512_BF16.
+
+    Some CPUs have an AVX512_BF16 that is slower than float32.
+    """
+    instruction_sets.kernels(LIBRARY).widen_bf16(is_widened)
 
 
 def has_amx() -> bool:

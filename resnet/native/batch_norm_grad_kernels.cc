@@ -153,10 +153,8 @@ void BatchNormGrad(const BatchNormGradArguments<T>& a, Context& context) {
   return Run<T, Passes::kEverywhere, true>(a, context);
 }
 
-template void BatchNormGrad(const BatchNormGradArguments<float>&, Context&);
-#ifdef RESNET_HAS_BF16
-template void BatchNormGrad(const BatchNormGradArguments<Bf16>&, Context&);
-#endif
+#define INSTANTIATE(T) template void BatchNormGrad(const BatchNormGradArguments<T>&, Context&);
+RESNET_FOR_EACH_TYPE(INSTANTIATE)
 
 }  // namespace resnet::RESNET_ISA
 

@@ -181,11 +181,8 @@ void Normalize(const NormalizeArguments<T>& a, const float* mean,
 #define INSTANTIATE(T)                                                            \
   template void BatchNorm(const BatchNormArguments<T>&, Context&);                \
   template void Normalize(const NormalizeArguments<T>&, const float*, const float*, \
-                          Context&)
-INSTANTIATE(float);
-#ifdef RESNET_HAS_BF16
-INSTANTIATE(Bf16);
-#endif
+                          Context&);
+RESNET_FOR_EACH_TYPE(INSTANTIATE)
 
 }  // namespace resnet::RESNET_ISA
 

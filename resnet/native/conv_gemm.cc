@@ -330,11 +330,8 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   template void ConvInputGradientGemm<T>(const ConvShape&, const T*, const float*, T*,    \
                                          Context&);                                       \
   template void ConvKernelGradientGemm<T>(const ConvShape&, const T*, const T*, float*,   \
-                                          Context&)
-INSTANTIATE(float);
-#ifdef RESNET_HAS_BF16
-INSTANTIATE(Bf16);
-#endif
+                                          Context&);
+RESNET_FOR_EACH_TYPE(INSTANTIATE)
 
 }  // namespace resnet::RESNET_ISA
 

@@ -20,6 +20,9 @@ extern const KernelSet kKernelSet __attribute__((weak));
 namespace avx512 {
 extern const KernelSet kKernelSet __attribute__((weak));
 }
+namespace avx512_bf16 {
+extern const KernelSet kKernelSet __attribute__((weak));
+}
 namespace any_cpu {
 extern const KernelSet kKernelSet;
 }
@@ -38,7 +41,8 @@ InstructionSet FindBest() {
   if (avx512 && &avx512::kKernelSet != nullptr) {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx);
-    return (eax >> 5 & 1) != 0 ? kAvx512Bf16 : kAvx512;
+    const bool has_bf16 = (eax >> 5 & 1) != 0 && &avx512_bf16::kKernelSet != nullptr;
+    return has_bf16 ? kAvx512Bf16 : kAvx512;
   }
   if (avx2 && &avx2::kKernelSet != nullptr) return kAvx2;
 #endif
@@ -47,6 +51,7 @@ InstructionSet FindBest() {
 
 const InstructionSet kBest = FindBest();
 std::atomic<int> current{kBest};
+std::atomic<bool> is_bf16_widened{false};
 
 }  // namespace
 
@@ -55,7 +60,7 @@ KernelSet CurrentKernels() {
   if (now == kAnyCpu) return any_cpu::kKernelSet;
   if (now == kAvx2) return avx2::kKernelSet;
   KernelSet kernels = avx512::kKernelSet;
-  if (now < kAvx512Bf16) kernels.bf16 = nullptr;
+  if (now == kAvx512Bf16 && !is_bf16_widened) kernels.bf16 = avx512_bf16::kKernelSet.bf16;
   return kernels;
 }
 
@@ -64,6 +69,8 @@ KernelSet CurrentKernels() {
 int resnet_best_instruction_set() { return resnet::kBest; }
 
 int resnet_instruction_set() { return resnet::current.load(); }
+
+void resnet_widen_bf16(bool is_widened) { resnet::is_bf16_widened = is_widened; }
 
 void resnet_limit_instruction_set(int most) {
   resnet::current.store(std::min<int>(most, resnet::kBest));

@@ -12,6 +12,9 @@ int resnet_best_instruction_set();
 // Returns the one whose kernels are used.
 int resnet_instruction_set();
 
+// Makes the ops multiply bfloat16 numbers as float32, in spite of AVX512_BF16, or not.
+void resnet_widen_bf16(bool is_widened);
+
 // Makes the ops use kernels of at most this instruction set, from their next calls on.
 void resnet_limit_instruction_set(int most);
 

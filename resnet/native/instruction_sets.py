@@ -71,6 +71,14 @@ class Kernels:
         """Returns the instruction set whose kernels are used."""
         return NAMES[self._library.resnet_instruction_set()]
 
+    def widen_bf16(self, is_widened: bool) -> None:
+        """Makes the ops multiply bfloat16 as float32, or by AVX512_BF16 where in use.
+
+        It acts from the ops' next calls on, on matrix products alone: Winograd's
+        algorithm always multiplies float32.
+        """
+        self._library.resnet_widen_bf16(ctypes.c_bool(is_widened))
+
     def limit(self, name: str) -> None:
         """Makes the ops use at most this instruction set, from their next calls on."""
         self._library.resnet_limit_instruction_set(index(name))

@@ -26,7 +26,9 @@ constexpr Kernels<T> kKernels = {
 
 }  // namespace
 
-#ifdef RESNET_HAS_BF16
+#if defined(RESNET_AVX512_BF16)
+extern const KernelSet kKernelSet = {nullptr, &kKernels<Bf16>, nullptr};
+#elif defined(RESNET_AVX512)
 extern const KernelSet kKernelSet = {&kKernels<float>, &kKernels<Bf16>, Move};
 #else
 extern const KernelSet kKernelSet = {&kKernels<float>, nullptr, Move};

@@ -31,14 +31,14 @@ struct Kernels {
   void (*batch_norm_grad)(const BatchNormGradArguments<T>&, Context&);
 };
 
-// The kernels of one instruction set; nullptr for a number type without any.
+// The kernels of one instruction set; nullptr for what it has none for.
 struct KernelSet {
   const Kernels<float>* float32;
   const Kernels<Bf16>* bf16;
   MoveFunction* move;
 };
 
-// Returns the kernels to use now.
+// Returns the kernels to use now, of one or two instruction sets.
 KernelSet CurrentKernels();
 
 }  // namespace resnet

@@ -59,7 +59,7 @@ struct Unit<float> {
   }
 };
 
-#ifdef RESNET_HAS_BF16
+#ifndef RESNET_AVX2
 template <>
 struct Unit<Bf16> {
   static constexpr int kSize = 32;
@@ -77,7 +77,11 @@ struct Unit<Bf16> {
              Widen(_mm512_extracti64x4_epi64(bits, 1))}};
   }
   __m512i Narrowed() const {
+#ifdef RESNET_AVX512_BF16
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(part[1], part[0]));
+#else
+    return _mm512_inserti64x4(_mm512_castsi256_si512(Round(part[0])), Round(part[1]), 1);
+#endif
   }
   void Store(Bf16* p, All) const { _mm512_storeu_si512(p, Narrowed()); }
   void Store(Bf16* p, First first) const {

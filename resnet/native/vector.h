@@ -1,13 +1,14 @@
 // The vectors of the instruction set that a kernel is compiled for.
 //
 // install/build_native.sh compiles each kernel once for each instruction set, whose
-// namespace is RESNET_ISA, and defines RESNET_AVX512, RESNET_AVX2, or RESNET_ANY_CPU, for
-// which there are no vectors.
+// namespace is RESNET_ISA, and defines RESNET_AVX2, RESNET_AVX512, RESNET_AVX512_BF16, or
+// RESNET_ANY_CPU, for which there are no vectors. RESNET_FOR_EACH_TYPE(M) is M(T) for each
+// number type that an instruction set has kernels for.
 
 #ifndef RESNET_NATIVE_VECTOR_H_
 #define RESNET_NATIVE_VECTOR_H_
 
-#if defined(RESNET_AVX512)
+#if defined(RESNET_AVX512) || defined(RESNET_AVX512_BF16)
 #include "resnet/native/vector_avx512.h"
 #elif defined(RESNET_AVX2)
 #include "resnet/native/vector_avx2.h"
@@ -16,7 +17,7 @@
 #define RESNET_BEGIN_TARGET
 #define RESNET_END_TARGET
 #else
-#error "a kernel needs RESNET_AVX512, RESNET_AVX2 or RESNET_ANY_CPU"
+#error "a kernel needs one of the macros that build_native.sh defines"
 #endif
 
 #ifndef RESNET_ANY_CPU

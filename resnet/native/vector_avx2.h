@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #define RESNET_ISA avx2
+#define RESNET_FOR_EACH_TYPE(M) M(float)
 
 #define RESNET_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__

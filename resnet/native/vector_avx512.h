@@ -1,7 +1,8 @@
 // Vectors of 16 floats with AVX-512. Code that uses them must not run on other CPUs.
 //
-// vector_avx2.h has the same functions, so that kernels are written once. bfloat16 is
-// there only with AVX512_BF16: its functions must not be called without it.
+// vector_avx2.h has the same functions, so that kernels are written once; those for
+// bfloat16 are here only. With AVX512_BF16, whose kernels are for bfloat16, an instruction
+// rounds to it.
 
 #ifndef RESNET_NATIVE_VECTOR_AVX512_H_
 #define RESNET_NATIVE_VECTOR_AVX512_H_
@@ -12,30 +13,36 @@
 
 #include "resnet/native/convolution.h"
 
+#ifdef RESNET_AVX512_BF16
+#define RESNET_ISA avx512_bf16
+#define RESNET_FOR_EACH_TYPE(M) M(Bf16)
+#define RESNET_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16"
+#else
 #define RESNET_ISA avx512
-#define RESNET_HAS_BF16
+#define RESNET_FOR_EACH_TYPE(M) M(float) M(Bf16)
+#define RESNET_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#endif
 
 // Between the two, functions and lambdas are compiled for the instruction set. Compiler
 // options would do so for the standard library's templates too, of which the linker keeps
 // one copy, to be run on any CPU.
-#define RESNET_PRAGMA(text) _Pragma(#text)
+#define RESNET_PRAGMA(text) RESNET_PRAGMA_OF(text)  // Expands macros in the text.
+#define RESNET_PRAGMA_OF(text) _Pragma(#text)
 #ifdef __clang__
 #define RESNET_BEGIN_TARGET           \
   RESNET_PRAGMA(clang attribute push( \
-      __attribute__((                 \
-          target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16"))), \
-      apply_to = function))
+      __attribute__((target(RESNET_TARGET))), apply_to = function))
 #define RESNET_END_TARGET RESNET_PRAGMA(clang attribute pop)
 #else
 #define RESNET_BEGIN_TARGET       \
   RESNET_PRAGMA(GCC push_options) \
-  RESNET_PRAGMA(GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16"))
+  RESNET_PRAGMA(GCC target(RESNET_TARGET))
 #define RESNET_END_TARGET RESNET_PRAGMA(GCC pop_options)
 #endif
 
 RESNET_BEGIN_TARGET
 
-namespace resnet::avx512 {
+namespace resnet::RESNET_ISA {
 
 using Vector = __m512;
 using Mask = __mmask16;  // Some of the lanes.
@@ -95,9 +102,23 @@ inline Vector Load(const Bf16* from) {
 inline Vector Load(const Bf16* from, Mask mask) {
   return Widen(_mm256_maskz_loadu_epi16(mask, from));
 }
+// Rounds to the nearest bfloat16, and to the even one of two.
 inline __m256i Round(Vector value) {
+#ifdef RESNET_AVX512_BF16
   const __m256bh rounded = _mm512_cvtneps_pbh(value);
   return reinterpret_cast<const __m256i&>(rounded);
+#else
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i is_odd =
+      _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i half = _mm512_add_epi32(is_odd, _mm512_set1_epi32(0x7fff));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+  // The sum could turn NaN into infinity. It is made quiet, as the instruction does.
+  const Mask is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  rounded = _mm512_mask_or_epi32(rounded, is_nan, _mm512_srli_epi32(bits, 16),
+                                 _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(rounded);
+#endif
 }
 inline void Store(Bf16* to, Vector value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), Round(value));
@@ -139,7 +160,7 @@ inline void Transpose(Vector rows[kLanes]) {
   for (int i = 0; i < kLanes; ++i) rows[i] = t[i];
 }
 
-}  // namespace resnet::avx512
+}  // namespace resnet::RESNET_ISA
 
 RESNET_END_TARGET
 

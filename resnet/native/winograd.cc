@@ -255,11 +255,8 @@ void ConvInputGradientWinograd(const ConvShape& shape, const T* dy, const float*
   template void ConvForwardWinograd<T>(const ConvShape&, const T*, const float*,         \
                                        const Epilogue<T>&, T*, Context&);                \
   template void ConvInputGradientWinograd<T>(const ConvShape&, const T*, const float*,   \
-                                             T*, Context&)
-INSTANTIATE(float);
-#ifdef RESNET_HAS_BF16
-INSTANTIATE(Bf16);
-#endif
+                                             T*, Context&);
+RESNET_FOR_EACH_TYPE(INSTANTIATE)
 
 }  // namespace resnet::RESNET_ISA
 

@@ -273,12 +273,10 @@ void ConvKernelGradientWinograd(const ConvShape& shape, const T* x, const T* dy,
   }
 }
 
-template void ConvKernelGradientWinograd(const ConvShape&, const float*, const float*, float*,
-                                         Context&);
-#ifdef RESNET_HAS_BF16
-template void ConvKernelGradientWinograd(const ConvShape&, const Bf16*, const Bf16*, float*,
-                                         Context&);
-#endif
+#define INSTANTIATE(T)                                                                     \
+  template void ConvKernelGradientWinograd(const ConvShape&, const T*, const T*, float*, \
+                                           Context&);
+RESNET_FOR_EACH_TYPE(INSTANTIATE)
 
 }  // namespace resnet::RESNET_ISA
 

@@ -13,16 +13,17 @@ from resnet import native
 from resnet.native import instruction_sets
 
 
-def with_own_kernels() -> list[str]:
-    """Returns the usable instruction sets whose kernels differ from each other."""
-    usable = native.usable_instruction_sets() or ("NONE",)
-    # AVX512_CORE_BF16 has the float32 kernels of AVX512_CORE.
-    return [name for name in usable if name != "AVX512_CORE" or name == usable[-1]]
+def usable_names() -> list[str]:
+    """Returns the usable instruction sets, the slowest first."""
+    return list(native.usable_instruction_sets() or ("NONE",))
 
 
 def dtypes_of(name: str) -> list[tf.DType]:
-    """Returns the dtypes that an instruction set has kernels for."""
-    return [tf.float32] + [tf.bfloat16] * (name == "AVX512_CORE_BF16")
+    """Returns the dtypes that an instruction set has kernels of its own for."""
+    return {
+        "AVX512_CORE": [tf.float32, tf.bfloat16],
+        "AVX512_CORE_BF16": [tf.bfloat16],
+    }.get(name, [tf.float32])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +39,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    names = with_own_kernels()
+    names = usable_names()
     if "dtype" in metafunc.fixturenames:
         pairs = [(name, dtype) for name in names for dtype in dtypes_of(name)]
         metafunc.parametrize(
@@ -49,4 +50,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             scope="module",
         )
     else:
+        # AVX512_CORE_BF16 has the float32 kernels of AVX512_CORE.
+        names = [name for name in names if name != "AVX512_CORE" or name == names[-1]]
         metafunc.parametrize("instruction_set", names, indirect=True, scope="module")

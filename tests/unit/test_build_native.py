@@ -6,10 +6,13 @@ from tests.unit.stub_programs import Clone
 
 # Of all sources, those that are compiled for several instruction sets.
 KERNELS = {
-    *("batch_norm_grad_kernels", "batch_norm_kernels", "conv_gemm", "gemm_float32"),
-    *("kernel_set", "momentum_kernels", "winograd", "winograd_gradient"),
+    *("batch_norm_grad_kernels", "batch_norm_kernels", "conv_gemm", "kernel_set"),
+    *("winograd", "winograd_gradient"),
 }
-BF16_KERNELS = {"gemm_bf16", "gemm_bf16_transposed"}
+FMA_PRODUCTS = {"gemm_fma", "gemm_fma_transposed"}
+BF16_PRODUCTS = {"gemm_bf16", "gemm_bf16_transposed"}
+VECTORS = KERNELS | FMA_PRODUCTS | {"momentum_kernels"}
+AVX512 = ("AVX512", "AVX512_BF16")
 NO_VECTORS = {"kernel_set", "momentum_kernels"}
 
 
@@ -54,9 +57,10 @@ def test_folders_with_spaces_are_one_word_each(clone):
         "-l:libtensorflow_framework.so.2",
     ]
     assert objects(clone) == {
-        "ANY_CPU": all_sources(clone) - KERNELS - BF16_KERNELS | NO_VECTORS,
-        "AVX2": KERNELS,
-        "AVX512": KERNELS | BF16_KERNELS,
+        "ANY_CPU": all_sources(clone) - VECTORS - BF16_PRODUCTS | NO_VECTORS,
+        "AVX2": VECTORS,
+        "AVX512": VECTORS,
+        "AVX512_BF16": KERNELS | BF16_PRODUCTS,
     }
 
 
@@ -79,8 +83,8 @@ def test_a_compiler_may_lie_in_a_folder_with_a_space(clone):
     ("macros", "words", "lacking"),
     [
         ("-D__x86_64__=1 -D__clang__=1 -U__GNUC__ -D__GNUC__=4", "", set()),
-        ("-D__x86_64__=1 -U__GNUC__ -D__GNUC__=9", "it is older", {"AVX512"}),
-        ("-U__x86_64__", "it is not for x86_64", {"AVX2", "AVX512"}),
+        ("-D__x86_64__=1 -U__GNUC__ -D__GNUC__=9", "it is older", set(AVX512)),
+        ("-U__x86_64__", "it is not for x86_64", {"AVX2", *AVX512}),
     ],
 )
 def test_a_compiler_that_cannot_do_all_builds_what_it_can(
@@ -91,7 +95,7 @@ def test_a_compiler_that_cannot_do_all_builds_what_it_can(
         assert done.returncode == 0
         assert said.removeprefix("it ") in done.stderr
         assert done.stderr.count("\n") == bool(said)
-    assert {"ANY_CPU", "AVX2", "AVX512"} - objects(clone).keys() == lacking
+    assert {"ANY_CPU", "AVX2", *AVX512} - objects(clone).keys() == lacking
 
 
 @pytest.mark.parametrize(("is_clang", "code"), [(True, 0), (False, 123)])
@@ -103,14 +107,14 @@ def test_an_option_that_only_gcc_knows_is_not_for_clang(clone, is_clang, code):
 
 
 def test_kernels_that_fail_leave_the_others_and_are_tried_again(clone):
-    refused = "resnet/native/gemm_bf16.cc"  # Only compiled for AVX-512.
+    refused = "resnet/native/gemm_bf16.cc"  # Only compiled for AVX512_BF16.
     done = clone.run("build_native.sh", ".venv", REFUSED=refused)
     assert done.returncode == 0
-    assert "the kernels for AVX-512 did not compile" in done.stderr
-    assert objects(clone).keys() == {"ANY_CPU", "AVX2"}
+    assert "the kernels for AVX512_BF16 did not compile" in done.stderr
+    assert objects(clone).keys() == {"ANY_CPU", "AVX2", "AVX512"}
     done = clone.run("build_native.sh", ".venv")
     assert (done.returncode, done.stderr) == (0, "")
-    assert objects(clone).keys() == {"ANY_CPU", "AVX2", "AVX512"}
+    assert objects(clone).keys() == {"ANY_CPU", "AVX2", *AVX512}
 
 
 def test_without_a_compiler_a_library_of_these_sources_stays(clone):

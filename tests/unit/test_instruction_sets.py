@@ -70,6 +70,31 @@ def test_usable_are_those_that_the_cpu_has_up_to_the_limit(monkeypatch, limit, u
     assert native.usable_instruction_sets() == usable
 
 
+def test_widened_products_of_bf16_are_those_of_avx512(kernels):
+    if kernels.best() != "AVX512_CORE_BF16":
+        pytest.skip("needs a CPU with AVX512_BF16")
+    rng = np.random.default_rng(0)
+    # 700 channels are two blocks of a product's inner dimension.
+    images = tf.cast(rng.normal(size=[2, 5, 5, 700]), tf.bfloat16)
+    kernel = tf.constant(rng.normal(size=[1, 1, 700, 40]), tf.float32)
+
+    def outputs() -> np.ndarray:
+        y = native.ops().resnet_conv2d(images, kernel, [], [], stride=1)
+        return tf.cast(y, tf.float32).numpy()
+
+    by_instruction = outputs()
+    native.widen_bf16(True)
+    widened = outputs()
+    native.widen_bf16(False)
+    np.testing.assert_array_equal(outputs(), by_instruction)
+    native.limit_instruction_set("AVX512_CORE")
+    np.testing.assert_array_equal(outputs(), widened)
+    rounded = tf.cast(tf.cast(kernel, tf.bfloat16), tf.float64)
+    exact = np.tensordot(tf.cast(images, tf.float64), rounded[0, 0], 1)
+    np.testing.assert_allclose(widened, exact, rtol=2**-8, atol=1e-3)
+    np.testing.assert_allclose(by_instruction, exact, rtol=2**-8, atol=1e-3)
+
+
 def test_a_limit_is_said(kernels, caplog):
     native.limit_instruction_set("NONE")
     with caplog.at_level(logging.WARNING):

@@ -139,19 +139,18 @@ class Kernels:
         (
             "AVX512_CORE",
             "AVX512_CORE",
-            "yes, with AVX512_CORE, but not in bfloat16, because this CPU has no"
-            " avx512_bf16",
+            "yes, with AVX512_CORE",
         ),
         (
             "AVX2",
             "AVX2",
-            "yes, with AVX2, but not in bfloat16, because this CPU has no avx512_bf16",
+            "yes, with AVX2, but not in bfloat16, because this CPU has no avx512",
         ),
         (
             "AVX512_CORE_BF16",
             "AVX2",
             "yes, with AVX2, but not in bfloat16, because the library of compiled ops"
-            " lacks the kernels for AVX512_CORE_BF16, which need GCC 10",
+            " lacks the kernels for AVX512_CORE, which need GCC 10",
         ),
         (
             "NONE",

@@ -1,9 +1,11 @@
 import types
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet import native
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import precision
@@ -31,9 +33,24 @@ def logged(monkeypatch) -> list[str]:
 def measure(monkeypatch):
     """Returns a function that sets the measured times."""
 
-    def set_seconds(float32: float, bf16: float) -> None:
-        seconds = {tf.float32: float32, tf.bfloat16: bf16}
-        monkeypatch.setattr(precision, "_seconds", seconds.__getitem__)
+    is_widened = [False]
+    monkeypatch.setattr(native, "has_two_bf16_products", lambda: True)
+    monkeypatch.setattr(
+        native, "widen_bf16", lambda value: is_widened.__setitem__(0, value)
+    )
+
+    def set_seconds(
+        float32: float, bf16: float, widened: float = 9.0
+    ) -> Callable[[], bool]:
+        seconds = {
+            (tf.float32, False): float32,
+            (tf.bfloat16, False): bf16,
+            (tf.bfloat16, True): widened,
+        }
+        monkeypatch.setattr(
+            precision, "_seconds", lambda dtype: seconds[dtype, is_widened[0]]
+        )
+        return lambda: is_widened[0]
 
     return set_seconds
 
@@ -41,7 +58,7 @@ def measure(monkeypatch):
 class Ranks:
     """A communicator whose other ranks measured these times."""
 
-    def __init__(self, *others: tuple[float, float]) -> None:
+    def __init__(self, *others: tuple[float, float, float]) -> None:
         self.others = others
 
     def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
@@ -61,6 +78,34 @@ def test_auto_takes_the_faster_one(measure, logged, float32, bf16, chosen):
     assert precision.choose("auto", ALONE) == chosen
     assert len(logged) == 1
     assert logged[0].startswith(f"info: precision {chosen}")
+
+
+@pytest.mark.parametrize(
+    ("widened", "is_taken", "chosen"),
+    [(0.9, False, "float32"), (0.7, True, "float32"), (0.4, True, "bf16")],
+)
+def test_bf16_is_widened_where_that_is_clearly_faster(
+    measure, logged, widened, is_taken, chosen
+):
+    is_widened = measure(float32=0.5, bf16=1.0, widened=widened)
+    assert precision.choose("auto", ALONE) == chosen
+    assert is_widened() == is_taken
+    said = f"info: bf16 is multiplied as float32, {1 / widened:.2f} times"
+    assert logged[0].startswith(said) == is_taken
+
+
+def test_all_ranks_widen_bf16_by_the_sum_of_their_times(measure, logged):
+    is_widened = measure(float32=9.0, bf16=1.0, widened=2.0)
+    assert precision.choose("bf16", Ranks((9.0, 4.0, 1.0))) == "bf16"
+    assert is_widened()
+
+
+def test_a_cpu_with_one_kind_of_bf16_products_measures_it_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(precision, "_seconds", lambda dtype: calls.append(dtype) or 2.0)
+    monkeypatch.setattr(native, "has_two_bf16_products", lambda: False)
+    assert precision._bf16_seconds() == (2.0, 2.0)
+    assert calls == [tf.bfloat16]
 
 
 def test_float32_is_not_measured(monkeypatch, logged):
@@ -95,9 +140,9 @@ def test_a_cpu_without_bf16_is_warned_of(measure, logged, monkeypatch):
 def test_all_ranks_choose_by_the_sum_of_their_times(measure, logged):
     # Alone, the two would choose differently; together float32 takes 5 and bf16 4.
     measure(3.0, 1.0)
-    assert precision.choose("auto", Ranks((2.0, 3.0))) == "bf16"
+    assert precision.choose("auto", Ranks((2.0, 3.0, 9.0))) == "bf16"
     measure(2.0, 3.0)
-    assert precision.choose("auto", Ranks((3.0, 1.0))) == "bf16"
+    assert precision.choose("auto", Ranks((3.0, 1.0, 9.0))) == "bf16"
 
 
 def test_the_measurement_is_a_time():
