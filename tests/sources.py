@@ -20,6 +20,7 @@ MAINS = {
     "eval.benchmark_logs.dawnbench_log",
     "eval.benchmark_logs.mlperf_log",
     "eval.benchmarking.exchange_cost",
+    "eval.benchmarking.thread_balance",
     "eval.benchmarking.launched_ranks",
     "launch.estimate",
     "launch.parameter_server_job",

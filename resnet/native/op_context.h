@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "resnet/native/convolution.h"
 #include "resnet/native/kernels.h"
+#include "resnet/native/task_times.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
@@ -28,13 +29,37 @@ class OpContext : public Context {
  public:
   explicit OpContext(tensorflow::OpKernelContext* context)
       : context_(context),
-        workers_(context->device()->tensorflow_cpu_worker_threads()) {}
+        workers_(context->device()->tensorflow_cpu_worker_threads()),
+        times_(context->op_kernel().type_string()) {}
 
   int num_threads() const override { return workers_->num_threads; }
 
   void RunOnWorkers(
       int64_t num_tasks,
       const std::function<void(int64_t, int64_t)>& task) const override {
+    if (!times_.is_recording()) return RunAll(num_tasks, task);
+    double* const seconds = times_.BeginRegion(num_tasks);
+    RunAll(num_tasks, [&](int64_t i, int64_t worker) {
+      const double start = ThreadSeconds();
+      task(i, worker);
+      seconds[i] = ThreadSeconds() - start;
+    });
+    times_.EndRegion();
+  }
+
+  void* Allocate(size_t bytes) override {
+    tensorflow::Tensor& memory = allocated_.emplace_back();
+    const absl::Status status = context_->allocate_temp(
+        tensorflow::DT_INT8, tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
+        &memory);
+    // A kernel can't continue without memory and can't return an error.
+    if (!status.ok()) LOG(FATAL) << "A kernel needs memory: " << status;
+    return memory.data();
+  }
+
+ private:
+  void RunAll(int64_t num_tasks,
+              const std::function<void(int64_t, int64_t)>& task) const {
     const int64_t num_workers = std::min<int64_t>(num_threads(), num_tasks);
     // Each worker takes the next task when it has finished one, because the speed of cores
     // varies and all wait for the last worker.
@@ -50,20 +75,10 @@ class OpContext : public Context {
         num_workers, tensorflow::thread::ThreadPool::SchedulingParams::Fixed(1), work);
   }
 
-  void* Allocate(size_t bytes) override {
-    tensorflow::Tensor& memory = allocated_.emplace_back();
-    const absl::Status status = context_->allocate_temp(
-        tensorflow::DT_INT8, tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
-        &memory);
-    // A kernel can't continue without memory and can't return an error.
-    if (!status.ok()) LOG(FATAL) << "A kernel needs memory: " << status;
-    return memory.data();
-  }
-
- private:
   tensorflow::OpKernelContext* const context_;
   const tensorflow::DeviceBase::CpuWorkerThreads* const workers_;
   std::vector<tensorflow::Tensor> allocated_;
+  mutable TaskTimes times_;
 };
 
 // Checks the length of an optional input, which is a list of none or one.

@@ -72,6 +72,19 @@ def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     assert "conversion: " not in again.stdout
 
 
+def test_the_balance_of_threads_is_counted():
+    done = run_program(
+        "benchmarking/thread_balance.py",
+        *("--model=resnet8", "--batch_size=4", "--image_size=32", "--threads=1,3"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("processor time of a step with one thread")
+    one, three = (line.split() for line in lines[3:5])
+    assert (one[0], one[-1], three[0]) == ("1", "100.0%", "3")
+    assert int(three[1]) > int(one[1])  # More tasks for more threads.
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -79,6 +92,7 @@ def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
         ("benchmarking/input_rate.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
         ("benchmarking/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
         ("benchmarking/imagenet_scale.py", (), "--work_dir is required"),
+        ("benchmarking/thread_balance.py", ("--threads=2,x",), "numbers from 1 to 256"),
         (
             "benchmarking/exchange_cost.py",
             ("--interface=none0",),
