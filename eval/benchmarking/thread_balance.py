@@ -1,14 +1,14 @@
-r"""Measures how a step's work divides among more threads than this machine has cores.
+r"""Measures how a step's work divides among more threads than there are cores.
 
 python eval/benchmarking/thread_balance.py --batch_size=48 --threads=1,2,8,22,32
 python eval/benchmarking/thread_balance.py --model=resnet9 --precision=bf16
 
 The compiled ops divide their work into tasks, and record the processor time of
 each. From these times follow the time that so many cores would take, if each
-thread took the next task whenever it has finished one, and the share of the work
-that one thread does while the others wait. All that isn't in the compiled ops
-(TensorFlow's own ops, its executor and Python) counts as such, although parts of
-it are parallel too. Waiting for memory that cores share is not in the result.
+thread took the next task whenever it has finished one, and the share of the
+work that one thread does while the others wait. All that isn't in the compiled
+ops (TensorFlow's own ops, its executor and Python) counts as such, although
+parts of it are parallel too. Waiting for memory that cores share is left out.
 """
 
 import concurrent.futures
