@@ -1,0 +1,84 @@
+"""Measures how many images per second OpenVINO classifies with an exported network.
+
+python eval/peers/openvino_model.py EXPORT --precision=bf16 --batch_size=16
+
+It needs the package openvino, as a user of the export does. Several requests run at the
+same time, each on a stream with cores of its own (the hint for throughput), on random
+images. The last line is a JSON object, which --vs of eval/benchmark.py reads.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+import numpy as np
+import openvino
+
+
+def rates(
+    export: str, precision: str, batch_size: int, streams: int, steps: int
+) -> list[float]:
+    """Returns the images per second of each third of the timed batches.
+
+    Args:
+        export: The folder of the export, or its model.xml.
+        precision: "float32" or "bf16", in which OpenVINO computes.
+        batch_size: The number of images of a request.
+        streams: The number of requests that run at the same time.
+        steps: The number of timed batches of each stream, a multiple of 3.
+    """
+    path = pathlib.Path(export)
+    core = openvino.Core()
+    model = core.read_model(path / "model.xml" if path.is_dir() else path)
+    contents = json.loads(model.get_rt_info("resnet_cpu").astype(str))
+    side = contents["image_size"]
+    shape = [batch_size, side, side, 3]
+    model.reshape(shape)  # A fixed shape, which it plans its memory for.
+    compiled = core.compile_model(
+        model,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "THROUGHPUT",
+            "NUM_STREAMS": streams,
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bf16": "bf16"}[precision],
+        },
+    )
+    queue = openvino.AsyncInferQueue(compiled, streams)
+    images = np.random.default_rng(0).uniform(0, 255, shape).astype(np.float32)
+
+    def run(num_batches: int) -> float:
+        start = time.perf_counter()
+        for _ in range(num_batches):
+            queue.start_async({0: images})
+        queue.wait_all()
+        return time.perf_counter() - start
+
+    run(2 * streams)
+    num_batches = streams * steps // 3
+    return [num_batches * batch_size / run(num_batches) for _ in range(3)]
+
+
+def main() -> None:
+    """Parses the arguments, measures, and prints the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("export")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--streams", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=24)
+    args = parser.parse_args()
+    measured = rates(
+        args.export, args.precision, args.batch_size, args.streams, args.steps
+    )
+    figures = {
+        "median": statistics.median(measured),
+        "min": min(measured),
+        "max": max(measured),
+    }
+    print(json.dumps({"images_per_second": figures}))
+
+
+if __name__ == "__main__":
+    main()
