@@ -17,7 +17,7 @@ COMPRESSION = Topic(
     ("compress", "method", "ratio", "qstates", "error_feedback"),
     (
         *("qsgd_bucket", "qsgd_norm", "powersgd_rank", "threshold", "kept_values"),
-        *("dgc_warmup_epochs", "exchange"),
+        *("dense_below", "dgc_warmup_epochs", "exchange"),
     ),
 )
 LOCAL_SGD = Topic(

@@ -37,6 +37,8 @@ def of_vector(compression: CompressionSettings, num_values: int) -> int:
         compression: The method, none of `OF_UNKNOWN_SIZE`, and its parameters.
         num_values: Length of the vector, at least 1.
     """
+    if num_values < compression.dense_below:
+        return 4 * num_values
     if compression.method == "randomk":
         return 4 * sparse.randomk_count(num_values, compression.ratio)
     if compression.method in CASTS:

@@ -78,6 +78,12 @@ class CompressionSettings:
         " that they keep, one of {names}.",
         names=VALUE_DTYPES,
     )
+    dense_below: int = setting(
+        0,
+        "The gradients of variables with fewer values than this are sent whole; 0"
+        " compresses all.",
+        bounds=COUNT_OR_ZERO,
+    )
     powersgd_rank: int = setting(
         4,
         "The rank of the matrices by which powersgd approximates gradients.",
@@ -127,6 +133,11 @@ def problems(settings: CompressionSettings) -> list[str]:
         return [
             "--method=powersgd approximates the matrix of each variable: it needs"
             " --compress=layerwise."
+        ]
+    if settings.dense_below and settings.compress == "entiremodel":
+        return [
+            "--dense_below chooses among variables: it needs --compress=layerwise, not"
+            " the entire model as one vector."
         ]
     if settings.method in SUMMED_METHODS and settings.exchange != "auto":
         return [

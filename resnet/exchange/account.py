@@ -34,6 +34,10 @@ class Traffic(NamedTuple):
         num_bytes = 4 * num_values
         return cls(num_bytes, message_sizes.sent_by_allreduce(num_bytes, num_ranks))
 
+    def plus(self, other: "Traffic") -> "Traffic":
+        """Returns the traffic of both."""
+        return Traffic(*(one + two for one, two in zip(self, other, strict=True)))
+
     @classmethod
     def of_messages(
         cls, coded: Sequence[tf.Tensor], sent: Sequence[tf.Tensor]

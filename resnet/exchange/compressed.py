@@ -1,7 +1,8 @@
 """From each rank's gradients to the mean of all ranks' compressed gradients."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from resnet.exchange.gradients import GradientExchange
 from resnet.exchange.low_rank import LowRankMatrices
 from resnet.exchange.sliced import SlicedMessages
 from resnet.exchange.vector_exchange import VectorExchange
+from resnet.exchange.whole_vectors import ShortVectorsWhole
 
 
 class CompressedExchange(GradientExchange):
@@ -54,6 +56,8 @@ class CompressedExchange(GradientExchange):
         self._sizes = [math.prod(shape) for shape in shapes.values()]
         of_vectors = vectors.shapes(shapes, compression.compress)
         kind = _kind_of(compression)
+        if compression.dense_below:
+            kind = functools.partial(ShortVectorsWhole, kind)
         self._means_of = kind(communicator, of_vectors, compression, seed)
         self._residuals: dict[str, tf.Variable] = {}
         if compression.keeps_residuals:
@@ -111,8 +115,8 @@ class CompressedExchange(GradientExchange):
         return [tf.concat(flat, axis=0)] if is_one else flat
 
 
-def _kind_of(compression: CompressionSettings) -> type[VectorExchange]:
-    """Returns how the ranks exchange what a method sends."""
+def _kind_of(compression: CompressionSettings) -> Callable[..., VectorExchange]:
+    """Returns the class of the exchange, by what a method sends."""
     if compression.method == "randomk":
         return RandomCoordinates
     if compression.method == "powersgd":

@@ -12,7 +12,8 @@ of R independent gradients has on average.
 
 Source: Lin et al. 2018, arXiv:1712.01887, section 3 and appendix B; the authors'
 program (synxlin/deep-gradient-compression), whose optimizer, too, gives weight decay a
-velocity of its own. There, unlike here, vectors such as biases are sent whole.
+velocity of its own. There, vectors such as biases are sent whole, as here those with
+fewer values than `dense_below`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,8 @@ class DgcExchange(CompressedExchange):
     def _keep(self, flat: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
         for name, vector, rest in zip(self._velocities, flat, left, strict=True):
             self._residuals[name].assign(rest)
+            if vector.shape.num_elements() < self._config.dense_below:
+                continue  # It is sent in each step, by plain momentum.
             velocity, is_sent = self._velocities[name], rest != vector
             velocity.assign(tf.where(is_sent, tf.zeros_like(velocity), velocity))
 

@@ -313,3 +313,51 @@ def test_a_gradient_that_is_not_finite_is_told_to_all_ranks(communicator, method
     result = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(0))
     assert np.isnan(result.loss)
     assert np.isnan(result.local_loss) == (communicator.rank == 1)
+
+
+@on_2_and_3_ranks
+@pytest.mark.parametrize(
+    ("method", "exchange"),
+    [
+        ("topk", "allgather"),
+        ("topk", "sliced"),
+        ("qsgd", "sliced"),
+        ("randomk", "auto"),
+    ],
+)
+def test_short_vectors_are_sent_whole(communicator, num_ranks, method, exchange):
+    compression = CompressionSettings(
+        compress="layerwise",
+        method=method,
+        exchange=exchange,
+        ratio=0.05,
+        error_feedback=method != "qsgd",
+        dense_below=100,
+    )
+    kernels = {name: shape for name, shape in SHAPES.items() if "kernel" in name}
+    both = CompressedExchange(communicator, SHAPES, compression, SEED)
+    alone = CompressedExchange(communicator, kernels, compression, SEED)
+    with_bias = tf.function(both, autograph=False)
+    without = tf.function(alone, autograph=False)
+    for step in range(3):
+        own = gradients_of(communicator.rank, step)
+        first, bias, last = (tf.constant(one) for one in own)
+        rest = (tf.constant(1.0), tf.zeros([2]), settings_of(step))
+        found = with_bias([first, bias, last], *rest)
+        expected = without([first, last], *rest)
+        for number, one in ((0, 0), (2, 1)):
+            np.testing.assert_array_equal(
+                found.gradients[number], expected.gradients[one]
+            )
+        biases = [gradients_of(rank, step)[1] for rank in range(num_ranks)]
+        np.testing.assert_allclose(found.gradients[1], np.mean(biases, 0), rtol=1e-5)
+        of_biases = 4 * 8 * 2 * (num_ranks - 1) / num_ranks
+        sent = found.account.bytes_sent - expected.account.bytes_sent
+        assert abs(float(sent) - of_biases) <= 1
+        assert float(found.account.message_bytes - expected.account.message_bytes) == 32
+    if compression.error_feedback:
+        assert not np.any(both.rank_variables["residual/first/bias"])
+        np.testing.assert_array_equal(
+            both.rank_variables["residual/last/kernel"],
+            alone.rank_variables["residual/last/kernel"],
+        )

@@ -100,6 +100,23 @@ def test_the_largest_accumulated_velocities_are_sent(
         np.testing.assert_allclose(total_arrived + left, total_sent, atol=1e-5)
 
 
+@on_2_and_3_ranks
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_short_vectors_have_plain_momentum(communicator, config, num_ranks, nesterov):
+    config = dataclasses.replace(config, nesterov=nesterov, dense_below=50, clip_norm=0)
+    one = DgcExchange(communicator, SHAPES, config)
+    traced = tf.function(one, autograph=False)
+    velocity = np.zeros(40)
+    for step in range(4):
+        own = [tf.constant(each) for each in gradients_of(communicator.rank, step)]
+        result = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(step))
+        biases = [gradients_of(rank, step)[1] for rank in range(num_ranks)]
+        velocity = 0.9 * velocity + np.mean(biases, 0)
+        expected = np.mean(biases, 0) + 0.9 * velocity if nesterov else velocity
+        np.testing.assert_allclose(result.gradients[1], expected, atol=1e-5)
+        assert not np.any(one.rank_variables["residual/last/bias"])
+
+
 def test_more_values_are_sent_in_the_first_epochs():
     found = [
         float(ratio_at(tf.constant(step, tf.int64), 0.001, 10.5, 4))

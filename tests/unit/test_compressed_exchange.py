@@ -40,6 +40,10 @@ ALONE = Communicator(ProcessInfo())
             "7 states for one l2 norm of 49 values",
         ),
         ({"compress": "layerwise", "ratio": 0.0}, "--ratio must be in"),
+        (
+            {"compress": "entiremodel", "dense_below": 1024},
+            "--dense_below chooses among variables: it needs --compress=layerwise",
+        ),
         ({"compress": "layerwise", "qstates": 0}, "--qstates must be in"),
         (
             {"compress": "layerwise", "method": "dgc", "optimizer": "lars"},
