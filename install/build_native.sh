@@ -15,7 +15,7 @@ venv=$1
   exit 1
 }
 target=$PWD/resnet/native/libresnet_ops
-for_any_cpu='read_example|resize_bicubic|momentum|server_update|compress_sparse|compress_quantized|decode_messages|cut_message'  # Sources without AVX-512.
+for_any_cpu='activation|read_example|resize_bicubic|momentum|server_update|compress_sparse|compress_quantized|decode_messages|cut_message'  # Sources without AVX-512.
 
 # CXX is a program, or a program and its options.
 CXX=${CXX:-g++}
