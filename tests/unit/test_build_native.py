@@ -5,6 +5,7 @@ import pytest
 from tests.unit.stub_programs import Clone
 
 FOR_ANY_CPU = {
+    "activation.o",
     *("compress_quantized.o", "compress_sparse.o", "cut_message.o"),
     "decode_messages.o",
     *("read_example.o", "resize_bicubic.o", "momentum.o", "server_update.o"),
