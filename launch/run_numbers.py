@@ -135,8 +135,8 @@ def compute(
         num_epochs=config.epoch(steps),
         phases=tuple(phase_rates(config)),
         num_classes=num_classes,
-        num_parameters=sizes.num_parameters(config.model, num_classes),
-        gradient_bytes=sizes.gradient_bytes(config.model, num_classes),
+        num_parameters=sizes.num_parameters(config.model, num_classes, config.se_ratio),
+        gradient_bytes=sizes.gradient_bytes(config.model, num_classes, config.se_ratio),
         rank_memory_bytes=rank_memory(config, num_parts, num_classes),
         changes=tuple(describe_changes(recipe, overrides, config, num_parts)),
         reasons=tuple(reasons),
@@ -156,7 +156,9 @@ def rank_memory(config: Config, num_parts: int, num_classes: int) -> int:
         num_classes: The number of classes.
     """
     num_copies = 3 + (config.ema_decay > 0) + (config.accumulation_steps > 1)
-    of_weights = num_copies * sizes.gradient_bytes(config.model, num_classes)
+    of_weights = num_copies * sizes.gradient_bytes(
+        config.model, num_classes, config.se_ratio
+    )
     image_size = max(phase.image_size for phase in config.phases)
     of_image = sizes.num_activations(config.model, image_size)
     of_image *= _BYTES_PER_VALUE.get(config.precision, 4)

@@ -35,6 +35,7 @@ TRAINING = (
         ),
         (
             *("explain_plot", "num_ranks", "resnet_depth", "resnet_variant"),
+            *("activation", "se_ratio", "blur_pool"),
             *("image_size", "first_phase", "seed"),
         ),
     ),
@@ -50,7 +51,7 @@ TRAINING = (
     Topic(
         "Augmentation and labels",
         ("augmentation",),
-        ("random_augment", "mixup", "cutmix", "label_smoothing"),
+        ("random_augment", "mixup", "cutmix", "label_smoothing", "loss"),
     ),
     COMPRESSION,
     LOCAL_SGD,

@@ -16,6 +16,7 @@ from resnet.optim import losses
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
 from resnet.optim.outer_momentum import OuterMomentum
+from resnet.optim.sgdw import Sgdw
 
 
 class TrainState:
@@ -75,8 +76,9 @@ class TrainState:
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
         decaying = which_decay(self.names, config)
-        if config.optimizer == "momentum":
-            return Momentum(variables, decaying, config.nesterov)
+        if config.optimizer != "lars":
+            kind = Sgdw if config.optimizer == "sgdw" else Momentum
+            return kind(variables, decaying, config.nesterov)
         return Lars(variables, decaying, config.nesterov, config.trust_coefficient)
 
     def begin_step(self) -> None:
@@ -197,6 +199,8 @@ class TrainState:
 
 def build_model(config: Config) -> keras.Model:
     """Returns a new network with the model, size, precision and seed of a run."""
+    first = phases.first_step(config.phases, config.first_phase)
+    phase = phases.at(config.phases, first)
     return models.build(
         config.model,
         config.num_classes,
@@ -209,6 +213,10 @@ def build_model(config: Config) -> keras.Model:
         config.batch_norm_epsilon,
         config.fixed_gamma,
         config.resnet_variant,
+        activation=config.activation,
+        se_ratio=config.se_ratio,
+        blur_pool=config.blur_pool,
+        initial_logit=losses.initial_logit(phase, config.num_classes),
     )
 
 
@@ -225,6 +233,8 @@ def weight_penalty(
         config: The settings of the run.
         step: The number of steps done.
     """
+    if config.optimizer == "sgdw":  # Its decay isn't the gradient of a loss.
+        return 0.0
     weight_decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
     return losses.weight_penalty(variables, weight_decay)
 
@@ -239,7 +249,7 @@ def decayed_variables(model: keras.Model, config: Config) -> list[tf.Variable]:
 
 def which_decay(names: Sequence[str], config: Config) -> list[bool]:
     """Returns whether each of the variables of these names has weight decay."""
-    if config.optimizer == "momentum":
+    if config.optimizer != "lars":
         return [decays(name) or config.decay_batch_norm for name in names]
     return [decays(name) and not name.endswith("/bias") for name in names]
 

@@ -68,7 +68,7 @@ class TrainStep:
         Args:
             model: The network, whose variables the steps change.
             optimizer: The optimizer of the network's trainable variables.
-            phase: The phase, whose label smoothing and mixing the loss uses.
+            phase: The phase, whose loss, label smoothing and mixing count.
             exchange: The exchange of gradients with the other ranks.
             ema: The EMA of all variables of the network, in their order; empty for a
                 run without EMA.
@@ -276,7 +276,7 @@ def compute_gradients(
         labels: `[batch]` int32, from 0.
         mix_weight: `[batch]` float32: weight of each example's own label where
             examples are mixed.
-        phase: The phase, whose label smoothing and mixing the loss uses.
+        phase: The phase, whose loss, label smoothing and mixing count.
         training: Whether batch normalization uses the statistics of the batch.
 
     Returns:
@@ -300,13 +300,7 @@ def mean_loss(
     The arguments are as for `compute_gradients`.
     """
     logits = model(images, training=training)
-    if phase.mixup or phase.cutmix:
-        each = losses.mixed_cross_entropy(
-            logits, labels, mix_weight, phase.label_smoothing
-        )
-    else:
-        each = losses.cross_entropy(logits, labels, phase.label_smoothing)
-    return tf.reduce_mean(each)
+    return tf.reduce_mean(losses.of_examples(logits, labels, mix_weight, phase))
 
 
 def apply_update(

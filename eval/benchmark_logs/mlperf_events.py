@@ -14,8 +14,8 @@ from resnet.config.config import Config
 from resnet.metrics.jsonl import Line
 
 _BENCHMARK = "resnet"
-_PREFIXES = {"lars": "lars_opt", "momentum": "sgd_opt"}
-_OPTIMIZERS = {"lars": "lars", "momentum": "sgd"}
+_PREFIXES = {"lars": "lars_opt", "momentum": "sgd_opt", "sgdw": "sgd_opt"}
+_OPTIMIZERS = {"lars": "lars", "momentum": "sgd", "sgdw": "sgd"}
 
 
 @dataclass(frozen=True)

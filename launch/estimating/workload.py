@@ -81,7 +81,7 @@ def of_config(
     return Workload(
         global_batch_size=config.global_batch_size,
         num_steps=config.train_steps,
-        num_values=sizes.num_parameters(config.model, classes),
+        num_values=sizes.num_parameters(config.model, classes, config.se_ratio),
         num_exchanges=num_exchanges,
         num_averages=num_averages,
         compression=config,

@@ -122,5 +122,4 @@ class WorkerEvaluator:
         ]
         with keras.StatelessScope(pairs):
             logits = model(batch.images, training=False)
-        smoothing = config.phases[-1].label_smoothing
-        return sums_of_batch(logits, batch.labels, batch.mask, smoothing)
+        return sums_of_batch(logits, batch.labels, batch.mask, config.phases[-1])

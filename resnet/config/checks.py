@@ -9,6 +9,7 @@ from resnet.models.names import (
     MODELS_WITH_RESIDUAL_BLOCKS,
     MODELS_WITHOUT_BATCH_NORM,
     RESNETS,
+    RESNETS_WITH_PARTS,
 )
 
 
@@ -19,6 +20,7 @@ def problems_of(config: Config) -> list[str]:
     if config.compress != "none" and config.method == "dgc":
         problems += _problems_of_dgc(config)
     problems += _problems_of_channels(config)
+    problems += _problems_of_parts(config)
     has_residual_blocks = config.model in MODELS_WITH_RESIDUAL_BLOCKS
     if config.fixed_gamma and config.zero_last_gamma and has_residual_blocks:
         problems.append(
@@ -100,6 +102,26 @@ def _problems_of_channels(config: Config) -> list[str]:
     ]
 
 
+def _problems_of_parts(config: Config) -> list[str]:
+    chosen = {
+        "activation": config.activation,
+        "se_ratio": config.se_ratio,
+        "blur_pool": config.blur_pool,
+    }
+    problems = [
+        f"--{name}={value} needs a --model among {', '.join(RESNETS_WITH_PARTS)}; got"
+        f" {config.model}."
+        for name, value in chosen.items()
+        if value != getattr(Config, name) and config.model not in RESNETS_WITH_PARTS
+    ]
+    if config.activation != "relu" and config.resnet_variant == "torchvision":
+        problems.append(
+            "--resnet_variant=torchvision needs --activation=relu, whose results the"
+            f" zeros around the max pooling never exceed; got {config.activation}."
+        )
+    return problems
+
+
 def _problems_of_local_sgd(config: Config) -> list[str]:
     problems = []
     if config.compress != "none" and any(phase.is_local for phase in config.phases):
@@ -150,6 +172,7 @@ def _problems_of_async(config: Config) -> list[str]:
             phase.is_local for phase in config.phases
         ),
         "--optimizer=lars": config.optimizer == "lars",
+        "--optimizer=sgdw": config.optimizer == "sgdw",
         "--ema_decay": config.ema_decay > 0,
         "--layer_rates": any(phase.layer_rates for phase in config.phases),
         "--freeze_batch_norm": any(phase.freeze_batch_norm for phase in config.phases),
@@ -169,6 +192,11 @@ def _problems_of_async(config: Config) -> list[str]:
 
 def _problems_of_phase(phase: Phase) -> list[str]:
     problems = bounds.problems_of(phase, f"phase {phase.name!r}")
+    if phase.target_threshold and phase.loss != "binary_cross_entropy":
+        problems.append(
+            f"target_threshold of phase {phase.name!r} needs"
+            f" --loss=binary_cross_entropy; got {phase.loss}."
+        )
     try:
         layer_rates.parse(phase.layer_rates)
     except UserError as error:

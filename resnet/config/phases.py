@@ -16,6 +16,7 @@ from resnet.config.settings import (
 
 SMALLEST_IMAGE = 28  # Of the small Inception, and MNIST's.
 LARGEST_IMAGE = 1024
+LOSSES = ("cross_entropy", "binary_cross_entropy")
 # What becomes of the velocities of the ranks when their weights are averaged.
 LOCAL_VELOCITIES = ("keep", "average", "reset")
 
@@ -44,10 +45,24 @@ class PhaseSettings:
     )
     weight_decay: float = setting(
         5e-5,
-        "The weight decay, whose product with the variable is added to the gradient;"
-        " batch normalization's parameters don't decay and, with LARS, neither do"
-        " biases.",
+        "The weight decay, whose product with the variable is added to the gradient or,"
+        " with --optimizer=sgdw, to the velocity in the update of the variable; batch"
+        " normalization's parameters don't decay and, with LARS, neither do biases.",
         bounds=AT_LEAST_ZERO,
+    )
+    loss: str = setting(
+        "cross_entropy",
+        "The loss of an example, one of {names}: the cross-entropy of the softmax, or"
+        " the sum over classes of the cross-entropy of each class against the rest, for"
+        " which the biases of the last layer begin with -log(classes).",
+        names=LOSSES,
+    )
+    target_threshold: float = setting(
+        0.0,
+        "With binary_cross_entropy, the fraction above which a label that is smoothed"
+        " or mixed counts as 1, and otherwise as 0; 0 leaves the fractions.",
+        bounds=FRACTION,
+        flag=None,
     )
     label_smoothing: float = setting(
         0.0,

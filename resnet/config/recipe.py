@@ -8,7 +8,13 @@ from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, FRACTION, setting
-from resnet.models.names import INITIALIZATIONS, MODELS, RESNET_VARIANTS
+from resnet.models.names import (
+    ACTIVATIONS,
+    BLUR_POOLS,
+    INITIALIZATIONS,
+    MODELS,
+    RESNET_VARIANTS,
+)
 
 SCALINGS = ("linear", "root", "none")
 
@@ -27,6 +33,24 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The program whose ResNet-18 to 200 the network equals in the padding of the"
         " max pooling and the shortcuts of the first stage, one of {names}.",
         names=RESNET_VARIANTS,
+    )
+    activation: str = setting(
+        "relu",
+        "The activation of a ResNet-18 to 200 or ResNet-D, one of {names}.",
+        names=ACTIVATIONS,
+    )
+    se_ratio: float = setting(
+        0.0,
+        "The ratio of squeeze-and-excitation in the same networks: the units of the"
+        " first of its two dense layers as a fraction of a block's channels; 0 turns it"
+        " off.",
+        bounds=(0, 1),
+    )
+    blur_pool: str = setting(
+        "none",
+        "The strided layers of the same networks that blur their inputs (BlurPool), one"
+        " of {names}: none, the convolutions, or the max pooling, too.",
+        names=BLUR_POOLS,
     )
     image_size: int = setting(
         help="The side in pixels of the images in training and evaluation.",
@@ -68,7 +92,10 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         flag=None,
     )
     optimizer: str = setting(
-        "momentum", "The optimizer, one of {names}.", names=("momentum", "lars")
+        "momentum",
+        "The optimizer, one of {names}; sgdw is momentum with a decoupled weight decay,"
+        " which acts on the variables directly.",
+        names=("momentum", "sgdw", "lars"),
     )
     nesterov: bool = setting(
         True, "Whether the momentum is Nesterov's momentum.", flag=None

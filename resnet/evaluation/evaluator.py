@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.config.config import Config
+from resnet.config.phases import PhaseSettings
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
@@ -30,7 +31,8 @@ class Result:
         top1: The fraction of examples whose label has the highest logit.
         top5: The fraction of examples whose label has one of the five highest logits.
         loss: The mean cross-entropy plus the weight penalty.
-        cross_entropy: The mean cross-entropy, with the label smoothing of the run.
+        cross_entropy: The mean cross-entropy, with the loss and the label smoothing
+            of the run.
         count: The number of examples counted.
         skipped_records: The number of corrupt records, which were not counted.
     """
@@ -264,8 +266,7 @@ class Evaluator:
     def _counts(
         self, logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
-        smoothing = self._config.phases[-1].label_smoothing
-        return sums_of_batch(logits, labels, mask, smoothing)
+        return sums_of_batch(logits, labels, mask, self._config.phases[-1])
 
     def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, self._views)
@@ -273,7 +274,7 @@ class Evaluator:
 
 
 def sums_of_batch(
-    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, label_smoothing: float
+    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, phase: PhaseSettings
 ) -> tf.Tensor:
     """Returns sums over the examples of a batch whose mask is True, `[4]` float64.
 
@@ -284,12 +285,12 @@ def sums_of_batch(
         logits: `[batch, num_classes]` float32.
         labels: `[batch]` int32.
         mask: `[batch]` bool.
-        label_smoothing: The label smoothing of the cross-entropies.
+        phase: The phase whose loss and label smoothing the cross-entropies have.
     """
     columns = (
         in_top(logits, labels, 1),
         in_top(logits, labels, 5),
-        losses.cross_entropy(logits, labels, label_smoothing),
+        losses.without_mixing(logits, labels, phase),
         tf.ones_like(labels),
     )
     counted = [tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns]

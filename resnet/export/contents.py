@@ -36,6 +36,9 @@ class Contents:
         channel_stddev: The standard deviation of each channel, on the same scale.
         batch_norm_epsilon: The constant that is added to the variance.
         resnet_variant: The program that has the same ResNet, "tpu" or "torchvision".
+        activation: The activation, one of `names.ACTIVATIONS`.
+        se_ratio: The ratio of squeeze-and-excitation; 0 for none.
+        blur_pool: The strided layers that blur, one of `names.BLUR_POOLS`.
         class_names: The names of the classes in the order of the outputs.
         class_descriptions: A description of each class, or empty.
         image_format: The format of the images of the training set, "jpeg" or "png";
@@ -57,6 +60,9 @@ class Contents:
     batch_norm_epsilon: float
     class_names: tuple[str, ...]
     resnet_variant: str = "tpu"
+    activation: str = "relu"
+    se_ratio: float = 0.0
+    blur_pool: str = "none"
     class_descriptions: tuple[str, ...] = ()
     image_format: str = ""
     program: str = ""
@@ -92,6 +98,9 @@ def of_run(
         channel_stddev=config.channel_stddev,
         batch_norm_epsilon=config.batch_norm_epsilon,
         resnet_variant=config.resnet_variant,
+        activation=config.activation,
+        se_ratio=config.se_ratio,
+        blur_pool=config.blur_pool,
         class_names=config.class_names,
         class_descriptions=known.class_descriptions if known else (),
         image_format=known.image_format if known else "",

@@ -12,7 +12,16 @@ import keras
 import numpy as np
 
 from resnet.export.contents import Contents
-from resnet.models import dropout, inception_layers, layers, mlp, plain_layers
+from resnet.models import (
+    activations,
+    blur_pool,
+    dropout,
+    inception_layers,
+    layers,
+    mlp,
+    plain_layers,
+    squeeze_excitation,
+)
 
 # Keras' policy by precision and by whether batch normalization is folded. Only weights
 # in float32 can be trained on.
@@ -106,6 +115,10 @@ class _StockLayers:
             plain_layers.Dense: self._dense,
             dropout.Dropout: self._dropout,
             mlp.Gray: self._gray,
+            activations.Activation: self._activation,
+            blur_pool.BlurPool: self._blur_pool,
+            squeeze_excitation.GlobalAvgPool: self._global_avg_pool,
+            squeeze_excitation.Gate: self._gate,
         }
 
     def __call__(
@@ -242,6 +255,45 @@ class _StockLayers:
         return keras.layers.AveragePooling2D(
             2, 2, "same", name=layer.name, dtype=self._dtype
         )(x)
+
+    def _global_avg_pool(self, layer: squeeze_excitation.GlobalAvgPool, x: Any) -> Any:
+        return keras.layers.GlobalAveragePooling2D(name=layer.name, dtype=self._dtype)(
+            x
+        )
+
+    def _blur_pool(self, layer: blur_pool.BlurPool, x: Any) -> Any:
+        """[1, 2, 1] / 4 is the average over two positions, twice."""
+        name = layer.name
+        x = keras.layers.ZeroPadding2D(1, name=f"{name}_pad", dtype=self._dtype)(x)
+        x = keras.layers.AveragePooling2D(
+            2, 1, "valid", name=f"{name}_average", dtype=self._dtype
+        )(x)
+        return keras.layers.AveragePooling2D(
+            2, layer.stride, "valid", name=name, dtype=self._dtype
+        )(x)
+
+    def _activation(
+        self, layer: activations.Activation | squeeze_excitation.Gate, x: Any
+    ) -> Any:
+        x = keras.layers.Activation(
+            layer.activation, name=layer.name, dtype=self._dtype
+        )(x)
+        return x if layer.num_copies == 1 else [x] * layer.num_copies
+
+    def _gate(
+        self, layer: squeeze_excitation.Gate, x: Any, logits: Any, residual: Any
+    ) -> Any:
+        name = layer.name
+        shape = (1, 1, x.shape[-1])
+        gate = keras.layers.Activation(
+            "sigmoid", name=f"{name}_sigmoid", dtype=self._dtype
+        )(logits)
+        gate = keras.layers.Reshape(shape, name=f"{name}_shape", dtype=self._dtype)(
+            gate
+        )
+        x = keras.layers.Multiply(name=f"{name}_product", dtype=self._dtype)([x, gate])
+        x = keras.layers.Add(name=f"{name}_sum", dtype=self._dtype)([x, residual])
+        return self._activation(layer, x)
 
     def _add(self, layer: layers.Add, *inputs: Any) -> Any:
         return keras.layers.Add(name=layer.name, dtype=self._dtype)(list(inputs))

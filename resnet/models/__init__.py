@@ -21,6 +21,10 @@ def build(
     batch_norm_epsilon: float = 1e-5,
     fixed_gamma: bool = False,
     resnet_variant: str = "tpu",
+    activation: str = "relu",
+    se_ratio: float = 0.0,
+    blur_pool: str = "none",
+    initial_logit: float = 0.0,
 ) -> "keras.Model":
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
@@ -46,6 +50,13 @@ def build(
             which excludes `zero_last_gamma`.
         resnet_variant: The program whose details `names.RESNETS` have, one of
             `names.RESNET_VARIANTS`; other networks have one variant only.
+        activation: The activation of `names.RESNETS_WITH_PARTS`, one of
+            `names.ACTIVATIONS`.
+        se_ratio: The ratio of squeeze-and-excitation of the same networks, at most 1; 0
+            for none.
+        blur_pool: The strided layers of the same networks that blur, one of
+            `names.BLUR_POOLS`.
+        initial_logit: What the biases of the last layer are initialized to.
 
     Raises:
         UserError: If there is no network of that name.
@@ -57,7 +68,7 @@ def build(
     import keras
 
     from resnet.models import alexnet, cifar_resnet, inception, mlp, resnet, resnet9
-    from resnet.models.initialization import initialize
+    from resnet.models.initialization import initialize, initialize_last_bias
 
     batch_norm = {
         "batch_norm_momentum": batch_norm_momentum,
@@ -76,7 +87,7 @@ def build(
     if name in others:
         model = others[name](*settings)
     else:
-        depth = int(name.removeprefix("resnet").removesuffix("d"))
+        depth = names.depth_of(name)
         if depth in names.CIFAR_RESNET_DEPTHS:
             model = cifar_resnet.build(depth, *settings, zero_last_gamma)
         else:
@@ -84,8 +95,13 @@ def build(
                 *(depth, *settings, zero_last_gamma),
                 is_resnet_d=name.endswith("d"),
                 is_torchvision=resnet_variant == "torchvision",
+                activation=activation,
+                se_ratio=se_ratio,
+                blurred=blur_pool,
             )
     initialize(model, initialization, seed)
+    if initial_logit:
+        initialize_last_bias(model, initial_logit)
     if name in ("alexnet", "mlp"):
         return model
     # Without this Keras refuses images of any size but `image_size`.

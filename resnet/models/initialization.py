@@ -5,6 +5,7 @@ import random
 
 import keras
 
+from data_prep.errors import UserError
 from resnet.models.names import UNIFORM_LIMITS
 
 
@@ -39,3 +40,22 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
             layer_seed = generator.getrandbits(31)
             initializer = keras.initializers.RandomUniform(-limit, limit, layer_seed)
             variable.assign(initializer(variable.shape))
+
+
+def initialize_last_bias(model: keras.Model, logit: float) -> None:
+    """Initializes all biases of a network's last layer to one value.
+
+    Args:
+        model: The network.
+        logit: The value.
+
+    Raises:
+        UserError: If the last layer has no biases.
+    """
+    bias = getattr(model.layers[-1], "bias", None)
+    if bias is None:
+        raise UserError(
+            "binary_cross_entropy needs a network whose last layer has biases, which"
+            f" begin with {logit:.3g}; {model.name} has none. Choose another --loss."
+        )
+    bias.assign(keras.ops.full(bias.shape, logit))

@@ -1,6 +1,17 @@
 """The names of the networks that can be built. Needs no TensorFlow."""
 
-RESNET_DEPTHS = (18, 34, 50, 101, 152, 200)
+# Number of layers -> (number of blocks in each stage, whether they are bottlenecks).
+RESNET_BLOCKS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
+    18: ((2, 2, 2, 2), False),
+    34: ((3, 4, 6, 3), False),
+    50: ((3, 4, 6, 3), True),
+    101: ((3, 4, 23, 3), True),
+    152: ((3, 8, 36, 3), True),
+    200: ((3, 24, 36, 3), True),
+}
+RESNET_DEPTHS = tuple(RESNET_BLOCKS)
+STAGE_FILTERS = (64, 128, 256, 512)
+BOTTLENECK_EXPANSION = 4
 CIFAR_RESNET_DEPTHS = (8, 20)
 
 # Networks for CIFAR-10's images of 32 pixels, cropped to 28 for Inception, and for
@@ -24,6 +35,13 @@ MODELS = (
 # The networks whose details `resnet_variant` chooses, and the programs that have them.
 RESNETS = tuple(f"resnet{depth}" for depth in RESNET_DEPTHS)
 RESNET_VARIANTS = ("tpu", "torchvision")
+# The networks that can have other activations, squeeze-and-excitation and BlurPool.
+RESNETS_WITH_PARTS = MODELS_WITH_RESIDUAL_BLOCKS[len(CIFAR_RESNET_DEPTHS) :]
+ACTIVATIONS = ("relu", "silu", "mish")
+# Which strided layers blur their inputs: none, convolutions, or the max pooling, too.
+BLUR_POOLS = ("none", "convolutions", "all")
+# The last layer of these has no bias.
+MODELS_WITHOUT_LAST_BIAS = ("resnet9",)
 MODELS_WITHOUT_BATCH_NORM = ("alexnet", "mlp")
 
 # The distributions of the initial weights. Those of "uniform_x" are uniform from -x to
@@ -33,6 +51,11 @@ INITIALIZATIONS = ("variance_scaling", "pytorch", *UNIFORM_LIMITS)
 
 # The dtype that a network computes in, by the name of the precision.
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
+
+
+def depth_of(resnet: str) -> int:
+    """Returns the number of layers of a ResNet or ResNet-D."""
+    return int(resnet.removeprefix("resnet").removesuffix("d"))
 
 
 def default_image_size(model: str) -> int:

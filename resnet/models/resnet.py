@@ -15,6 +15,10 @@ the pooled shortcut too.
 torchvision's ResNets (pytorch/vision, torchvision/models/resnet.py) differ from the TPU
 recipe's in two details: the max pooling of the stem pads all four sides, and the first
 stage of ResNet-18 and 34 begins with an identity shortcut.
+
+Blurred strided layers, squeeze-and-excitation and other activations than ReLU are parts
+that each of these networks can have, in `blur_pool`, `squeeze_excitation` and
+`activations`.
 """
 
 import random
@@ -23,19 +27,12 @@ from typing import Any
 
 import keras
 
-from resnet.models import layers
+from resnet.models import activations, blur_pool, layers, names, plain_layers, sizes
+from resnet.models import squeeze_excitation as se
 
-# Number of layers -> (number of blocks in each stage, whether they are bottlenecks).
-DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
-    18: ((2, 2, 2, 2), False),
-    34: ((3, 4, 6, 3), False),
-    50: ((3, 4, 6, 3), True),
-    101: ((3, 4, 23, 3), True),
-    152: ((3, 8, 36, 3), True),
-    200: ((3, 24, 36, 3), True),
-}
-STAGE_FILTERS = (64, 128, 256, 512)
-BOTTLENECK_EXPANSION = 4
+DEPTHS = names.RESNET_BLOCKS
+STAGE_FILTERS = names.STAGE_FILTERS
+BOTTLENECK_EXPANSION = names.BOTTLENECK_EXPANSION
 
 Copies = Any  # A KerasTensor, or a list of references to the same one.
 
@@ -50,6 +47,9 @@ def build(
     zero_last_gamma: bool = True,
     is_resnet_d: bool = False,
     is_torchvision: bool = False,
+    activation: str = "relu",
+    se_ratio: float = 0.0,
+    blurred: str = "none",
 ) -> keras.Model:
     """Returns a Keras model from float32 images to float32 logits.
 
@@ -65,15 +65,25 @@ def build(
         is_resnet_d: Whether to build the ResNet-D variant.
         is_torchvision: Whether to build torchvision's network instead of that of the
             TPU recipe.
+        activation: One of `names.ACTIVATIONS`.
+        se_ratio: Ratio of squeeze-and-excitation in each block; 0 for none.
+        blurred: The strided layers that blur, one of `names.BLUR_POOLS`.
     """
     blocks, is_bottleneck = DEPTHS[depth]
     generator = random.Random(seed)
     seeds = iter(lambda: generator.getrandbits(31), None)
-    builder = _Builder(batch_norm, zero_last_gamma, is_resnet_d, seeds)
+    builder = _Builder(
+        *(batch_norm, zero_last_gamma, is_resnet_d, seeds),
+        *(activation, se_ratio, blurred),
+    )
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     x = builder.stem(x)
-    x = layers.MaxPool(3, 2, name="stem_pool", is_symmetric=is_torchvision)(x)
+    if blurred == "all":
+        x = layers.MaxPool(3, 1, name="stem_pool")(x)
+        x = blur_pool.BlurPool(2, name="stem_blur")(x)
+    else:
+        x = layers.MaxPool(3, 2, name="stem_pool", is_symmetric=is_torchvision)(x)
     copies = [x, x]  # The first for the next block's convolutions, then its shortcut.
     for stage, (num_blocks, filters) in enumerate(
         zip(blocks, STAGE_FILTERS, strict=True), start=1
@@ -110,11 +120,18 @@ class _Builder:
         zero_last_gamma: bool,
         is_resnet_d: bool,
         seeds: Iterator[int],
+        activation: str,
+        se_ratio: float,
+        blurred: str,
     ) -> None:
         self.batch_norm = batch_norm
         self.zero_last_gamma = zero_last_gamma
         self.is_resnet_d = is_resnet_d
         self.seeds = seeds
+        self.activation = activation
+        self.se_ratio = se_ratio
+        self.is_blurred = blurred != "none"
+        self.has_relu = activation == "relu"  # The fastest: `ConvNorm` includes it.
 
     def conv(
         self,
@@ -123,18 +140,26 @@ class _Builder:
         kernel_size: int,
         stride: int,
         name: str,
-        relu: bool = True,
+        is_activated: bool = True,
     ) -> keras.KerasTensor:
         """Returns `x` after a convolution with batch normalization."""
-        return layers.ConvNorm(
+        if self.is_blurred and stride > 1 and x.shape[-1] >= blur_pool.FEWEST_CHANNELS:
+            # A 1x1 convolution reads what a blur with its stride leaves.
+            blur_stride = stride if kernel_size == 1 else 1
+            x = blur_pool.BlurPool(blur_stride, name=f"{name}_blur")(x)
+            stride //= blur_stride
+        x = layers.ConvNorm(
             filters,
             kernel_size,
             stride,
             seed=next(self.seeds),
             name=name,
-            relu=relu,
+            relu=is_activated and self.has_relu,
             **self.batch_norm,
         )(x)
+        if self.has_relu or not is_activated:
+            return x
+        return activations.Activation(self.activation, f"{name}_activation")(x)
 
     def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Returns the stem's feature map: 64 channels at half the images' size."""
@@ -153,17 +178,36 @@ class _Builder:
         name: str,
         num_copies: int,
     ) -> Copies:
-        """Returns a block's output: convolution, residual addition and ReLU."""
-        return layers.ConvNorm(
+        """Returns a block's output: convolution, residual addition and activation."""
+        has_gate = self.se_ratio > 0
+        is_whole = self.has_relu and not has_gate
+        norm = layers.ConvNorm(
             filters,
             kernel_size,
             1,
             seed=next(self.seeds),
             name=name,
+            relu=is_whole,
             zero_gamma=self.zero_last_gamma,
-            num_copies=num_copies,
+            # With a gate, one is for the means and one for the gate.
+            num_copies=2 if has_gate else num_copies if is_whole else 1,
             **self.batch_norm,
-        )(x, residual)
+        )
+        if is_whole:
+            return norm(x, residual)
+        if not has_gate:
+            x = norm(x, residual)
+            return activations.Activation(
+                self.activation, f"{name}_activation", num_copies
+            )(x)
+        to_squeeze, x = norm(x)
+        units = sizes.num_squeezed(filters, self.se_ratio)
+        means = se.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
+        hidden = plain_layers.Dense(units, next(self.seeds), f"{name}_se_1", relu=True)(
+            means
+        )
+        logits = plain_layers.Dense(filters, next(self.seeds), f"{name}_se_2")(hidden)
+        return se.Gate(self.activation, f"{name}_gate", num_copies)(x, logits, residual)
 
     def shortcut(
         self,
@@ -179,7 +223,7 @@ class _Builder:
         if self.is_resnet_d and stride == 2:
             x = layers.AvgPool(name=f"{name}_shortcut_pool")(x)
             stride = 1
-        return self.conv(x, filters, 1, stride, f"{name}_shortcut", relu=False)
+        return self.conv(x, filters, 1, stride, f"{name}_shortcut", False)
 
     def basic_block(
         self,

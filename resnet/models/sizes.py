@@ -51,20 +51,41 @@ SIZES = {
 }
 
 
-def num_parameters(model: str, num_classes: int) -> int:
+def num_parameters(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
     """Returns the number of trainable values of a network.
 
     Args:
         model: The name of the network, one of `names.MODELS`.
         num_classes: The number of its classes.
+        se_ratio: The ratio of squeeze-and-excitation; 0 for none.
     """
     size = SIZES[model]
-    return size.num_body_parameters + num_classes * size.num_class_parameters
+    number = size.num_body_parameters + num_classes * size.num_class_parameters
+    if not se_ratio:
+        return number
+    blocks, is_bottleneck = names.RESNET_BLOCKS[names.depth_of(model)]
+    for num_blocks, filters in zip(blocks, names.STAGE_FILTERS, strict=True):
+        channels = filters * (names.BOTTLENECK_EXPANSION if is_bottleneck else 1)
+        units = num_squeezed(channels, se_ratio)
+        number += num_blocks * (2 * channels * units + units + channels)
+    return number
 
 
-def gradient_bytes(model: str, num_classes: int) -> int:
+def num_squeezed(channels: int, se_ratio: float) -> int:
+    """Returns the units of the first dense layer of squeeze-and-excitation.
+
+    Args:
+        channels: The number of channels of a block.
+        se_ratio: The ratio of the two, above 0 and at most 1.
+
+    Source: tensorflow/tpu, models/official/resnet/resnet_layers.py, squeeze_excitation.
+    """
+    return max(1, int(channels * se_ratio))
+
+
+def gradient_bytes(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
     """Returns the bytes of the gradients of a step, which are float32."""
-    return _FLOAT_BYTES * num_parameters(model, num_classes)
+    return _FLOAT_BYTES * num_parameters(model, num_classes, se_ratio)
 
 
 def num_activations(model: str, image_size: int) -> int:

@@ -151,9 +151,17 @@ def _asynchrony(config: Config) -> str:
 
 
 def _network(config: Config) -> str:
-    if config.resnet_variant == Config.resnet_variant:
-        return config.model
-    return f"{config.model} of {config.resnet_variant}"
+    text = config.model
+    if config.resnet_variant != Config.resnet_variant:
+        text += f" of {config.resnet_variant}"
+    if config.activation != Config.activation:
+        text += f" with {config.activation}"
+    if config.se_ratio:
+        text += f", squeeze-and-excitation of ratio {config.se_ratio:g}"
+    if config.blur_pool != Config.blur_pool:
+        what = {"convolutions": "strided convolutions", "all": "all strided layers"}
+        text += f", BlurPool in {what[config.blur_pool]}"
+    return text
 
 
 def _batch_norm(config: Config) -> str:
@@ -168,6 +176,7 @@ def _batch_norm(config: Config) -> str:
 def _optimizer(config: Config) -> str:
     parts = {
         "momentum": "momentum",
+        "sgdw": "momentum and decoupled weight decay (SGDW)",
         "lars": f"LARS, trust coefficient {config.trust_coefficient:g}, momentum",
     }
     text = parts[config.optimizer]

@@ -9,6 +9,7 @@ from resnet.recipes import (
     digits,
     finetune,
     imagenet,
+    imagenet_few_epochs,
     imagenet_lars,
     imagenette,
     inception,
@@ -19,6 +20,7 @@ RECIPES = {
     for recipe in (
         *imagenet.RECIPES,
         *imagenet_lars.RECIPES,
+        *imagenet_few_epochs.RECIPES,
         *imagenette.RECIPES,
         *finetune.RECIPES,
         *cifar10.RECIPES,

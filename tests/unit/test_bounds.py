@@ -55,6 +55,8 @@ NUMBERS = {
     "ema_decay": ("ema_decay", [-0.1, 1.0]),
     "batch_norm_momentum": ("bn_momentum", [-0.1, 1.0]),
     "label_smoothing": ("label_smoothing", [-0.1, 1.0]),
+    "target_threshold": ("target_threshold", [-0.1, 1.0]),
+    "se_ratio": ("se_ratio", [-0.1, 1.01]),
     "min_crop_area": ("min_crop_area", [0.0, -0.5, 1.01]),
     "random_augment": ("random_augment", [-1.0, 10.5]),
     "mixup": ("mixup", [-0.1]),

@@ -128,6 +128,22 @@ def test_weights_for_other_details_are_refused_with_the_setting(config, write):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "default"),
+    [
+        ("activation", "mish", "relu"),
+        ("se_ratio", 0.25, 0.0),
+        ("blur_pool", "all", "none"),
+    ],
+)
+def test_weights_without_a_part_of_the_network_are_refused(
+    config, write, name, value, default
+):
+    other = dataclasses.replace(config, **{name: value})
+    with pytest.raises(UserError, match=f"need --{name}={default}; got {value}"):
+        initial.load(write(), other, SHAPES)
+
+
 def test_a_network_of_another_family_is_refused_with_what_its_format_lacks(
     make_config, write
 ):

@@ -4,6 +4,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resnet.config.phases import PhaseSettings
 from resnet.optim import losses
 
 
@@ -114,3 +115,79 @@ def test_the_penalty_is_half_the_sum_of_the_squares():
     assert losses.weight_penalty(variables, 0.01) == pytest.approx(0.07, rel=1e-12)
     assert losses.weight_penalty([], 0.01) == 0
     assert losses.weight_penalty(variables, 0.0) == 0
+
+
+def slow_binary(logits, targets) -> np.ndarray:
+    """The sum over classes of -t log(p) - (1 - t) log(1 - p), p the sigmoid."""
+    logits = logits.astype(np.float64)
+    log_p, log_q = -np.logaddexp(0, -logits), -np.logaddexp(0, logits)
+    return -(targets * log_p + (1 - targets) * log_q).sum(1)
+
+
+def binary_case() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, labels, weights of their own labels, and the labels' rows."""
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 3, (6, 5)).astype(np.float32)
+    labels = np.array([0, 1, 2, 3, 4, 4], np.int32)
+    mix_weight = np.array([0.9, 0.9, 0.7, 0.7, 1.0, 1.0], np.float32)
+    return logits, labels, mix_weight, np.eye(5)[labels]
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.2}, {"cutmix": 1.0}])
+def test_binary_cross_entropy_is_that_of_the_formula(label_smoothing, mixing):
+    logits, labels, mix_weight, rows = binary_case()
+    phase = PhaseSettings(
+        loss="binary_cross_entropy", label_smoothing=label_smoothing, **mixing
+    )
+    ours = losses.of_examples(
+        tf.constant(logits), labels, tf.constant(mix_weight), phase
+    )
+    assert ours.dtype == tf.float32
+    smoothed = (1 - label_smoothing) * rows + label_smoothing / 5
+    targets = smoothed
+    if mixing:
+        own = mix_weight[:, np.newaxis]
+        targets = own * smoothed + (1 - own) * smoothed[[1, 0, 3, 2, 5, 4]]
+    np.testing.assert_allclose(ours, slow_binary(logits, targets), rtol=1e-5)
+    unmixed = losses.without_mixing(tf.constant(logits), labels, phase)
+    np.testing.assert_allclose(unmixed, slow_binary(logits, smoothed), rtol=1e-5)
+
+
+def test_labels_above_the_threshold_count_as_one():
+    logits, labels, mix_weight, rows = binary_case()
+    phase = PhaseSettings(
+        *(),
+        loss="binary_cross_entropy",
+        label_smoothing=0.1,
+        mixup=0.2,
+        target_threshold=0.2,
+    )
+    ours = losses.of_examples(
+        tf.constant(logits), labels, tf.constant(mix_weight), phase
+    )
+    # Of the first pair the partner's label has 0.1 * 0.92 + 0.9 * 0.02 = 0.11, of the
+    # second 0.3 * 0.92 + 0.7 * 0.02 = 0.29.
+    targets = rows.copy()
+    targets[2:4] = rows[2] + rows[3]
+    np.testing.assert_allclose(ours, slow_binary(logits, targets), rtol=1e-5)
+
+
+def test_the_loss_of_a_phase_is_the_cross_entropy_otherwise():
+    logits, labels, mix_weight, _ = binary_case()
+    given = tf.constant(logits), labels
+    for mixing, expected in (
+        ({}, losses.cross_entropy(*given, 0.1)),
+        ({"cutmix": 1.0}, losses.mixed_cross_entropy(*given, mix_weight, 0.1)),
+    ):
+        phase = PhaseSettings(label_smoothing=0.1, **mixing)
+        ours = losses.of_examples(*given, tf.constant(mix_weight), phase)
+        np.testing.assert_array_equal(ours, expected)
+        unmixed = losses.without_mixing(*given, phase)
+        np.testing.assert_array_equal(unmixed, losses.cross_entropy(*given, 0.1))
+
+
+def test_biases_begin_near_the_probabilities_of_a_guess():
+    binary = PhaseSettings(loss="binary_cross_entropy")
+    assert losses.initial_logit(binary, 1000) == pytest.approx(-6.907755, rel=1e-6)
+    assert losses.initial_logit(PhaseSettings(), 1000) == 0.0

@@ -5,6 +5,7 @@ import tensorflow as tf
 from resnet.config.step_settings import StepSettings
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
+from resnet.optim.sgdw import Sgdw
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -215,3 +216,37 @@ def test_reset_sets_the_velocities_to_zero():
     assert optimizer.velocities[0].numpy() == [1.0]
     optimizer.reset()
     assert optimizer.velocities[0].numpy() == [0.0]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_sgdw_is_that_of_composer(in_graph, nesterov):
+    """Its factor is for the highest rate, and follows the schedule of the rate."""
+    generator = np.random.default_rng(0)
+    highest, factor, momentum = 0.5, 0.02, 0.8
+    decays = [True, False]
+    starts = generator.normal(size=(2, 5)).astype(np.float32)
+    variables = [tf.Variable(one) for one in starts]
+    optimizer = Sgdw(variables, decays, nesterov)
+    apply = tf.function(optimizer.apply) if in_graph else optimizer.apply
+    weights, velocities = starts.astype(np.float64), np.zeros((2, 5))
+    for rate in (0.1, highest, 0.3, 0.0):
+        gradients = generator.normal(size=(2, 5)).astype(np.float32)
+        apply(list(gradients), settings(rate, momentum, factor / highest))
+        for i, gradient in enumerate(gradients):
+            velocities[i] = momentum * velocities[i] + gradient
+            step = gradient + momentum * velocities[i] if nesterov else velocities[i]
+            if decays[i]:
+                weights[i] *= 1 - factor * rate / highest
+            weights[i] -= rate * step
+    for ours, expected in zip(variables, weights, strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
+    for ours, expected in zip(optimizer.velocities, velocities, strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
+
+
+def test_the_decay_of_sgdw_has_the_factors_of_the_rates():
+    variables = [tf.Variable([1.0]) for _ in range(3)]
+    optimizer = Sgdw(variables, [True] * 3)
+    optimizer.apply([tf.zeros([1])] * 3, settings(0.5, 0.9, 0.25), (1.0, 2.0, 0.0))
+    assert [one.numpy().item() for one in variables] == [0.875, 0.75, 1.0]

@@ -48,6 +48,7 @@ def test_the_names_are_those_of_the_documents():
         "lars_42ep_8k",
         "lars_45ep_13k",
         "lars_56ep_32k",
+        "imagenet_18ep",
         "imagenette",
         "imagenette_best",
         "imagenette_collapse",
@@ -81,7 +82,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         " cifar10_alexnet_bn_24ep, cifar10_inception_async, cifar10_inception_bsp,"
         " cifar10_resnet9_24ep, collapse_72ep_4k,"
         " collapse_94ep_14k, digits, digits_mlp, finetune, goyal_90ep_8k,"
-        " imagenet_inception_async, imagenet_inception_bsp, imagenette,"
+        " imagenet_18ep, imagenet_inception_async, imagenet_inception_bsp, imagenette,"
         " imagenette_best, imagenette_collapse, imagenette_lars, lars_35ep_1632,"
         " lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
         " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file,"
@@ -133,6 +134,11 @@ PUBLISHED = {
     "lars_42ep_8k": (8192, [(782 + 6095, 782, 2e-4)]),  # 5: 781.96.
     "lars_45ep_13k": (13_056, [(4710, 883, 2.5e-5)]),  # 9: 883.16.
     "lars_56ep_32k": (32_768, [(2267, 626, 2.5e-5)]),  # 16: 625.57.
+    # Ends after 14 and 18 epochs of 625.57 steps: 8757.98, 11,260.26; 5: 3127.85.
+    "imagenet_18ep": (
+        2048,
+        [(8758, 3128, 5e-4 / 2.048), (2502, None, 5e-4 / 2.048)],
+    ),
     "goyal_90ep_8k": (8192, [(14_075, 782, 1e-4)]),  # 90: 14,075.32.
     "imagenette": (64, [(2367, 148, 5e-5)]),  # 16 * 9469 / 64 = 2367.25; 147.95.
     # Ends after 6, 11 and 16 epochs: 1775.4, 3255.0, 4734.5; 1: 295.9.
@@ -335,7 +341,7 @@ def test_other_recipes_keep_the_settings_that_they_had():
     for name in set(registry.RECIPES) - others:
         recipe = registry.get(name)
         assert recipe.initialization == "variance_scaling"
-        assert not recipe.decay_batch_norm
+        assert recipe.decay_batch_norm == (name == "imagenet_18ep")
         assert recipe.channel_mean == (0.485, 0.456, 0.406)
         assert recipe.channel_stddev == (0.229, 0.224, 0.225)
         assert (recipe.batch_norm_epsilon, recipe.fixed_gamma) == (1e-5, False)

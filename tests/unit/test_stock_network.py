@@ -75,6 +75,7 @@ CASES = [
     ("resnet18d", 45, {}),
     ("resnet50", 39, {}),
     ("resnet18", 36, {"resnet_variant": "torchvision"}),
+    ("resnet18d", 33, {"activation": "mish", "se_ratio": 0.25, "blur_pool": "all"}),
 ]
 
 

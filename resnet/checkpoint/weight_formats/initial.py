@@ -18,6 +18,10 @@ from resnet.checkpoint.weight_formats.stored import (
 )
 from resnet.config.config import Config
 
+# The parts of a network that other formats don't have.
+_PARTS = ("activation", "se_ratio", "blur_pool")
+_WITHOUT_PARTS = {name: getattr(Config, name) for name in _PARTS}
+
 
 @dataclass(frozen=True)
 class _Format:
@@ -53,7 +57,8 @@ def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
         saved = tensors.load_from(path)
         arrays = {name: np.asarray(one) for name, one in saved.tensors.items()}
         file = of_arrays(arrays, saved.metadata.get("config"))
-        details = {"resnet_variant": "tpu"}  # Earlier versions had no other.
+        # Earlier versions had no others.
+        details = {"resnet_variant": "tpu", **_WITHOUT_PARTS}
         found = _Format(own.places_in_checkpoint, own.is_extra_in_checkpoint, details)
     else:
         file = files.open_file(path)
@@ -94,6 +99,7 @@ def _format_of(path: Path, file: WeightFile, shapes: Shapes) -> _Format:
             details = {
                 "resnet_variant": module.VARIANT,
                 "batch_norm_epsilon": module.EPSILON,
+                **_WITHOUT_PARTS,
             }
             return _Format(module.places, module.is_extra, details)
     if any(name in file.shapes for name in shapes):
@@ -126,6 +132,7 @@ def _require_details(path: Path, details: Mapping[str, object], config: Config) 
         "resnet_variant": f"--resnet_variant={details.get('resnet_variant')}",
         "batch_norm_epsilon": "a recipe with batch_norm_epsilon"
         f" {details.get('batch_norm_epsilon')}",
+        **{name: f"--{name}={details.get(name)}" for name in _PARTS},
     }
     for name, what in needed.items():
         if name in details and details[name] != getattr(config, name):

@@ -62,6 +62,13 @@ def _require_equal_network(config: Config) -> None:
             f" networks of --resnet_variant={torchvision.VARIANT} can be written for"
             f" it; got {config.resnet_variant}"
         )
+    for name in ("activation", "se_ratio", "blur_pool"):
+        value = getattr(config, name)
+        if value != getattr(Config, name):
+            raise UserError(
+                f"torchvision has no {config.model} of --{name}={value}. Export it in"
+                " another format."
+            )
     if config.batch_norm_epsilon != torchvision.EPSILON:
         raise UserError(
             "torchvision's networks have a batch_norm_epsilon of"

@@ -1,0 +1,125 @@
+"""ReLU, SiLU and Mish, also of a gated feature map and its residual, in one op each.
+
+Source: Elfwing et al. 2017, arXiv:1702.03118, and Ramachandran et al. 2017,
+arXiv:1710.05941, for SiLU (Swish); Misra 2019, arXiv:1908.08681, for Mish.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from resnet import native
+from resnet.models.layers import Layer
+
+
+def activate(
+    x: tf.Tensor,
+    activation: str,
+    gate: tf.Tensor | None = None,
+    residual: tf.Tensor | None = None,
+    num_copies: int = 1,
+) -> tuple[tf.Tensor, ...]:
+    """Returns activation(gate * x + residual), or activation(x) without a gate.
+
+    relu(x) = max(x, 0), silu(x) = x / (1 + e^-x), mish(x) = x * tanh(ln(1 + e^x)).
+
+    Args:
+        x: `[batch, height, width, channels]`, float32 or bfloat16.
+        activation: One of `names.ACTIVATIONS`.
+        gate: The factor of each channel of each image, `[batch, channels]`, float32;
+            None for neither gate nor residual.
+        residual: Tensor to add, of the shape and dtype of `x`; only with a gate.
+        num_copies: Number of references to the result that are returned, 1 or 2. With
+            one for each consumer, the backward op sums their gradients while it reads
+            them.
+
+    Returns:
+        The result, `num_copies` times, of the shape and dtype of `x`.
+    """
+    library = native.ops()
+    if library is None:
+        return activate_with_stock_ops(x, activation, gate, residual, num_copies)
+    return tuple(
+        library.resnet_activate(
+            x=x,
+            gate=[] if gate is None else [gate],
+            residual=[] if residual is None else [residual],
+            num_copies=num_copies,
+            activation=activation,
+        )
+    )
+
+
+def activate_with_stock_ops(
+    x: tf.Tensor,
+    activation: str,
+    gate: tf.Tensor | None = None,
+    residual: tf.Tensor | None = None,
+    num_copies: int = 1,
+) -> tuple[tf.Tensor, ...]:
+    """Returns the result of `activate`, computed by TensorFlow's own ops.
+
+    This is the reference implementation of the compiled op, and the fallback where that
+    op can't be used.
+    """
+    if gate is not None:
+        x = x * tf.cast(gate, x.dtype)[:, tf.newaxis, tf.newaxis] + residual
+    functions = {"relu": tf.nn.relu, "silu": tf.nn.silu, "mish": _mish}
+    return (functions[activation](x),) * num_copies
+
+
+def _mish(x: tf.Tensor) -> tf.Tensor:
+    return x * tf.tanh(tf.nn.softplus(x))
+
+
+@tf.RegisterGradient("ResnetActivate")
+def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradients of x, and of the gate and the residual if present."""
+    x, *gate_and_residual = op.inputs
+    library: Any = native.ops()
+    results = library.resnet_activate_grad(
+        dy=[dy for dy in gradients if dy is not None],
+        x=x,
+        gate=gate_and_residual[:1],
+        residual=gate_and_residual[1:],
+        activation=op.get_attr("activation"),
+    )
+    return [results.dx, *results.dgate, *results.dresidual]
+
+
+class Activation(Layer):
+    """ReLU, SiLU or Mish.
+
+    Networks with ReLU have it in `layers.ConvNorm` instead, whose ops include it.
+    """
+
+    def __init__(self, activation: str, name: str, num_copies: int = 1) -> None:
+        """Stores the settings of the layer.
+
+        Args:
+            activation: One of `names.ACTIVATIONS`.
+            name: Name of the layer.
+            num_copies: Number of references to the output that `call` returns.
+        """
+        super().__init__(name)
+        self.activation = activation
+        self.num_copies = num_copies
+
+    def call(self, images: tf.Tensor) -> tf.Tensor | list[tf.Tensor]:
+        """Returns the activations, shape unchanged, or a list of `num_copies`."""
+        outputs = activate(images, self.activation, num_copies=self.num_copies)
+        return outputs[0] if self.num_copies == 1 else list(outputs)
+
+    def compute_output_shape(
+        self, input_shape: Sequence[int]
+    ) -> tuple[int, ...] | list[tuple[int, ...]]:
+        """Returns the shape of `call`'s result, or a list of `num_copies` shapes."""
+        return shapes_of_copies(tuple(input_shape), self.num_copies)
+
+
+def shapes_of_copies(
+    shape: tuple[int, ...], num_copies: int
+) -> tuple[int, ...] | list[tuple[int, ...]]:
+    """Returns a shape, or a list with the shapes of several copies."""
+    return shape if num_copies == 1 else [shape] * num_copies
