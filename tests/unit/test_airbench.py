@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
-from resnet.models import whitening
+from resnet.models import flops, whitening
 from tests.unit.test_resnet9 import relative_difference, values_of
 
 # Name: (filters in, filters out), each of a 3x3 convolution.
@@ -107,6 +107,22 @@ def test_the_first_filters_copy_the_channels():
             assert 0.99 * limit < abs(rest).max() <= limit
     assert not np.any(model.get_layer("whitening").bias)
     assert abs(model.get_layer("classifier").kernel.numpy()).max() <= 256**-0.5
+
+
+def test_the_operations_are_those_of_the_source():
+    model = new()
+    constant = 31 * 31 * 4 * 3 * 24
+    sides = (31, 15, 15, 7, 7, 3)
+    trained = 2560 + sum(
+        9 * side**2 * channels * filters
+        for side, (channels, filters) in zip(sides, CONVOLUTIONS.values(), strict=True)
+    )
+    assert flops.count_forward_pass(model) == 2 * (constant + trained)
+    assert flops.count_training_step(model) == 2 * (constant + 3 * trained)
+    # The source's 0.36 PFLOPs, of which 9.9 epochs of 49,152 images are 476 steps.
+    assert 476 * 1024 * flops.count_training_step(model) == pytest.approx(
+        0.36e15, rel=0.05
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
