@@ -50,8 +50,6 @@ LABEL_SMOOTHING = 0.2
 LOOKAHEAD_STEPS = 5
 EVAL_BATCH_SIZE = 500
 
-Images = torch.Tensor
-
 
 class ConvGroup(nn.Module):
     """Two convolutions, each with normalization and GELU; the first is pooled."""
@@ -63,7 +61,7 @@ class ConvGroup(nn.Module):
         self.conv2 = identity_conv(filters, filters)
         self.norm2 = bias_norm(filters)
 
-    def forward(self, x: Images) -> Images:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the feature map, of half the height and width."""
         x = functional.max_pool2d(self.conv1(x), 2)
         x = functional.gelu(self.norm1(x))
@@ -83,7 +81,7 @@ class Airbench94(nn.Module):
         )
         self.head = nn.Linear(256, 10, bias=False)
 
-    def forward(self, x: Images, trains_bias: bool = False) -> Images:
+    def forward(self, x: torch.Tensor, trains_bias: bool = False) -> torch.Tensor:
         """Returns the logits, `[batch, 10]`."""
         bias = self.whitening.bias if trains_bias else self.whitening.bias.detach()
         with torch.autocast("cpu", enabled=False):
@@ -107,7 +105,7 @@ def bias_norm(filters: int) -> nn.BatchNorm2d:
     return norm
 
 
-def whiten(network: Airbench94, images: Images) -> None:
+def whiten(network: Airbench94, images: torch.Tensor) -> None:
     """Sets the kernel of the first layer by the patches of normalized images."""
     patches = functional.unfold(images, 2).transpose(1, 2).reshape(-1, 12).double()
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
@@ -115,7 +113,9 @@ def whiten(network: Airbench94, images: Images) -> None:
     network.whitening.weight.data.copy_(torch.cat((scaled, -scaled)))
 
 
-def read(data_dir: pathlib.Path, split: str, count: int | None) -> tuple[Images, ...]:
+def read(
+    data_dir: pathlib.Path, split: str, count: int | None
+) -> tuple[torch.Tensor, ...]:
     """Returns images, `[count, 3, 32, 32]` uint8 channels last, and their labels."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     files = names if split == "train" else ["test_batch.bin"]
@@ -126,7 +126,7 @@ def read(data_dir: pathlib.Path, split: str, count: int | None) -> tuple[Images,
     return images.contiguous(memory_format=torch.channels_last), labels
 
 
-def normalized(images: Images) -> Images:
+def normalized(images: torch.Tensor) -> torch.Tensor:
     """Returns uint8 images as float32, normalized per channel."""
     mean, stddev = (
         torch.tensor(one).reshape(1, 3, 1, 1) * 255 for one in (MEAN, STDDEV)
@@ -135,8 +135,8 @@ def normalized(images: Images) -> Images:
 
 
 def train_batches(
-    images: Images, labels: torch.Tensor, args: argparse.Namespace
-) -> Iterator[tuple[Images, torch.Tensor]]:
+    images: torch.Tensor, labels: torch.Tensor, args: argparse.Namespace
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yields this rank's parts of the batches, epoch after epoch.
 
     All ranks draw the same orders, shifts and flips.
@@ -224,8 +224,8 @@ def average_buffers(network: Airbench94, args: argparse.Namespace) -> None:
 
 
 def evaluate(
-    predict: Callable[[Images], Images],
-    images: Images,
+    predict: Callable[[torch.Tensor], torch.Tensor],
+    images: torch.Tensor,
     labels: torch.Tensor,
     args: argparse.Namespace,
     is_augmented: bool,
@@ -236,7 +236,7 @@ def evaluate(
     its flip, and with half the weight these shifted by a pixel in two directions.
     """
 
-    def logits_of(views: Images) -> Images:
+    def logits_of(views: torch.Tensor) -> torch.Tensor:
         logits = predict(views)
         return logits + predict(views.flip(-1)) if is_augmented else logits
 
@@ -261,14 +261,16 @@ class Graphs:
     """The network's training and inference, compiled if that is asked for."""
 
     def __init__(self, network: Airbench94, args: argparse.Namespace) -> None:
-        def loss(images: Images, labels: torch.Tensor, trains_bias: bool) -> Images:
+        def loss(
+            images: torch.Tensor, labels: torch.Tensor, trains_bias: bool
+        ) -> torch.Tensor:
             with autocast():
                 logits = network(images, trains_bias)
             return functional.cross_entropy(
                 logits.float(), labels, label_smoothing=LABEL_SMOOTHING, reduction="sum"
             )
 
-        def predict(images: Images) -> Images:
+        def predict(images: torch.Tensor) -> torch.Tensor:
             with torch.no_grad(), autocast():
                 return network(images).float()
 

@@ -187,6 +187,7 @@ def _problems_of_async(config: Config) -> list[str]:
         "--layer_rates": any(phase.layer_rates for phase in config.phases),
         "--freeze_batch_norm": any(phase.freeze_batch_norm for phase in config.phases),
         f"--model={config.model}": config.model in MODELS_WITH_IMAGE_STATISTICS,
+        f"eval_views={config.eval_views}": config.eval_views != "center",
         "--shard_by=file": config.shard_by == "file",
         "--on_bad_record=skip": config.on_bad_record == "skip",
         "--decoded_cache_mb": config.decoded_cache_mb > 0,

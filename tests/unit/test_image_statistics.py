@@ -113,6 +113,13 @@ def test_only_moving_averages_differ_between_ranks(make_config):
     assert len(state.batch_norm_averages) == 3 * 2 * 6
 
 
-def test_parameter_servers_are_refused(make_config):
-    with pytest.raises(UserError, match="async excludes --model=airbench94"):
-        make_config(model="airbench94", sync_mode="async")
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"model": "airbench94"}, "--model=airbench94"),
+        ({"eval_views": "flip"}, "eval_views=flip"),
+    ],
+)
+def test_parameter_servers_are_refused(make_config, given, named):
+    with pytest.raises(UserError, match=f"async excludes {named}"):
+        make_config(sync_mode="async", **given)
