@@ -99,6 +99,7 @@ PROGRAMS = (
             "data_dir": "required",
             "model_dir": "required",
             "weights": "all of the run",
+            "views": "those of the recipe",
             "json_file": "none",
             "recalibration_batches": "as the run",
         },

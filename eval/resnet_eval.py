@@ -27,12 +27,12 @@ from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice, flag_topics
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import shared_flags
+from resnet.augmentation.names import VIEWS
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.config import bounds
 from resnet.config.config import Config, load_config
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation import view_names
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.preemption import StopSignals
@@ -66,10 +66,11 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_enum(
     "views",
-    "center",
-    view_names.VIEWS,
+    None,
+    tuple(VIEWS),
     "Test-time augmentation: predictions are averaged over the center crop; center and"
-    " its horizontal flip; four corners and center; or these five and their flips.",
+    " its horizontal flip; these and both shifted by a pixel; four corners and center;"
+    " or these five and their flips. By default that of the run's recipe.",
 )
 flags.DEFINE_bool(
     "watch", False, "Evaluate each checkpoint as it appears, up to the last of the run."
@@ -201,7 +202,7 @@ def make_evaluation(
         config,
         communicator,
         num_parallel_calls,
-        FLAGS.views,
+        config.eval_views,
         signals,
     )
     precise_bn = None
@@ -223,12 +224,14 @@ def make_evaluation(
         weights,
         EvaluationReport(settings_for_json(config), json_file),
         communicator,
-        make_store(example_shards["validation"], record_set, communicator),
+        make_store(
+            config.eval_views, example_shards["validation"], record_set, communicator
+        ),
     )
 
 
 def make_store(
-    shard: "ExampleShard", record_set: RecordSet, communicator: Communicator
+    views: str, shard: "ExampleShard", record_set: RecordSet, communicator: Communicator
 ) -> "PredictionStore | None":
     """Returns what stores the predictions, if the flags ask for it."""
     if not FLAGS.store_predictions:
@@ -239,7 +242,7 @@ def make_store(
     described = record_set.manifest.class_descriptions
     return PredictionStore(
         pathlib.Path(FLAGS.model_dir),
-        FLAGS.views,
+        views,
         shard.records,
         names,
         described or imagenet_labels.describe(names),
@@ -339,6 +342,8 @@ def with_flags(config: Config) -> Config:
         for name in ("eval_batch_size", "on_bad_record", "recalibration_batches")
         if FLAGS[name].value is not None
     }
+    if FLAGS.views is not None:
+        given["eval_views"] = FLAGS.views
     return dataclasses.replace(config, **given)
 
 
@@ -363,7 +368,7 @@ def settings_for_json(config: Config) -> dict[str, Any]:
     """Returns the settings that the JSON file of the results holds."""
     return {
         "model_dir": FLAGS.model_dir,
-        "views": FLAGS.views,
+        "views": config.eval_views,
         "combine": FLAGS.combine,
         "recalibration_batches": config.recalibration_batches,
     }

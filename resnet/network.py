@@ -16,6 +16,7 @@ from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
 from resnet.hardware.placement import ProcessInfo
+from resnet.models.names import MODELS_WITH_IMAGE_STATISTICS
 from resnet.runtime import startup
 
 if TYPE_CHECKING:  # They import TensorFlow.
@@ -115,6 +116,8 @@ class Network:
             found.append(f"`model` takes images of {config.image_size} px only.")
         if not self.is_trained:
             found.append(f"It can't tell classes apart, with weights {self.weights}.")
+        if config.model in MODELS_WITH_IMAGE_STATISTICS and not self.is_trained:
+            found.append("Its first layer is 0 until a run computes it from images.")
         if config.recalibration_batches:
             found.append("`evaluate` can't recalibrate, as the run's evaluation does.")
         return tuple(found)

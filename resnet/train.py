@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from resnet import image_statistics
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import phases, step_settings
@@ -57,7 +58,12 @@ def train_and_evaluate(
         state = TrainState(config)
     exchange = exchange_of_run(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
-    restore_newest(state, Path(config.model_dir), communicator)
+    restore_newest(
+        *(state, Path(config.model_dir), communicator),
+        image_statistics.initializer(
+            state.model, config, train_shard, num_parallel_calls
+        ),
+    )
     train_batches = batches.training(
         config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
     )
@@ -92,6 +98,8 @@ def train_and_evaluate(
             log.examples_read(state.step, examples, mask)
             result = train_step(last, settings, stop_requested(signals), manager.wanted)
             state.step, state.top1 = state.step + 1, None
+            if state.lookahead is not None:
+                state.lookahead.after_step(state.step)
             check_loss(
                 *(result.loss, result.local_loss, state.step, examples),
                 *(Path(config.model_dir), communicator),

@@ -14,6 +14,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses
 from resnet.optim.lars import Lars
+from resnet.optim.lookahead import Lookahead
 from resnet.optim.momentum import Momentum
 from resnet.optim.outer_momentum import OuterMomentum
 from resnet.optim.sgdw import Sgdw
@@ -29,6 +30,8 @@ class TrainState:
         optimizer: The optimizer, with a momentum buffer for each trainable variable.
         ema: Exponential moving averages of all of the network's variables, in their
             order; empty if the settings want none.
+        lookahead: The slow weights of Lookahead, for all of the network's variables in
+            their order; None if the settings want none.
         rank_variables: Variables as large as the model that differ from rank to rank,
             by their stored names; empty unless the ranks have such state. Each rank
             saves its own. They are what an exchange of compressed gradients keeps, such
@@ -72,6 +75,17 @@ class TrainState:
             self.ema = [
                 tf.Variable(variable.value) for variable in self.model.variables
             ]
+        self.lookahead: Lookahead | None = None
+        if config.lookahead_every:
+            own = [variable.value for variable in self.model.variables]
+            self.lookahead = Lookahead(own, config)
+
+    def restart_averages(self) -> None:
+        """Sets the EMA and the slow weights of Lookahead to the present weights."""
+        for variable, average in zip(self.model.variables, self.ema, strict=False):
+            average.assign(variable.value)
+        if self.lookahead is not None:
+            self.lookahead.begin()
 
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
@@ -147,11 +161,20 @@ class TrainState:
     def batch_norm_averages(self) -> list[tf.Variable]:
         """BatchNorm's moving means and variances, which differ from rank to rank.
 
-        Their EMA is among them, if there is one.
+        Their EMA and Lookahead's slow copies of them are among them, if there are any.
         """
-        own = [variable.value for variable in self.model.non_trainable_variables]
-        pairs = zip(self.model.variables, self.ema, strict=False)
-        return own + [average for variable, average in pairs if not variable.trainable]
+        slow = [] if self.lookahead is None else self.lookahead.slow
+        own = [
+            variable.value
+            for variable in self.model.non_trainable_variables
+            if is_batch_norm_average(variable.path)
+        ]
+        return own + [
+            one
+            for averages in (self.ema, slow)
+            for variable, one in zip(self.model.variables, averages, strict=False)
+            if is_batch_norm_average(variable.path)
+        ]
 
     @property
     def decayed_variables(self) -> list[tf.Variable]:
@@ -182,7 +205,14 @@ class TrainState:
                     self.model.variables, self.ema, strict=False
                 )
             },
+            **self._slow_weights(),
         }
+
+    def _slow_weights(self) -> dict[str, tf.Variable]:
+        if self.lookahead is None:
+            return {}
+        each = zip(self.model.variables, self.lookahead.slow, strict=True)
+        return {f"slow/{variable.path}": slow for variable, slow in each}
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -263,6 +293,11 @@ def decays(name: str) -> bool:
     Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
     """
     return not name.endswith(("/gamma", "/beta"))
+
+
+def is_batch_norm_average(name: str) -> bool:
+    """Returns whether the variable of that name is a moving average of BatchNorm."""
+    return name.endswith(("/moving_mean", "/moving_variance"))
 
 
 @contextlib.contextmanager

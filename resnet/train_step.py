@@ -216,7 +216,7 @@ class TrainStep:
             )
         settings = StepSettings(
             *(learning_rate, momentum, tf.constant(lookahead), weight_decay),
-            *(ema_decay, step),
+            *(ema_decay, step, self.phase.layer_rates_scale_decay),
         )
         exchanged = self._exchange(gradients, loss, flags, settings)
         if self._exchange.has_momentum:

@@ -268,6 +268,23 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     }
 
 
+def results_of_ranks(num_ranks: int) -> list[dict[str, float]]:
+    """Runs this program once for each rank, with --rank; returns their results.
+
+    A result is the JSON in the last line of what a rank prints. The program exits if a
+    rank fails.
+    """
+    command = [sys.executable, *sys.argv, "--rank"]
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(num_ranks)
+    ]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit(1)
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
 def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
     """Starts a process for each rank and prints the sum of their rates as JSON.
 
@@ -294,15 +311,7 @@ def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
     if args.rank is not None:
         print(json.dumps(run_rank(args)), flush=True)
         return
-    command = [sys.executable, *sys.argv, "--rank"]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True)
-        for rank in range(args.ranks)
-    ]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        sys.exit(1)
-    results = [json.loads(output.splitlines()[-1]) for output in outputs]
+    results = results_of_ranks(args.ranks)
     sums = {
         key: sum(result.pop(key) for result in results)
         for key in ("median", "min", "max")

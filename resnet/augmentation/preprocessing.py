@@ -37,7 +37,7 @@ NOT_NORMALIZED = Normalization((0.0,) * 3, (1 / 255,) * 3)  # Values from 0 to 2
 
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
 MIN_CROP_AREA = 0.08  # As in the TPU recipe.
-# As usual for CIFAR-10: 4 of 32 pixels, and a cutout mask of 8 pixels.
+# As usual for CIFAR-10: up to 4 of 32 pixels, and a cutout mask of 8 pixels.
 SHIFT_FRACTION = 0.125
 CUTOUT_FRACTION = 0.25
 
@@ -50,6 +50,8 @@ def train_image(
     min_crop_area: float = MIN_CROP_AREA,
     magnitude: float = 0.0,
     normalization: Normalization = IMAGENET,
+    shift_fraction: float = SHIFT_FRACTION,
+    flip: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Returns an image for training: augmented, resized and normalized.
 
@@ -63,11 +65,12 @@ def train_image(
       resized to `image_size` and the center is cropped.
     - "random_crop": the shorter side is resized to `image_size / 0.875`, then a square
       is cropped at a random position and flipped horizontally with probability 1/2.
-    - "random_shift": the image is shifted by up to an eighth of the side and padded
-      with zeros.
-    - "pad_crop_flip_cutout": the augmentation of CIFAR-10. As "random_shift", but with
-      reflection padding, a horizontal flip with probability 1/2 and a square cutout
-      mask of a quarter of the side.
+    - "random_shift": the image is shifted by up to `shift_fraction` of the side and
+      padded with zeros.
+    - "pad_crop_flip": as "random_shift", but with reflection padding and a horizontal
+      flip with probability 1/2.
+    - "pad_crop_flip_cutout": the augmentation of CIFAR-10. As "pad_crop_flip", with a
+      square cutout mask of a quarter of the side.
     - "none": the image is only resized.
 
     RandAugment follows after them, but before the cutout mask.
@@ -83,13 +86,19 @@ def train_image(
             `MIN_OBJECT_COVERED` act like `MIN_OBJECT_COVERED`.
         magnitude: The magnitude of RandAugment, up to 10; 0 for no RandAugment.
         normalization: The mean and standard deviation of the images.
+        shift_fraction: The largest shift, as a fraction of the side.
+        flip: Whether the image is flipped, a bool scalar; None for probability 1/2.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
     Cutout). Of "random_crop": the last phase of sara-nl/caffe's solvers, Codreanu et
     al. 2017, arXiv:1711.04291.
     """
+    if flip is None:
+        flip = tf.random.stateless_uniform([], seed_for(seed, FLIP)) < 0.5
+    window = seed_for(seed, WINDOW)
     image = _augmented(
-        original, image_size, augmentation, seed, min_crop_area, normalization
+        *(original, image_size, augmentation, window, flip),
+        *(min_crop_area, normalization, shift_fraction),
     )
     if magnitude:
         image = _random_augmented(image, magnitude, seed, normalization)
@@ -219,14 +228,17 @@ def _augmented(
     original: tf.Tensor,
     image_size: int,
     augmentation: str,
-    seed: tf.Tensor,
+    window: tf.Tensor,
+    flip: tf.Tensor,
     min_crop_area: float,
     normalization: Normalization,
+    shift_fraction: float,
 ) -> tf.Tensor:
-    """Returns the image of `train_image` before RandAugment and the cutout mask."""
+    """Returns the image of `train_image` before RandAugment and the cutout mask.
+
+    `window` is the seed of the position.
+    """
     size = image_size, image_size
-    window = seed_for(seed, WINDOW)
-    flip = tf.random.stateless_uniform([], seed_for(seed, FLIP)) < 0.5
     if augmentation == "random_resized_crop":
         crop = _random_crop(original, window, min_crop_area)
         return _resize(crop, size, flip, normalization)
@@ -246,11 +258,12 @@ def _augmented(
     )
     if augmentation == "none":
         return image
-    shift = round(image_size * SHIFT_FRACTION)
-    mode = "REFLECT" if augmentation == "pad_crop_flip_cutout" else "CONSTANT"
+    shift = round(image_size * shift_fraction)
+    is_flipped = augmentation.startswith("pad_crop_flip")
+    mode = "REFLECT" if is_flipped else "CONSTANT"
     image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]], mode)
     image = tf.image.stateless_random_crop(image, (*size, 3), window)
-    if augmentation == "pad_crop_flip_cutout":
+    if is_flipped:
         return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
     return image
 

@@ -1,5 +1,6 @@
 """Restores the state of a run from a checkpoint, or starts it as its settings say."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -25,6 +26,7 @@ def restore_newest(
     state: TrainState,
     model_dir: Path,
     communicator: Communicator,
+    initialize: Callable[[], None] | None = None,
 ) -> None:
     """Restores the newest intact checkpoint, or starts a new run; on all ranks.
 
@@ -39,6 +41,9 @@ def restore_newest(
         model_dir: Folder of the run; all ranks must see it if they have
             `rank_variables`.
         communicator: The ranks of the job.
+        initialize: A function that sets weights of a new network which depend on the
+            training images, called on rank 0 before any initial weights are loaded;
+            None if there are no such weights.
 
     Raises:
         AgreedError: On all ranks, if there are checkpoints but none can be restored, or
@@ -52,7 +57,7 @@ def restore_newest(
         if communicator.rank == 0:
             is_resumed = saved is not None
             if saved is None:
-                _start(state)
+                _start(state, initialize)
             else:
                 check_is_same_run(saved, state.config)
                 restore(state, saved)
@@ -126,7 +131,7 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
 
 
 def load_initial_weights(state: TrainState) -> None:
-    """Assigns the weights that the settings name, also to their EMA, all or none.
+    """Assigns the weights that the settings name, also to their averages, all or none.
 
     A classifier for other classes keeps its values.
 
@@ -134,8 +139,7 @@ def load_initial_weights(state: TrainState) -> None:
         UserError: If the weights can't be read, or are those of another network.
     """
     assign_initial_weights(state.model, state.config)
-    for variable, average in zip(state.model.variables, state.ema, strict=False):
-        average.assign(variable.value)
+    state.restart_averages()
 
 
 def assign_initial_weights(model: keras.Model, config: Config) -> bool:
@@ -175,10 +179,13 @@ def check_is_same_run(saved: Checkpoint, config: Config) -> None:
         )
 
 
-def _start(state: TrainState) -> None:
+def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
     """Sets the first step and the initial weights of a new run, as its settings say."""
     config = state.config
     state.step = phases.first_step(config.phases, config.first_phase)
+    if initialize is not None:
+        initialize()
+        state.restart_averages()
     if config.initial_weights:
         load_initial_weights(state)
     elif state.step:

@@ -6,6 +6,7 @@ from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.models.names import (
+    MODELS_WITH_IMAGE_STATISTICS,
     MODELS_WITH_RESIDUAL_BLOCKS,
     MODELS_WITHOUT_BATCH_NORM,
     RESNETS,
@@ -29,7 +30,9 @@ def problems_of(config: Config) -> list[str]:
         )
     for phase in config.phases:
         problems += _problems_of_phase(phase)
+    problems += _problems_of_layer_rates(config)
     problems += _problems_of_local_sgd(config)
+    problems += _problems_of_lookahead(config)
     problems += _problems_of_fine_tuning(config)
     problems += _problems_of_async(config)
     names = [phase.name for phase in config.phases]
@@ -122,6 +125,36 @@ def _problems_of_parts(config: Config) -> list[str]:
     return problems
 
 
+def _problems_of_layer_rates(config: Config) -> list[str]:
+    unscaled = [
+        phase.name for phase in config.phases if not phase.layer_rates_scale_decay
+    ]
+    if not unscaled or config.optimizer == "momentum":
+        return []
+    return [
+        f"layer_rates_scale_decay of phase {unscaled[0]!r} can be false only with"
+        f" --optimizer=momentum; got {config.optimizer}, which scales the updates of"
+        " layers itself."
+    ]
+
+
+def _problems_of_lookahead(config: Config) -> list[str]:
+    if config.lookahead_every == 0:
+        return []
+    excluded = {
+        "--sync_mode=async": config.is_async,
+        "--sync_every and --qsr_coefficient": any(
+            phase.is_local for phase in config.phases
+        ),
+    }
+    return [
+        f"lookahead_every excludes {name}, with which the ranks have different weights:"
+        " leave one of them out."
+        for name, is_set in excluded.items()
+        if is_set
+    ]
+
+
 def _problems_of_local_sgd(config: Config) -> list[str]:
     problems = []
     if config.compress != "none" and any(phase.is_local for phase in config.phases):
@@ -176,6 +209,8 @@ def _problems_of_async(config: Config) -> list[str]:
         "--ema_decay": config.ema_decay > 0,
         "--layer_rates": any(phase.layer_rates for phase in config.phases),
         "--freeze_batch_norm": any(phase.freeze_batch_norm for phase in config.phases),
+        f"--model={config.model}": config.model in MODELS_WITH_IMAGE_STATISTICS,
+        f"eval_views={config.eval_views}": config.eval_views != "center",
         "--shard_by=file": config.shard_by == "file",
         "--on_bad_record=skip": config.on_bad_record == "skip",
         "--decoded_cache_mb": config.decoded_cache_mb > 0,

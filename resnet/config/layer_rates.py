@@ -7,10 +7,11 @@ from data_prep.errors import UserError
 
 
 def parse(text: str) -> dict[str, float]:
-    """Returns the factors in a text such as `stem:0,stage1:0.1`.
+    """Returns the factors in a text such as `stem:0,stage1:0.1,/beta:64`.
 
     Args:
-        text: The factors by the beginnings of the layers' names; empty for none.
+        text: The factors by the beginnings of the layers' names, or by kinds of
+            variables, such as /beta; empty for none.
 
     Raises:
         UserError: If the text has another form, a name twice, or a factor that is
@@ -25,9 +26,9 @@ def parse(text: str) -> dict[str, float]:
             factor = math.nan
         if not name or name in factors or not 0 <= factor < math.inf:
             raise UserError(
-                "--layer_rates must be beginnings of layers' names, each once, with"
-                " factors of at least 0, such as stem:0,stage1:0.1,classifier:10; got"
-                f" {text!r}."
+                "--layer_rates must be beginnings of layers' names, or kinds of"
+                " variables such as /beta, each once, with factors of at least 0, such"
+                f" as stem:0,stage1:0.1,classifier:10; got {text!r}."
             )
         factors[name] = factor
     return factors
@@ -36,27 +37,38 @@ def parse(text: str) -> dict[str, float]:
 def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
     """Returns the factor of each variable's learning rate; empty if all are 1.
 
-    The longest beginning that fits a variable's name counts. Variables that none fits
-    have the factor 1.
+    The longest beginning that fits a variable's name counts, and its factor is
+    multiplied by that of the kind of variable, the end of the name. Variables that none
+    fits have the factor 1.
 
     Args:
         text: The factors, as `parse` takes them.
         names: The names of the variables, such as `stage1_block1_1/kernel`.
 
     Raises:
-        UserError: If a beginning fits no variable.
+        UserError: If a beginning or a kind fits no variable.
     """
     factors = parse(text)
-    for beginning in factors:
+    kinds = [one for one in factors if one.startswith("/")]
+    for kind in kinds:
+        if not any(name.endswith(kind) for name in names):
+            known = dict.fromkeys("/" + name.rpartition("/")[2] for name in names)
+            raise UserError(
+                f"--layer_rates names no kind of variable by {kind!r}; the kinds are"
+                f" {', '.join(known)}"
+            )
+    beginnings = [one for one in factors if one not in kinds]
+    for beginning in beginnings:
         if not any(name.startswith(beginning) for name in names):
             layers = list(dict.fromkeys(name.split("/")[0] for name in names))
             raise UserError(
                 f"--layer_rates names no layer by {beginning!r}; the layers are"
                 f" {', '.join(layers)}"
             )
-    longest_first = sorted(factors, key=len, reverse=True)
+    longest_first = sorted(beginnings, key=len, reverse=True)
     found = tuple(
         next((factors[one] for one in longest_first if name.startswith(one)), 1.0)
+        * next((factors[one] for one in kinds if name.endswith(one)), 1.0)
         for name in names
     )
     return () if set(found) <= {1.0} else found

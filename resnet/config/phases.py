@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet.augmentation.names import AUGMENTATIONS, MIN_OBJECT_COVERED
+from resnet.augmentation.names import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
 from resnet.config import schedules
 from resnet.config.schedules import Schedule
 from resnet.config.settings import (
@@ -76,6 +76,21 @@ class PhaseSettings:
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
         flag=None,
     )
+    flips: str = setting(
+        "random",
+        "The horizontal flips of augmentations that flip, one of {names}: random ones"
+        " with probability 1/2, or alternating ones, of each image in every other"
+        " epoch.",
+        names=FLIPS,
+        flag=None,
+    )
+    shift_fraction: float = setting(
+        0.125,
+        "The largest shift of an augmentation that pads and crops, as a fraction of the"
+        " side of the images.",
+        bounds=(0, 0.5),
+        flag=None,
+    )
     augmentation: str = setting(
         "random_resized_crop",
         "The cropping and flipping of training images, one of {names}.",
@@ -108,8 +123,14 @@ class PhaseSettings:
     layer_rates: str = setting(
         "",
         "The factors by which the learning rates of layers are multiplied, by the"
-        " beginnings of the layers' names, such as stem:0,stage1:0.1,classifier:10; 0"
-        " freezes weights.",
+        " beginnings of the layers' names or by kinds of variables, such as"
+        " stem:0,stage1:0.1,classifier:10 or /beta:64; 0 freezes weights.",
+    )
+    layer_rates_scale_decay: bool = setting(
+        True,
+        "Whether the factors of layer_rates also multiply the part of the weight decay"
+        " in an update; without, all layers decay equally fast.",
+        flag=None,
     )
     freeze_batch_norm: bool = setting(
         False,

@@ -3,11 +3,23 @@
 import math
 from dataclasses import dataclass
 
-from resnet.augmentation.names import EVAL_CROPS, IMAGENET_MEAN, IMAGENET_STDDEV
+from resnet.augmentation.names import (
+    EVAL_CROPS,
+    IMAGENET_MEAN,
+    IMAGENET_STDDEV,
+    VIEWS,
+)
 from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
-from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, FRACTION, setting
+from resnet.config.settings import (
+    ABOVE_ZERO,
+    AT_LEAST_ZERO,
+    COUNT,
+    COUNT_OR_ZERO,
+    FRACTION,
+    setting,
+)
 from resnet.models.names import (
     ACTIVATIONS,
     BLUR_POOLS,
@@ -73,6 +85,13 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The order of center crop and resizing in evaluation, one of {names}.",
         names=EVAL_CROPS,
     )
+    eval_views: str = setting(
+        "center",
+        "The views of each image whose mean prediction evaluation counts, one of"
+        " {names} (test-time augmentation).",
+        names=tuple(VIEWS),
+        flag=None,
+    )
     batch_norm_momentum: float = setting(
         0.95,
         "The momentum of batch normalization's moving mean and variance.",
@@ -118,8 +137,9 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     initialization: str = setting(
         "variance_scaling",
         "The initial weights: variance_scaling, as in the TPU recipe; pytorch, the"
-        " uniform distribution that is PyTorch's default; or uniform_x, uniform from -x"
-        " to x in all layers, x being 0.01 or 0.07.",
+        " uniform distribution that is PyTorch's default; dirac, that with convolutions"
+        " whose first filters copy their inputs; or uniform_x, uniform from -x to x in"
+        " all layers, x being 0.01 or 0.07.",
         names=INITIALIZATIONS,
         flag=None,
     )
@@ -150,6 +170,27 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The decay per step of an exponential moving average (EMA) of the weights,"
         " which is evaluated too; 0 turns it off.",
         bounds=FRACTION,
+    )
+
+    lookahead_every: int = setting(
+        0,
+        "The number of steps after which Lookahead moves its slow weights towards the"
+        " weights, which then become equal to the slow ones; 0 turns it off.",
+        bounds=COUNT_OR_ZERO,
+        flag=None,
+    )
+    lookahead_decay: float = setting(
+        0.5,
+        "The part of the slow weights that Lookahead keeps, at the end of the run.",
+        bounds=FRACTION,
+        flag=None,
+    )
+    lookahead_power: float = setting(
+        0.0,
+        "The exponent with which that part grows over the run, as a power of the"
+        " fraction of the steps done; 0 for a constant part.",
+        bounds=AT_LEAST_ZERO,
+        flag=None,
     )
 
 

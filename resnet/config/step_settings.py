@@ -9,8 +9,8 @@ from resnet.config.config import Config
 class StepSettings(NamedTuple):
     """The hyperparameters of one step.
 
-    They are Python numbers; inside the graph of a step, all except `weight_decay` are
-    scalar tensors, float32 unless it says otherwise.
+    They are Python numbers; inside the graph of a step, all except `weight_decay` and
+    `decay_is_scaled` are scalar tensors, float32 unless it says otherwise.
 
     Attributes:
         learning_rate: Learning rate for the mean gradient of the global batch.
@@ -21,6 +21,8 @@ class StepSettings(NamedTuple):
         weight_decay: Factor of a variable that is added to its gradient.
         ema_decay: Decay of the moving average of the weights; 0 without one.
         step: Number of the step, from 0; an int64 scalar tensor inside the graph.
+        decay_is_scaled: Whether the factors of layers' learning rates multiply the part
+            of the weight decay in an update, too.
     """
 
     learning_rate: Any
@@ -29,6 +31,7 @@ class StepSettings(NamedTuple):
     weight_decay: float
     ema_decay: Any = 0.0
     step: Any = 0
+    decay_is_scaled: bool = True
 
 
 def at(config: Config, step: int) -> StepSettings:
@@ -41,6 +44,7 @@ def at(config: Config, step: int) -> StepSettings:
         weight_decay=phase.weight_decay,
         ema_decay=ema_decay(config, step),
         step=step,
+        decay_is_scaled=phase.layer_rates_scale_decay,
     )
 
 

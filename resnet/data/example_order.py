@@ -20,6 +20,7 @@ import numpy as np
 _MASK = 0xFFFFFFFF
 _ROUNDS = 8  # Twice what makes a Feistel network a pseudo-random permutation (4).
 _MULTIPLIER = 0x45D9F3B  # Below 2**27: times a 32-bit number it stays in an int64.
+_FLIP_STREAM = 3000  # For `mix_seed`; no other use has this number.
 _GOLDEN = 0x9E3779B9  # 2**32 divided by the golden ratio: spreads consecutive keys.
 
 
@@ -119,6 +120,22 @@ def shuffled(
         again = shuffle_once(example, keys, num_examples)
         example = np.where(outside, again, example)
     return example
+
+
+def alternating_flips(examples: Any, seed: int, epochs: Any) -> Any:
+    """Returns whether examples are flipped horizontally in these epochs, bool.
+
+    Each is flipped in every other epoch; the seed decides whether in even or odd ones.
+    So any two consecutive epochs have both sides of each image.
+
+    Args:
+        examples: The indices of the examples in the split, int64 of any shape.
+        seed: The seed of the run, in [0, 2**63).
+        epochs: The epochs, int64 of the same shape or a scalar.
+
+    Source: Jordan 2024, arXiv:2404.00498; there a hash decides, too.
+    """
+    return (mix_seed(seed, _FLIP_STREAM, examples) // 65536 + epochs) % 2 == 1
 
 
 def slice_positions(

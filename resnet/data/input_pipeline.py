@@ -30,6 +30,7 @@ class ToRead(NamedTuple):
         examples: The examples, `[size]` int64.
         mask: `[size]` bool; False where an example replaces a corrupt one.
         seeds: The seeds of their augmentation, `[size, 2]` int64.
+        flips: `[size]` bool; whether each is flipped if flips alternate.
         paths: The paths of their record files, `[size]` string.
         offsets: Their offsets in these files in bytes, `[size]` int64.
     """
@@ -37,6 +38,7 @@ class ToRead(NamedTuple):
     examples: tf.Tensor
     mask: tf.Tensor
     seeds: tf.Tensor
+    flips: tf.Tensor
     paths: tf.Tensor
     offsets: tf.Tensor
 
@@ -157,10 +159,14 @@ def to_read(
             rank,
             num_ranks,
         )
-        example, key = order(first + tf.range(size, dtype=tf.int64))
+        positions = first + tf.range(size, dtype=tf.int64)
+        example, key = order(positions)
         example, mask = replacements.replace(example)
-        seeds = tf.stack([key, locations.numbers(example)], axis=1)
-        return ToRead(example, mask, seeds, *locations.of(example))
+        numbers = locations.numbers(example)
+        seeds = tf.stack([key, numbers], axis=1)
+        epochs = positions // records.num_examples
+        flips = example_order.alternating_flips(numbers, seed, epochs)
+        return ToRead(example, mask, seeds, flips, *locations.of(example))
 
     return examples_of
 
@@ -189,7 +195,7 @@ def batches_of_phase(
 
     @as_written
     def load(what: ToRead) -> Batch | tuple[Batch, tf.Tensor]:
-        example, mask, seed, path, offset = what
+        example, mask, seed, flip, path, offset = what
         original, label = load_example(records, cache, example, path, offset)
         image = preprocessing.train_image(
             original,
@@ -199,6 +205,8 @@ def batches_of_phase(
             phase.min_crop_area,
             phase.random_augment,
             normalization,
+            phase.shift_fraction,
+            flip if phase.flips == "alternating" else None,
         )
         loaded = Batch(image, label, example, mask, tf.ones([]))
         return (loaded, seed) if is_mixed else loaded

@@ -67,6 +67,7 @@ def eval_to_read(records: RecordFiles, first_example: int, size: int) -> ToRead:
         examples,
         positions < records.num_examples,
         np.zeros([size, 2], np.int64),
+        np.zeros(size, bool),
         paths,
         records.offset_of_example[examples],
     )
@@ -86,7 +87,7 @@ def read_eval_batch(
     """Returns one batch of evaluation; to be called inside a graph.
 
     Args:
-        what: What to read; the seeds are not used.
+        what: What to read; seeds and flips are not used.
         records: The examples.
         image_size: The height and width of the images, in pixels.
         crop: The order of the central crop and the resizing, as

@@ -60,6 +60,7 @@ class Evaluations:
             return
         self._evaluator = Evaluator(
             *(state.model, eval_shard, config, communicator, num_parallel_calls),
+            views=config.eval_views,
             signals=signals,
         )
         if config.recalibration_batches:

@@ -81,7 +81,7 @@ class Evaluator:
                 that the networks of all ranks process at a time.
             communicator: The ranks.
             num_parallel_calls: The number of images that a rank decodes in parallel.
-            views: The test-time augmentation, a name of `view_names.VIEWS`.
+            views: The test-time augmentation, a name of `VIEWS`.
             signals: The stop requests of this rank, checked between two batches.
         """
         self._model = model

@@ -5,61 +5,99 @@ Networks", section 4.1: the mean of the softmax probabilities of ten crops.
 """
 
 import math
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from resnet.evaluation.view_names import CROPS_AND_FLIPS
+from resnet.augmentation.names import VIEWS
 
 
 def num_crops(views: str) -> int:
     """Returns the number of crops per image that the input makes."""
-    return CROPS_AND_FLIPS[views][0]
+    return VIEWS[views].num_crops
 
 
 def num_views(views: str) -> int:
     """Returns the number of views per image that the network processes."""
-    crops, has_flips = CROPS_AND_FLIPS[views]
-    return 2 * crops if has_flips else crops
+    return len(_weights(views))
 
 
 def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
     """Returns logits whose softmax is the prediction of the network for each image.
 
     For one view they are the network's own logits. For several views they are the
-    logarithms of the mean probabilities.
+    logarithms of the mean probabilities. Of these, an image that is shifted by a pixel
+    has half the weight of the image itself.
 
     Args:
         model: The network.
         images: `[batch, size, size, 3]` float32, or `[batch, crops, size, size, 3]`.
-        views: A name of `view_names.VIEWS`.
+        views: A name of `VIEWS`.
 
     Returns:
         `[batch, num_classes]` float32.
+
+    Source of the shifts: Jordan 2024, arXiv:2404.00498, and KellerJordan/
+    cifar10-airbench, legacy/airbench94.py (infer), where the mean is that of logits.
     """
     if views == "center":
         return model(images, training=False)
-    crops, has_flips = CROPS_AND_FLIPS[views]
-    all_views = images if crops > 1 else images[:, tf.newaxis]
-    if has_flips:
+    kinds = VIEWS[views]
+    all_views = images if kinds.num_crops > 1 else images[:, tf.newaxis]
+    if kinds.has_shifts:
+        all_views = tf.concat([all_views, _shifted(all_views)], axis=1)
+    if kinds.has_flips:
         flipped = tf.reverse(all_views, [3])  # Along the width.
         all_views = tf.concat([all_views, flipped], axis=1)
     shape = all_views.shape
     logits = model(tf.reshape(all_views, [-1, *shape[2:]]), training=False)
     logits = tf.reshape(logits, [-1, shape[1], logits.shape[-1]])
-    return log_mean_probabilities(logits)
+    return log_mean_probabilities(logits, _weights(views))
 
 
-def log_mean_probabilities(logits: tf.Tensor) -> tf.Tensor:
+def _weights(views: str) -> list[float]:
+    """Returns the weight of each view that the network processes, in their order."""
+    kinds = VIEWS[views]
+    weights = [1.0] * kinds.num_crops
+    if kinds.has_shifts:
+        weights += [0.5] * (2 * kinds.num_crops)
+    return weights * (2 if kinds.has_flips else 1)
+
+
+def _shifted(images: tf.Tensor) -> tf.Tensor:
+    """Returns images shifted by a pixel to the bottom right and to the top left.
+
+    The sides that become free reflect what is next to them.
+
+    Args:
+        images: `[batch, crops, height, width, 3]`.
+
+    Returns:
+        `[batch, 2 * crops, height, width, 3]`.
+    """
+    height, width = images.shape[2:4]
+    padded = tf.pad(images, [[0, 0], [0, 0], [1, 1], [1, 1], [0, 0]], "REFLECT")
+    shifted = [padded[:, :, at : at + height, at : at + width] for at in (0, 2)]
+    return tf.concat(shifted, axis=1)
+
+
+def log_mean_probabilities(
+    logits: tf.Tensor, weights: Sequence[float] = ()
+) -> tf.Tensor:
     """Returns the logarithms of the mean probabilities of several views.
 
     They are computed in the logarithmic domain, so that no probability underflows.
 
     Args:
         logits: `[batch, views, num_classes]` float32.
+        weights: The weight of each view, `[views]`; empty for equal weights.
 
     Returns:
         `[batch, num_classes]` float32.
     """
-    log_sums = tf.reduce_logsumexp(tf.nn.log_softmax(logits), axis=1)
-    return log_sums - math.log(logits.shape[1])
+    each = tf.nn.log_softmax(logits)
+    if not weights:
+        return tf.reduce_logsumexp(each, axis=1) - math.log(logits.shape[1])
+    each += tf.math.log(tf.constant(weights, tf.float32))[:, tf.newaxis]
+    return tf.reduce_logsumexp(each, axis=1) - math.log(sum(weights))

@@ -22,6 +22,9 @@ from resnet.models import (
     plain_layers,
     squeeze_excitation,
 )
+from resnet.models.gelu import Gelu
+from resnet.models.pooled_conv_norm import SIDE, PooledConvNorm
+from resnet.models.whitening import Whitening
 
 # Keras' policy by precision and by whether batch normalization is folded. Only weights
 # in float32 can be trained on.
@@ -101,6 +104,9 @@ class _StockLayers:
         self._counterparts: dict[type, Callable[..., Any]] = {
             layers.Cast: self._cast,
             layers.ConvNorm: self._conv_norm,
+            PooledConvNorm: self._pooled_conv_norm,
+            Whitening: self._whitening,
+            Gelu: self._gelu,
             layers.MaxPool: self._max_pool,
             layers.GlobalMaxPool: self._global_max_pool,
             layers.AvgPool: self._avg_pool,
@@ -151,18 +157,50 @@ class _StockLayers:
         )(x)
 
     def _conv_norm(self, layer: layers.ConvNorm, x: Any, *residual: Any) -> Any:
-        name = layer.name
         if self._contents.is_folded:
             x = self._convolution(layer, x, *layer.folded())
         else:
             bias = layer.bias if layer.use_bias else None
             x = self._convolution(layer, x, layer.kernel, bias)
             x = self._batch_norm(layer, x)
+        return self._rest(layer, x, *residual)
+
+    def _pooled_conv_norm(self, layer: PooledConvNorm, x: Any, *residual: Any) -> Any:
+        if self._contents.is_folded:
+            x = self._pool(layer, self._convolution(layer, x, *layer.folded()))
+        else:
+            bias = layer.bias if layer.use_bias else None
+            x = self._pool(layer, self._convolution(layer, x, layer.kernel, bias))
+            x = self._batch_norm(layer, x)
+        return self._rest(layer, x, *residual)
+
+    def _pool(self, layer: PooledConvNorm, x: Any) -> Any:
+        return keras.layers.MaxPooling2D(
+            SIDE, SIDE, "valid", name=f"{layer.name}_pool", dtype=self._dtype
+        )(x)
+
+    def _rest(self, layer: layers.ConvNorm, x: Any, *residual: Any) -> Any:
+        """Returns what follows the normalization."""
+        name = layer.name
         for one in residual:
             x = keras.layers.Add(name=f"{name}_sum", dtype=self._dtype)([x, one])
         if layer.relu:
             x = keras.layers.ReLU(name=f"{name}_relu", dtype=self._dtype)(x)
         return x if layer.num_copies == 1 else [x] * layer.num_copies
+
+    def _whitening(self, layer: Whitening, x: Any) -> Any:
+        convolution = keras.layers.Conv2D(
+            layer.filters,
+            layer.kernel_size,
+            kernel_initializer="zeros",
+            name=layer.name,
+            dtype="float32",
+        )
+        return _called(convolution, x, [layer.kernel, layer.bias])
+
+    def _gelu(self, layer: Gelu, x: Any) -> Any:
+        dtype = "float32" if x.dtype == "float32" else self._dtype
+        return keras.layers.Activation("gelu", name=layer.name, dtype=dtype)(x)
 
     def _projected_pool(self, layer: layers.ConvNorm, x: Any) -> Any:
         """The pool comes first here, so that the convolution can have the bias."""

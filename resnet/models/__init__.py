@@ -67,7 +67,15 @@ def build(
         )
     import keras
 
-    from resnet.models import alexnet, cifar_resnet, inception, mlp, resnet, resnet9
+    from resnet.models import (
+        airbench,
+        alexnet,
+        cifar_resnet,
+        inception,
+        mlp,
+        resnet,
+        resnet9,
+    )
     from resnet.models.initialization import initialize, initialize_last_bias
 
     batch_norm = {
@@ -78,6 +86,7 @@ def build(
     settings = (num_classes, image_size, batch_norm, compute_dtype, seed)
     others = {
         "resnet9": resnet9.build,
+        "airbench94": airbench.build,
         "alexnet": alexnet.build,
         "alexnet_bn": alexnet.build_with_batch_norm,
         "inception_bn": inception.build,

@@ -8,10 +8,12 @@ import math
 
 import keras
 
+from resnet.models.pooled_conv_norm import PooledConvNorm
+
 
 def count_forward_pass(model: keras.Model) -> int:
     """Returns the number of operations of the forward pass for one image."""
-    return sum(_count_layers(model))
+    return sum(count for count, _ in _count_kernels(model))
 
 
 def count_training_step(model: keras.Model) -> int:
@@ -19,25 +21,38 @@ def count_training_step(model: keras.Model) -> int:
 
     In each layer the outputs, the gradient of the kernel and the gradient of the inputs
     take the same number of operations. The first layer doesn't compute the gradient of
-    its inputs, the images.
+    its inputs, the images. If its kernel isn't trained but its bias is, it computes its
+    outputs only, and the layer after it all three.
     """
-    layers = _count_layers(model)
-    return 3 * sum(layers) - layers[0]
+    counts = _count_kernels(model)
+    trained = [count for count, is_trained in counts if is_trained]
+    constant = [count for count, is_trained in counts if not is_trained]
+    if constant:
+        return 3 * sum(trained) + sum(constant)
+    return 3 * sum(trained) - trained[0]
 
 
-def _count_layers(model: keras.Model) -> list[int]:
-    """Returns the number of operations in the forward pass for each kernel, in order.
+def _count_kernels(model: keras.Model) -> list[tuple[int, bool]]:
+    """Returns the number of operations of each kernel in order, and whether it learns.
 
-    A kernel `[height, width, channels, filters]` is applied at every position of its
-    layer's output, a kernel `[features, classes]` once.
+    They are those of the forward pass. A kernel `[height, width, channels, filters]` is
+    applied at every position of its layer's output, or of what the layer pools; a
+    kernel `[features, classes]` once.
     """
     counts = []
     for layer in model.layers:
-        for weight in layer.trainable_weights:
+        for weight in layer.weights:
+            size = 2 * math.prod(weight.shape)
             if len(weight.shape) == 4:
-                output, *_ = keras.tree.flatten(layer.output)
-                positions = math.prod(output.shape[1:3])
-                counts.append(2 * math.prod(weight.shape) * positions)
+                counts.append((size * num_positions(layer), weight.trainable))
             elif len(weight.shape) == 2:
-                counts.append(2 * math.prod(weight.shape))
+                counts.append((size, weight.trainable))
     return counts
+
+
+def num_positions(layer: keras.layers.Layer) -> int:
+    """Returns the number of positions that a layer's kernel is applied at."""
+    if isinstance(layer, PooledConvNorm):
+        return math.prod(-(-side // layer.stride) for side in layer.input.shape[1:3])
+    output, *_ = keras.tree.flatten(layer.output)
+    return math.prod(output.shape[1:3])

@@ -4,6 +4,7 @@ import math
 import random
 
 import keras
+import numpy as np
 
 from data_prep.errors import UserError
 from resnet.models.names import UNIFORM_LIMITS
@@ -15,6 +16,9 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
     - "variance_scaling": as the layers were built, so nothing changes.
     - "pytorch": kernels and biases are uniform between -1 / sqrt(n) and 1 / sqrt(n),
       where n is the number of inputs of each output.
+    - "dirac": kernels as with "pytorch", except that convolutions of odd size begin as
+      the identity: their first filters, as many as there are channels, each copy one
+      channel. Biases stay 0.
     - "uniform_x": kernels are uniform between -x and x; biases stay 0.
 
     Normalizations stay as they are.
@@ -25,7 +29,8 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
         seed: Seed of the weights.
 
     Source: torch/nn/modules/conv.py and linear.py, reset_parameters; dmlc/mxnet,
-    python/mxnet/initializer.py, Uniform.
+    python/mxnet/initializer.py, Uniform. Of "dirac": Jordan 2024, arXiv:2404.00498,
+    and the filters are those of torch.nn.init.dirac_.
     """
     if distribution == "variance_scaling":
         return
@@ -33,13 +38,27 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
     limit = UNIFORM_LIMITS.get(distribution, 0.0)
     for variable in model.trainable_variables:
         name = variable.path.rpartition("/")[2]
-        if name == "kernel" and distribution == "pytorch":
+        if name == "kernel" and distribution in ("pytorch", "dirac"):
             limit = math.prod(variable.shape[:-1]) ** -0.5
         # A layer's bias comes after its kernel.
         if name == "kernel" or (name == "bias" and distribution == "pytorch"):
             layer_seed = generator.getrandbits(31)
             initializer = keras.initializers.RandomUniform(-limit, limit, layer_seed)
-            variable.assign(initializer(variable.shape))
+            values = np.array(initializer(variable.shape))
+            if distribution == "dirac" and values.ndim == 4:
+                _begin_as_identity(values)
+            variable.assign(values)
+
+
+def _begin_as_identity(kernel: np.ndarray) -> None:
+    """Sets the first filters of a kernel, `[size, size, channels, filters]`, in place.
+
+    Filter i copies channel i, if there are as many filters.
+    """
+    height, width, channels, filters = kernel.shape
+    count = min(channels, filters)
+    kernel[..., :count] = 0
+    kernel[height // 2, width // 2, range(count), range(count)] = 1
 
 
 def initialize_last_bias(model: keras.Model, logit: float) -> None:

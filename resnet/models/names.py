@@ -19,7 +19,7 @@ CIFAR_RESNET_DEPTHS = (8, 20)
 MODELS_FOR_28_PIXELS = ("inception_bn_28", "mlp")
 CIFAR_MODELS = (
     *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
-    *("resnet9", "alexnet", "alexnet_bn"),
+    *("resnet9", "airbench94", "alexnet", "alexnet_bn"),
     *MODELS_FOR_28_PIXELS,
 )
 MODELS_WITH_RESIDUAL_BLOCKS = (
@@ -44,10 +44,13 @@ BLUR_POOLS = ("none", "convolutions", "all")
 MODELS_WITHOUT_LAST_BIAS = ("resnet9",)
 MODELS_WITHOUT_BATCH_NORM = ("alexnet", "mlp")
 
+# The networks with weights that are computed from the training images.
+MODELS_WITH_IMAGE_STATISTICS = ("airbench94",)
+
 # The distributions of the initial weights. Those of "uniform_x" are uniform from -x to
 # x.
 UNIFORM_LIMITS = {"uniform_0.01": 0.01, "uniform_0.07": 0.07}
-INITIALIZATIONS = ("variance_scaling", "pytorch", *UNIFORM_LIMITS)
+INITIALIZATIONS = ("variance_scaling", "pytorch", "dirac", *UNIFORM_LIMITS)
 
 # The dtype that a network computes in, by the name of the precision.
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}

@@ -16,7 +16,9 @@ class Momentum:
     variable = variable - learning_rate * (gradient + lookahead * velocity) (Nesterov)
 
     where, for variables that decay, `weight_decay` times the variable is added to the
-    gradient first.
+    gradient first. Where a variable has a factor of the learning rate, this term is
+    divided by the factor unless `StepSettings.decay_is_scaled`, so that the factor has
+    no effect on the decay.
 
     Attributes:
         variables: The variables that are trained.
@@ -72,6 +74,7 @@ class Momentum:
             self.apply_with_stock_ops(gradients, settings, rate_factors)
             return
         for factor, places in self._places_by_factor(gradients, rate_factors):
+            weight_decay = _decay(settings, factor)
             library.resnet_momentum(
                 variables=[self.variables[place].handle for place in places],
                 velocities=[self.velocities[place].handle for place in places],
@@ -80,9 +83,7 @@ class Momentum:
                 momentum=settings.momentum,
                 lookahead=settings.lookahead,
                 nesterov=self.nesterov,
-                weight_decays=[
-                    settings.weight_decay * self.decays[place] for place in places
-                ],
+                weight_decays=[weight_decay * self.decays[place] for place in places],
             )
 
     def apply_with_stock_ops(
@@ -92,8 +93,9 @@ class Momentum:
         rate_factors: Sequence[float] = (),
     ) -> None:
         """Does what `apply` does, with TensorFlow's own ops."""
-        rate, momentum, lookahead, weight_decay = settings[:4]
+        rate, momentum, lookahead, *_ = settings
         for factor, places in self._places_by_factor(gradients, rate_factors):
+            weight_decay = _decay(settings, factor)
             for place in places:
                 variable, gradient = self.variables[place], gradients[place]
                 velocity = self.velocities[place]
@@ -119,3 +121,8 @@ class Momentum:
             if factor:
                 groups.setdefault(factor, []).append(place)
         return groups.items()
+
+
+def _decay(settings: StepSettings, factor: float) -> float:
+    """Returns the factor of a variable that is added to its gradient."""
+    return settings.weight_decay / (1.0 if settings.decay_is_scaled else factor)

@@ -188,6 +188,11 @@ def _optimizer(config: Config) -> str:
         text += f", gradients clipped to a global norm of {config.clip_norm:g}"
     if config.ema_decay:
         text += f", moving average (EMA) of the weights with decay {config.ema_decay:g}"
+    if config.lookahead_every:
+        text += f", Lookahead every {config.lookahead_every:,} steps with decay"
+        text += f" {config.lookahead_decay:g}"
+        if config.lookahead_power:
+            text += f" * (fraction of the run)^{config.lookahead_power:g}"
     return text
 
 
@@ -223,6 +228,8 @@ def _evaluations(config: Config) -> str:
         return "none"
     text = f"after the last step, {config.eval_crop} with a center crop of"
     text += f" {config.eval_crop_fraction:g}"
+    if config.eval_views != "center":
+        text += f", test-time augmentation {config.eval_views}"
     if config.recalibration_batches:
         text += f", PreciseBN with {config.recalibration_batches:,} batches"
     if config.eval_every:

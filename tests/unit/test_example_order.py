@@ -362,3 +362,19 @@ def test_consecutive_epochs_are_not_correlated():
     first, second = order(10_000, 0, 0), order(10_000, 0, 1)
     # Standard deviation 1 / sqrt(10,000).
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
+
+
+def test_each_example_is_flipped_in_every_other_epoch():
+    examples = np.arange(2000)
+    first, second, third = (
+        example_order.alternating_flips(examples, 2**40 + 7, epoch)
+        for epoch in range(3)
+    )
+    np.testing.assert_array_equal(second, ~first)
+    np.testing.assert_array_equal(third, first)
+    # 2,000 fair coins: standard deviation 22, and five of them.
+    assert abs(first.sum() - 1000) < 110
+    other = example_order.alternating_flips(examples, 2**40 + 8, 0)
+    assert abs((other == first).sum() - 1000) < 110
+    # Neighbors are independent.
+    assert abs((first[1:] == first[:-1]).sum() - 1000) < 110

@@ -375,3 +375,28 @@ def test_a_record_that_is_not_there_ends_the_batches_with_an_error(
     corrupt = dataclasses.replace(records, offset_of_example=offsets)
     with pytest.raises(tf.errors.DataLossError, match="byte 1000000 of"):
         read_all(corrupt, config)
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs(records, config):
+    given = {"augmentation": "pad_crop_flip", "shift_fraction": 0.0, "train_steps": 9}
+    plain = train(records, config, augmentation="none", train_steps=9)
+    ours = train(records, config, flips="alternating", **given)
+    epochs_of_sides: dict[int, dict[int, bool]] = {}
+    images = zip(
+        *(np.concatenate([batch.images for batch in one]) for one in (plain, ours)),
+        strict=True,
+    )
+    examples = np.concatenate([batch.examples for batch in ours])
+    for position, (upright, image) in enumerate(images):
+        is_flipped = not np.array_equal(image, upright)
+        np.testing.assert_array_equal(
+            image, upright[:, ::-1] if is_flipped else upright
+        )
+        epoch, example = position // NUM_EXAMPLES, int(examples[position])
+        epochs_of_sides.setdefault(example, {})[epoch] = is_flipped
+    # 54 examples are four epochs and a few of the fifth.
+    for sides in epochs_of_sides.values():
+        assert [sides[epoch] for epoch in range(4)] == [
+            *(sides[0], not sides[0], sides[0], not sides[0])
+        ]
+    assert len({sides[0] for sides in epochs_of_sides.values()}) == 2

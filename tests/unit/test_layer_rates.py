@@ -22,6 +22,9 @@ NAMES = (
         ("stage:0.5,stage2:2", (1, 0.5, 2, 1)),
         ("stage2:2, stage:0.5", (1, 0.5, 2, 1)),
         ("s:1e-3", (0.001, 0.001, 0.001, 1)),
+        # The kind of variable has a factor of its own.
+        ("/kernel:64", (64, 1, 64, 1)),
+        ("stage:0.5,stem:0,/kernel:64,/gamma:4", (0, 2, 32, 1)),
     ],
 )
 def test_each_variable_has_the_factor_of_the_longest_beginning(text, expected):
@@ -36,8 +39,9 @@ def test_other_texts_are_refused(text):
     with pytest.raises(UserError) as caught:
         layer_rates.parse(text)
     assert str(caught.value) == (
-        "--layer_rates must be beginnings of layers' names, each once, with factors of"
-        f" at least 0, such as stem:0,stage1:0.1,classifier:10; got {text!r}."
+        "--layer_rates must be beginnings of layers' names, or kinds of variables such"
+        " as /beta, each once, with factors of at least 0, such as"
+        f" stem:0,stage1:0.1,classifier:10; got {text!r}."
     )
 
 
@@ -47,4 +51,23 @@ def test_a_name_of_no_layer_is_refused_with_the_layers():
     assert str(caught.value) == (
         "--layer_rates names no layer by 'stage3'; the layers are stem,"
         " stage1_block1_1, stage2_block1_1, classifier"
+    )
+
+
+def test_a_kind_of_no_variable_is_refused_with_the_kinds():
+    with pytest.raises(UserError) as caught:
+        layer_rates.factors_of("/beta:64", NAMES)
+    assert str(caught.value) == (
+        "--layer_rates names no kind of variable by '/beta'; the kinds are /kernel,"
+        " /gamma, /b"
+    )
+
+
+def test_lars_scales_the_decay_always(make_config):
+    make_config(layer_rates_scale_decay=False)
+    with pytest.raises(UserError) as caught:
+        make_config(layer_rates_scale_decay=False, optimizer="lars")
+    assert str(caught.value) == (
+        "layer_rates_scale_decay of phase 'train' can be false only with"
+        " --optimizer=momentum; got lars, which scales the updates of layers itself."
     )

@@ -6,6 +6,7 @@ import keras
 import pytest
 
 from resnet.models import names, sizes
+from resnet.models.pooled_conv_norm import PooledConvNorm
 from tests.unit import described_model
 
 CLASSES = 10
@@ -30,9 +31,11 @@ def count_outputs(model: keras.Model) -> int:
     """Returns the number of values that convolutions and dense layers put out."""
     count = 0
     for layer in model.layers:
-        for weight in layer.trainable_weights:
+        for weight in layer.weights:
             if len(weight.shape) == 4:
                 output, *_ = keras.tree.flatten(layer.output)
+                if isinstance(layer, PooledConvNorm):  # Of stride 1: before the pool.
+                    output = layer.input
                 count += math.prod(output.shape[1:3]) * weight.shape[-1]
             elif len(weight.shape) == 2:
                 count += weight.shape[-1]

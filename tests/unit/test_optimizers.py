@@ -2,10 +2,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet.config import layer_rates, phases, step_settings
+from resnet.config.config import Config
+from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
 from resnet.optim.sgdw import Sgdw
+from resnet.recipes import registry
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -104,6 +108,63 @@ def test_each_variable_has_its_own_factor_of_the_learning_rate(way):
     ]
     velocities = [one.numpy().item() for one in optimizer.velocities]
     assert velocities == [3.4375, 3.0, 0.0, 3.4375]
+
+
+@pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+def test_decay_can_be_the_same_for_all_factors(way):
+    variables = [tf.Variable([1.0]) for _ in range(2)]
+    optimizer = Momentum(variables, [True, True], nesterov=False)
+    rate = settings(0.25, 0.5, 0.5)._replace(decay_is_scaled=False)
+    getattr(optimizer, way)([tf.constant([2.0])] * 2, rate, (1.0, 4.0))
+    # 1 - 0.25 * (2 + 0.5), and 1 - 4 * 0.25 * (2 + 0.5 / 4): both decay by 0.125.
+    assert [one.numpy().item() for one in variables] == [0.375, -1.125]
+
+
+def test_the_rates_of_cifar10_94_are_those_of_its_source():
+    """Compares with the source's update, for the sum of the losses of a batch.
+
+    KellerJordan/cifar10-airbench, legacy/airbench94.py, with torch.optim.SGD: to the
+    gradient it adds the weight decay, moves the buffer, and takes Nesterov's step.
+    """
+    batch, momentum = 1024, 0.85
+    kilostep = 1024 * (1 + 1 / (1 - momentum))
+    rate, decay = 11.5 / kilostep, 0.0153 * batch / kilostep
+    rates = np.array([rate, 64 * rate])  # Of other weights, and of BatchNorm's biases.
+    config = run_of_recipe("cifar10_94")
+    generator = np.random.default_rng(0)
+    weights = generator.normal(size=2)
+    variables = [tf.Variable([one], dtype=tf.float32) for one in weights]
+    optimizer = Momentum(variables, [True, True], config.nesterov)
+    buffers = np.zeros(2)
+    for step in (0, 50, 109, 300, 475):
+        part = 0.2 + 0.8 * step / 109 if step < 109 else 1 - 0.93 * (step - 109) / 367
+        sums = generator.normal(size=2) * batch
+        gradients = sums + decay / rates * weights
+        buffers = momentum * buffers + gradients
+        weights = weights - part * rates * (gradients + momentum * buffers)
+        ours = step_settings.at(config, step)
+        factors = layer_rates.factors_of(
+            phases.at(config.phases, step).layer_rates,
+            ("block1_conv1/kernel", "block1_conv1/beta", "whitening/bias"),
+        )
+        assert factors == (1, 64, step < 144)
+        optimizer.apply(
+            [tf.constant([one / batch], tf.float32) for one in sums],
+            ours._replace(
+                **{
+                    name: tf.constant(getattr(ours, name), tf.float32)
+                    for name in ("learning_rate", "momentum", "lookahead")
+                }
+            ),
+            factors[:2],
+        )
+        found = np.array([one.numpy().item() for one in variables])
+        np.testing.assert_allclose(found, weights, rtol=1e-5)
+
+
+def run_of_recipe(name: str) -> Config:
+    recipe = registry.get(name)
+    return resolve(recipe, {}, recipe.num_train_examples, tuple("abcdefghij"))
 
 
 def test_lars_has_the_factors_too():

@@ -189,6 +189,33 @@ def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
     assert {right for _, right in shifts} == set(range(-4, 5))
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_crops_of_padded_images_have_the_shift_and_the_flip_that_are_asked_for(flip):
+    encoded = jpeg(noise(32, 32))
+    whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
+    padded = np.pad(whole, ((2, 2), (2, 2), (0, 0)), mode="reflect")
+    places = [(top, left) for top in range(5) for left in range(5)]
+    windows = {
+        padded[top : top + 32, left : left + 32].tobytes(): (top, left)
+        for top, left in places
+    }
+
+    @tf.function(autograph=False)
+    def train_image(one: tf.Tensor) -> tf.Tensor:
+        return preprocessing.train_image(
+            *(encoded, 32, "pad_crop_flip", one),
+            shift_fraction=2 / 32,
+            flip=tf.constant(flip),
+        )
+
+    found = set()
+    for i in range(300):
+        image = train_image(seed(3, i)).numpy()
+        found.add(windows[(image[:, ::-1] if flip else image).tobytes()])
+    # One of 25 is missing with 25 * (24 / 25)**300 = 1e-4.
+    assert found == set(places)
+
+
 def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_mask():
     encoded = jpeg(noise(32, 32))
     whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()

@@ -139,6 +139,7 @@ RESNET_DIRECTIONS = {
         "resnet.train_state",
         "resnet.train_step",
     },
+    "resnet.image_statistics": {"resnet.config", "resnet.data", "resnet.models"},
     "resnet.train": {
         "resnet.checkpoint",
         "resnet.config",
@@ -146,6 +147,7 @@ RESNET_DIRECTIONS = {
         "resnet.distributed",
         "resnet.evaluation",
         "resnet.exchange",
+        "resnet.image_statistics",
         "resnet.metrics",
         "resnet.runtime",
         "resnet.synchronization",
@@ -191,6 +193,7 @@ RESNET_DIRECTIONS = {
         "resnet.evaluation",
         "resnet.export.contents",
         "resnet.hardware",
+        "resnet.models.names",
         "resnet.runtime",
         "resnet.train_state",
     },

@@ -20,6 +20,7 @@ CIFAR10_RECIPES = (
     "cifar10_alexnet_bn_24ep",
     "cifar10_alexnet_24ep",
 )
+AIRBENCH = "cifar10_94"
 
 INCEPTION_RECIPES = (
     "cifar10_inception_bsp",
@@ -58,6 +59,7 @@ def test_the_names_are_those_of_the_documents():
         "cifar10_resnet9_24ep",
         "cifar10_alexnet_bn_24ep",
         "cifar10_alexnet_24ep",
+        "cifar10_94",
         "cifar10_inception_bsp",
         "cifar10_inception_async",
         "imagenet_inception_bsp",
@@ -78,7 +80,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
     with pytest.raises(UserError) as caught:
         registry.get("x")
     assert str(caught.value) == (
-        "expected a recipe among cifar10, cifar10_alexnet_24ep,"
+        "expected a recipe among cifar10, cifar10_94, cifar10_alexnet_24ep,"
         " cifar10_alexnet_bn_24ep, cifar10_inception_async, cifar10_inception_bsp,"
         " cifar10_resnet9_24ep, collapse_72ep_4k,"
         " collapse_94ep_14k, digits, digits_mlp, finetune, goyal_90ep_8k,"
@@ -162,6 +164,9 @@ PUBLISHED = {
     "finetune": (64, [(1184, 148, 5e-5)]),  # 8 * 9469 / 64 = 1183.6; 147.95.
     # 24 * 50,000 / 512 = 2343.75; 488.28.
     **dict.fromkeys(CIFAR10_RECIPES, (512, [(2344, 488, 5e-4)])),
+    # 9.9 epochs of 48 full batches are 475.2 steps, which the source rounds up; the
+    # warm-up is 23 % of 476, rounded down. 0.0153 / 11.5.
+    AIRBENCH: (1024, [(144, 109, 0.0153 / 11.5), (332, None, 0.0153 / 11.5)]),
     # 40 epochs of 60,000 are 1875 steps of 5 * 256; 20 * 1,281,167 / (5 * 96) = 53,382.
     **dict.fromkeys(INCEPTION_RECIPES[:2], (1280, [(1875, 0, 1e-5)])),
     **dict.fromkeys(INCEPTION_RECIPES[2:], (480, [(53_382, 0, 1e-5)])),
@@ -336,8 +341,28 @@ def test_the_recipes_for_cifar10_have_the_settings_of_their_sources(name):
     assert (recipe.batch_norm_momentum, recipe.eval_crop_fraction) == (0.9, 1.0)
 
 
+def test_the_fastest_recipe_for_cifar10_has_the_settings_of_its_source():
+    config = run_of(AIRBENCH)
+    assert (config.model, config.global_batch_size) == ("airbench94", 1024)
+    assert (config.nesterov, config.decay_batch_norm) == (True, True)
+    assert (config.batch_norm_momentum, config.batch_norm_epsilon) == (0.6, 1e-12)
+    assert (config.lookahead_every, config.lookahead_power) == (5, 3)
+    assert config.lookahead_decay == pytest.approx(0.95**5)
+    assert config.eval_views == "flip_and_shift"
+    # 11.5 / (1 + 1 / 0.15) = 1.5; 20 % of it at first, 7 % at the end.
+    rates = [step_settings.at(config, step).learning_rate for step in (0, 109, 476)]
+    assert rates == pytest.approx([0.3, 1.5, 0.105])
+    for phase in config.phases:
+        assert (phase.momentum, phase.label_smoothing) == (0.85, 0.2)
+        assert (phase.augmentation, phase.flips) == ("pad_crop_flip", "alternating")
+        assert phase.shift_fraction * config.image_size == 2
+        assert not phase.layer_rates_scale_decay
+    frozen = [phase.layer_rates for phase in config.phases]
+    assert frozen == ["/beta:64", "/beta:64,whitening:0"]
+
+
 def test_other_recipes_keep_the_settings_that_they_had():
-    others = {*CIFAR10_RECIPES, *INCEPTION_RECIPES, "digits_mlp"}
+    others = {*CIFAR10_RECIPES, AIRBENCH, *INCEPTION_RECIPES, "digits_mlp"}
     for name in set(registry.RECIPES) - others:
         recipe = registry.get(name)
         assert recipe.initialization == "variance_scaling"

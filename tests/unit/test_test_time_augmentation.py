@@ -5,7 +5,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.evaluation import test_time_augmentation, view_names
+from resnet.augmentation.names import VIEWS
+from resnet.evaluation import test_time_augmentation
 
 NUM_CLASSES = 7
 
@@ -34,9 +35,10 @@ def logits_of(model: keras.Model, images: np.ndarray) -> np.ndarray:
 
 
 def test_every_name_is_known():
-    assert {one: test_time_augmentation.num_views(one) for one in view_names.VIEWS} == {
+    assert {one: test_time_augmentation.num_views(one) for one in VIEWS} == {
         "center": 1,
         "flip": 2,
+        "flip_and_shift": 6,
         "five_crops": 5,
         "ten_crops": 10,
     }
@@ -62,6 +64,22 @@ def test_several_views_are_the_mean_of_their_probabilities(model, views):
     # Logits of up to some 20 in float32, whose rounding is a factor of the result.
     np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
     np.testing.assert_allclose(tf.nn.softmax(ours), expected, rtol=1e-4)
+
+
+def test_shifted_images_have_half_the_weight(model):
+    images = np.random.default_rng(1).normal(size=(3, 4, 5, 3))
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), "reflect")
+    shifted = padded[:, :4, :5], padded[:, 2:, 2:]
+    weighted = ((images, 0.25), (shifted[0], 0.125), (shifted[1], 0.125))
+    expected = sum(
+        weight * softmax(logits_of(model, seen))
+        for one, weight in weighted
+        for seen in (one, one[:, :, ::-1])
+    )
+    ours = test_time_augmentation.predict(
+        model, tf.constant(images, tf.float32), "flip_and_shift"
+    )
+    np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
 
 
 @settings(deadline=None, max_examples=30)

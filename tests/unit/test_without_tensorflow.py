@@ -26,7 +26,6 @@ WITHOUT_TENSORFLOW = {
     "resnet.config.settings",
     "resnet.config.dataclass_json",
     "resnet.evaluation.prediction_file",
-    "resnet.evaluation.view_names",
     "resnet.augmentation.names",
     "resnet.config.schedules",
     "resnet.config.bounds",

@@ -1,0 +1,125 @@
+"""A run whose first layer is computed from its training images, and Lookahead."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet import image_statistics
+from resnet.checkpoint import tensors
+from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import RecordFiles
+from resnet.models import airbench, whitening
+from resnet.recipes import cifar10
+from resnet.train_state import TrainState, build_model
+from tests.unit import small_training
+from tests.unit.small_training import (
+    CLASSES,
+    NUM_EXAMPLES,
+    SETTINGS,
+    assert_same_weights,
+    write_records,
+)
+
+LOOKAHEAD = {"lookahead_every": 2, "lookahead_decay": 0.5, "lookahead_power": 1.0}
+KERNEL = "model/whitening/kernel"
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
+    return write_records(tmp_path_factory.mktemp("records"), write_tiny_set)
+
+
+@pytest.fixture(scope="module")
+def run(make_config, records) -> Callable[..., None]:
+    """A function that trains a narrow network in a folder."""
+    given = {"model": "airbench94", "checkpoint_every": "3", **LOOKAHEAD}
+    train = small_training.runner(make_config, records)
+
+    def run_narrow(model_dir, **changes) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(airbench, "BLOCK_FILTERS", (8, 16, 16))
+            train(model_dir, **{**given, **changes})
+
+    return run_narrow
+
+
+def test_a_stopped_run_ends_with_the_weights_of_a_whole_one(run, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole)
+    run(parts, stop_after_steps=3)
+    stopped = tensors.load(parts, 3).tensors
+    assert not np.array_equal(stopped["slow/classifier/kernel"], 0)
+    run(parts)
+    assert_same_weights(parts, whole, 6)
+    saved = tensors.load(whole, 6).tensors
+    # The kernel is not trained, and the run ends with the slow weights.
+    np.testing.assert_array_equal(saved[KERNEL], stopped[KERNEL])
+    for name, value in saved.items():
+        if name.startswith("slow/"):
+            own = saved[name.replace("slow/", "model/")]
+            np.testing.assert_array_equal(own, value, err_msg=name)
+
+
+def test_the_kernel_whitens_the_images_as_they_are_evaluated(make_config, records):
+    config = make_config(NUM_EXAMPLES, CLASSES, **{**SETTINGS, "model": "airbench94"})
+    config = dataclasses.replace(config, eval_crop_fraction=1.0)
+    model = build_model(config)
+    # As rank 1 of two, which still reads all images of its records.
+    shard = ExampleShard(records, 1, 2, NUM_EXAMPLES)
+    initialize = image_statistics.initializer(model, config, shard, 1)
+    assert initialize is not None
+    initialize()
+    pixels = np.stack([decoded(records, i) for i in range(NUM_EXAMPLES)])
+    images = ((pixels / 255 - config.channel_mean) / config.channel_stddev).astype(
+        np.float32
+    )
+    expected = whitening.kernel_of(whitening.second_moments([images], 2), 2)
+    (layer,) = whitening.layers_of(model)
+    # Filters of small eigenvalues are large, up to 45.
+    np.testing.assert_allclose(layer.kernel, expected, rtol=1e-3, atol=1e-3)
+
+
+def decoded(records: RecordFiles, example: int) -> np.ndarray:
+    path = records.paths[records.file_of_example[example]]
+    with open(path, "rb") as file:
+        file.seek(int(records.offset_of_example[example]))
+        length = int.from_bytes(file.read(8), "little")
+        file.read(4)
+        record = file.read(length)
+    parsed = tf.train.Example.FromString(record).features.feature
+    encoded = parsed[records.image_key].bytes_list.value[0]
+    return tf.io.decode_jpeg(encoded, channels=3).numpy()
+
+
+def test_other_networks_have_no_such_weights(make_config, records):
+    config = make_config(NUM_EXAMPLES, CLASSES)
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    model = build_model(config)
+    assert image_statistics.initializer(model, config, shard, 1) is None
+
+
+def test_only_moving_averages_differ_between_ranks(make_config):
+    recipe = cifar10.AIRBENCH94
+    config = make_config(
+        NUM_EXAMPLES, CLASSES, model=recipe.model, lookahead_every=5, ema_decay=0.5
+    )
+    state = TrainState(config)
+    shapes = {tuple(one.shape) for one in state.batch_norm_averages}
+    assert shapes == {(64,), (256,)}
+    assert len(state.batch_norm_averages) == 3 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"model": "airbench94"}, "--model=airbench94"),
+        ({"eval_views": "flip"}, "eval_views=flip"),
+    ],
+)
+def test_parameter_servers_are_refused(make_config, given, named):
+    with pytest.raises(UserError, match=f"async excludes {named}"):
+        make_config(sync_mode="async", **given)
