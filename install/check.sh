@@ -13,15 +13,19 @@ shift
 check_ranks() {
   local started=$SECONDS
   local check='
+import signal
+signal.alarm(180)  # For what waits for the other rank; a busy machine imports for minutes.
 from mpi4py import MPI  # Before Horovod, as in resnet/distributed/communicator.py.
+signal.alarm(0)
 import tensorflow as tf
 import horovod.tensorflow as hvd
+signal.alarm(180)
 hvd.init()
 total = hvd.allreduce(tf.constant([hvd.rank() + 1.0]), op=hvd.Sum, name="check")
 assert hvd.size() == MPI.COMM_WORLD.size == 2, f"two ranks were started; each sees {hvd.size()}"
 assert float(total[0]) == 3.0, f"the sum of 1 and 2 over the ranks came out as {float(total[0])}"
 '
-  TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES='' timeout -k 10 180 \
+  TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES='' timeout -k 10 900 \
     "$environment/bin/mpirun" -np 2 "$environment/bin/python" -c "$check" \
     </dev/null >"$log" 2>&1 || {
     tail -n 20 "$log" >&2

@@ -73,7 +73,8 @@ def choose(
 
     Args:
         topology: The nodes.
-        ranks_per_node: The number of ranks of a node; None for one per NUMA node.
+        ranks_per_node: The number of ranks of a node; None for one per NUMA node. To be
+            given for nodes that leave a job one of several cores.
         num_intra_threads: The number of threads per op; 0 leaves a few cores of each
             rank to communication and the input pipeline.
         num_inter_threads: The number of concurrent ops; 0 for one per core that is left
@@ -82,6 +83,8 @@ def choose(
     Raises:
         UserError: If a rank would have no core, or more threads than cores.
     """
+    if ranks_per_node is None:
+        _refuse_single_core(topology)
     cores, reasons, warnings = _usable(topology)
     restricts = len(cores) < len(topology.cores)
     is_chosen = ranks_per_node is None
@@ -144,6 +147,24 @@ def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
         )
         for rank in range(num_ranks)
     )
+
+
+def _refuse_single_core(topology: Topology) -> None:
+    """Refuses a node that leaves a job one of its cores, which is hardly ever intended.
+
+    Raises:
+        UserError: If it does.
+    """
+    usable = len(topology.cores)
+    if topology.cpu_quota:
+        usable = min(usable, max(int(topology.cpu_quota), 1))
+    if usable == 1 and topology.num_installed_cores > 1:
+        raise UserError(
+            "a cgroup or an affinity mask must leave a job more than one core; it"
+            f" leaves one of {topology.num_installed_cores}. Ask the scheduler for"
+            " whole nodes and probe inside such a job, or plan for one core by"
+            " --ranks_per_node=1."
+        )
 
 
 def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:

@@ -4,15 +4,16 @@ They are installed (apt-get install openmpi-bin slurm-wlm), or unpacked into the
 CLUSTER_PROGRAMS by `dpkg -x`, which needs no root.
 """
 
-import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -21,7 +22,22 @@ from tests.jobs.conftest import MPIRUN, REPOSITORY
 
 _ROOT = Path(os.environ.get("CLUSTER_PROGRAMS", "/"))
 _LIBRARIES = _ROOT / "usr/lib/x86_64-linux-gnu"
-_START_SECONDS = 30
+# What a starved machine may take; on another one nothing takes nearly as long.
+_START_SECONDS = 120
+_JOB_SECONDS = 600
+# What launch/jobs/site.sh takes from the environment.
+_OF_SITE = (
+    *("DATA_DIR", "HOSTFILE", "LAUNCHER", "LOCAL_DIR", "MODEL_DIR", "OUTPUT_DIR"),
+    *("REPOSITORY", "VENV"),
+)
+_ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL")
+NODES = ("here", "there")  # Both are this machine.
+# The libraries of a Slurm that is unpacked aren't those of this environment's MPI, but
+# batch files need them for Slurm's own programs.
+WITHOUT_LIBRARIES = "TASKS_WITHOUT_LIBRARIES"
+_TASK_PROLOG = f"""#!/bin/sh
+[ -z "${WITHOUT_LIBRARIES}" ] || echo unset LD_LIBRARY_PATH
+"""
 # The nodes of the published run exist in name only: as those of a cloud that are off.
 _CONFIG = """
 ClusterName=test
@@ -33,11 +49,11 @@ AuthType=auth/none
 CredType=cred/none
 PluginDir={plugins}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/affinity
 SelectType=select/cons_tres
@@ -47,15 +63,20 @@ SchedulerParameters=bf_interval=1,sched_interval=1
 MpiDefault=none
 ReturnToService=2
 KillWait=5
+MessageTimeout=60
+TaskProlog={folder}/task_prolog
 SlurmdParameters=config_overrides
-NodeName=here NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} Sockets=1 \
+NodeName=here NodeHostname={host} NodeAddr=127.0.0.1 Port={here_port} Sockets=1 \
+CoresPerSocket={cores} ThreadsPerCore={threads}
+NodeName=there NodeHostname={host} NodeAddr=127.0.0.1 Port={there_port} Sockets=1 \
 CoresPerSocket={cores} ThreadsPerCore={threads}
 NodeName=n[1-256] NodeAddr=127.0.0.2 Sockets=2 CoresPerSocket=24 State=CLOUD
 SuspendProgram=/bin/true
 ResumeProgram=/bin/true
 SuspendTime=600
-SuspendExcNodes=here
+SuspendExcNodes=here,there
 PartitionName=here Nodes=here MaxTime=INFINITE Default=YES
+PartitionName=both Nodes=here,there MaxTime=INFINITE
 PartitionName=normal Nodes=n[1-256] MaxTime=INFINITE
 """
 
@@ -70,6 +91,8 @@ def _program(folder: str, name: str, package: str) -> Path:
 def _environment(*folders: Path) -> dict[str, str]:
     """Returns the environment in which programs of these folders are found first."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    for name in _OF_SITE:
+        environment.pop(name, None)
     path = [*map(str, folders), str(MPIRUN.parent), os.environ["PATH"]]
     environment["PATH"] = ":".join(path)
     if Path("/") != _ROOT:
@@ -105,18 +128,26 @@ def open_mpi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Slurm:
-    """A Slurm of one node, `here`, and 256 that don't answer."""
+    """A Slurm of two nodes, both this machine, and of 256 that don't answer.
+
+    Attributes:
+        folder: The folder of its files.
+        environment: The environment of its programs. All tests share it, so that none
+            may change it for the others.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         client = _program("usr/bin", "sbatch", "slurm-wlm")
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self.environment = _environment(client.parent)
-        self.environment["SLURM_CONF"] = str(folder / "slurm.conf")
+        variables = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment: Mapping[str, str] = MappingProxyType(
+            _environment(client.parent) | variables
+        )
 
     def start(self) -> None:
-        """Starts the daemons, and waits for the node."""
-        for name in ("state", "spool"):
+        """Starts the daemons, and waits for the nodes."""
+        for name in ("state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir()
         node = probe.probe()
         text = _CONFIG.format(
@@ -125,26 +156,29 @@ class Slurm:
             folder=self.folder,
             plugins=_LIBRARIES / "slurm-wlm",
             controller_port=_free_port(),
-            node_port=_free_port(),
+            here_port=_free_port(),
+            there_port=_free_port(),
             cores=node.num_installed_cores,
             threads=node.threads_per_core,
         )
         (self.folder / "slurm.conf").write_text(text)
+        (self.folder / "task_prolog").write_text(_TASK_PROLOG)
+        (self.folder / "task_prolog").chmod(0o755)
         controller = _program("usr/sbin", "slurmctld-wlm", "slurmctld")
         node_daemon = _program("usr/sbin", "slurmd-wlm", "slurmd")
         step_daemon = _program("usr/sbin", "slurmstepd-wlm", "slurmd")
-        self._run_daemon(str(controller), "-D", "-i")
-        self._run_daemon(str(node_daemon), "-D", "-N", "here", "-d", str(step_daemon))
+        self._run_daemon("controller", str(controller), "-D", "-i")
+        for name in NODES:
+            words = ("-D", "-N", name, "-d", str(step_daemon))
+            self._run_daemon(name, str(node_daemon), *words)
         deadline = time.monotonic() + _START_SECONDS
-        while "idle" not in self.run("sinfo", "-h", "-p", "here", "-o", "%T").stdout:
+        while self.run("sinfo", "-h", "-p", "both", "-o", "%T").stdout != "idle\n":
             if time.monotonic() > deadline:
-                paths = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
-                logs = [path.read_text() for path in paths]
-                pytest.fail("Slurm has not started:\n" + "\n".join(logs))
+                pytest.fail(f"Slurm has not started:\n{self.logs()}")
             time.sleep(0.2)
 
-    def _run_daemon(self, *words: str) -> None:
-        with (self.folder / f"{Path(words[0]).name}.out").open("wb") as output:
+    def _run_daemon(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.out").open("wb") as output:
             daemon = subprocess.Popen(
                 words,
                 env=self.environment,
@@ -155,21 +189,109 @@ class Slurm:
             )
         self._daemons.append(daemon)
 
+    def logs(self) -> str:
+        """Returns what the daemons have said."""
+        paths = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
+        return "\n".join(path.read_text() for path in paths)
+
     def run(self, *words: str, **given) -> subprocess.CompletedProcess[str]:
         """Runs a program of Slurm."""
-        settings = {"env": self.environment, "timeout": 200, **given}
+        settings = {"env": self.environment, "timeout": _JOB_SECONDS, **given}
         return subprocess.run(words, capture_output=True, text=True, **settings)
+
+    def job(self, number: str) -> dict[str, str]:
+        """Returns what Slurm knows of a job."""
+        text = self.run("scontrol", "show", "job", number).stdout
+        return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+    def wait_for(
+        self,
+        number: str,
+        output: Path,
+        is_reached: Callable[[dict[str, str], str], object],
+    ) -> str:
+        """Waits for a state of a job; returns what the job has printed by then.
+
+        Args:
+            number: The number of the job.
+            output: The file of its output.
+            is_reached: Whether that state is reached, given what Slurm knows of the job
+                and the lines that it has printed.
+        """
+        deadline = time.monotonic() + _JOB_SECONDS
+        while True:
+            job = self.job(number)
+            printed = output.read_text() if output.exists() else ""
+            printed = printed[: printed.rfind("\n") + 1]  # Lines that are complete.
+            if is_reached(job, printed):
+                return printed
+            has_ended = job.get("JobState") in _ENDED
+            if has_ended or time.monotonic() > deadline:
+                pytest.fail(f"{job}\n{printed}\n{self.logs()}")
+            time.sleep(1)
+
+    def reach_limit(self, number: str, signal_seconds: int) -> None:
+        """Brings the time limit of a running job so near that Slurm soon signals it.
+
+        Slurm looks for such jobs every half minute. However slow the machine, the job
+        has then started, and at least `signal_seconds` less half a minute to end.
+
+        Args:
+            number: The number of the job.
+            signal_seconds: The time before the limit at which Slurm signals it.
+        """
+        hours, minutes, _ = map(int, self.job(number)["RunTime"].split(":"))
+        limit = 60 * hours + minutes + signal_seconds // 60 + 1
+        self._update(number, f"TimeLimit={limit}")
+
+    def restart(self, number: str, output: Path) -> None:
+        """Starts a job that has reached its limit again, with an hour of time.
+
+        Slurm would wait for two minutes.
+
+        Args:
+            number: The number of the job.
+            output: The file of its output.
+        """
+        self.wait_for(
+            number,
+            output,
+            lambda job, _: (
+                job["Restarts"] == "1" and job["JobState"] in ("PENDING", "RUNNING")
+            ),
+        )
+        # A node compares whole seconds: a job that is started in the second in which
+        # the node has ended it is refused, and fails.
+        time.sleep(2)
+        self._update(number, "TimeLimit=60")
+        if self.job(number)["JobState"] == "PENDING":
+            self._update(number, "StartTime=now")
+
+    def _update(self, number: str, setting: str) -> None:
+        done = self.run("scontrol", "update", f"JobId={number}", setting)
+        assert done.returncode == 0, done.stderr
+
+    def cancel(self, *options: str) -> None:
+        """Cancels jobs, and waits until nothing of them is left."""
+        self.run("scancel", *options)
+        deadline = time.monotonic() + _START_SECONDS
+        listed = ("squeue", "--noheader", "--states=RUNNING,COMPLETING")
+        while self.run(*listed).stdout and time.monotonic() < deadline:
+            time.sleep(0.2)
 
     def stop(self) -> None:
         """Ends all jobs and the daemons."""
-        self.run("scancel", "--state=PENDING", "--user", Path("/proc/self").owner())
-        self.run("scancel", "--user", Path("/proc/self").owner())
+        user = Path("/proc/self").owner()
+        self.cancel("--state=PENDING", "--user", user)
+        self.cancel("--user", user)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 daemon.wait(20)
-            daemon.kill()
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
 
 
 def _free_port() -> int:

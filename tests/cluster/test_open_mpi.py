@@ -53,6 +53,27 @@ def test_the_ranks_of_this_machine_have_the_planned_cores(open_mpi, ranks_per_no
         assert cpus == sorted(cpu for core in cores for cpu in core["cpus"])
 
 
+def test_the_hosts_of_a_file_are_probed_and_have_the_ranks(
+    open_mpi, tmp_path, monkeypatch
+):
+    """The file names this machine, as Open MPI's remote start needs a second one."""
+    for name, value in open_mpi.items():
+        monkeypatch.setenv(name, value)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost\n")
+    ranks = min(len(NODE.cores), 2)
+    flags = ("--probe", f"--hosts={hosts}", f"--ranks_per_node={ranks}", *RUN)
+    values = planned(*flags)
+    assert values["topology"]["hosts"] == ["localhost"]
+    assert len(values["topology"]["cores"]) == len(NODE.cores)
+    words = values["command"]
+    if ranks == 1:
+        pytest.skip("needs a second core")
+    assert words[1:3] == ["--hostfile", str(hosts)]
+    words[words.index("python") :] = [sys.executable, OWN_CORES]
+    assert len(launched(words, open_mpi).stdout.splitlines()) == ranks
+
+
 def test_rank_and_host_stand_in_front_of_each_line(open_mpi):
     words = planned("--probe", "--ranks_per_node=2", *RUN)["command"]
     if words[0] == "python":

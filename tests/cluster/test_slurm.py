@@ -1,10 +1,8 @@
 """Debian's Slurm parses the batch files, and runs planned jobs on this machine."""
 
 import json
-import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = probe.probe()
 RUN = ("--recipe=digits", "--train_batch_size=720", "--launcher=slurm")
 CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
+SERVERS = (
+    *("--job=parameter_server", "--recipe=imagenet_inception_async"),
+    "--train_batch_size=5120",
+)
 # A training that is asked to stop saves, and resumes when the job starts again.
 TRAINING = """#!/bin/bash
 case $1 in *.py) ;; *) exec {python} "$@" ;; esac
@@ -36,16 +38,12 @@ def printed(*flags: str) -> str:
     return done.stdout
 
 
-def submitted(slurm, path: Path, *options: str) -> dict[str, str]:
+def submitted(slurm, path: Path, *options: str, **variables: str) -> dict[str, str]:
     """Submits a batch file; returns what Slurm knows of the job."""
-    done = slurm.run("sbatch", "--parsable", *options, str(path))
+    words = ("sbatch", "--parsable", *options, str(path))
+    done = slurm.run(*words, env={**slurm.environment, **variables})
     assert done.returncode == 0, done.stderr
-    return job(slurm, done.stdout.strip())
-
-
-def job(slurm, number: str) -> dict[str, str]:
-    text = slurm.run("scontrol", "show", "job", number).stdout
-    return dict(re.findall(r"(\S+?)=(\S*)", text))
+    return slurm.job(done.stdout.strip())
 
 
 @pytest.mark.parametrize(
@@ -67,19 +65,21 @@ def test_slurm_reads_the_ready_scripts(slurm, name, nodes, tasks, cpus, limit):
 
 
 def test_slurm_reads_the_script_of_servers(slurm, tmp_path):
-    flags = ("--recipe=imagenet_inception_async", "--train_batch_size=5120")
-    kind = ("--job=parameter_server", "--launcher=slurm", "--partition=normal")
+    flags = ("--launcher=slurm", "--partition=normal", "--print=script")
     path = tmp_path / "servers.slurm"
-    path.write_text(printed(*CLUSTER, *flags, *kind, "--print=script"))
+    path.write_text(printed(*CLUSTER, *SERVERS, *flags))
     found = submitted(slurm, path, "--hold")
     assert (found["NumTasks"], found["CPUs/Task"]) == ("768", "16")
     slurm.run("scancel", found["JobId"])
 
 
-@pytest.mark.parametrize("mpi", ["pmi2", "pmix"])
-def test_srun_reads_the_published_command(slurm, mpi):
-    flags = ("--launcher=slurm", f"--srun_mpi={mpi}", "--print=json")
-    words = json.loads(printed(*CLUSTER, *flags))["command"]
+@pytest.mark.parametrize(
+    ("mpi", "flags"), [("pmi2", ()), ("pmix", ()), ("pmi2", SERVERS)]
+)
+def test_srun_reads_the_commands_of_a_cluster(slurm, mpi, flags):
+    known = ("--launcher=slurm", f"--srun_mpi={mpi}", "--print=json")
+    words = json.loads(printed(*CLUSTER, *flags, *known))["command"]
+    assert ("--distribution=cyclic" in words) == bool(flags)
     words[1:1] = ["--test-only", "--partition=normal", "--exclusive"]
     done = slurm.run(*words)
     if mpi == "pmix" and "can not load PMIx library" in done.stderr:
@@ -124,7 +124,6 @@ def test_srun_probes_the_nodes_of_an_allocation(slurm, tmp_path):
 def test_a_job_saves_before_its_limit_is_requeued_and_resumes(
     slurm, tmp_path, launcher
 ):
-    """The limit is a minute, so the signal, two minutes ahead, comes at once."""
     programs = tmp_path / "venv/bin"
     programs.mkdir(parents=True)
     (tmp_path / "out").mkdir()
@@ -133,31 +132,29 @@ def test_a_job_saves_before_its_limit_is_requeued_and_resumes(
     ranks = min(len(NODE.cores), 2)
     flags = (*RUN, f"--ranks_per_node={ranks}", "--srun_mpi=pmi2")
     path = tmp_path / "job.slurm"
-    limit = ("--time_limit=00:01", "--run_name=one", "--print=script")
+    limit = ("--time_limit=01:00", "--run_name=one", "--print=script")
     path.write_text(printed("--probe", *flags, *limit))
     output = tmp_path / "job.log"
-    slurm.environment |= {
-        "VENV": str(tmp_path / "venv"),
-        "OUTPUT_DIR": str(tmp_path / "out"),
-        "LAUNCHER": launcher,
-    }
-    number = submitted(slurm, path, f"--output={output}")["JobId"]
-    deadline = time.monotonic() + 200
-    while (state := job(slurm, number)["JobState"]) != "COMPLETED":
-        if state == "PENDING" and job(slurm, number)["Reason"] == "BeginTime":
-            # Slurm waits two minutes. In the second in which it has ended a job, a
-            # node refuses to start the job again.
-            time.sleep(3)
-            slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
-        assert state not in ("FAILED", "TIMEOUT"), output.read_text()
-        assert time.monotonic() < deadline, (state, output.read_text())
-        time.sleep(1)
-    lines = output.read_text().splitlines()
-    for rank in range(ranks):
-        first, second = (f"start {n} of resnet_main.py as rank {rank}" for n in (0, 1))
-        assert lines.index(first) < lines.index("saved") < lines.index(second), lines
-    assert lines.count("saved") == ranks
-    assert os.environ.get("SLURM_CONF") is None
+    number = submitted(
+        slurm,
+        path,
+        f"--output={output}",
+        VENV=str(tmp_path / "venv"),
+        OUTPUT_DIR=str(tmp_path / "out"),
+        LAUNCHER=launcher,
+    )["JobId"]
+    started = [
+        [f"start {n} of resnet_main.py as rank {rank}\n" for rank in range(ranks)]
+        for n in (0, 1)
+    ]
+    slurm.wait_for(number, output, lambda _, log: all(s in log for s in started[0]))
+    slurm.reach_limit(number, signal_seconds=120)
+    slurm.restart(number, output)
+    log = slurm.wait_for(number, output, lambda job, _: job["JobState"] == "COMPLETED")
+    lines = log.splitlines(keepends=True)
+    for first, second in zip(*started, strict=True):
+        assert lines.index(first) < lines.index("saved\n") < lines.index(second), log
+    assert lines.count("saved\n") == ranks
 
 
 def test_rank_and_host_stand_in_front_of_each_line(slurm):

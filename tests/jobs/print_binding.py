@@ -1,6 +1,7 @@
 """Binds itself as a training does; rank 0 prints the processors of all ranks as JSON.
 
-With `--horovod`, also those of the threads of each rank that have others.
+With `--horovod`, also those of the threads of each rank that have others. With
+`--num_ps`, as an asynchronous training does.
 """
 
 import json
@@ -8,13 +9,17 @@ import os
 from pathlib import Path
 
 from launch.topology import parse_cpu_list
+from resnet.async_training import roles
 from resnet.runtime import program, startup
 
 
 def main(argv, process, communicator):
     intra = int(argv[argv.index("--num_intra_threads") + 1])
     inter = int(argv[argv.index("--num_inter_threads") + 1])
-    threads = startup.settle_placement(process, communicator, intra, inter, 1)
+    threads = startup.settle_placement(
+        *(process, communicator, intra, inter, 1),
+        shares_cores=is_helper(argv, process.rank),
+    )
     if "--horovod" in argv:
         startup.start_tensorflow(communicator)
     own = sorted(os.sched_getaffinity(0))
@@ -28,6 +33,15 @@ def main(argv, process, communicator):
     everyone = communicator.allgather(found)
     if process.rank == 0:
         print(json.dumps(everyone))
+
+
+def is_helper(argv: list[str], rank: int) -> bool:
+    """Returns whether a rank only helps the workers of an asynchronous training."""
+    for word in argv:
+        name, _, value = word.partition("=")
+        if name == "--num_ps":
+            return roles.of_rank(rank, int(value)).job != roles.WORKER
+    return False
 
 
 def masks() -> list[list[int]]:

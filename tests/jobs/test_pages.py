@@ -17,6 +17,7 @@ pytestmark = pytest.mark.multiprocess
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = ("laptop", "server", "slurm", "hosts", "offline", "container")
 FOLDERS = ("data_prep", "docs", "eval", "install", "launch", "resnet")
+HOSTS = "node1\nnode2\n"  # The file that the page about hosts shows.
 STUB = """#!/bin/sh
 exec {python} -S -E {programs} "${{0##*/}}" "$@"
 """
@@ -53,7 +54,7 @@ class Site:
             if path.is_file() and not (self.clone / path.name).exists():
                 (self.clone / path.name).symlink_to(path)
         (self.clone / "LICENSE").symlink_to(REPOSITORY / "LICENSE")
-        (self.clone / "hosts").write_text("node1\nnode2\n")
+        (self.clone / "hosts").write_text(HOSTS)
         for name in ("scratch", "shared", "project", "MODEL", "local"):
             (folder / name).mkdir()
         (folder / "shared/records").symlink_to(records)
@@ -184,6 +185,16 @@ def test_a_batch_file_with_an_unknown_directive_is_refused(site):
     done = site.run("sbatch job.slurm", trains=False)
     assert done.returncode == 1
     assert "unrecognized option '--ntask-per-node=2'" in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_of_a_page_is_left_out(page):
+    """Blocks that `commands` leaves out show files, and there is no other kind."""
+    text = (REPOSITORY / "docs" / f"{page}.md").read_text()
+    assert "~~~" not in text
+    assert "\t" not in text
+    for block in re.findall(r"^ *```.*\n((?:.*\n)*?) *```", text, re.M):
+        assert block == HOSTS
 
 
 def test_every_page_is_linked_from_the_readme():

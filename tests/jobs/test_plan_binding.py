@@ -76,6 +76,25 @@ def test_the_ranks_of_this_machine_have_the_planned_cores(launcher, ranks_per_no
     assert_as_planned(values, bound(values))
 
 
+@pytest.mark.parametrize("num_workers", range(1, min(NUM_CORES, 6) + 1))
+def test_workers_have_the_planned_cores_and_the_others_share_them(num_workers):
+    flags = ("--recipe=imagenet_inception_async", f"--train_batch_size={num_workers}")
+    workers = f"--ranks_per_node={num_workers}"
+    values = planned("--probe", "--job=parameter_server", workers, *flags)
+    ranks = bound(values)
+    assert len(ranks) == num_workers + 2
+    for helper in ranks[:2]:  # The coordinator and the server.
+        assert helper["cpus"] == sorted(cpu for core in NODE.cores for cpu in core.cpus)
+    for worker, cores in zip(ranks[2:], values["layout"]["cores"], strict=True):
+        assert worker["cpus"] == sorted(cpu for core in cores for cpu in core["cpus"])
+
+
+def test_the_ranks_of_an_evaluation_have_the_planned_cores():
+    ranks = f"--ranks_per_node={NUM_CORES}"
+    values = planned("--probe", "--job=eval", ranks)
+    assert_as_planned(values, bound(values))
+
+
 def test_two_hosts_have_a_rank_each(tmp_path):
     hosts = tmp_path / "two hosts"
     hosts.write_text("a\nb\n")

@@ -66,9 +66,11 @@ def test_a_quota_limits_the_cores(tmp_path):
     )
 
 
-def test_a_cgroup_of_one_core_is_said(tmp_path):
+def test_a_cgroup_of_one_core_is_refused_unless_one_rank_is_asked_for(tmp_path):
     node = probe.probe(machine_trees.one_of_many(tmp_path))
-    first, second = layout.choose(node).warnings
+    with pytest.raises(UserError, match="more than one core; it leaves one of 64"):
+        layout.choose(node)
+    first, second = layout.choose(node, ranks_per_node=1).warnings
     assert "allows only 1 of the 64 cores of the node (processors 17)" in first
     assert "only one core" in second
     with pytest.raises(UserError, match="got 2 ranks for the 1 usable core"):
@@ -86,6 +88,13 @@ def test_a_cgroup_of_one_core_is_said(tmp_path):
 def test_a_rank_without_a_core_for_each_thread_is_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         layout.choose(topology.stated(1, 2, 4), *arguments)
+
+
+def test_a_quota_of_one_processor_is_refused_and_a_machine_of_one_core_is_not():
+    several = topology.stated(1, 1, 4)
+    with pytest.raises(UserError, match="it leaves one of 4"):
+        layout.choose(dataclasses.replace(several, cpu_quota=1.5))
+    assert layout.choose(topology.stated(1, 1, 1)).cores_per_node == 1
 
 
 def test_uneven_ranks_are_said():
@@ -113,7 +122,10 @@ def nodes(draw):
 
 @given(data=st.data(), node=nodes())
 def test_each_core_has_one_rank_and_each_rank_a_core(data, node):
-    ranks = data.draw(st.none() | st.integers(1, len(node.cores)))
+    ranks = st.integers(1, len(node.cores))
+    if len(node.cores) > 1 or node.num_installed_cores == 1:
+        ranks = st.none() | ranks  # A single one of several needs the number.
+    ranks = data.draw(ranks)
     chosen = layout.choose(node, ranks)
     used = [core for cores in chosen.cores for core in cores]
     assert used == list(node.cores)  # Each once, in order, whole: with its siblings.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, topology
+from launch import plan, probe, topology
 from tests.in_process import Done, assert_refused, run
-from tests.unit import planning_page
+from tests.unit import machine_trees, planning_page
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
@@ -103,6 +103,14 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
 )
 def test_what_is_wrong_is_one_sentence(arguments, message):
     assert_refused(run(plan, *arguments), message)
+
+
+def test_a_probe_that_finds_a_cgroup_of_one_core_is_refused(tmp_path, monkeypatch):
+    node = probe.probe(machine_trees.one_of_many(tmp_path))
+    monkeypatch.setattr(probe, "probe", lambda: node)
+    flags = ("--probe", "--recipe=digits", "--train_batch_size=64")
+    assert_refused(run(plan, *flags), "it leaves one of 64. Ask the scheduler for")
+    assert run(plan, *flags, "--ranks_per_node=1").returncode == 0
 
 
 def hosts_file(tmp_path, *names):

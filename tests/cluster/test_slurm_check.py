@@ -1,0 +1,65 @@
+"""launch/plan.py --check in Debian's Slurm, on two nodes that are both this machine."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from launch import probe
+from tests.cluster.conftest import WITHOUT_LIBRARIES
+from tests.jobs.test_plan_check import assert_only_load, found
+
+pytestmark = pytest.mark.cluster
+
+NUM_CORES = len(probe.probe().cores)
+RUN = ("--probe", "--check", "--recipe=digits", "--train_batch_size=12")
+SLURM = ("--launcher=slurm", "--srun_mpi=pmi2")
+# The planner, with as much time for hosts and ranks as a starved machine may need.
+PROGRAM = """
+from launch import asking, plan
+from launch.checking import preflight
+asking.SECONDS = preflight._START_SECONDS = 500
+plan.run()
+"""
+
+
+def checked(
+    slurm, num_nodes: int, *flags: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Checks a job in an allocation of its own."""
+    place = ("--partition=both", f"--nodes={num_nodes}", "--exclusive")
+    words = (*RUN, *SLURM, f"--num_nodes={num_nodes}", *flags)
+    environment = {**slurm.environment, WITHOUT_LIBRARIES: "yes", **variables}
+    salloc = ("salloc", *place, sys.executable, "-c", PROGRAM, *words)
+    return slurm.run(*salloc, env=environment)
+
+
+def test_a_node_and_its_ranks_are_checked(slurm, records):
+    num_ranks = min(NUM_CORES, 2)
+    ranks = f"--ranks_per_node={num_ranks}"
+    done = checked(slurm, 1, ranks, f"--data_dir={records}")
+    assert_only_load(done)
+    rows = found(done)
+    assert rows["hosts"] == ("ok", "1 of 1 answered: here")
+    assert rows["data"][1].startswith("the same manifest, SHA-256 ")
+    bound = f"{num_ranks} of {num_ranks} ranks on their planned cores: "
+    assert rows["binding"][1].startswith(bound)
+    assert rows["transport"] == ("-", "one host: shared memory")
+
+
+def test_two_nodes_and_the_network_between_them_are_checked(slurm):
+    done = checked(slurm, 2, "--ranks_per_node=1", UCX_TLS="tcp,self")
+    assert_only_load(done)
+    rows = found(done)
+    assert rows["hosts"] == ("ok", "2 of 2 answered: here, there")
+    assert rows["binding"][1].startswith("2 of 2 ranks on their planned cores: ")
+    assert rows["clock"][0] == "ok"
+    assert re.match(r"[\d.e+-]+ Gbit/s each way, \d+ us$", rows["network"][1])
+    assert rows["transport"][1].startswith("TCP by ")
+
+
+def test_another_number_of_nodes_than_those_of_the_job_is_refused(slurm):
+    done = checked(slurm, 1, "--num_nodes=2")
+    assert done.returncode == 2
+    assert "to check 2 node(s), their names must be known" in done.stderr
