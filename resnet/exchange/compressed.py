@@ -55,9 +55,9 @@ class CompressedExchange(GradientExchange):
         self._compression = compression
         self._sizes = [math.prod(shape) for shape in shapes.values()]
         of_vectors = vectors.shapes(shapes, compression.compress)
-        kind = _kind_of(compression)
+        kind: Callable[..., VectorExchange] = _kind_of(compression)
         if compression.dense_below:
-            kind = functools.partial(ShortVectorsWhole, kind)
+            kind = functools.partial(ShortVectorsWhole, _kind_of(compression))
         self._means_of = kind(communicator, of_vectors, compression, seed)
         self._residuals: dict[str, tf.Variable] = {}
         if compression.keeps_residuals:
@@ -115,7 +115,7 @@ class CompressedExchange(GradientExchange):
         return [tf.concat(flat, axis=0)] if is_one else flat
 
 
-def _kind_of(compression: CompressionSettings) -> Callable[..., VectorExchange]:
+def _kind_of(compression: CompressionSettings) -> type[VectorExchange]:
     """Returns the class of the exchange, by what a method sends."""
     if compression.method == "randomk":
         return RandomCoordinates
