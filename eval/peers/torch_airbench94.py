@@ -115,7 +115,7 @@ def whiten(network: Airbench94, images: torch.Tensor) -> None:
 
 def read(
     data_dir: pathlib.Path, split: str, count: int | None
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns images, `[count, 3, 32, 32]` uint8 channels last, and their labels."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     files = names if split == "train" else ["test_batch.bin"]
@@ -303,9 +303,9 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     torch.manual_seed(args.seed)
     data_dir = pathlib.Path(args.data_dir)
     images, labels = read(data_dir, "train", args.num_images)
-    test = read(data_dir, "test", args.num_images)
+    test_images, test_labels = read(data_dir, "test", args.num_images)
     if args.held_back:  # The last training images stand in for the test images.
-        test = images[-args.held_back :], labels[-args.held_back :]
+        test_images, test_labels = images[-args.held_back :], labels[-args.held_back :]
         images, labels = images[: -args.held_back], labels[: -args.held_back]
     network = Airbench94().to(memory_format=torch.channels_last)
     graphs = Graphs(network, args)
@@ -348,10 +348,11 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     train_seconds = time.perf_counter() - begin
 
     network.eval()
+    to_evaluate = graphs.predict, test_images, test_labels, args
     begin = time.perf_counter()
-    augmented = evaluate(graphs.predict, *test, args, is_augmented=True)
+    augmented = evaluate(*to_evaluate, is_augmented=True)
     eval_seconds = time.perf_counter() - begin
-    plain = evaluate(graphs.predict, *test, args, is_augmented=False)
+    plain = evaluate(*to_evaluate, is_augmented=False)
     return {
         "top1": augmented,
         "top1_without_views": plain,

@@ -352,7 +352,7 @@ def test_the_names_have_the_depths_of_the_builder():
 
 def test_the_names_are_those_of_the_networks():
     assert list(names.MODELS) == [
-        *("resnet8", "resnet20", "resnet9", "alexnet", "alexnet_bn"),
+        *("resnet8", "resnet20", "resnet9", "airbench94", "alexnet", "alexnet_bn"),
         *("inception_bn_28", "mlp"),
         *NAMES,
         "inception_bn",
