@@ -89,7 +89,7 @@ def state(make_config) -> TrainState:
     x = layers.ConvNorm(2, 1, 8, 0.9, 0, "one")(inputs)
     network = keras.Model(inputs, layers.Classifier(3, 0, "classifier")(x))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "build", lambda *_: network)
+        patch.setattr(models, "build", lambda *_, **__: network)
         return TrainState(make_config(ema_decay=0.9, train_steps=100))
 
 

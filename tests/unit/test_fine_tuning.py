@@ -67,8 +67,9 @@ def test_resnets_have_the_variants_of_both_programs(model):
 
 def test_wrong_rates_are_refused_when_the_run_is_resolved():
     assert refusal(layer_rates="stem") == (
-        "--layer_rates must be beginnings of layers' names, each once, with factors of"
-        " at least 0, such as stem:0,stage1:0.1,classifier:10; got 'stem'."
+        "--layer_rates must be beginnings of layers' names, or kinds of variables such"
+        " as /beta, each once, with factors of at least 0, such as"
+        " stem:0,stage1:0.1,classifier:10; got 'stem'."
     )
 
 

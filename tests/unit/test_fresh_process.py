@@ -37,7 +37,7 @@ def check() -> None:
         test_normalization,
     )
 
-    for dtype in test_normalization.TYPES:
+    for dtype in test_normalization.TOLERANCE:
         for layer in test_convolution.RESNET50[::2]:
             test_convolution.test_those_of_resnet50_are_as_exact_as_stock_ops(
                 *layer, dtype

@@ -43,7 +43,7 @@ def model_dir(tmp_path_factory, make_config) -> Path:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--views=twelve"], "<center|flip|five_crops|ten_crops>"),
+        (["--views=twelve"], "<center|flip|flip_and_shift|five_crops|ten_crops>"),
         (["--weights=mean"], "<raw|ema|both>"),
         (["--combine=votes"], "<none|weights|predictions>"),
         (["--checkpoints=newest"], "--checkpoints must be latest, best, all, phases"),

@@ -89,7 +89,10 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--recipe=collapse_72ep_4k", "--train_steps=4"], "must be at least 5, one"),
         (["--first_phase=collapse"], "--first_phase must be one of train; got collaps"),
         (["--accumulation_steps=0"], "--accumulation_steps must be at least 1; got 0"),
-        (["--optimizer=adam"], "--optimizer must be one of momentum, lars; got adam"),
+        (
+            ["--optimizer=adam"],
+            "--optimizer must be one of momentum, sgdw, lars; got adam",
+        ),
         (["--clip_norm=-1"], "--clip_norm must be at least 0; got -1.0"),
         (["--ema_decay=1"], "--ema_decay must be in [0, 1); got 1.0"),
         (["--mixup=-0.2"], "--mixup must be at least 0; got -0.2"),
