@@ -93,11 +93,12 @@ def run(*words: str | Path, **variables: str) -> str:
 
 def test_a_program_runs_with_the_python_beside_it(packed, tmp_path):
     place = packed[1]
-    module = place / ".venv" / SITE_PACKAGES / "one.py"
-    expected = f"{module} {place}/.venv"
-    assert run(place / ".venv/bin/one") == expected
+    # Debian's Python looks in the second one, a link to the first.
+    folders = (SITE_PACKAGES, "lib/python3/dist-packages")
+    expected = {f"{place}/.venv/{one}/one.py {place}/.venv" for one in folders}
+    assert run(place / ".venv/bin/one") in expected
     (tmp_path / "link").symlink_to(place / ".venv/bin/one")
-    assert run(tmp_path / "link") == expected
+    assert run(tmp_path / "link") in expected
 
 
 def test_its_python_is_a_whole_one(packed):
