@@ -159,13 +159,15 @@ def test_a_stopped_run_of_compressed_gradients_resumes_bit_for_bit(
 ):
     flags = ("--compress=layerwise", *flags)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    for folder, more in (
-        (whole, ()),
-        (stopped, ("--stop_after_steps=3",)),
-        (stopped, ()),
-    ):
-        job = train(folder, *flags, *more)
+    for more in (("--stop_after_steps=3",), ()):
+        job = train(stopped, *flags, *more)
         assert job.returncode == 0, job.stderr
+    if not any(flag.startswith("--exchange=") for flag in flags):
+        # Another run would measure the network anew, and might choose otherwise.
+        chosen = json.loads((stopped / "config.json").read_text())["exchange"]
+        flags += (f"--exchange={chosen}",)
+    job = train(whole, *flags)
+    assert job.returncode == 0, job.stderr
     rank = rank_names.prefix(communicator.rank, communicator.num_ranks)
     for name in ("state", rank):
         found, expected = (
