@@ -14,6 +14,7 @@ parts of it are parallel too. Waiting for memory that cores share is left out.
 import concurrent.futures
 import functools
 import multiprocessing
+import os
 import pathlib
 import statistics
 import sys
@@ -97,6 +98,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def main() -> None:
     """Records a step for each number of threads and prints how its work divides."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # Without notes on the CPU.
     counts = thread_counts(FLAGS.threads)
     side = FLAGS.image_size or names.default_image_size(FLAGS.model)
     record = functools.partial(

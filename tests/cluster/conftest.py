@@ -1,7 +1,7 @@
 """Debian's Open MPI and Slurm on this machine.
 
-They are installed (apt-get install openmpi-bin slurm-wlm), or unpacked into the folder
-CLUSTER_PROGRAMS by `dpkg -x`, which needs no root.
+They are installed (apt-get install openmpi-bin slurm-wlm libpmix-dev), or unpacked into
+the folder CLUSTER_PROGRAMS by `dpkg -x`, which needs no root.
 """
 
 import os

@@ -83,7 +83,7 @@ def test_srun_reads_the_commands_of_a_cluster(slurm, mpi, flags):
     words[1:1] = ["--test-only", "--partition=normal", "--exclusive"]
     done = slurm.run(*words)
     if mpi == "pmix" and "can not load PMIx library" in done.stderr:
-        pytest.skip("Debian's Slurm finds PMIx in /usr only: install it there")
+        pytest.skip("Slurm loads PMIx from /usr only: apt-get install libpmix-dev")
     assert done.returncode == 0, done.stderr
     assert re.search(r"using 12288 processors on nodes n\[1-256\]", done.stderr)
 
