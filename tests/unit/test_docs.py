@@ -42,7 +42,15 @@ def test_the_commands_name_programs_and_flags_that_exist(page):
     makefile = (ROOT / "Makefile").read_text()
     known = set(re.findall(r"`--(\w+)`", (ROOT / "docs" / "flags.md").read_text()))
     known |= {"work_dir", "num_images", "image_size", "compile"}  # Of other programs.
-    known |= {"output_dir", "methods", "seeds", "depths", "rows", "train_flags"}
+    known |= {
+        "output_dir",
+        "methods",
+        "seeds",
+        "depths",
+        "rows",
+        "train_flags",
+        "threads",
+    }
     known |= {"submission_org", "submission_platform"}
     for command in commands(page):
         for path in PROGRAM.findall(command):
