@@ -65,7 +65,7 @@ def recorded(file: Path) -> Iterator[list[OpCall]]:
     """
     from resnet import native  # Imports TensorFlow.
 
-    library = ctypes.CDLL(str(native.LIBRARY))
+    library = ctypes.CDLL(str(native.OPS_LIBRARY))
     library.resnet_stop_recording_tasks.restype = ctypes.c_bool
     calls: list[OpCall] = []
     library.resnet_start_recording_tasks()

@@ -18,7 +18,7 @@ from absl import logging
 from resnet.hardware import cpu_features
 from resnet.native import instruction_sets
 
-LIBRARY = Path(__file__).with_name("libresnet_ops.so")
+OPS_LIBRARY = Path(__file__).with_name("libresnet_ops.so")
 
 _is_disabled = False
 
@@ -72,24 +72,23 @@ def ops() -> Any | None:
 
 def _load() -> tuple[Any | None, str]:
     """Returns the module of the compiled ops, or None and the reason."""
-    if not LIBRARY.exists():
-        return None, f"expected the library {LIBRARY}, found no such file"
+    if not OPS_LIBRARY.exists():
+        return None, f"expected the library {OPS_LIBRARY}, found no such file"
     try:
-        library = tf.load_op_library(str(LIBRARY))
+        library = tf.load_op_library(str(OPS_LIBRARY))
     except tf.errors.OpError as error:  # Built for another TensorFlow or machine.
-        return None, f"the library {LIBRARY} can't be loaded ({error.message})"
-    instruction_sets.kernels(LIBRARY)  # Limits them as the environment says.
+        return None, f"the library {OPS_LIBRARY} can't be loaded ({error.message})"
+    instruction_sets.kernels(OPS_LIBRARY)  # Limits them as the environment says.
     return library, ""
 
 
 def _advice() -> str:
-    if not (LIBRARY.parents[2] / "install" / "build_native.sh").exists():
+    clone = OPS_LIBRARY.parents[2]
+    if not (clone / "install" / "build_native.sh").exists():
         return "They are built in a clone of the project, by make venv."
-    if LIBRARY.exists():
-        return (
-            f"To build it again, delete it and run make venv in {LIBRARY.parents[2]}."
-        )
-    return f"To build it, run make venv in {LIBRARY.parents[2]}."
+    if OPS_LIBRARY.exists():
+        return f"To build it again, delete it and run make venv in {clone}."
+    return f"To build it, run make venv in {clone}."
 
 
 @functools.cache
@@ -117,7 +116,7 @@ def fast_ops(dtype: tf.DType) -> Any | None:
 
 def _why_not_fast(dtype: tf.DType) -> str:
     """Returns why the loaded library has no kernels for a dtype; empty if it has."""
-    kernels = instruction_sets.kernels(LIBRARY)
+    kernels = instruction_sets.kernels(OPS_LIBRARY)
     index = instruction_sets.index
     needed = "AVX512_CORE" if dtype == tf.bfloat16 else "AVX2"
     if index(kernels.current()) >= index(needed):
@@ -146,7 +145,7 @@ def describe() -> str:
             " compression of gradients, because"
             f" {reason}"
         )
-    name = instruction_sets.kernels(LIBRARY).current()
+    name = instruction_sets.kernels(OPS_LIBRARY).current()
     if reason := _why_not_fast(tf.bfloat16):
         return f"compiled ops: yes, with {name}, but not in bfloat16, because {reason}"
     return f"compiled ops: yes, with {name}"
@@ -154,7 +153,7 @@ def describe() -> str:
 
 def instruction_set() -> str:
     """Returns the instruction set whose kernels convolve and normalize, or "NONE"."""
-    return "NONE" if ops() is None else instruction_sets.kernels(LIBRARY).current()
+    return "NONE" if ops() is None else instruction_sets.kernels(OPS_LIBRARY).current()
 
 
 def usable_instruction_sets() -> tuple[str, ...]:
@@ -165,7 +164,7 @@ def usable_instruction_sets() -> tuple[str, ...]:
     """
     if ops() is None:
         return ()
-    best = instruction_sets.index(instruction_sets.kernels(LIBRARY).best())
+    best = instruction_sets.index(instruction_sets.kernels(OPS_LIBRARY).best())
     limit = instruction_sets.index(instruction_sets.limit_from(os.environ))
     return instruction_sets.NAMES[1 : min(best, limit) + 1]
 
@@ -175,7 +174,7 @@ def limit_instruction_set(name: str) -> None:
 
     Graphs that are built later use stock ops where the remaining kernels lack a dtype.
     """
-    instruction_sets.kernels(LIBRARY).limit(name)
+    instruction_sets.kernels(OPS_LIBRARY).limit(name)
     for lookup in (fast_ops, convolutions):
         lookup.cache_clear()
 
@@ -204,7 +203,7 @@ def widen_bf16(is_widened: bool) -> None:
 
     Some CPUs have an AVX512_BF16 that is slower than float32.
     """
-    instruction_sets.kernels(LIBRARY).widen_bf16(is_widened)
+    instruction_sets.kernels(OPS_LIBRARY).widen_bf16(is_widened)
 
 
 def has_amx() -> bool:

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,6 +16,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
+#include "resnet/native/activation_functions.h"
 #include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
 #include "resnet/native/op_context.h"
@@ -35,10 +35,6 @@ using tensorflow::TensorShape;
 
 constexpr int64_t kStrip = 512;  // Values that are computed together, in the L1 cache.
 constexpr int kMostCopies = 2;  // Of y: for the next block's convolutions and shortcut.
-
-#define INLINED inline __attribute__((always_inline))
-
-enum class Kind { kRelu, kSilu, kMish };
 
 // The part of one image, or a piece of the values of all without a gate. Gradients only:
 // dy, dx, dresidual and dgate.
@@ -71,58 +67,6 @@ INLINED float* Unrounded(Bf16*, float* buffer) { return buffer; }
 INLINED void Narrow(const float*, int64_t, float*) {}
 INLINED void Narrow(const float* from, int64_t size, Bf16* to) {
   for (int64_t i = 0; i < size; ++i) to[i].bits = RoundToBfloat16(from[i]);
-}
-
-// e^x with a relative error of some 1e-7, x cut to [-87, 87]; NaN stays NaN.
-//
-// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r by its Taylor series to the sixth power,
-// whose next term is below 2e-7 / 1.5.
-INLINED float Exp(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 87.0f ? 87.0f : x;
-  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number.
-  const float shifted = x * 1.44269504f + magic;
-  const float n = shifted - magic;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts.
-  float sum = 1.0f / 720;
-  sum = sum * r + 1.0f / 120;
-  sum = sum * r + 1.0f / 24;
-  sum = sum * r + 1.0f / 6;
-  sum = sum * r + 0.5f;
-  sum = sum * r + 1.0f;
-  sum = sum * r + 1.0f;
-  int32_t bits;
-  std::memcpy(&bits, &shifted, sizeof(bits));
-  const uint32_t exponent = static_cast<uint32_t>(bits - 0x4b400000 + 127);
-  return sum * FloatOfBits(exponent << 23);
-}
-
-// Mish is x tanh(ln(1 + e^x)) = x u / (u + 2) with u = e^x (e^x + 2), and tanh is 1 in
-// float32 from x = 20 on.
-INLINED float ExpForMish(float x) { return Exp(x > 20.0f ? 20.0f : x); }
-
-template <Kind kind>
-INLINED float Activate(float x) {
-  if constexpr (kind == Kind::kRelu) return x < 0.0f ? 0.0f : x;  // NaN stays NaN.
-  if constexpr (kind == Kind::kSilu) return x / (1.0f + Exp(-x));
-  const float e = ExpForMish(x);
-  const float u = e * (e + 2.0f);
-  return x * (u / (u + 2.0f));
-}
-
-template <Kind kind>
-INLINED float Derivative(float x) {
-  if constexpr (kind == Kind::kRelu) return x > 0.0f ? 1.0f : 0.0f;
-  if constexpr (kind == Kind::kSilu) {
-    const float s = 1.0f / (1.0f + Exp(-x));
-    return s * (1.0f + x * (1.0f - s));
-  }
-  // tanh' = 4 (u + 1) / (u + 2)^2, u + 1 = (e^x + 1)^2, and the derivative of
-  // ln(1 + e^x) is e^x / (e^x + 1).
-  const float e = ExpForMish(x);
-  const float u = e * (e + 2.0f);
-  const float inverse = 1.0f / (u + 2.0f);
-  return inverse * (u + 4.0f * x * e * (e + 1.0f) * inverse);
 }
 
 template <Kind kind, typename T>

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from resnet.config.config import Config
-from resnet.recipes import explain
+from resnet.recipes import explain, explain_facts
 
 _MOST_POINTS = 20_000
 _BLUE, _GREY = "#2a6fb0", "#999999"
@@ -26,7 +26,7 @@ def draw(config: Config) -> Figure:
     curves = explain.curves(config)
     figure = Figure(figsize=(9, 6))
     all_axes = figure.subplots(len(curves), 1, sharex=True, height_ratios=(3, 1, 1))
-    begins = dict(explain.trained_phases(config))
+    begins = dict(explain_facts.trained_phases(config))
     trained = range(min(begins), config.train_steps)
     for axes, (name, curve) in zip(all_axes, curves.items(), strict=True):
         plot(axes, config, curve, trained, _BLUE)

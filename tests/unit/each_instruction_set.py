@@ -32,7 +32,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     if not native.usable_instruction_sets():
         yield "NONE"
         return
-    before = instruction_sets.kernels(native.LIBRARY).current()
+    before = instruction_sets.kernels(native.OPS_LIBRARY).current()
     native.limit_instruction_set(request.param)
     yield request.param
     native.limit_instruction_set(before)

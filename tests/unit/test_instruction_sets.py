@@ -17,7 +17,7 @@ from resnet.native.instruction_sets import CPU_FLAGS, NAMES
 def kernels():
     """The kernels of the library, with their limit set again after the test."""
     native.ops()
-    loaded = instruction_sets.kernels(native.LIBRARY)
+    loaded = instruction_sets.kernels(native.OPS_LIBRARY)
     before = loaded.current()
     yield loaded
     native.limit_instruction_set(before)
@@ -41,7 +41,7 @@ def test_an_unknown_limit_is_refused_with_those_that_there_are(monkeypatch):
         instruction_sets.limit_from({"RESNET_MAX_CPU_ISA": "AVX3"})
     monkeypatch.setenv("RESNET_MAX_CPU_ISA", "AVX3")
     with pytest.raises(UserError, match="got 'AVX3'"):
-        instruction_sets.kernels.__wrapped__(native.LIBRARY)
+        instruction_sets.kernels.__wrapped__(native.OPS_LIBRARY)
 
 
 def test_the_library_finds_what_the_cpu_has(kernels):

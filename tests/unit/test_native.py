@@ -35,7 +35,7 @@ def test_without_a_library_stock_ops_are_used_after_a_warning(
     path = tmp_path / "libresnet_ops.so"
     if content:
         path.write_bytes(content)
-    monkeypatch.setattr(native, "LIBRARY", path)
+    monkeypatch.setattr(native, "OPS_LIBRARY", path)
     with caplog.at_level(logging.WARNING):
         assert native.ops.__wrapped__() is None
     (record,) = caplog.records
@@ -178,7 +178,7 @@ def test_without_kernels_for_a_dtype_stock_ops_are_used_after_a_warning(
 
 
 def test_an_installation_without_the_library_says_how_to_get_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "LIBRARY", tmp_path / "resnet/native/none.so")
+    monkeypatch.setattr(native, "OPS_LIBRARY", tmp_path / "resnet/native/none.so")
     assert native.describe().startswith("compiled ops: no, because expected the lib")
     assert "built in a clone of the project" in native.describe()
     (tmp_path / "install").mkdir()
