@@ -14,6 +14,7 @@ BASELINE, EXTENDED, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # Huffman-coded, lossy.
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _HUFFMAN_TABLES = 0xC4
+_START_OF_IMAGE = 0xD8
 _END_OF_IMAGE = 0xD9
 _START_OF_SCAN = 0xDA
 _QUANTIZATION_TABLES = 0xDB
@@ -82,6 +83,8 @@ def parse(data: bytes) -> JpegHeader:
                 position += 1
                 continue
             if marker in _ALONE:
+                if marker == _START_OF_IMAGE:  # A second one.
+                    tables.append(frozenset((_UNSOUND,)))
                 position += 2
                 continue
             if marker == _END_OF_IMAGE:

@@ -380,6 +380,12 @@ HEADERS = [
 ]
 
 
+def test_a_jpeg_with_a_second_start_marker_is_refused():
+    data = encode(noise(), "JPEG")
+    with pytest.raises(UserError, match=r"^x\.JPEG can't be decoded"):
+        image_encoding.to_jpeg(data[:2] + b"\xff\xd8" + data[2:], "x.JPEG")
+
+
 @settings(max_examples=300)
 @given(st.sampled_from(HEADERS), st.data())
 def test_whatever_is_damaged_in_a_header_what_is_taken_can_be_decoded(jpeg, data):

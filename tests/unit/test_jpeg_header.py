@@ -63,6 +63,7 @@ def test_a_header_that_is_cut_short_is_refused(length):
     "segment",
     [
         b"\xff\xf0\0\x02",  # Reserved: libjpeg stops there.
+        b"\xff\xd8",  # The start of a second image.
         b"\xff\xc4\0\x03\x04",  # A Huffman table without counts, and number 4.
         b"\xff\xc4\0\x13\0\x03" + bytes(15),  # Three codes of one bit.
         b"\xff\xc4\0\x14\0\x01" + bytes(15) + b"\x10",  # 16 bits of DC coefficient.
