@@ -108,6 +108,26 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
         assert same == pytest.approx(found, abs=1e-6)
 
 
+def test_evaluation_has_the_views_of_the_run(folder, run, network, tmp_path):
+    records = resnet.open_records(folder / "RECORDS")
+    config = dataclasses.replace(network.config, eval_views="flip")
+    flipped = resnet.Network(network.model, config, network.step, "ema")
+    found = flipped.evaluate(records, batch_size=4).as_dict()
+    done = in_process.run(
+        resnet_eval,
+        f"--data_dir={folder / 'RECORDS'}",
+        f"--model_dir={run.model_dir}",
+        "--weights=ema",
+        "--views=flip",
+        f"--json_file={tmp_path / 'eval.json'}",
+    )
+    assert done.returncode == 0, done.stderr
+    (expected,) = json.loads((tmp_path / "eval.json").read_text())["results"]
+    same = {name: expected[name] for name in found}
+    assert same == pytest.approx(found, abs=1e-6)
+    assert found["loss"] != network.evaluate(records, batch_size=4).loss
+
+
 def test_predictions_equal_those_of_the_program(folder, run, network):
     images = [folder / "cat.jpg", folder / "dog.jpg"]
     done = in_process.run(
