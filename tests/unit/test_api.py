@@ -108,24 +108,26 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
         assert same == pytest.approx(found, abs=1e-6)
 
 
-def test_evaluation_has_the_views_of_the_run(folder, run, network, tmp_path):
+def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
     records = resnet.open_records(folder / "RECORDS")
-    config = dataclasses.replace(network.config, eval_views="flip")
-    flipped = resnet.Network(network.model, config, network.step, "ema")
-    found = flipped.evaluate(records, batch_size=4).as_dict()
-    done = in_process.run(
-        resnet_eval,
-        f"--data_dir={folder / 'RECORDS'}",
-        f"--model_dir={run.model_dir}",
-        "--weights=ema",
-        "--views=flip",
-        f"--json_file={tmp_path / 'eval.json'}",
-    )
-    assert done.returncode == 0, done.stderr
-    (expected,) = json.loads((tmp_path / "eval.json").read_text())["results"]
-    same = {name: expected[name] for name in found}
-    assert same == pytest.approx(found, abs=1e-6)
-    assert found["loss"] != network.evaluate(records, batch_size=4).loss
+    config = dataclasses.replace(run, eval_views="flip")
+    config = make_run(folder / "FLIPPED", config, (10,))
+    file = tmp_path / "eval.json"
+
+    def evaluated(*flags: str) -> dict:
+        folders = f"--data_dir={config.data_dir}", f"--model_dir={config.model_dir}"
+        shown = "--weights=ema", f"--json_file={file}"
+        done = in_process.run(resnet_eval, *folders, *shown, *flags)
+        assert done.returncode == 0, done.stderr
+        return json.loads(file.read_text())
+
+    by_program = evaluated()
+    assert by_program["views"] == "flip"
+    found = resnet.load(config.model_dir).evaluate(records, batch_size=4).as_dict()
+    (expected,) = by_program["results"]
+    assert {name: expected[name] for name in found} == pytest.approx(found, abs=1e-6)
+    (plain,) = evaluated("--views=center")["results"]
+    assert plain["loss"] != expected["loss"]
 
 
 def test_predictions_equal_those_of_the_program(folder, run, network):

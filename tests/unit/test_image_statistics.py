@@ -86,6 +86,19 @@ def test_the_kernel_whitens_the_images_as_they_are_evaluated(make_config, record
     np.testing.assert_allclose(layer.kernel, expected, rtol=1e-3, atol=1e-3)
 
 
+def test_only_the_first_images_count(make_config, records, monkeypatch):
+    monkeypatch.setattr(image_statistics, "NUM_IMAGES", 6)
+    monkeypatch.setattr(image_statistics, "_BATCH_SIZE", 2)
+    config = make_config(NUM_EXAMPLES, CLASSES, **{**SETTINGS, "model": "airbench94"})
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    given = []
+    monkeypatch.setattr(whitening, "whiten", lambda _, images: given.extend(images))
+    initialize = image_statistics.initializer(build_model(config), config, shard, 1)
+    assert initialize is not None
+    initialize()
+    assert [len(images) for images in given] == [2, 2, 2]
+
+
 def decoded(records: RecordFiles, example: int) -> np.ndarray:
     path = records.paths[records.file_of_example[example]]
     with open(path, "rb") as file:
