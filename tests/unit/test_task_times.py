@@ -101,5 +101,5 @@ def test_a_number_of_threads_is_checked(value):
 
 
 def test_some_number_of_threads_is_needed():
-    with pytest.raises(ValueError, match="--threads must be numbers .* got ''"):
+    with pytest.raises(ValueError, match=r"--threads must be numbers .* got ''"):
         thread_balance.thread_counts([])
