@@ -106,6 +106,7 @@ def check_and_run() -> int:
         ),
         plan_for,
         requests,
+        allows_single_core=FLAGS.ranks_per_node is not None,
     )
     if requests.seen:
         print("stopped before the end of the check", file=sys.stderr)

@@ -121,7 +121,7 @@ def thread_counts(values: Sequence[str]) -> list[int]:
     Raises:
         UserError: If one is not a number of threads.
     """
-    for value in values:
+    for value in values or [""]:  # An empty flag is no number either.
         if not value.isdecimal() or not 1 <= int(value) <= MOST_THREADS:
             raise UserError(
                 f"--threads must be numbers from 1 to {MOST_THREADS}, separated by"

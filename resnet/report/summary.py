@@ -132,6 +132,9 @@ def _how_well(run: RunFolder) -> str:
     text = f"Top-1 {percent(last['top1'])}, top-5 {percent(last.get('top5'))}"
     if count := last.get("count"):
         text += f" on {count:,} validation images"
+    views = run.settings.get("eval_views", "center")
+    if views != "center":
+        text += f", views {words.value(views)},"
     text += f" at step {last['step']:,}, the last evaluation."
     if best["top1"] > last["top1"]:
         text += f" The best is {_accuracy(best)}."

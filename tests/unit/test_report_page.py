@@ -51,6 +51,15 @@ def test_three_lines_say_what_the_run_is(tmp_path):
     assert "h (EPYC)" in text
 
 
+def test_the_accuracy_of_several_views_is_told_as_that(tmp_path):
+    make_run(tmp_path)
+    assert "views" not in words_of(tmp_path).split("images/s")[0]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eval_views": "flip"}))
+    text = words_of(tmp_path)
+    assert "on 360 validation images, views flip, at step 400" in text
+
+
 def test_each_metric_has_a_chart_and_its_table(tmp_path):
     make_run(tmp_path)
     text = text_of(tmp_path)

@@ -98,3 +98,8 @@ def test_a_number_of_threads_is_checked(value):
     with pytest.raises(ValueError, match=re.escape(f"by commas; got {value!r}")):
         thread_balance.thread_counts(["2", value])
     assert thread_balance.thread_counts(["1", "22"]) == [1, 22]
+
+
+def test_some_number_of_threads_is_needed():
+    with pytest.raises(ValueError, match=r"--threads must be numbers .* got ''"):
+        thread_balance.thread_counts([])
