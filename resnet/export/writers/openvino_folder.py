@@ -5,9 +5,10 @@ from pathlib import Path
 import openvino
 
 from resnet.checkpoint.trained_network import TrainedNetwork
-from resnet.export import stock_graph, stock_network
+from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import KEY, OPENVINO_FILE
+from resnet.export.writers import stock_graph
 
 
 def write(trained: TrainedNetwork, contents: Contents, path: Path) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resnet.report import markup, summary, words
+from resnet.report import markup, words
 from resnet.report.folder import RunFolder
 from resnet.report.markup import Html, tag
+from resnet.report.sections import summary
 
 _MAX_HOSTS = 64
 _FACTS = {  # Of the last start, by their words.

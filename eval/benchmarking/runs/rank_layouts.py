@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import UserError
-from eval.benchmarking.settings import Settings
+from eval.benchmarking.runs.settings import Settings
 
 Run = Callable[[Sequence[str], int], dict[str, Any]]
 

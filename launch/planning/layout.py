@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from data_prep.errors import UserError
-from launch.topology import Core, Topology, cpu_list
+from launch.nodes.topology import Core, Topology, cpu_list
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
 

@@ -12,13 +12,14 @@ import tensorflow as tf
 from resnet import native
 from resnet.augmentation import preprocessing
 from resnet.checkpoint.trained_network import TrainedNetwork
-from resnet.export import stock_graph, stock_network
+from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import (
     CONTENTS_OF_SAVED_MODEL,
     OF_DECODED_IMAGES,
     OF_ENCODED_IMAGES,
 )
+from resnet.export.writers import stock_graph
 
 _PARALLEL_IMAGES = 32  # That are decoded at a time, if there are as many threads.
 

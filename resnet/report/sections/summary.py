@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resnet.report import timeline, words
+from resnet.report import words
 from resnet.report.folder import RunFolder
+from resnet.report.sections import timeline
 from resnet.report.words import MISSING, number, percent
 
 _KINDS = {"eval": "", "eval_ema": " (EMA weights)"}

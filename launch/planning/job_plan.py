@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import UserError
-from launch import advice, layout, run_numbers
 from launch.dialects import intelmpi, lsf, mpich, openmpi, pbs, slurm
 from launch.dialects.job_shape import Dialect, JobShape
-from launch.layout import Layout
-from launch.run_numbers import RunNumbers
-from launch.topology import Topology, cpu_list
+from launch.nodes.topology import Topology, cpu_list
+from launch.planning import advice, layout, run_numbers
+from launch.planning.layout import Layout
+from launch.planning.run_numbers import RunNumbers
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe
 from resnet.hardware import placement

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resnet.report import series
-from resnet.report.curves import Chart
+from resnet.report.charts import series
+from resnet.report.charts.curves import Chart
 
 NUM_COLORS = 8  # --color-0 to --color-7 of the style sheet.
 DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3])

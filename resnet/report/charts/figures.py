@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from resnet.report import markup, series, vega_lite
-from resnet.report.curves import Chart, Curve, last_value
+from resnet.report import markup
+from resnet.report.charts import series, vega_lite
+from resnet.report.charts.curves import Chart, Curve, last_value
+from resnet.report.charts.vega_lite import Json, Mark
 from resnet.report.markup import Html, tag
-from resnet.report.vega_lite import Json, Mark
 from resnet.report.words import MISSING, number
 
 _MAX_ROWS = 60  # Of a table beside a chart.

@@ -9,9 +9,10 @@ import tf2onnx
 from onnxruntime import quantization
 
 from resnet.checkpoint.trained_network import TrainedNetwork
-from resnet.export import stock_graph, stock_network
+from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import KEY
+from resnet.export.writers import stock_graph
 
 _OPSET = 18  # The highest that tf2onnx 1.17 makes.
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resnet.config.compression import CompressionSettings
-from resnet.report import markup, vega_lite, words
-from resnet.report.figures import Figures
+from resnet.report import markup, words
+from resnet.report.charts import vega_lite
+from resnet.report.charts.figures import Figures
 from resnet.report.markup import Html, tag
 from resnet.report.words import MISSING, number
 

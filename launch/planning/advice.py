@@ -1,9 +1,9 @@
 """Warnings about a planned job, each with its reason."""
 
 from launch.dialects.job_shape import JobShape
-from launch.layout import Layout
-from launch.run_numbers import RunNumbers
-from launch.topology import OF_THIS_MACHINE, Topology
+from launch.nodes.topology import OF_THIS_MACHINE, Topology
+from launch.planning.layout import Layout
+from launch.planning.run_numbers import RunNumbers
 from resnet.config.config import Config
 
 # An exchange that takes a larger part of a second is worth a word.

@@ -9,10 +9,10 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
-from launch import planning
 from launch.dialects import pbs
 from launch.dialects.job_shape import BatchSettings
-from launch.planning import Plan
+from launch.planning import job_plan
+from launch.planning.job_plan import Plan
 
 _WIDTH = 88
 _RUN_OF_SLURM = "run_and_requeue"  # Of launch/jobs/requeue.sh.
@@ -85,13 +85,13 @@ def script(plan: Plan, batch: BatchSettings, folders: Folders, written_by: str) 
     if plan.launcher == "pbs" and batch.is_resumed:
         lines += pbs.before_limit(batch)
     variables = {
-        planning.CLONE + planning.PROGRAMS[plan.job]: '"$REPOSITORY/'
-        + planning.PROGRAMS[plan.job]
+        job_plan.CLONE + job_plan.PROGRAMS[plan.job]: '"$REPOSITORY/'
+        + job_plan.PROGRAMS[plan.job]
         + '"',
-        planning.DATA_DIR: '"$DATA_DIR"',
-        planning.MODEL_DIR: f'"${{MODEL_DIR:-$OUTPUT_DIR/{batch.name}}}"',
+        job_plan.DATA_DIR: '"$DATA_DIR"',
+        job_plan.MODEL_DIR: f'"${{MODEL_DIR:-$OUTPUT_DIR/{batch.name}}}"',
     }
-    words = [*start, *planning.shell(plan.program, variables), '"$@"']
+    words = [*start, *job_plan.shell(plan.program, variables), '"$@"']
     return "\n".join([*lines, *_broken(words), ""])
 
 

@@ -5,10 +5,10 @@ import json
 import shlex
 import textwrap
 
-from launch import planning
-from launch.planning import Plan
-from launch.run_numbers import PhaseRates
-from launch.topology import Topology, cpu_list
+from launch.nodes.topology import Topology, cpu_list
+from launch.planning import job_plan
+from launch.planning.job_plan import Plan
+from launch.planning.run_numbers import PhaseRates
 
 _WIDTH = 80  # Of most terminals.
 _LABEL = 14
@@ -65,7 +65,7 @@ def to_json(plan: Plan, data_dir: str, model_dir: str) -> str:
         "processes_per_node": plan.shape.processes_per_node,
         "numbers": dataclasses.asdict(plan.numbers) if plan.numbers else None,
         "environment": plan.environment,
-        "communication_cpus": planning.communication_cpus(plan.layout),
+        "communication_cpus": job_plan.communication_cpus(plan.layout),
         "command": plan.command(data_dir, model_dir),
         "reasons": plan.reasons,
         "warnings": plan.warnings,
@@ -132,7 +132,7 @@ def _bindings(plan: Plan) -> list[tuple[str, str]]:
     """Returns the cores of each local rank, to which it binds itself."""
     chosen = plan.layout
     facts = []
-    communication = planning.communication_cpus(chosen)
+    communication = job_plan.communication_cpus(chosen)
     for rank, cores in enumerate(chosen.cores[:_MOST_BINDINGS]):
         sockets = sorted({core.socket for core in cores})
         text = f"local rank {rank}: socket {cpu_list(sockets)}, {len(cores)} cores"

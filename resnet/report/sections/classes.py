@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from resnet.evaluation.prediction_file import Predictions
-from resnet.report import calibration, confusion, markup, vega_lite
-from resnet.report.figures import Figures
+from resnet.report import markup
+from resnet.report.charts import vega_lite
+from resnet.report.charts.figures import Figures
 from resnet.report.markup import Html, tag
+from resnet.report.sections import calibration, confusion
 from resnet.report.words import MISSING, percent
 
 _MAX_MATRIX = 30  # Classes of a confusion matrix that is shown whole.

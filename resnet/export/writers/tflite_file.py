@@ -6,9 +6,10 @@ from pathlib import Path
 import tensorflow as tf
 
 from resnet.checkpoint.trained_network import TrainedNetwork
-from resnet.export import stock_graph, stock_network
+from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import CONTENTS_FILE
+from resnet.export.writers import stock_graph
 
 _LABELS_FILE = "labels.txt"  # Where the tools of Android look for them.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resnet.metrics.jsonl import RANK_SPEEDS, Line
-from resnet.report import series
+from resnet.report.charts import series
 from resnet.report.folder import RunFolder
 
 _MAX_POINTS = 400  # Of a curve, about the pixels of a chart on half a screen.

@@ -12,7 +12,7 @@ from launch.stop_requests import StopRequests
 
 SECONDS = 60.0  # Timeout of a host; ssh's own timeout is minutes.
 _MOST_AT_ONCE = 32
-_PROGRAM = Path(__file__).with_name("plan.py")
+_PROGRAM = Path(__file__).parents[1] / "plan.py"
 
 
 def ask(
