@@ -21,6 +21,7 @@ def conv2d(
     bias: tf.Tensor | None = None,
     residual: tf.Tensor | None = None,
     relu: bool = False,
+    scale: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`.
 
@@ -35,13 +36,18 @@ def conv2d(
         bias: `[filters]`, float32, or None.
         residual: Tensor to add, of the shape and dtype of the result, or None.
         relu: Whether to apply ReLU.
+        scale: `[filters]`, float32, by which the kernel is multiplied before it is
+            rounded, or None.
     """
     library = native.convolutions(images.dtype)
     if library is None:
-        return conv2d_with_stock_ops(images, kernel, stride, bias, residual, relu)
+        return conv2d_with_stock_ops(
+            images, kernel, stride, bias, residual, relu, scale
+        )
     return library.resnet_conv2d(
         images=images,
         kernel=kernel,
+        scale=[] if scale is None else [scale],
         bias=[] if bias is None else [bias],
         residual=[] if residual is None else [residual],
         stride=stride,
@@ -56,6 +62,7 @@ def conv2d_with_stock_ops(
     bias: tf.Tensor | None = None,
     residual: tf.Tensor | None = None,
     relu: bool = False,
+    scale: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Returns the result of `conv2d`, computed by TensorFlow's own ops.
 
@@ -68,7 +75,8 @@ def conv2d_with_stock_ops(
     after = size - 1 - before
     if size > 1:
         images = tf.pad(images, [[0, 0], [before, after], [before, after], [0, 0]])
-    rounded = tf.cast(kernel, images.dtype)
+    scaled = kernel if scale is None else kernel * scale
+    rounded = tf.cast(scaled, images.dtype)
     if size == 1 and stride == 1 and images.dtype == tf.bfloat16 and native.has_amx():
         images = pointwise_conv2d(images, rounded)
     else:
@@ -121,8 +129,10 @@ def pointwise_conv2d(images: tf.Tensor, kernel: tf.Tensor) -> Any:
 
 @tf.RegisterGradient("ResnetConv2D")
 def _gradients(op: tf.Operation, gradient: tf.Tensor) -> list[tf.Tensor]:
-    """Returns gradients of images and kernel, and of bias and residual if present."""
+    """Returns the gradients of all inputs that are present, in their order."""
     images, kernel = op.inputs[:2]
+    scale = op.inputs[2] if op.get_attr("num_scales") else None
+    scaled = kernel if scale is None else kernel * scale
     stride = op.get_attr("stride")
     library: Any = native.ops()
     if op.get_attr("relu"):
@@ -138,11 +148,15 @@ def _gradients(op: tf.Operation, gradient: tf.Tensor) -> list[tf.Tensor]:
     with tf.control_dependencies([kernel_gradient]):
         images_gradient = library.resnet_conv2d_input_gradient(
             images_shape=tf.shape(images),
-            kernel=kernel,
+            kernel=scaled,
             gradient=gradient,
             stride=stride,
         )
-    gradients = [images_gradient, kernel_gradient]
+    if scale is None:
+        gradients = [images_gradient, kernel_gradient]
+    else:
+        scale_gradient = tf.reduce_sum(kernel_gradient * kernel, [0, 1, 2])
+        gradients = [images_gradient, kernel_gradient * scale, scale_gradient]
     if op.get_attr("num_biases"):
         gradients.append(tf.reduce_sum(tf.cast(gradient, tf.float32), [0, 1, 2]))
     if op.get_attr("num_residuals"):

@@ -41,8 +41,10 @@ class ProjectedPool(ConvNorm):
     def _call_in_inference(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        kernel, bias = self.folded()
-        outputs = average_pool(convolution.conv2d(images, kernel, self.stride))
+        scale, bias = self.scale_and_bias()
+        kernel = self.kernel.value
+        outputs = convolution.conv2d(images, kernel, self.stride, scale=scale)
+        outputs = average_pool(outputs)
         outputs = tf.nn.bias_add(outputs, tf.cast(bias, outputs.dtype))
         if residual is not None:
             outputs = outputs + residual

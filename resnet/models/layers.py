@@ -199,21 +199,26 @@ class ConvNorm(Layer):
     def _call_in_inference(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        kernel, bias = self.folded()
+        scale, bias = self.scale_and_bias()
         outputs = convolution.conv2d(
-            images, kernel, self.stride, bias, residual, self.relu
+            *(images, self.kernel.value, self.stride, bias, residual, self.relu, scale)
         )
         return [outputs] * self.num_copies
 
     def folded(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the kernel and bias of inference, which contain the normalization."""
+        scale, bias = self.scale_and_bias()
+        return self.kernel.value * scale, bias
+
+    def scale_and_bias(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the kernel's factors and the bias of inference, `[filters]` each."""
         scale = tf.math.rsqrt(self.moving_variance.value + self.epsilon)
         if not self.fixed_gamma:
             scale = self.gamma.value * scale
         mean = self.moving_mean.value
         if self.use_bias:
             mean = mean - self.bias.value
-        return self.kernel.value * scale, self.beta.value - mean * scale
+        return scale, self.beta.value - mean * scale
 
     def compute_output_shape(
         self, input_shape: Sequence[int], *_: Any

@@ -43,8 +43,10 @@ class PooledConvNorm(ConvNorm):
     def _call_in_inference(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        kernel, bias = self.folded()
-        outputs = pool(convolution.conv2d(images, kernel, self.stride, bias))
+        scale, bias = self.scale_and_bias()
+        kernel = self.kernel.value
+        outputs = convolution.conv2d(images, kernel, self.stride, bias, scale=scale)
+        outputs = pool(outputs)
         if residual is not None:
             outputs = outputs + residual
         return [tf.nn.relu(outputs) if self.relu else outputs]

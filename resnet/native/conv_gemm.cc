@@ -176,7 +176,7 @@ void PackTurned(const ConvShape& shape, const Phase& phase, const Range& channel
     return kernel + ((i * shape.kernel_size + j) * shape.in_channels + channel) * size;
   };
   if (window.rows * window.columns == 1) {
-    Pack<T>(row_at(0, 0, channels.begin), 1, size, size, channels.size, packed);
+    Pack<T>(row_at(0, 0, channels.begin), 1, size, size, channels.size, nullptr, packed);
     return;
   }
   turned += channels.begin * window.patch_size();
@@ -188,7 +188,8 @@ void PackTurned(const ConvShape& shape, const Phase& phase, const Range& channel
       }
     }
   }
-  Pack<T>(turned, 1, window.patch_size(), window.patch_size(), channels.size, packed);
+  Pack<T>(turned, 1, window.patch_size(), window.patch_size(), channels.size, nullptr,
+          packed);
 }
 
 template <typename T>
@@ -234,11 +235,13 @@ void AddSums(const float* sums, int64_t num_sums, int64_t size, float* dkernel,
 
 template <typename T>
 void ConvForwardGemm(const ConvShape& shape, const T* x, const float* kernel,
-                     const Epilogue<T>& epilogue, T* y, Context& context) {
+                     const float* scale, const Epilogue<T>& epilogue, T* y,
+                     Context& context) {
   const Window window = MakeWindow(shape);
   const int64_t n = shape.out_channels;
   const auto pack = [&](const Range& columns, void* packed) {
-    Pack<T>(kernel + columns.begin, n, 1, window.patch_size(), columns.size, packed);
+    Pack<T>(kernel + columns.begin, n, 1, window.patch_size(), columns.size,
+            scale == nullptr ? nullptr : scale + columns.begin, packed);
   };
   const Target target = {shape.out_height, shape.out_width, 0, 0, 1};
   MultiplyPatches<T>(window, shape.batch, n, x, pack, epilogue, target, y, context);
@@ -326,7 +329,7 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
 
 #define INSTANTIATE(T)                                                                    \
   template void ConvForwardGemm<T>(const ConvShape&, const T*, const float*,              \
-                                   const Epilogue<T>&, T*, Context&);                     \
+                                   const float*, const Epilogue<T>&, T*, Context&);       \
   template void ConvInputGradientGemm<T>(const ConvShape&, const T*, const float*, T*,    \
                                          Context&);                                       \
   template void ConvKernelGradientGemm<T>(const ConvShape&, const T*, const T*, float*,   \

@@ -8,10 +8,12 @@
 
 namespace resnet::RESNET_ISA {
 
-// y = epilogue(convolution of x with the kernel); writes all of y.
+// y = epilogue(convolution of x with kernel * scale), with a factor for each output
+// channel, or nullptr for none; writes all of y.
 template <typename T>
 void ConvForwardGemm(const ConvShape& shape, const T* x, const float* kernel,
-                     const Epilogue<T>& epilogue, T* y, Context& context);
+                     const float* scale, const Epilogue<T>& epilogue, T* y,
+                     Context& context);
 
 // Computes dx from dy; writes all of dx.
 template <typename T>

@@ -62,6 +62,19 @@ absl::Status CheckOutput(const ConvShape& shape, const TensorShape& output) {
   return absl::OkStatus();
 }
 
+// Reads an optional input with a value for each filter.
+absl::Status ReadPerFilter(const char* name, const OpInputList& given,
+                           const ConvShape& shape, const float** values) {
+  if (given.size() == 0) return absl::OkStatus();
+  if (given[0].shape() != TensorShape({shape.out_channels})) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " must be [", shape.out_channels, "], one value for each filter; got ",
+        given[0].shape().DebugString()));
+  }
+  *values = given[0].flat<float>().data();
+  return absl::OkStatus();
+}
+
 // Returns whether Winograd's algorithm is faster than a plain matrix product: its
 // transforms take a small share of the time if there are enough channels (32 as measured).
 bool WinogradIsFaster(const ConvShape& shape) {
@@ -84,6 +97,7 @@ class ConvForwardOp : public ConvOp {
  public:
   explicit ConvForwardOp(OpKernelConstruction* context) : ConvOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
+    OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_scales"));
     OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_biases"));
     OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
@@ -91,21 +105,17 @@ class ConvForwardOp : public ConvOp {
   void Compute(OpKernelContext* context) override {
     const Tensor& images = context->input(0);
     const Tensor& kernel = context->input(1);
-    OpInputList bias, residual;
+    OpInputList scale, bias, residual;
+    OP_REQUIRES_OK(context, context->input_list("scale", &scale));
     OP_REQUIRES_OK(context, context->input_list("bias", &bias));
     OP_REQUIRES_OK(context, context->input_list("residual", &residual));
     ConvShape shape;
     OP_REQUIRES_OK(context, MakeShape(images.shape(), kernel.shape(), stride_, &shape));
+    const float* factors = nullptr;
     Epilogue<typename KernelType<T>::type> epilogue;
     epilogue.relu = relu_;
-    if (bias.size() > 0) {
-      OP_REQUIRES(context, bias[0].shape() == TensorShape({shape.out_channels}),
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "bias must be [", shape.out_channels,
-                      "], one value for each filter; got ",
-                      bias[0].shape().DebugString())));
-      epilogue.bias = bias[0].flat<float>().data();
-    }
+    OP_REQUIRES_OK(context, ReadPerFilter("scale", scale, shape, &factors));
+    OP_REQUIRES_OK(context, ReadPerFilter("bias", bias, shape, &epilogue.bias));
     if (residual.size() > 0) {
       OP_REQUIRES_OK(context, CheckOutput(shape, residual[0].shape()));
       epilogue.residual = Data<T>(residual[0]);
@@ -122,8 +132,8 @@ class ConvForwardOp : public ConvOp {
     OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
     const auto forward =
         WinogradIsFaster(shape) ? kernels->forward_winograd : kernels->forward_gemm;
-    forward(shape, Data<T>(images), Data<float>(kernel), epilogue, MutableData<T>(outputs),
-            op_context);
+    forward(shape, Data<T>(images), Data<float>(kernel), factors, epilogue,
+            MutableData<T>(outputs), op_context);
   }
 
  private:
@@ -235,11 +245,13 @@ absl::Status KernelGradientShape(InferenceContext* context) {
 REGISTER_OP("ResnetConv2D")
     .Input("images: T")
     .Input("kernel: float")
+    .Input("scale: num_scales * float")
     .Input("bias: num_biases * float")
     .Input("residual: num_residuals * T")
     .Output("outputs: T")
     .Attr("stride: int >= 1")
     .Attr("relu: bool = false")
+    .Attr("num_scales: int >= 0 = 0")
     .Attr("num_biases: int >= 0 = 0")
     .Attr("num_residuals: int >= 0 = 0")
     .Attr("T: {float, bfloat16}")

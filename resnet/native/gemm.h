@@ -18,10 +18,11 @@ size_t PackedBytes(int64_t k, int64_t n);
 // Rounds a float32 matrix to T and packs it as the right operand of `Multiply`.
 //
 // Element (i, j) of the [k, n] matrix is b[i * row_stride + j * column_stride]: one of the
-// strides must be 1, so a matrix or its transpose can be packed.
+// strides must be 1, so a matrix or its transpose can be packed. With a column stride of 1,
+// column j is multiplied by scale[j] before it is rounded, unless scale is nullptr.
 template <typename T>
 void Pack(const float* b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
-          void* packed);
+          const float* scale, void* packed);
 
 // Returns the number of bytes of scratch memory for one call of `Multiply`.
 template <typename T>

@@ -151,8 +151,10 @@ int64_t Depth(int64_t k) {
   return std::max<int64_t>(2, RoundUp(CeilDiv(k, num_passes), 2));
 }
 
-// Packs a matrix b with contiguous rows, two rows at a time.
-void PackRows(const float* b, int64_t row_stride, int64_t k, int64_t n, char* packed) {
+// Packs a matrix b with contiguous rows, two rows at a time, its columns multiplied by
+// `scale` if it isn't nullptr.
+void PackRows(const float* b, int64_t row_stride, int64_t k, int64_t n, const float* scale,
+              char* packed) {
   const __m512i index = InterleaveHalves();
   const int64_t num_pairs = CeilDiv(k, 2);
   for (int64_t p = 0; p < num_pairs; ++p) {
@@ -163,9 +165,11 @@ void PackRows(const float* b, int64_t row_stride, int64_t k, int64_t n, char* pa
       const int64_t panel = j / kPanel * kPanel;
       const int64_t width = std::min(kPanel, RoundUp(n - panel, kLanes));
       const __mmask16 mask = Mask16(n - j);
-      const __m512bh rounded =
-          _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(mask & has_second, second + j),
-                              _mm512_maskz_loadu_ps(mask, first + j));
+      const __m512 factors =
+          scale == nullptr ? _mm512_set1_ps(1.0f) : _mm512_maskz_loadu_ps(mask, scale + j);
+      const __m512bh rounded = _mm512_cvtne2ps_pbh(
+          _mm512_mul_ps(_mm512_maskz_loadu_ps(mask & has_second, second + j), factors),
+          _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, first + j), factors));
       _mm512_store_si512(
           packed + (panel * num_pairs + p * width + j - panel) * kPairBytes,
           _mm512_permutexvar_epi16(index, (__m512i)rounded));
@@ -242,9 +246,9 @@ size_t PackedBytes<Bf16>(int64_t k, int64_t n) {
 
 template <>
 void Pack<Bf16>(const float* b, int64_t row_stride, int64_t column_stride, int64_t k,
-                int64_t n, void* packed) {
+                int64_t n, const float* scale, void* packed) {
   if (column_stride == 1) {
-    PackRows(b, row_stride, k, n, static_cast<char*>(packed));
+    PackRows(b, row_stride, k, n, scale, static_cast<char*>(packed));
   } else {
     PackColumns(b, column_stride, k, n, static_cast<char*>(packed));
   }

@@ -82,7 +82,7 @@ size_t PackedBytes(int64_t k, int64_t n) {
 
 template <typename T>
 void Pack(const float* b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
-          void* packed) {
+          const float* scale, void* packed) {
   float* out = static_cast<float*>(packed);
   for (int64_t first = 0; first < n; first += kPanel) {
     const int64_t columns = std::min<int64_t>(kPanel, n - first);
@@ -98,8 +98,13 @@ void Pack(const float* b, int64_t row_stride, int64_t column_stride, int64_t k, 
     }
     for (int64_t p = in_blocks; p < k; ++p) {
       const float* row = from + p * row_stride;
-      for (int64_t j = 0; j < columns; ++j) out[p * width + j] = row[j * column_stride];
-      std::fill(out + p * width + columns, out + (p + 1) * width, 0.0f);
+      float* to = out + p * width;
+      if (scale == nullptr) {
+        for (int64_t j = 0; j < columns; ++j) to[j] = row[j * column_stride];
+      } else {
+        for (int64_t j = 0; j < columns; ++j) to[j] = row[j] * scale[first + j];
+      }
+      std::fill(to + columns, to + width, 0.0f);
     }
     RoundValues<T>(out, k * width);
     out += k * width;
@@ -188,7 +193,8 @@ void Multiply(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const vo
 
 #define INSTANTIATE(T)                                                                    \
   template size_t PackedBytes<T>(int64_t, int64_t);                                       \
-  template void Pack<T>(const float*, int64_t, int64_t, int64_t, int64_t, void*);         \
+  template void Pack<T>(const float*, int64_t, int64_t, int64_t, int64_t, const float*,   \
+                        void*);                                                           \
   template size_t MultiplyScratchBytes<T>(int64_t, int64_t, int64_t);                     \
   template void Multiply<T>(int64_t, int64_t, int64_t, const T*, int64_t, const void*,    \
                             T*, int64_t, const Epilogue<T>&, void*);

@@ -16,8 +16,8 @@ namespace resnet {
 // batch_norm_kernels.h say what they do.
 template <typename T>
 struct Kernels {
-  using Forward = void(const ConvShape&, const T*, const float*, const Epilogue<T>&, T*,
-                       Context&);
+  using Forward = void(const ConvShape&, const T*, const float*, const float*,
+                       const Epilogue<T>&, T*, Context&);
   using InputGradient = void(const ConvShape&, const T*, const float*, T*, Context&);
   using KernelGradient = void(const ConvShape&, const T*, const T*, float*, Context&);
 

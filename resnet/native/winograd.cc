@@ -253,10 +253,11 @@ void Convolve(const Work<T>& work, Context& context) {
 
 template <typename T>
 void ConvForwardWinograd(const ConvShape& shape, const T* x, const float* kernel,
-                         const Epilogue<T>& epilogue, T* y, Context& context) {
+                         const float* scale, const Epilogue<T>& epilogue, T* y,
+                         Context& context) {
   winograd::Convolve<T>({winograd::MakeTiles(shape, context),
                          x,
-                         {kernel, shape.in_channels, shape.out_channels, false},
+                         {kernel, scale, shape.in_channels, shape.out_channels, false},
                          y,
                          epilogue},
                         context);
@@ -267,7 +268,7 @@ void ConvInputGradientWinograd(const ConvShape& shape, const T* dy, const float*
                                T* dx, Context& context) {
   winograd::Convolve<T>({winograd::MakeTiles(shape, context),
                          dy,
-                         {kernel, shape.out_channels, shape.in_channels, true},
+                         {kernel, nullptr, shape.out_channels, shape.in_channels, true},
                          dx,
                          {}},
                         context);
@@ -275,7 +276,7 @@ void ConvInputGradientWinograd(const ConvShape& shape, const T* dy, const float*
 
 #define INSTANTIATE(T)                                                                   \
   template void ConvForwardWinograd<T>(const ConvShape&, const T*, const float*,         \
-                                       const Epilogue<T>&, T*, Context&);                \
+                                       const float*, const Epilogue<T>&, T*, Context&);  \
   template void ConvInputGradientWinograd<T>(const ConvShape&, const T*, const float*,   \
                                              T*, Context&);
 RESNET_FOR_EACH_TYPE(INSTANTIATE)

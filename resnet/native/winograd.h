@@ -14,10 +14,12 @@
 
 namespace resnet::RESNET_ISA {
 
-// y = epilogue(convolution(x, kernel)).
+// y = epilogue(convolution(x, kernel * scale)), with a factor for each output channel;
+// nullptr for none.
 template <typename T>
 void ConvForwardWinograd(const ConvShape& shape, const T* x, const float* kernel,
-                         const Epilogue<T>& epilogue, T* y, Context& context);
+                         const float* scale, const Epilogue<T>& epilogue, T* y,
+                         Context& context);
 
 // Computes dx, the gradient of sum(dy * y) with respect to x.
 template <typename T>

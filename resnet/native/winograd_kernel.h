@@ -19,6 +19,7 @@ constexpr int64_t kPanel = 2 * kLanes;  // Contiguous columns of the transformed
 // A 3x3 kernel from `in` to `out` channels.
 struct Kernel {
   const float* weights;
+  const float* scale;  // The factor of each column, or nullptr; not of a gradient.
   int64_t in, out;
   // If true, the weights are those of the forward convolution, [3, 3, out, in], and are
   // rotated by 180 degrees, because this convolution computes its input gradient.
@@ -55,8 +56,9 @@ inline void CopyKernel(const Kernel& kernel, int64_t c, int64_t k, KernelBlock& 
     } else {
       const float* from = kernel.weights + tap * tap_stride + c * kernel.out + k;
       const Mask mask = FirstLanes(kernel.out - k);
+      const Vector scale = kernel.scale ? Load(kernel.scale + k, mask) : Set(1.0f);
       for (int i = 0; i < kLanes; ++i, from += kernel.out) {
-        lines[i] = c + i < kernel.in ? Load(from, mask) : Zero();
+        lines[i] = c + i < kernel.in ? Mul(Load(from, mask), scale) : Zero();
       }
     }
     for (int i = 0; i < kLanes; ++i) Store(block.taps[tap][i], lines[i]);

@@ -132,11 +132,12 @@ def test_those_of_resnet50_are_as_exact_as_stock_ops(
 
 
 @pytest.mark.parametrize(("size", "channels"), [(1, 32), (3, 32), (3, 5)])
-def test_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
+def test_scale_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
     images = tf.cast(normal(2, 6, 7, channels), dtype)
     kernel = tf.constant(normal(size, size, channels, 40, seed=1))
     weights = normal(2, 6, 7, 40, seed=2)
     extras = {
+        "scale": tf.constant(normal(40, seed=5)),
         "bias": tf.constant(normal(40, seed=3)),
         "residual": tf.cast(normal(2, 6, 7, 40, seed=4), dtype),
     }
@@ -153,9 +154,20 @@ def test_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
     )
     assert (ours[0].numpy() == 0).any()
     # In bfloat16 the stock ops round three times, and may differ at ReLU's kink.
-    tolerance = {tf.float32: 1e-5, tf.bfloat16: 3e-2}[dtype]
+    tolerance = {tf.float32: 1e-5, tf.bfloat16: 4e-2}[dtype]
     for one, other in zip(ours, expected, strict=True):
         assert_near(one, other, tolerance)
+
+
+@pytest.mark.parametrize("filters", [5, 40, 130])
+@pytest.mark.parametrize(("size", "channels"), [(1, 3), (1, 64), (3, 8), (3, 33)])
+def test_a_scaled_kernel_is_rounded_once(size, channels, filters, dtype):
+    images = tf.cast(normal(2, 6, 7, channels), dtype)
+    kernel = tf.constant(normal(size, size, channels, filters, seed=1))
+    scale = tf.constant(normal(filters, seed=2))
+    ours = convolution.conv2d(images, kernel, 1, scale=scale)
+    expected = convolution.conv2d(images, kernel * scale, 1)
+    np.testing.assert_array_equal(tf.cast(ours, float), tf.cast(expected, float))
 
 
 def test_wrong_shapes_are_refused_with_what_was_there():
@@ -163,6 +175,7 @@ def test_wrong_shapes_are_refused_with_what_was_there():
         native.ops().resnet_conv2d(
             images=tf.zeros([1, 4, 4, 3]),
             kernel=tf.zeros([1, 1, 5, 2]),
+            scale=[],
             bias=[],
             residual=[],
             stride=1,

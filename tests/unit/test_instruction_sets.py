@@ -79,7 +79,7 @@ def test_widened_products_of_bf16_are_those_of_avx512(kernels):
     kernel = tf.constant(rng.normal(size=[1, 1, 700, 40]), tf.float32)
 
     def outputs() -> np.ndarray:
-        y = native.ops().resnet_conv2d(images, kernel, [], [], stride=1)
+        y = native.ops().resnet_conv2d(images, kernel, [], [], [], stride=1)
         return tf.cast(y, tf.float32).numpy()
 
     by_instruction = outputs()
@@ -108,7 +108,7 @@ def test_ops_without_kernels_are_errors(kernels):
     native.limit_instruction_set("NONE")
     x, ones = tf.zeros([1, 4, 4, 8]), tf.ones([8])
     with pytest.raises(tf.errors.UnimplementedError, match="has kernels for in float"):
-        native.ops().resnet_conv2d(x, tf.zeros([1, 1, 8, 8]), [], [], stride=1)
+        native.ops().resnet_conv2d(x, tf.zeros([1, 1, 8, 8]), [], [], [], stride=1)
     native.limit_instruction_set("AVX2")
     with pytest.raises(tf.errors.UnimplementedError, match="in bfloat16"):
         native.ops().resnet_normalize(

@@ -10,6 +10,7 @@ REFUSED = (tf.errors.InvalidArgumentError, ValueError)
 ZEROS = {
     "images": tf.zeros([1, 4, 4, 3]),
     "kernel": tf.zeros([3, 3, 3, 2]),
+    "scale": [],
     "bias": [],
     "residual": [],
     "stride": 1,
@@ -24,6 +25,8 @@ OUTPUTS = tf.zeros([1, 4, 4, 2])
         ({"images": tf.zeros([1, 4, 4, 0]), "kernel": tf.zeros([3, 3, 0, 2])}, "least"),
         ({"kernel": tf.zeros([3, 3, 3, 0])}, "at least one channel"),
         ({"kernel": tf.zeros([0, 0, 3, 2])}, "at least one channel"),
+        ({"scale": [tf.zeros([3])]}, r"scale must be \[2\]"),
+        ({"scale": [tf.zeros([2]), tf.zeros([2])]}, "num_scales must be 0 or 1; got 2"),
         ({"bias": [tf.zeros([1, 2])]}, r"bias must be \[2\]"),
         ({"bias": [tf.zeros([2]), tf.zeros([7])]}, "num_biases must be 0 or 1; got 2"),
         ({"residual": [OUTPUTS, OUTPUTS]}, "num_residuals must be 0 or 1; got 2"),

@@ -59,7 +59,7 @@ def test_the_tasks_of_an_op_are_recorded(tmp_path):
     kernel = tf.random.normal([3, 3, 64, 64])
 
     def convolve() -> tf.Tensor:
-        return native.ops().resnet_conv2d(images, kernel, [], [], stride=1)
+        return native.ops().resnet_conv2d(images, kernel, [], [], [], stride=1)
 
     before = convolve()
     with task_times.recorded(tmp_path / "tasks") as calls:
