@@ -141,6 +141,9 @@ def test_scale_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
         "bias": tf.constant(normal(40, seed=3)),
         "residual": tf.cast(normal(2, 6, 7, 40, seed=4), dtype),
     }
+    # Without outputs near ReLU's kink, on either side of which they may be rounded.
+    before = convolution.conv2d_with_stock_ops(images, kernel, 1, **extras)
+    weights *= np.abs(tf.cast(before, tf.float32)) > 0.5
 
     def with_relu(way):
         def apply(images, kernel, stride, **extras):
@@ -153,8 +156,8 @@ def test_scale_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
         for way in WAYS
     )
     assert (ours[0].numpy() == 0).any()
-    # In bfloat16 the stock ops round three times, and may differ at ReLU's kink.
-    tolerance = {tf.float32: 1e-5, tf.bfloat16: 4e-2}[dtype]
+    # In bfloat16 the stock ops round three times.
+    tolerance = {tf.float32: 1e-5, tf.bfloat16: 2e-2}[dtype]
     for one, other in zip(ours, expected, strict=True):
         assert_near(one, other, tolerance)
 
