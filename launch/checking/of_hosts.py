@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from launch.checking.findings import Finding, Problem, by_value, differences, names
 from launch.checking.host_report import HostReport
-from launch.planning import Plan
-from launch.topology import Topology, cpu_list
+from launch.nodes.topology import Topology, cpu_list
+from launch.planning.job_plan import Plan
 
 Reports = Mapping[str, HostReport]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.errors import UserError
-from launch import asking
 from launch.checking import host_report, of_hosts, of_ranks, rank_report
 from launch.checking.findings import Finding, Problem
 from launch.checking.host_report import HostReport
 from launch.dialects.job_shape import Dialect
-from launch.planning import Plan
+from launch.nodes import asking
+from launch.nodes.topology import Topology
+from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
-from launch.topology import Topology
 
 _MEASURING = Path(__file__).resolve().parents[2] / "eval/benchmarking/launched_ranks.py"
 # Time for the ranks to start and to measure, of which each rank takes some for itself

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from launch import run_numbers
+from launch.planning import run_numbers
 from resnet.recipes import imagenet, registry
 
 GB = 10**9

@@ -6,8 +6,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.benchmarking import task_times, thread_balance
-from eval.benchmarking.task_times import OpCall
+from eval.benchmarking import thread_balance
+from eval.benchmarking.measurements import task_times
+from eval.benchmarking.measurements.task_times import OpCall
 from resnet import native
 
 
