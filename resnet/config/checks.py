@@ -5,6 +5,7 @@ from resnet.config import bounds, compression, layer_rates
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
+from resnet.config.recipe import PARTS
 from resnet.models.names import (
     MODELS_WITH_IMAGE_STATISTICS,
     MODELS_WITH_RESIDUAL_BLOCKS,
@@ -108,11 +109,7 @@ def _problems_of_channels(config: Config) -> list[str]:
 
 
 def _problems_of_parts(config: Config) -> list[str]:
-    chosen = {
-        "activation": config.activation,
-        "se_ratio": config.se_ratio,
-        "blur_pool": config.blur_pool,
-    }
+    chosen = {name: getattr(config, name) for name in PARTS}
     problems = [
         f"--{name}={value} needs a --model among {', '.join(RESNETS_WITH_PARTS)}; got"
         f" {config.model}."

@@ -29,6 +29,8 @@ from resnet.models.names import (
 )
 
 SCALINGS = ("linear", "root", "none")
+# The settings that only `names.RESNETS_WITH_PARTS` can have.
+PARTS = ("activation", "se_ratio", "blur_pool")
 
 
 @dataclass(frozen=True, kw_only=True)

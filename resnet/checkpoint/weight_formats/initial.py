@@ -17,10 +17,10 @@ from resnet.checkpoint.weight_formats.stored import (
     of_arrays,
 )
 from resnet.config.config import Config
+from resnet.config.recipe import PARTS
 
-# The parts of a network that other formats don't have.
-_PARTS = ("activation", "se_ratio", "blur_pool")
-_WITHOUT_PARTS = {name: getattr(Config, name) for name in _PARTS}
+# Other formats don't have them.
+_WITHOUT_PARTS = {name: getattr(Config, name) for name in PARTS}
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _require_details(path: Path, details: Mapping[str, object], config: Config) 
         "resnet_variant": f"--resnet_variant={details.get('resnet_variant')}",
         "batch_norm_epsilon": "a recipe with batch_norm_epsilon"
         f" {details.get('batch_norm_epsilon')}",
-        **{name: f"--{name}={details.get(name)}" for name in _PARTS},
+        **{name: f"--{name}={details.get(name)}" for name in PARTS},
     }
     for name, what in needed.items():
         if name in details and details[name] != getattr(config, name):

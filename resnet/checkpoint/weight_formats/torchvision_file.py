@@ -11,6 +11,7 @@ from data_prep import atomic_files
 from data_prep.errors import UserError
 from resnet.checkpoint.weight_formats import safetensors_file, torchvision
 from resnet.config.config import Config
+from resnet.config.recipe import PARTS
 
 SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
@@ -62,7 +63,7 @@ def _require_equal_network(config: Config) -> None:
             f" networks of --resnet_variant={torchvision.VARIANT} can be written for"
             f" it; got {config.resnet_variant}"
         )
-    for name in ("activation", "se_ratio", "blur_pool"):
+    for name in PARTS:
         value = getattr(config, name)
         if value != getattr(Config, name):
             raise UserError(
