@@ -47,7 +47,7 @@ unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
-	$(PYTEST) tests/unit -n 3 --dist=loadfile
+	$(PYTEST) tests/unit -n 3 --dist=loadfile --no-loadscope-reorder
 
 parallel: venv  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel

@@ -48,8 +48,30 @@ RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 gc.disable()
 # As the programs have it by default. TensorFlow reads it when its first op runs.
 _INTER_OP_THREADS = "TF_NUM_INTEROP_THREADS"
+# Those that take more than five seconds, many of them waiting.
+_LONGEST = {
+    "test_batches",
+    "test_export",
+    "test_fresh_process",
+    "test_input_phases",
+    "test_input_pipeline",
+    "test_precise_bn",
+    "test_programs",
+    "test_stock_network",
+    "test_train_phases",
+    "test_watchdog",
+    "test_watchdog_faults",
+}
 _OBJECTS_BETWEEN_COLLECTIONS = 20_000  # A graph of some layers has as many.
 os.environ[_INTER_OP_THREADS] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first, which the workers of xdist take in this order.
+
+    Else one worker would still run them when the others have finished.
+    """
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
 
 
 def pytest_pycollect_makemodule() -> None:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from resnet.report import vega
 from tests.unit.stub_programs import ROOT, Clone
 
 
@@ -66,6 +67,8 @@ def test_a_set_up_ends_with_what_it_has_checked(clone):
     assert "compiled ops: as asked" in done.stdout
     assert "[venv] ready" in done.stdout.splitlines()[-1]
     assert (clone.folder / "resnet/native/libresnet_ops.so").exists()
+    assert (clone.folder / ".venv/charts").exists()
+    assert callable(vega.script)  # In whose place a stand-in was called.
     assert not (clone.folder / ".venv.new").exists()
 
 
