@@ -101,9 +101,13 @@ def light_tensorflow() -> Iterator[None]:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     gc.enable()
     here = tf_stack.extract_stack()
+
+    def stack_of_the_fixture(stacklevel: int = 1) -> Any:
+        return here
+
     with (
         ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED),
-        mock.patch.object(tf_stack, "extract_stack", return_value=here),
+        mock.patch.object(tf_stack, "extract_stack", stack_of_the_fixture),
         threadpoolctl.threadpool_limits(1),
     ):
         yield
