@@ -31,10 +31,10 @@ from absl import flags
 
 from data_prep.errors import UserError, parse_flags
 from eval import flag_topics
-from eval.benchmarking import peer_pairs, rank_layouts
-from eval.benchmarking import process as benchmark_process
-from eval.benchmarking.report import Report
-from eval.benchmarking.settings import Settings, check_batch_size
+from eval.benchmarking.runs import peer_pairs, rank_layouts
+from eval.benchmarking.runs import process as benchmark_process
+from eval.benchmarking.runs.report import Report
+from eval.benchmarking.runs.settings import Settings, check_batch_size
 from resnet import shared_flags
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
@@ -209,7 +209,7 @@ def measure(
             settings.num_inter_threads,
             settings.kmp_blocktime,
         )
-        from eval.benchmarking import throughput
+        from eval.benchmarking.measurements import throughput
 
         example_shards = {}
         if record_set:

@@ -28,7 +28,7 @@ from resnet.metrics import figure_file
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
 from resnet.recipes import explain
-from resnet.report.series import robust_limits
+from resnet.report.charts.series import robust_limits
 
 if TYPE_CHECKING:  # Imported when a figure is drawn.
     from matplotlib.axes import Axes

@@ -18,7 +18,8 @@ target=$PWD/resnet/native/libresnet_ops
 kernels='conv_gemm|winograd|winograd_gradient|batch_norm_kernels|batch_norm_grad_kernels'
 products_fma='gemm_fma|gemm_fma_transposed'     # In float32, for AVX-512 and AVX2.
 products_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 with AVX512_BF16.
-kernels_any_cpu='kernel_set|momentum_kernels'   # Also for CPUs without either.
+# Also for CPUs without either.
+kernels_any_cpu='kernel_set|momentum_kernels|activation_kernels|pooling_kernels'
 
 # CXX is a program, or a program and its options.
 CXX=${CXX:-g++}

@@ -28,24 +28,15 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import EXIT_CODE, UserError
-from launch import (
-    asking,
-    batch_file,
-    flag_topics,
-    labels,
-    mpirun_command,
-    plan_flags,
-    plan_text,
-    planning,
-    probe,
-    topology,
-)
+from launch import flag_topics, labels, mpirun_command, plan_flags
 from launch.checking import allocation, host_report, preflight, table
 from launch.checking.preflight import DataFolders
 from launch.dialects.job_shape import Dialect
-from launch.planning import Plan
+from launch.nodes import asking, probe, topology
+from launch.nodes.topology import Topology
+from launch.planning import batch_file, job_plan, plan_text
+from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
-from launch.topology import Topology
 from resnet import shared_flags
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
@@ -71,7 +62,7 @@ def main() -> None:
     if FLAGS.print == "topology":
         errors.print_to_pipe(topology.to_json(found))
         return
-    plan = planning.make(found, plan_flags.request())
+    plan = job_plan.make(found, plan_flags.request())
     data_dir, model_dir = FLAGS.data_dir or "RECORDS", FLAGS.model_dir or "MODEL"
     if FLAGS.print == "command":
         text = shlex.join(plan.command(data_dir, model_dir))
@@ -106,6 +97,7 @@ def check_and_run() -> int:
         ),
         plan_for,
         requests,
+        allows_single_core=FLAGS.ranks_per_node is not None,
     )
     if requests.seen:
         print("stopped before the end of the check", file=sys.stderr)
@@ -129,7 +121,7 @@ def plan_for(topologies: Mapping[str, Topology]) -> Plan:
         topologies: The topology of each host, by its name.
     """
     found = topology.of_hosts(list(topologies.items())) if FLAGS.probe else nodes()
-    return planning.make(found, plan_flags.request())
+    return job_plan.make(found, plan_flags.request())
 
 
 def job_words(plan: Plan) -> list[str]:
@@ -243,7 +235,7 @@ def probe_hosts(hosts: list[str]) -> list[tuple[str, Topology]]:
 
 def dialect() -> Dialect:
     """Returns how the launcher is spoken to."""
-    return planning.DIALECTS[FLAGS.launcher]
+    return job_plan.DIALECTS[FLAGS.launcher]
 
 
 def run() -> None:

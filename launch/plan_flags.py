@@ -6,10 +6,11 @@ import re
 from absl import flags
 
 from data_prep.errors import UserError
-from launch import launch_flags, planning  # noqa: F401 - The first defines flags.
-from launch.batch_file import Folders
+from launch import launch_flags  # noqa: F401 - It defines flags.
 from launch.dialects.job_shape import BatchSettings
-from launch.planning import Request
+from launch.planning import job_plan
+from launch.planning.batch_file import Folders
+from launch.planning.job_plan import Request
 from resnet import shared_flags, train_flags
 from resnet.recipes import json_file
 
@@ -51,13 +52,13 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "launcher",
     "mpich",
-    tuple(planning.DIALECTS),
+    tuple(job_plan.DIALECTS),
     "The launcher or scheduler; mpich is also that of other MPIs with Hydra.",
 )
 flags.DEFINE_enum(
     "job",
     "train",
-    planning.JOBS,
+    job_plan.JOBS,
     "What is planned: a training, an evaluation, or an asynchronous training.",
 )
 flags.DEFINE_enum(

@@ -128,7 +128,8 @@ class Network:
         """Returns the accuracy on all examples of a split, each counted once.
 
         Args:
-            records: The data set, with the classes of the network.
+            records: The data set, with the classes of the network. Each image is seen
+                in the views of the run's recipe (`eval_views`).
             split: The name of the split, such as "validation".
             batch_size: The number of images computed at a time.
 
@@ -157,7 +158,10 @@ class Network:
         shards = startup.check_shards(records.record_set, [split], "example", alone)
         shard = startup.open_shards(records.record_set, shards, alone)[split]
         num_parallel_calls = len(os.sched_getaffinity(0))
-        evaluator = Evaluator(self.model, shard, config, alone, num_parallel_calls)
+        evaluator = Evaluator(
+            *(self.model, shard, config, alone, num_parallel_calls),
+            views=config.eval_views,
+        )
         decayed = decayed_variables(self.model, config)
         return evaluator.evaluate(weight_penalty(decayed, config, self.step))
 

@@ -26,7 +26,7 @@ from absl import flags
 
 from data_prep import atomic_files, errors
 from data_prep.errors import UserError
-from eval.benchmarking.training_hours import hours_of_steps
+from eval.benchmarking.measurements.training_hours import hours_of_steps
 from resnet import shared_flags
 from resnet.config.config import Config, load_config
 from resnet.metrics.jsonl import FILE as METRICS_FILE

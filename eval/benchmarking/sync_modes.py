@@ -34,7 +34,7 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
-from eval.benchmarking import process
+from eval.benchmarking.runs import process
 from resnet import shared_flags
 
 FLAGS = flags.FLAGS

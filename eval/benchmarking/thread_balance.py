@@ -30,7 +30,7 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
-from eval.benchmarking import task_times
+from eval.benchmarking.measurements import task_times
 from resnet.models import names
 from resnet.runtime import startup
 
@@ -121,7 +121,7 @@ def thread_counts(values: Sequence[str]) -> list[int]:
     Raises:
         UserError: If one is not a number of threads.
     """
-    for value in values:
+    for value in values or [""]:  # An empty flag is no number either.
         if not value.isdecimal() or not 1 <= int(value) <= MOST_THREADS:
             raise UserError(
                 f"--threads must be numbers from 1 to {MOST_THREADS}, separated by"
@@ -148,8 +148,8 @@ def record_step(
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
-    from eval.benchmarking import step_timing, throughput
-    from eval.benchmarking.settings import Settings
+    from eval.benchmarking.measurements import step_timing, throughput
+    from eval.benchmarking.runs.settings import Settings
     from resnet import native
     from resnet.distributed.communicator import Communicator
     from resnet.hardware.placement import ProcessInfo

@@ -69,6 +69,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=2)
     parser.add_argument("--steps", type=int, default=24)
     args = parser.parse_args()
+    if args.steps < 1 or args.steps % 3:
+        parser.error(f"--steps must be a multiple of 3, above 0; got {args.steps}")
     measured = rates(
         args.export, args.precision, args.batch_size, args.streams, args.steps
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from data_prep import atomic_files
 from data_prep.errors import UserError
-from eval.benchmarking.training_hours import hours_of_steps
+from eval.benchmarking.measurements.training_hours import hours_of_steps
 from eval.studying import rows
 from resnet.config import dataclass_json
 from resnet.config.compression import CompressionSettings

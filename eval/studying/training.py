@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.errors import UserError
-from eval.benchmarking import process
+from eval.benchmarking.runs import process
 from eval.studying import results
 from eval.studying.results import Result
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
-from launch import probe, topology
-from launch.topology import Topology
+from launch.nodes import probe, topology
+from launch.nodes.topology import Topology
 from resnet.runtime import versions
 
 BUSY_SECONDS = 1.0  # For which the processors are watched.

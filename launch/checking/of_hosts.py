@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from launch.checking.findings import Finding, Problem, by_value, differences, names
 from launch.checking.host_report import HostReport
-from launch.planning import Plan
-from launch.topology import Topology, cpu_list
+from launch.nodes.topology import Topology, cpu_list
+from launch.planning.job_plan import Plan
 
 Reports = Mapping[str, HostReport]
 
@@ -30,19 +30,22 @@ def answers(hosts: Sequence[str], failures: Mapping[str, str]) -> Finding:
     return Finding("hosts", found.rstrip(": "), tuple(problems))
 
 
-def compare(reports: Reports, expects_data: bool) -> list[Finding]:
+def compare(
+    reports: Reports, expects_data: bool, allows_single_core: bool
+) -> list[Finding]:
     """Returns what can be said without a plan.
 
     Args:
         reports: The report of each host, by its name; at least one.
         expects_data: Whether the job has a data set.
+        allows_single_core: Whether a host may leave the job one of several cores.
     """
     return [
         _software("versions", reports, is_digest=False),
         _software("code", reports, is_digest=True),
         _data(reports, expects_data),
         _processor(reports),
-        _cores(reports),
+        _cores(reports, allows_single_core),
         _idleness(reports),
     ]
 
@@ -143,7 +146,7 @@ def _processor(reports: Reports) -> Finding:
     return Finding("processor", found, tuple(problems))
 
 
-def _cores(reports: Reports) -> Finding:
+def _cores(reports: Reports, allows_single_core: bool) -> Finding:
     """Compares the cores that a job may use."""
     problems = []
     cores = {
@@ -163,13 +166,14 @@ def _cores(reports: Reports) -> Finding:
         for host, one in reports.items()
         if len(one.topology.cores) == 1 and one.topology.num_installed_cores > 1
     ]
-    if single:
+    if single and not allows_single_core:
         problems.append(
             Problem(
                 "a cgroup or an affinity mask must leave a job more than one core; on"
                 f" {names(single)} it leaves one of"
                 f" {reports[single[0]].topology.num_installed_cores}. Ask the scheduler"
-                " for whole nodes, and turn the launcher's binding off."
+                " for whole nodes and turn the launcher's binding off, or plan for one"
+                " core by --ranks_per_node=1."
             )
         )
     return Finding("cores", f"{by_value(cores)[0][0]} usable", tuple(problems))

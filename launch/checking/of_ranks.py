@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from launch.checking import transport
 from launch.checking.findings import Finding, Problem, by_value, names
 from launch.checking.rank_report import Link, Rank, RankReport
-from launch.planning import Plan
-from launch.topology import Interface, cpu_list
+from launch.nodes.topology import Interface, cpu_list
+from launch.planning.job_plan import Plan
 
 # Deaths of ranks on different hosts are put in order by the hosts' clocks.
 _MOST_CLOCK_SECONDS = 0.1

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.errors import UserError
-from launch import asking
 from launch.checking import host_report, of_hosts, of_ranks, rank_report
 from launch.checking.findings import Finding, Problem
 from launch.checking.host_report import HostReport
 from launch.dialects.job_shape import Dialect
-from launch.planning import Plan
+from launch.nodes import asking
+from launch.nodes.topology import Topology
+from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
-from launch.topology import Topology
 
 _MEASURING = Path(__file__).resolve().parents[2] / "eval/benchmarking/launched_ranks.py"
 # Time for the ranks to start and to measure, of which each rank takes some for itself
@@ -76,6 +76,7 @@ def check(
     data: DataFolders,
     make_plan: Callable[[Mapping[str, Topology]], Plan],
     requests: StopRequests,
+    allows_single_core: bool,
 ) -> Preflight:
     """Checks the hosts and, unless something is wrong with them, the ranks.
 
@@ -85,6 +86,7 @@ def check(
         data: The folders of the data set.
         make_plan: Returns the plan for the hosts, given their topologies.
         requests: The signals that ask to stop.
+        allows_single_core: Whether a host may leave the job one of several cores.
 
     Raises:
         UserError: If there is no such launcher, or no plan for the hosts.
@@ -92,7 +94,8 @@ def check(
     reports, failures = _host_reports(hosts, dialect, data, requests)
     findings = [of_hosts.answers([*reports, *failures], failures)]
     if reports:
-        findings += of_hosts.compare(reports, bool(data.data_dir))
+        expects_data = bool(data.data_dir)
+        findings += of_hosts.compare(reports, expects_data, allows_single_core)
     if _prevents(findings) or requests.seen:
         return Preflight(tuple(findings), None, {})
     topologies = {host: report.topology for host, report in reports.items()}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from launch.checking.findings import Finding, Problem, by_value, differences, names
 from launch.checking.rank_report import Rank, RankReport
-from launch.topology import Interface
+from launch.nodes.topology import Interface
 
 _MOST_OF_MESSAGES = 0.5  # The part of the bytes that tells who has carried them.
 _IS_FABRIC = ":"  # In the names of ports, such as mlx5_0:1.

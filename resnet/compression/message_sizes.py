@@ -50,7 +50,9 @@ def of_vector(compression: CompressionSettings, num_values: int) -> int:
     return min(coded, dense(num_values))
 
 
-def of_powersgd(shapes: Iterable[Sequence[int]], rank: int) -> int:
+def of_powersgd(
+    shapes: Iterable[Sequence[int]], rank: int, dense_below: int = 0
+) -> int:
     """Returns the bytes that powersgd sums up of one rank's gradients in a step.
 
     Those of a matrix of n rows and m columns are 4 rank (n + m); vectors are dense.
@@ -58,11 +60,13 @@ def of_powersgd(shapes: Iterable[Sequence[int]], rank: int) -> int:
     Args:
         shapes: Shapes of the variables.
         rank: Rank of the approximations.
+        dense_below: Matrices of fewer values are dense, too.
     """
     total = 0
     for shape in shapes:
-        matrix = matrix_shape(shape)
-        total += rank * sum(matrix) if matrix else math.prod(shape)
+        matrix, num_values = matrix_shape(shape), math.prod(shape)
+        is_whole = not matrix or num_values < dense_below
+        total += num_values if is_whole else rank * sum(matrix)
     return 4 * total
 
 

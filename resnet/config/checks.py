@@ -9,6 +9,7 @@ from resnet.models.names import (
     MODELS_WITH_IMAGE_STATISTICS,
     MODELS_WITH_RESIDUAL_BLOCKS,
     MODELS_WITHOUT_BATCH_NORM,
+    MODELS_WITHOUT_LAST_BIAS,
     RESNETS,
     RESNETS_WITH_PARTS,
 )
@@ -30,6 +31,7 @@ def problems_of(config: Config) -> list[str]:
         )
     for phase in config.phases:
         problems += _problems_of_phase(phase)
+    problems += _problems_of_loss(config)
     problems += _problems_of_layer_rates(config)
     problems += _problems_of_local_sgd(config)
     problems += _problems_of_lookahead(config)
@@ -123,6 +125,20 @@ def _problems_of_parts(config: Config) -> list[str]:
             f" zeros around the max pooling never exceed; got {config.activation}."
         )
     return problems
+
+
+def _problems_of_loss(config: Config) -> list[str]:
+    names = [phase.name for phase in config.phases]
+    if config.first_phase not in ("", *names):
+        return []  # Refused elsewhere.
+    first = config.phases[names.index(config.first_phase) if config.first_phase else 0]
+    is_binary = first.loss == "binary_cross_entropy"
+    if not is_binary or config.model not in MODELS_WITHOUT_LAST_BIAS:
+        return []
+    return [
+        "--loss=binary_cross_entropy needs a network whose last layer has biases; got"
+        f" {config.model}, which has none."
+    ]
 
 
 def _problems_of_layer_rates(config: Config) -> list[str]:

@@ -1,7 +1,7 @@
 """Exact evaluation: each example counts once, for any batch size and any ranks."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import keras
 import numpy as np
@@ -32,7 +32,8 @@ class Result:
         top5: The fraction of examples whose label has one of the five highest logits.
         loss: The mean cross-entropy plus the weight penalty.
         cross_entropy: The mean cross-entropy, with the loss and the label smoothing
-            of the run.
+            of the run. Where the probabilities of several views or networks are
+            averaged, it is that of the softmax in any case.
         count: The number of examples counted.
         skipped_records: The number of corrupt records, which were not counted.
     """
@@ -91,6 +92,11 @@ class Evaluator:
         self._num_parallel_calls = num_parallel_calls
         self._views = views
         self._signals = signals
+        last = config.phases[-1]
+        # The logits of mean probabilities are their logarithms: only a softmax makes
+        # probabilities of them again.
+        self._mean_phase = replace(last, loss="cross_entropy")
+        self._phase = last if views == "center" else self._mean_phase
         self._first, self._end = shard.first_example, shard.end_example
         images_of_rank = -(-config.eval_batch_size // communicator.num_ranks)
         self._batch_size = min(
@@ -197,7 +203,7 @@ class Evaluator:
             ensemble.batches(self._batch_size)
         ):
             logits = tf.constant(values)
-            sums += self._counts(logits, labels, mask).numpy()
+            sums += sums_of_batch(logits, labels, mask, self._mean_phase).numpy()
             if top is not None:
                 best = top_classes.of_logits(logits)
                 self._add_to_top(top, number, labels, mask, *best)
@@ -232,7 +238,8 @@ class Evaluator:
         """Returns the result on all ranks' examples, to every rank.
 
         Args:
-            sums: The sums over the batches of this rank, as `_counts` returns them.
+            sums: The sums over the batches of this rank, as `sums_of_batch` returns
+                them.
             penalty: The weight penalty, which is added to the loss.
         """
         self._communicator.report_status(
@@ -255,18 +262,14 @@ class Evaluator:
         self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, self._views)
-        return self._counts(logits, labels, mask)
+        return sums_of_batch(logits, labels, mask, self._phase)
 
     def _counts_and_top(
         self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits = test_time_augmentation.predict(self._model, images, self._views)
-        return self._counts(logits, labels, mask), *top_classes.of_logits(logits)
-
-    def _counts(
-        self, logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
-    ) -> tf.Tensor:
-        return sums_of_batch(logits, labels, mask, self._config.phases[-1])
+        sums = sums_of_batch(logits, labels, mask, self._phase)
+        return sums, *top_classes.of_logits(logits)
 
     def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, self._views)

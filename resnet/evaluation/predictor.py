@@ -75,7 +75,8 @@ class Preprocessor:
 class Predictor:
     """Computes the class probabilities of encoded images.
 
-    They are those that `evaluator.Evaluator` computes for records of these images.
+    They are those that `evaluator.Evaluator` computes for records of these images with
+    one view, the center crop.
 
     Attributes:
         preprocess: A function from a file to an image as the network takes it.

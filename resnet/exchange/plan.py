@@ -32,7 +32,10 @@ def describe(
         text += f" after a warm-up of {epochs} epoch(s)"
     if num_ranks == 1:
         return f"{text}. One rank sends nothing."
-    return f"{text}. {_sent(compression, coded, dense, num_ranks)}"
+    whole = 4 * sum(
+        size for size in map(math.prod, shapes) if size < compression.dense_below
+    )
+    return f"{text}. {_sent(compression, coded, whole, dense, num_ranks)}"
 
 
 def _coded_bytes(
@@ -40,20 +43,28 @@ def _coded_bytes(
 ) -> int | None:
     """Returns the bytes of a rank's coded gradients; None if they depend on these."""
     if compression.method == "powersgd":
-        return message_sizes.of_powersgd(shapes, compression.powersgd_rank)
+        return message_sizes.of_powersgd(
+            shapes, compression.powersgd_rank, compression.dense_below
+        )
     named = {str(number): shape for number, shape in enumerate(shapes)}
     of_vectors = vectors.shapes(named, compression.compress).values()
     return message_sizes.of_step(compression, map(math.prod, of_vectors))
 
 
 def _sent(
-    compression: CompressionSettings, coded: int | None, dense: int, num_ranks: int
+    compression: CompressionSettings,
+    coded: int | None,
+    whole: int,
+    dense: int,
+    num_ranks: int,
 ) -> str:
     """Returns which exchange is used, and what each rank sends.
 
     Args:
         compression: The settings of compression.
         coded: Bytes of a rank's coded gradients; None if they depend on the gradients.
+        whole: Bytes of those among them that an all-reduce sums up as they are
+            (`dense_below`).
         dense: Bytes of the gradients.
         num_ranks: Number of ranks, at least 2.
     """
@@ -68,7 +79,7 @@ def _sent(
         "sliced": "Each rank sums up one slice of all messages (slices)",
     }
     sentences = [
-        f"{way}: {_sent_by(name, coded, dense_sent, num_ranks)} {instead}"
+        f"{way}: {_sent_by(name, coded, whole, dense_sent, num_ranks)} {instead}"
         for name, way in ways.items()
         if compression.exchange in ("auto", name)
     ]
@@ -78,8 +89,10 @@ def _sent(
     return f"{text}."
 
 
-def _sent_by(exchange: str, coded: int | None, dense_sent: int, num_ranks: int) -> str:
-    """Returns what each rank sends by an exchange of messages."""
+def _sent_by(
+    exchange: str, coded: int | None, whole: int, dense_sent: int, num_ranks: int
+) -> str:
+    """Returns what each rank sends by an exchange of messages, and whole beside it."""
     ranks = f"each of {num_ranks:,} ranks sends"
     if coded is None:
         factor: float = num_ranks - 1
@@ -90,7 +103,8 @@ def _sent_by(exchange: str, coded: int | None, dense_sent: int, num_ranks: int) 
         "allgather": message_sizes.sent_by_allgather,
         "sliced": message_sizes.sent_by_slices,
     }
-    sent = sent_by[exchange](coded, num_ranks)
+    sent = sent_by[exchange](coded - whole, num_ranks)
+    sent += message_sizes.sent_by_allreduce(whole, num_ranks)
     more = ", which is more," if sent > dense_sent else ""
     return f"{ranks} {_megabytes(sent)}{more}"
 

@@ -50,12 +50,17 @@ class Format:
 
 # requirements-export.in has the same packages.
 FORMATS = {
-    "savedmodel": Format("resnet.export.saved_model", precisions=(FLOAT32, BF16)),
+    "savedmodel": Format(
+        "resnet.export.writers.saved_model", precisions=(FLOAT32, BF16)
+    ),
     "keras": Format(
-        "resnet.export.keras_file", (".keras",), (FLOAT32, BF16), can_be_unfolded=True
+        "resnet.export.writers.keras_file",
+        (".keras",),
+        (FLOAT32, BF16),
+        can_be_unfolded=True,
     ),
     "onnx": Format(
-        "resnet.export.onnx_file",
+        "resnet.export.writers.onnx_file",
         (".onnx",),
         (FLOAT32, INT8),
         packages={
@@ -64,19 +69,22 @@ FORMATS = {
             "onnxruntime": "onnxruntime>=1.23.2",
         },
     ),
-    "tflite": Format("resnet.export.tflite_file", (".tflite",), (FLOAT32, INT8)),
+    "tflite": Format(
+        "resnet.export.writers.tflite_file", (".tflite",), (FLOAT32, INT8)
+    ),
     "openvino": Format(
-        "resnet.export.openvino_folder", packages={"openvino": "openvino==2026.4.1"}
+        "resnet.export.writers.openvino_folder",
+        packages={"openvino": "openvino==2026.4.1"},
     ),
     "safetensors": Format(
-        "resnet.export.safetensors_file",
+        "resnet.export.writers.safetensors_file",
         (".safetensors",),
         (FLOAT32, BF16),
         can_be_unfolded=True,
         packages={"safetensors": "safetensors==0.8.0"},
     ),
     "torchvision": Format(
-        "resnet.export.torchvision_file",
+        "resnet.export.writers.torchvision_file",
         torchvision_file.SUFFIXES,
         can_be_unfolded=True,
         can_be_folded=False,

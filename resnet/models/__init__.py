@@ -56,10 +56,12 @@ def build(
             for none.
         blur_pool: The strided layers of the same networks that blur, one of
             `names.BLUR_POOLS`.
-        initial_logit: What the biases of the last layer are initialized to.
+        initial_logit: What the biases of the last layer are initialized to; 0 leaves
+            them as `initialization` says.
 
     Raises:
         UserError: If there is no network of that name.
+        ValueError: If the last layer lacks the biases for an initial logit.
     """
     if name not in names.MODELS:
         raise UserError(

@@ -6,7 +6,6 @@ import random
 import keras
 import numpy as np
 
-from data_prep.errors import UserError
 from resnet.models.names import UNIFORM_LIMITS
 
 
@@ -69,12 +68,12 @@ def initialize_last_bias(model: keras.Model, logit: float) -> None:
         logit: The value.
 
     Raises:
-        UserError: If the last layer has no biases.
+        ValueError: If the last layer has no biases.
     """
     bias = getattr(model.layers[-1], "bias", None)
     if bias is None:
-        raise UserError(
-            "binary_cross_entropy needs a network whose last layer has biases, which"
-            f" begin with {logit:.3g}; {model.name} has none. Choose another --loss."
+        raise ValueError(
+            f"expected a last layer with biases, to begin with {logit:.3g}; that of"
+            f" {model.name} has none"
         )
     bias.assign(keras.ops.full(bias.shape, logit))

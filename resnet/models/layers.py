@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resnet.models import convolution, moving_averages, normalization
+from resnet.models import convolution, moving_averages, normalization, pooling
 
 
 class Layer(keras.layers.Layer):
@@ -240,8 +240,7 @@ class MaxPool(Layer):
             window: Height and width of the window, odd if `is_symmetric`.
             stride: Stride in both dimensions.
             name: Name of the layer.
-            is_symmetric: Whether to pad all four sides with `(window - 1) / 2` zeros,
-                which never are the maximum of inputs that come from a ReLU.
+            is_symmetric: Whether to pad all sides with `(window - 1) / 2` positions.
         """
         super().__init__(name)
         self.window = window
@@ -250,11 +249,9 @@ class MaxPool(Layer):
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`."""
-        if not self.is_symmetric:
-            return tf.nn.max_pool2d(images, self.window, self.stride, "SAME")
-        sides = [(self.window - 1) // 2] * 2
-        images = tf.pad(images, [[0, 0], sides, sides, [0, 0]])
-        return tf.nn.max_pool2d(images, self.window, self.stride, "VALID")
+        window = [self.window, self.window]
+        padding = "symmetric" if self.is_symmetric else "same"
+        return pooling.max_pool(images, window, self.stride, padding)
 
 
 class GlobalMaxPool(Layer):
@@ -262,8 +259,7 @@ class GlobalMaxPool(Layer):
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, 1, 1, channels]`."""
-        size = images.shape[1:3]
-        return tf.nn.max_pool2d(images, size, size, "VALID")
+        return pooling.max_pool(images, images.shape[1:3], 1, "valid")
 
 
 class AvgPool(Layer):
@@ -345,7 +341,7 @@ class Classifier(Layer):
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the logits, `[batch, num_classes]`, float32."""
-        features = tf.reduce_mean(images, axis=[1, 2])
+        features = pooling.global_mean(images)
         logits = tf.matmul(features, tf.cast(self.kernel.value, features.dtype))
         return tf.cast(logits, tf.float32) + self.bias.value
 

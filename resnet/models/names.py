@@ -41,7 +41,7 @@ ACTIVATIONS = ("relu", "silu", "mish")
 # Which strided layers blur their inputs: none, convolutions, or the max pooling, too.
 BLUR_POOLS = ("none", "convolutions", "all")
 # The last layer of these has no bias.
-MODELS_WITHOUT_LAST_BIAS = ("resnet9",)
+MODELS_WITHOUT_LAST_BIAS = ("resnet9", "airbench94", "alexnet_bn")
 MODELS_WITHOUT_BATCH_NORM = ("alexnet", "mlp")
 
 # The networks with weights that are computed from the training images.

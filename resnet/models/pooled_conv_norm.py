@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from resnet.models import convolution
+from resnet.models import convolution, pooling
 from resnet.models.layers import ConvNorm
 
 SIDE = 2  # Of the windows, and their stride.
@@ -59,4 +59,4 @@ class PooledConvNorm(ConvNorm):
 
 def pool(images: tf.Tensor) -> tf.Tensor:
     """Returns the maxima, `[batch, height // 2, width // 2, channels]`."""
-    return tf.nn.max_pool2d(images, SIDE, SIDE, "VALID")
+    return pooling.max_pool(images, [SIDE, SIDE], SIDE, "valid")

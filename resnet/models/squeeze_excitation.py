@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from resnet.models import activations
+from resnet.models import activations, pooling
 from resnet.models.layers import Layer
 
 
@@ -21,7 +21,7 @@ class GlobalAvgPool(Layer):
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, channels]`, in the dtype of the images."""
-        return tf.reduce_mean(images, axis=[1, 2])
+        return pooling.global_mean(images)
 
 
 class Gate(Layer):

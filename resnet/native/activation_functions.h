@@ -1,7 +1,6 @@
-// ReLU, SiLU and Mish of one value, and their derivatives, in float32.
+// ReLU, SiLU, Mish and GELU of one value, and their derivatives, in float32.
 //
-// Without branches, so that the compiler makes vectors of the loops around them, for any
-// CPU (for_each_cpu.h).
+// Without branches, so that the compiler makes vectors of the loops around them.
 
 #ifndef RESNET_NATIVE_ACTIVATION_FUNCTIONS_H_
 #define RESNET_NATIVE_ACTIVATION_FUNCTIONS_H_
@@ -9,13 +8,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "resnet/native/compression.h"
+#include "resnet/native/activation.h"
+#include "resnet/native/strips.h"
 
 namespace resnet {
-
-#define INLINED inline __attribute__((always_inline))
-
-enum class Kind { kRelu, kSilu, kMish };
 
 // e^x with a relative error of some 1e-7, x cut to [-87, 87]; NaN stays NaN.
 //
@@ -45,8 +41,34 @@ INLINED float Exp(float x) {
 // float32 from x = 20 on.
 INLINED float ExpForMish(float x) { return Exp(x > 20.0f ? 20.0f : x); }
 
+// The normal distribution at x: P(X <= x), with an error of 8e-8, and its density.
+//
+// Source: Abramowitz and Stegun 1964, 7.1.26 for erf(z), where P(X <= x) is
+// (1 + erf(x / sqrt(2))) / 2 and z = |x| / sqrt(2).
+struct Normal {
+  float distribution, density;
+};
+INLINED Normal NormalAt(float x) {
+  const float z = 0.70710678f * (x < 0.0f ? -x : x);
+  const float t = 1.0f / (1.0f + 0.3275911f * z);
+  const float e = Exp(-z * z);
+  float sum = 1.061405429f;
+  sum = sum * t - 1.453152027f;
+  sum = sum * t + 1.421413741f;
+  sum = sum * t - 0.284496736f;
+  sum = sum * t + 0.254829592f;
+  const float above = 0.5f * sum * t * e;  // P(X > |x|).
+  return {x < 0.0f ? above : 1.0f - above, 0.39894228f * e};
+}
+
+INLINED float GeluOf(float x) { return x * NormalAt(x).distribution; }
+INLINED float GeluDerivative(float x) {
+  const Normal normal = NormalAt(x);
+  return normal.distribution + x * normal.density;
+}
+
 template <Kind kind>
-INLINED float Activate(float x) {
+INLINED float ActivationOf(float x) {
   if constexpr (kind == Kind::kRelu) return x < 0.0f ? 0.0f : x;  // NaN stays NaN.
   if constexpr (kind == Kind::kSilu) return x / (1.0f + Exp(-x));
   const float e = ExpForMish(x);

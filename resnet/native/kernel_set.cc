@@ -11,10 +11,46 @@
 
 namespace resnet::RESNET_ISA {
 
+#ifndef RESNET_AVX512_BF16  // Nothing here is faster with its instructions.
 void Move(const MomentumPiece& piece, const MomentumStep& step);
 
+template <typename T, typename U>
+void Gelu(const T* x, int64_t size, U* y);
+template <typename T, typename U>
+void GeluGrad(const U* dy, const T* x, int64_t size, T* dx);
+template <typename T>
+void Activate(const ActivationArguments<T>& arguments, Kind kind);
+template <typename T>
+void ActivateGrad(const ActivationArguments<T>& arguments, Kind kind);
+template <typename T>
+void MaxPool(const PoolShape& shape, const T* x, int64_t row, T* y, uint8_t* places);
+template <typename T>
+void MaxPoolGrad(const PoolShape& shape, const T* dy, const uint8_t* places, int64_t row,
+                 T* dx);
+template <typename T>
+void Mean(const T* x, int64_t positions, int64_t channels, T* y);
+template <typename T>
+void MeanGrad(const T* dy, int64_t positions, int64_t channels, T* dx);
+
+namespace {
+
+template <typename T>
+constexpr MapKernels<T> kMapKernels = {
+    {Gelu<T, float>, GeluGrad<T, float>},
+    {Gelu<T, Bf16>, GeluGrad<T, Bf16>},
+    Activate<T>,
+    ActivateGrad<T>,
+    MaxPool<T>,
+    MaxPoolGrad<T>,
+    Mean<T>,
+    MeanGrad<T>};
+
+}  // namespace
+#endif
+
 #ifdef RESNET_ANY_CPU
-extern const KernelSet kKernelSet = {nullptr, nullptr, Move};
+extern const KernelSet kKernelSet = {nullptr, nullptr, &kMapKernels<float>,
+                                     &kMapKernels<Bf16>, Move};
 #else
 namespace {
 
@@ -27,11 +63,13 @@ constexpr Kernels<T> kKernels = {
 }  // namespace
 
 #if defined(RESNET_AVX512_BF16)
-extern const KernelSet kKernelSet = {nullptr, &kKernels<Bf16>, nullptr};
+extern const KernelSet kKernelSet = {nullptr, &kKernels<Bf16>, nullptr, nullptr, nullptr};
 #elif defined(RESNET_AVX512)
-extern const KernelSet kKernelSet = {&kKernels<float>, &kKernels<Bf16>, Move};
+extern const KernelSet kKernelSet = {&kKernels<float>, &kKernels<Bf16>,
+                                     &kMapKernels<float>, &kMapKernels<Bf16>, Move};
 #else
-extern const KernelSet kKernelSet = {&kKernels<float>, nullptr, Move};
+extern const KernelSet kKernelSet = {&kKernels<float>, nullptr, &kMapKernels<float>,
+                                     &kMapKernels<Bf16>, Move};
 #endif
 #endif  // RESNET_ANY_CPU
 

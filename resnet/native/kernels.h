@@ -7,6 +7,7 @@
 
 #include "resnet/native/batch_norm.h"
 #include "resnet/native/convolution.h"
+#include "resnet/native/map_kernels.h"
 #include "resnet/native/momentum_kernels.h"
 
 namespace resnet {
@@ -35,6 +36,8 @@ struct Kernels {
 struct KernelSet {
   const Kernels<float>* float32;
   const Kernels<Bf16>* bf16;
+  const MapKernels<float>* float32_maps;
+  const MapKernels<Bf16>* bf16_maps;
   MoveFunction* move;
 };
 

@@ -81,6 +81,16 @@ class OpContext : public Context {
   mutable TaskTimes times_;
 };
 
+// Calls task(i) for each i below `count`, in pieces that the threads share.
+template <typename Task>
+void ForEach(int64_t count, const Context& context, const Task& task) {
+  const int64_t pieces = std::min(count, context.num_tasks());
+  context.Run(pieces, [&](int64_t piece) {
+    const int64_t end = (piece + 1) * count / pieces;
+    for (int64_t i = piece * count / pieces; i < end; ++i) task(i);
+  });
+}
+
 // Checks the length of an optional input, which is a list of none or one.
 inline absl::Status CheckAtMostOne(tensorflow::OpKernelConstruction* context,
                                    const char* attribute) {
@@ -115,6 +125,17 @@ absl::Status FindKernels(const Kernels<typename KernelType<T>::type>** kernels) 
       absl::StrCat("expected a CPU whose instruction set this op has kernels for in ",
                    tensorflow::DataTypeString(tensorflow::DataTypeToEnum<T>::value),
                    "; found none, or RESNET_MAX_CPU_ISA excludes it"));
+}
+
+// Returns the kernels on feature maps for a TensorFlow type.
+template <typename T>
+const MapKernels<typename KernelType<T>::type>& MapKernelsOf() {
+  const KernelSet set = CurrentKernels();
+  if constexpr (std::is_same_v<T, float>) {
+    return *set.float32_maps;
+  } else {
+    return *set.bf16_maps;
+  }
 }
 
 // The elements of a float or bfloat16 tensor, as the kernels' number type.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "resnet/native/winograd_blocks.h"
 #include "resnet/native/winograd_kernel.h"
@@ -184,14 +185,34 @@ void ConvolveByTiles(const Work<T>& work, Context& context) {
   });
 }
 
+// Returns the number of parts to divide all tiles into, so that the pairs of a panel and a
+// part take the threads the least time.
+int64_t PartsOfTiles(int64_t tiles, int64_t panels, int64_t threads) {
+  // Transforming the kernel for a part takes as long as this many tiles, about.
+  constexpr int64_t kTransformTiles = 4;
+  int64_t best = 1, least = std::numeric_limits<int64_t>::max();
+  for (int64_t parts = 1; parts <= CeilDiv(tiles, kMaxRows); ++parts) {
+    const int64_t cost =
+        CeilDiv(panels * parts, threads) * (CeilDiv(tiles, parts) + kTransformTiles);
+    if (cost < least) {
+      least = cost;
+      best = parts;
+    }
+  }
+  return best;
+}
+
 // For few tiles and many weights: transforms all tiles, then each thread processes some
-// columns of the kernel. The transformed kernel, four times the size of the kernel, is
-// never in memory as a whole.
+// columns of the kernel, for all tiles if there are as many columns as threads need. The
+// transformed kernel, four times the size of the kernel, is never in memory as a whole.
 template <typename T>
 void ConvolveByColumns(const Work<T>& work, Context& context) {
   const Kernel& kernel = work.kernel;
   const Tiles& tiles = work.tiles;
-  const Blocks blocks{tiles.count, CeilDiv(tiles.count, kLongBlockTiles)};
+  const int64_t parts =
+      PartsOfTiles(tiles.count, work.num_panels(), context.num_threads());
+  const Blocks blocks{
+      tiles.count, parts * CeilDiv(CeilDiv(tiles.count, parts), kLongBlockTiles)};
   const BlockLayout layout = MakeBlockLayout(blocks.max_tiles(), kernel.in);
   float* v = AllocateFloats(context, blocks.count * layout.size());
   blocks.RunStripes(context, [&](int64_t b, const Range& range) {
@@ -202,12 +223,13 @@ void ConvolveByColumns(const Work<T>& work, Context& context) {
   const int64_t panel_size = PanelLayout{kernel.in}.size();
   const int64_t worker_size = panel_size + ProductLayout{layout.tiles}.size();
   float* scratch = AllocateFloats(context, context.num_threads() * worker_size);
-  context.RunOnWorkers(work.num_panels(), [&](int64_t panel, int64_t worker) {
+  context.RunOnWorkers(work.num_panels() * parts, [&](int64_t task, int64_t worker) {
     float* u = scratch + worker * worker_size;
     float* m = u + panel_size;
-    const Range columns = work.Columns(panel);
+    const Range columns = work.Columns(task / parts);
     TransformKernelPanel(kernel, {0, kernel.in}, columns, u);
-    for (int64_t b = 0; b < blocks.count; ++b) {
+    const Range own = Part(blocks.count, parts, task % parts);
+    for (int64_t b = own.begin; b < own.end; ++b) {
       ComputePanel(work, v + b * layout.size(), layout, blocks.Tiles(b), u, columns, m,
                    [](int) {});
     }

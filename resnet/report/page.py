@@ -7,24 +7,20 @@ from pathlib import Path
 
 from data_prep import atomic_files
 from data_prep.errors import UserError
-from resnet.report import (
+from resnet.report import folder, markup, words
+from resnet.report.charts import curves, javascript, vega_lite
+from resnet.report.charts.figures import Figures
+from resnet.report.charts.vega_lite import Mark
+from resnet.report.folder import RunFolder
+from resnet.report.markup import Html, tag
+from resnet.report.sections import (
     classes,
-    curves,
-    folder,
     machine,
-    markup,
     settings_tables,
     study,
     summary,
     timeline,
-    vega,
-    vega_lite,
-    words,
 )
-from resnet.report.figures import Figures
-from resnet.report.folder import RunFolder
-from resnet.report.markup import Html, tag
-from resnet.report.vega_lite import Mark
 
 _FOLDER = Path(__file__).parent
 # The page loads nothing; Vega compiles its expressions.
@@ -70,7 +66,7 @@ def html_of(found: Sequence[RunFolder]) -> str:
         if content is not None:
             sections.append((name, title, content))
 
-    script = vega.script()
+    script = javascript.script()
     if runs:
         add("curves", "Curves", _curves(runs, figures))
         add("timeline", "What happened", _timeline(runs, figures))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe
+from launch import plan
 from launch.dialects import openmpi
 from launch.labels import Labels
+from launch.nodes import probe
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe
+from launch import plan
 from launch.dialects import slurm as dialect
 from launch.labels import Labels
+from launch.nodes import probe
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launch import probe
+from launch.nodes import probe
 from tests.cluster.conftest import WITHOUT_LIBRARIES
 from tests.jobs.test_plan_check import assert_only_load, found
 

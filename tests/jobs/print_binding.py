@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from launch.topology import parse_cpu_list
+from launch.nodes.topology import parse_cpu_list
 from resnet.async_training import roles
 from resnet.runtime import program, startup
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe, topology
+from launch import plan
+from launch.nodes import probe, topology
 from tests import smallest
 from tests.in_process import run
 from tests.jobs.conftest import MPIRUN, REPOSITORY

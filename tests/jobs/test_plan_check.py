@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from launch import asking, plan, probe
+from launch import plan
 from launch.checking import preflight
+from launch.nodes import asking, probe
 from tests.in_process import Done, run
 from tests.jobs.conftest import MPIRUN
 

@@ -7,7 +7,7 @@ import pytest
 
 from eval import benchmark
 from eval.benchmarking import exchange_cost
-from eval.benchmarking.settings import Settings
+from eval.benchmarking.runs.settings import Settings
 from resnet.config.compression import CompressionSettings
 from resnet.watchdog import scratch_dir
 from tests import smallest

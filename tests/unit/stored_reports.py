@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from launch import topology
 from launch.checking.host_report import HostReport
 from launch.checking.rank_report import Link, Rank, RankReport
-from launch.topology import Interface, Topology
+from launch.nodes import topology
+from launch.nodes.topology import Interface, Topology
 
 NODE = dataclasses.replace(
     topology.stated(1, 2, 4, memory_bytes=64_000_000_000),

@@ -7,6 +7,10 @@ import tensorflow as tf
 from resnet import native
 from resnet.models import activations, names
 from resnet.models.layers import Layer
+from tests.unit.each_map_kernel import (
+    kernels,  # noqa: F401 - pytest finds it.
+    only_compiled,
+)
 
 DTYPES = ("float32", "bfloat16")
 # Relative to the largest value: TensorFlow's tanh has five digits in float32; bfloat16
@@ -16,16 +20,6 @@ TOLERANCE = {"float32": 5e-6, "bfloat16": 2e-2}
 # side.
 TOLERANCE_OF_SUMS = {"float32": 1e-5, "bfloat16": 0.1}
 SHAPE = (3, 5, 7, 130)  # No multiple of a strip of the compiled op.
-
-
-@pytest.fixture(params=["compiled", "stock"], autouse=True)
-def ops(request, monkeypatch) -> str:
-    if request.param == "stock":
-        monkeypatch.setattr(native, "ops", lambda: None)
-    return request.param
-
-
-COMPILED = pytest.mark.parametrize("ops", ["compiled"], indirect=True)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -152,7 +146,7 @@ def test_the_layer_has_a_reference_for_each_consumer():
         ({"x": tf.zeros([2, 3])}, r"x must be \[batch, height, width, channels\]"),
     ],
 )
-@COMPILED
+@only_compiled
 def test_the_op_refuses_what_it_cannot_use(changed, words):
     given = {"x": tf.zeros([1, 2, 2, 3]), "gate": [], "residual": []}
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=words):
@@ -164,7 +158,7 @@ def test_the_op_refuses_what_it_cannot_use(changed, words):
         )
 
 
-@COMPILED
+@only_compiled
 def test_the_gradient_refuses_gradients_of_another_shape():
     x = tf.zeros([1, 2, 2, 3])
     for dy in ([tf.zeros([1, 2, 2, 2])], [x, tf.zeros([2, 2, 2, 3])], [x, x, x]):

@@ -108,6 +108,28 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
         assert same == pytest.approx(found, abs=1e-6)
 
 
+def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
+    records = resnet.open_records(folder / "RECORDS")
+    config = dataclasses.replace(run, eval_views="flip")
+    config = make_run(folder / "FLIPPED", config, (10,))
+    file = tmp_path / "eval.json"
+
+    def evaluated(*flags: str) -> dict:
+        folders = f"--data_dir={config.data_dir}", f"--model_dir={config.model_dir}"
+        shown = "--weights=ema", f"--json_file={file}"
+        done = in_process.run(resnet_eval, *folders, *shown, *flags)
+        assert done.returncode == 0, done.stderr
+        return json.loads(file.read_text())
+
+    by_program = evaluated()
+    assert by_program["views"] == "flip"
+    found = resnet.load(config.model_dir).evaluate(records, batch_size=4).as_dict()
+    (expected,) = by_program["results"]
+    assert {name: expected[name] for name in found} == pytest.approx(found, abs=1e-6)
+    (plain,) = evaluated("--views=center")["results"]
+    assert plain["loss"] != expected["loss"]
+
+
 def test_predictions_equal_those_of_the_program(folder, run, network):
     images = [folder / "cat.jpg", folder / "dog.jpg"]
     done = in_process.run(

@@ -11,9 +11,10 @@ KERNELS = {
 }
 FMA_PRODUCTS = {"gemm_fma", "gemm_fma_transposed"}
 BF16_PRODUCTS = {"gemm_bf16", "gemm_bf16_transposed"}
-VECTORS = KERNELS | FMA_PRODUCTS | {"momentum_kernels"}
+LOOPS = {"momentum_kernels", "activation_kernels", "pooling_kernels"}
+VECTORS = KERNELS | FMA_PRODUCTS | LOOPS
 AVX512 = ("AVX512", "AVX512_BF16")
-NO_VECTORS = {"kernel_set", "momentum_kernels"}
+NO_VECTORS = {"kernel_set"} | LOOPS
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet.report import calibration
+from resnet.report.sections import calibration
 
 
 def test_the_error_of_four_predictions_by_hand():

@@ -125,6 +125,14 @@ def test_a_host_that_prevents_the_job_is_named(check, changes, sentence):
     assert "\nnetwork" not in done.stdout  # The ranks are not started.
 
 
+def test_a_single_core_of_each_host_can_be_meant(check):
+    one = host(node={"cores": stored_reports.NODE.cores[:1]})
+    done = check({"a": one, "b": one}, None, "--check", "--ranks_per_node=1")
+    assert re.search(r"^cores +ok +1 of 8 usable$", done.stdout, re.M)
+    assert "more than one core" not in sentences(done)
+    assert "\nbinding" in done.stdout  # The ranks were started.
+
+
 def test_a_host_that_prevents_the_job_is_not_used(check):
     for other in (None, host(data="e" * 64)):
         done = check({"a": host(), "b": other}, None, "--run")

@@ -157,6 +157,26 @@ def test_views_are_averaged_and_each_example_counts_once(
     check(evaluator(ALONE, views, batch_size).evaluate(), expected)
 
 
+def test_mean_probabilities_have_the_loss_of_probabilities(
+    model, records, config, pictures
+):
+    (phase,) = config.phases
+    binary = dataclasses.replace(phase, loss="binary_cross_entropy")
+    config = dataclasses.replace(config, phases=(binary,), eval_crop="resize_then_crop")
+    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    set_weights(model, 1)
+    expected = expected_of(probabilities(model, crops_of(pictures, "flip")))
+    check(Evaluator(model, share, config, ALONE, 2, "flip").evaluate(), expected)
+    alone = Evaluator(model, share, config, ALONE, 2)
+    ensemble = alone.new_ensemble()
+    alone.add_to(ensemble)
+    expected = expected_of(probabilities(model, crops_of(pictures, "center")))
+    check(alone.evaluate_ensemble(ensemble), expected)
+    # The logits of one network and one view have the loss of the training.
+    own = alone.evaluate().loss * NUM_EXAMPLES
+    assert abs(own - expected.loss) > 10 * LOSS_TOLERANCE * own
+
+
 def test_the_views_differ(model, pictures):
     # Or the tests could not tell them apart.
     set_weights(model, 1)

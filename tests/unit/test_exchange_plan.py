@@ -61,6 +61,22 @@ def test_what_is_summed_is_told():
     assert "each of 3 sends 26.7 kB instead of 5.3 MB" in text
 
 
+def test_short_vectors_are_told_as_they_are_sent():
+    whole = {"compress": "layerwise", "dense_below": 1001}
+    # A matrix of 999,000 values by terngrad, 50 kB for each 250,000, and 4 kB whole:
+    # 63 x 199.8 + 2 x 63 / 64 x 4.0 and 2 x 63 / 64 x 203.8.
+    text = told(64, method="terngrad", **whole)
+    assert "4.0 MB of gradients a step become 203.8 kB" in text
+    assert "each of 64 ranks sends 12.6 MB, which is more, instead" in text
+    assert "each of 64 ranks sends 401.3 kB instead" in text
+    # 4 (10 * (1000 + 999) + 1000) bytes, and all of it whole.
+    low_rank = {"method": "powersgd", "powersgd_rank": 10}
+    assert "become 84.0 kB" in told(3, **low_rank, **whole)
+    assert "become 4.0 MB, a factor of 1." in told(
+        3, **low_rank, **{**whole, "dense_below": MILLION}
+    )
+
+
 def test_the_warmup_of_dgc_is_told():
     text = told(2, method="dgc", ratio=0.01)
     assert "become about 50.2 kB, a factor of 79.8 after a warm-up of 4 epoch" in text

@@ -10,8 +10,9 @@ import pytest
 from data_prep.errors import UserError
 from eval import export
 from resnet.config.config import Config
-from resnet.export import contents, formats, keras_file
+from resnet.export import contents, formats
 from resnet.export.exported_network import ExportedNetwork
+from resnet.export.writers import keras_file
 from tests.in_process import assert_refused, run
 from tests.unit import exported_run
 

@@ -52,7 +52,10 @@ def test_a_stopped_run_ends_with_the_weights_of_a_whole_one(run, tmp_path):
     run(whole)
     run(parts, stop_after_steps=3)
     stopped = tensors.load(parts, 3).tensors
-    assert not np.array_equal(stopped["slow/classifier/kernel"], 0)
+    # It stopped between two exchanges, so both weights had to be saved.
+    own, slow = (stopped[f"{kind}/classifier/kernel"] for kind in ("model", "slow"))
+    assert own.shape == slow.shape
+    assert not np.array_equal(own, slow)
     run(parts)
     assert_same_weights(parts, whole, 6)
     saved = tensors.load(whole, 6).tensors
@@ -81,6 +84,19 @@ def test_the_kernel_whitens_the_images_as_they_are_evaluated(make_config, record
     (layer,) = whitening.layers_of(model)
     # Filters of small eigenvalues are large, up to 45.
     np.testing.assert_allclose(layer.kernel, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_only_the_first_images_count(make_config, records, monkeypatch):
+    monkeypatch.setattr(image_statistics, "NUM_IMAGES", 6)
+    monkeypatch.setattr(image_statistics, "_BATCH_SIZE", 2)
+    config = make_config(NUM_EXAMPLES, CLASSES, **{**SETTINGS, "model": "airbench94"})
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    given = []
+    monkeypatch.setattr(whitening, "whiten", lambda _, images: given.extend(images))
+    initialize = image_statistics.initializer(build_model(config), config, shard, 1)
+    assert initialize is not None
+    initialize()
+    assert [len(images) for images in given] == [2, 2, 2]
 
 
 def decoded(records: RecordFiles, example: int) -> np.ndarray:

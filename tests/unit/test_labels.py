@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import labels, planning
+from launch import labels
 from launch.dialects import intelmpi, mpich, openmpi, slurm
 from launch.labels import Labels
+from launch.planning import job_plan
 from launch.stop_requests import StopRequests
 
 HOSTS = {0: "a", 1: "b"}
@@ -41,7 +42,7 @@ def test_each_launchers_label_becomes_rank_and_host(dialect, text):
 
 
 def test_every_launcher_is_asked_for_labels():
-    for dialect in planning.DIALECTS.values():
+    for dialect in job_plan.DIALECTS.values():
         assert dialect.LABEL_OPTIONS
         assert "rank" in re.compile(dialect.LABEL).groupindex
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from launch import layout, probe, topology
-from launch.topology import Core
+from launch.nodes import probe, topology
+from launch.nodes.topology import Core
+from launch.planning import layout
 from tests.unit import machine_trees
 
 

@@ -23,6 +23,8 @@ def test_the_table_has_the_size_of_the_network(name):
     assert sizes.num_parameters(name, CLASSES) == sum(map(math.prod, shapes))
     of_last_layer = [math.prod(shape) for shape in shapes if shape[-1] == CLASSES]
     assert CLASSES * sizes.SIZES[name].num_class_parameters == sum(of_last_layer)
+    has_bias = len(of_last_layer) == 2
+    assert has_bias == (name not in names.MODELS_WITHOUT_LAST_BIAS)
     outputs = count_outputs(model) - CLASSES
     assert sizes.num_activations(name, image_size) == outputs
 

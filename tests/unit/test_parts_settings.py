@@ -97,8 +97,16 @@ def test_a_network_without_these_biases_is_refused():
     class Network:
         name, layers = "resnet9", [Last()]
 
-    with pytest.raises(UserError, match="binary_cross_entropy needs a network whose"):
+    with pytest.raises(ValueError, match="expected a last layer with biases"):
         initialization.initialize_last_bias(Network(), -2.3)
+
+
+@pytest.mark.parametrize("model", ["resnet9", "airbench94", "alexnet_bn"])
+def test_binary_cross_entropy_needs_biases_to_begin_with(model):
+    assert refusal(model=model, image_size=32, loss="binary_cross_entropy") == (
+        "--loss=binary_cross_entropy needs a network whose last layer has biases; got"
+        f" {model}, which has none."
+    )
 
 
 def test_sgdw_decays_what_momentum_decays(make_config):

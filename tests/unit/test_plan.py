@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe, topology
+from launch import plan
+from launch.nodes import probe, topology
 from tests.in_process import Done, assert_refused, run
 from tests.unit import machine_trees, planning_page
 

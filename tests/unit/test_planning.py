@@ -5,8 +5,9 @@ import re
 import pytest
 
 from data_prep.errors import UserError
-from launch import planning, probe, topology
-from launch.planning import Request
+from launch.nodes import probe, topology
+from launch.planning import job_plan
+from launch.planning.job_plan import Request
 from resnet.recipes import imagenet, registry
 from tests.unit import machine_trees
 
@@ -26,7 +27,7 @@ def request(launcher="mpich", job="train", recipe=imagenet.TPU_90EP_24K, **other
 
 
 def command(nodes=CLUSTER, **changes):
-    return planning.make(nodes, request(**changes)).command("RECORDS", "MODEL")
+    return job_plan.make(nodes, request(**changes)).command("RECORDS", "MODEL")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ ASYNC = {
 )
 def test_servers_and_workers_go_round_the_nodes(launcher, words):
     nodes = topology.stated(4, 2, 8)
-    plan = planning.make(nodes, request(launcher, **ASYNC))
+    plan = job_plan.make(nodes, request(launcher, **ASYNC))
     launched = plan.command("RECORDS", "MODEL")
     assert launched[: launched.index("python")] == words.split()
     assert {"--sync_mode=async", "--num_ps=3"} <= set(launched)
@@ -123,7 +124,7 @@ def test_servers_and_workers_go_round_the_nodes(launcher, words):
 def test_servers_that_are_uneven_are_said():
     nodes = topology.stated(4, 2, 8)
     changes = {**ASYNC, "num_servers": 2, "overrides": {"global_batch_size": 96}}
-    plan = planning.make(nodes, request(**changes))
+    plan = job_plan.make(nodes, request(**changes))
     (sentence,) = [one for one in plan.warnings if "shared evenly" in one]
     better = int(re.search(r"--num_servers=(\d+) avoids", sentence)[1])
     assert better == 3
@@ -131,7 +132,7 @@ def test_servers_that_are_uneven_are_said():
 
 def test_an_asynchronous_recipe_needs_servers():
     with pytest.raises(UserError, match="Use --job=parameter_server"):
-        planning.make(
+        job_plan.make(
             topology.stated(1, 1, 8),
             request(recipe=registry.RECIPES["imagenet_inception_async"]),
         )
@@ -147,15 +148,15 @@ def test_ranks_are_restricted_to_the_fast_cores(tmp_path):
 
 def test_the_last_core_of_each_rank_is_for_communication(tmp_path):
     nodes = probe.probe(machine_trees.two_sockets(tmp_path))
-    plan = planning.make(nodes, request(overrides={"global_batch_size": 96}))
-    assert planning.communication_cpus(plan.layout) == [46, 47]
+    plan = job_plan.make(nodes, request(overrides={"global_batch_size": 96}))
+    assert job_plan.communication_cpus(plan.layout) == [46, 47]
 
 
 def test_what_is_slow_is_said(tmp_path):
     nodes = topology.repeated(
         probe.probe(machine_trees.sub_numa_clusters(tmp_path)), 4, ()
     )
-    plan = planning.make(nodes, request(**FOUR_NODES))
+    plan = job_plan.make(nodes, request(**FOUR_NODES))
     assert any("--precision=bf16 is faster" in one for one in plan.warnings)
     node = machine_trees.write(
         tmp_path / "slow",
@@ -163,7 +164,7 @@ def test_what_is_slow_is_said(tmp_path):
         files=machine_trees.interface("e", 1000),
         flags="fpu avx",
     )
-    plan = planning.make(
+    plan = job_plan.make(
         topology.repeated(probe.probe(node), 4, ()), request(**FOUR_NODES)
     )
     # 2 x 3/4 of 102.2 MB over 1 Gbit/s.
@@ -172,7 +173,7 @@ def test_what_is_slow_is_said(tmp_path):
 
 
 def test_the_environment_is_what_a_rank_sets():
-    variables = planning.make(CLUSTER, request()).environment
+    variables = job_plan.make(CLUSTER, request()).environment
     assert variables["TF_NUM_INTRAOP_THREADS"] == "22"
     assert variables["OMP_NUM_THREADS"] == "22"
     assert "HOROVOD_THREAD_AFFINITY" not in variables  # It differs between ranks.

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from launch import probe, topology
-from launch.topology import Interface
+from launch.nodes import probe, topology
+from launch.nodes.topology import Interface
 from resnet.hardware import placement
 from tests.unit import machine_trees
 

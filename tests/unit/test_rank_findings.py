@@ -6,10 +6,11 @@ import json
 import pytest
 
 from data_prep.errors import UserError
-from launch import planning, topology
 from launch.checking import of_ranks, rank_report
 from launch.checking.rank_report import Link
-from launch.topology import Interface
+from launch.nodes import topology
+from launch.nodes.topology import Interface
+from launch.planning import job_plan
 from resnet.recipes import imagenet
 from tests.unit import stored_reports
 from tests.unit.stored_reports import MESSAGE_BYTES, NODE, changed, ranks
@@ -20,10 +21,10 @@ FOUR = ("a", "b", "c", "d")
 def plan_for(node=NODE, num_nodes=2, job="train", **changes):
     recipe = imagenet.TPU_90EP_24K
     nodes = topology.repeated(node, num_nodes, ())
-    request = planning.Request(
+    request = job_plan.Request(
         job, "mpich", recipe, recipe.name, {}, recipe.num_train_examples, **changes
     )
-    return planning.make(nodes, request)
+    return job_plan.make(nodes, request)
 
 
 def findings(report, interfaces=NODE.interfaces, **plan):

@@ -13,7 +13,8 @@ from eval import report
 from resnet.checkpoint import integrity, step_dirs
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
-from resnet.report import folder, page, refresh, vega
+from resnet.report import folder, page, refresh
+from resnet.report.charts import javascript
 from resnet.watchdog import failure_file, history
 from tests.in_process import assert_refused, run
 from tests.unit.stored_predictions import predictions
@@ -49,6 +50,15 @@ def test_three_lines_say_what_the_run_is(tmp_path):
     # 400 steps of 64 images at 64 images per second.
     assert "Finished: 400 steps. 7 min of training, 64 images/s, 2 rank(s)" in text
     assert "h (EPYC)" in text
+
+
+def test_the_accuracy_of_several_views_is_told_as_that(tmp_path):
+    make_run(tmp_path)
+    assert "views" not in words_of(tmp_path).split("images/s")[0]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eval_views": "flip"}))
+    text = words_of(tmp_path)
+    assert "on 360 validation images, views flip, at step 400" in text
 
 
 def test_each_metric_has_a_chart_and_its_table(tmp_path):
@@ -160,17 +170,19 @@ def test_the_charts_library_is_in_the_page_without_a_way_out_of_its_element(
 ):
     monkeypatch.undo()
     monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "cache"))
-    first = vega.script()
+    first = javascript.script()
     assert first is not None
     assert "vegaEmbed" in first
     assert "</script" not in first
     assert len(first) < 1_200_000
-    monkeypatch.setattr(vega, "_bundle", lambda: pytest.fail("it is in the cache"))
-    assert vega.script() == first
+    monkeypatch.setattr(
+        javascript, "_bundle", lambda: pytest.fail("it is in the cache")
+    )
+    assert javascript.script() == first
 
 
 def test_a_page_without_the_charts_library_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(vega, "script", lambda: None)
+    monkeypatch.setattr(javascript, "script", lambda: None)
     make_run(tmp_path)
     text = text_of(tmp_path)
     assert "<script" not in text

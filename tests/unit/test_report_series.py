@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet.report import series
+from resnet.report.charts import series
 
 VALUES = st.lists(
     st.one_of(st.floats(-100, 100), st.just(math.nan)), min_size=1, max_size=60

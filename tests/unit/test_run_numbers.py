@@ -1,11 +1,13 @@
 """Batches, steps, rates and memory of a planned training."""
 
+import dataclasses
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from launch import run_numbers
+from launch.planning import run_numbers
 from resnet.recipes import imagenet, registry
 
 GB = 10**9
@@ -58,6 +60,15 @@ def test_the_measured_memory_is_met():
     for precision, measured in (("float32", 3347), ("bf16", 2180)):
         found = numbers(num_ranks=2, global_batch_size=64, precision=precision)
         assert found.rank_memory_bytes / (1 << 20) == pytest.approx(measured, rel=0.02)
+
+
+def test_averages_of_the_weights_take_memory():
+    recipe = registry.RECIPES["cifar10_94"]
+    plain = dataclasses.replace(recipe, lookahead_every=0)
+    more = numbers(recipe, 2).rank_memory_bytes - numbers(plain, 2).rank_memory_bytes
+    assert more == numbers(recipe, 2).gradient_bytes
+    with_both = numbers(recipe, 2, ema_decay=0.5).rank_memory_bytes
+    assert with_both - numbers(plain, 2).rank_memory_bytes == 2 * more
 
 
 def test_gradients_are_accumulated_where_memory_is_short():

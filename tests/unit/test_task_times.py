@@ -6,8 +6,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.benchmarking import task_times, thread_balance
-from eval.benchmarking.task_times import OpCall
+from eval.benchmarking import thread_balance
+from eval.benchmarking.measurements import task_times
+from eval.benchmarking.measurements.task_times import OpCall
 from resnet import native
 
 
@@ -98,3 +99,8 @@ def test_a_number_of_threads_is_checked(value):
     with pytest.raises(ValueError, match=re.escape(f"by commas; got {value!r}")):
         thread_balance.thread_counts(["2", value])
     assert thread_balance.thread_counts(["1", "22"]) == [1, 22]
+
+
+def test_some_number_of_threads_is_needed():
+    with pytest.raises(ValueError, match=r"--threads must be numbers .* got ''"):
+        thread_balance.thread_counts([])

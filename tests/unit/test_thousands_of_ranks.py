@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.records.manifest import Manifest, Shard, Split
-from launch import place_shards, planning, topology
-from launch.planning import Request
+from launch import place_shards
+from launch.nodes import topology
+from launch.planning import job_plan
+from launch.planning.job_plan import Request
 from resnet.async_training import roles
 from resnet.async_training.server_variables import balanced
 from resnet.config import asynchrony
@@ -54,14 +56,14 @@ def records_of(split: Split) -> RecordFiles:
     num_nodes=st.integers(512, 1024),
     per_node=st.sampled_from([1, 2, 4]),
     rank_batch=st.integers(1, 8),
-    launcher=st.sampled_from(sorted(planning.DIALECTS)),
+    launcher=st.sampled_from(sorted(job_plan.DIALECTS)),
 )
 def test_a_plan_has_all_ranks_and_the_whole_batch(
     num_nodes, per_node, rank_batch, launcher
 ):
     num_ranks = num_nodes * per_node
     recipe = imagenet.TPU_90EP_24K
-    plan = planning.make(
+    plan = job_plan.make(
         topology.stated(num_nodes, 2, 24),
         Request(
             *("train", launcher, recipe, recipe.name),
@@ -84,7 +86,7 @@ def test_a_plan_has_all_ranks_and_the_whole_batch(
 def test_each_node_of_an_asynchronous_job_has_one_rank_that_hardly_computes(
     num_nodes, workers
 ):
-    plan = planning.make(
+    plan = job_plan.make(
         topology.stated(num_nodes, 2, 24),
         Request(
             *("parameter_server", "mpich", ASYNC, ASYNC.name),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import UserError
-from launch import topology
+from launch.nodes import topology
 
 
 def test_stated_nodes_have_their_cores_by_socket_and_cluster():

@@ -9,7 +9,8 @@ from resnet.config.config import save_config
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
 from resnet.recipes import digits
-from resnet.report import folder, page, vega
+from resnet.report import folder, page
+from resnet.report.charts import javascript
 
 _VOID = {"img", "meta"}
 
@@ -17,7 +18,7 @@ _VOID = {"img", "meta"}
 @pytest.fixture(autouse=True)
 def small_library(monkeypatch):
     """Stands in for the charts' library, which takes seconds to put together."""
-    monkeypatch.setattr(vega, "script", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(javascript, "script", lambda: "window.vegaEmbed = null;")
 
 
 def make_run(path: Path, class_names=("a", "b", "c"), num_lines: int = 40, **changes):

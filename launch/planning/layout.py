@@ -1,0 +1,267 @@
+"""Divides the cores of a node among its ranks, and those of a rank among its threads.
+
+The cores of each rank are those that the rank binds itself to
+(`resnet.hardware.placement`): the same function divides them here and there.
+"""
+
+import math
+from dataclasses import dataclass
+
+from data_prep.errors import UserError
+from launch.nodes.topology import Core, Topology, cpu_list
+from resnet.hardware import placement
+from resnet.hardware.placement import ProcessInfo
+
+# From so many cores of a rank on, some are left to Horovod's thread and the input
+# pipeline. The published run left 2 of 24 (SURFsara, Intel and Dell 2018).
+_CORES_FOR_TWO, _CORES_FOR_ONE = 16, 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The ranks of a job, and the cores and threads of each.
+
+    Attributes:
+        num_nodes: The number of nodes.
+        ranks_per_node: The number of ranks on each node that divide its cores.
+        cores: The cores of each of these, in the order of the local ranks.
+        num_intra_threads: The number of threads of a rank that share an op.
+        num_inter_threads: The number of ops of a rank that run at the same time.
+        restricted_to: The logical processors that the launcher has to restrict the
+            ranks of a node to, since they may use more; empty for no restriction.
+        reasons: Why the layout is so, in sentences.
+        warnings: What may be wrong or slow, in sentences.
+    """
+
+    num_nodes: int
+    ranks_per_node: int
+    cores: tuple[tuple[Core, ...], ...]
+    num_intra_threads: int
+    num_inter_threads: int
+    restricted_to: tuple[int, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks of the job that divide the cores."""
+        return self.num_nodes * self.ranks_per_node
+
+    @property
+    def cores_per_rank(self) -> int:
+        """The number of cores of the ranks that have the fewest."""
+        return min(map(len, self.cores))
+
+    @property
+    def cores_per_node(self) -> int:
+        """The number of cores of a node that the ranks use."""
+        return sum(map(len, self.cores))
+
+    @property
+    def num_communication_cores(self) -> int:
+        """The number of cores of a rank that its intra-op threads leave free."""
+        return max(self.cores_per_rank - self.num_intra_threads, 0)
+
+
+def choose(
+    topology: Topology,
+    ranks_per_node: int | None = None,
+    num_intra_threads: int = 0,
+    num_inter_threads: int = 0,
+) -> Layout:
+    """Returns the layout of a job.
+
+    Args:
+        topology: The nodes.
+        ranks_per_node: The number of ranks of a node; None for one per NUMA node. To be
+            given for nodes that leave a job one of several cores.
+        num_intra_threads: The number of threads per op; 0 leaves a few cores of each
+            rank to communication and the input pipeline.
+        num_inter_threads: The number of concurrent ops; 0 for one per core that is left
+            so, and at least one.
+
+    Raises:
+        UserError: If a rank would have no core, or more threads than cores.
+    """
+    if ranks_per_node is None:
+        _refuse_single_core(topology)
+    cores, reasons, warnings = _usable(topology)
+    restricts = len(cores) < len(topology.cores)
+    is_chosen = ranks_per_node is None
+    if ranks_per_node is None:
+        ranks_per_node = len({core.numa_node for core in cores})
+        reasons += _reason_for_ranks(topology, cores)
+    if ranks_per_node < 1:
+        raise UserError(f"--ranks_per_node must be at least 1; got {ranks_per_node}.")
+    if ranks_per_node > len(cores):
+        raise UserError(
+            "each rank needs a core of its own, or the ranks compete for the cores;"
+            f" got {ranks_per_node} ranks for the {len(cores)} usable core(s) of a"
+            f" node. Use at most --ranks_per_node={len(cores)}."
+        )
+    divided = divide(cores, ranks_per_node)
+    smallest = min(map(len, divided))
+    if num_intra_threads > smallest:
+        raise UserError(
+            "a rank must have a core for each of its intra-op threads; got"
+            f" --num_intra_threads={num_intra_threads} for the {smallest} core(s) of a"
+            f" rank. Use at most {smallest}, or fewer ranks on a node."
+        )
+    left = _cores_left(smallest, num_intra_threads)
+    if left:
+        reasons.append(
+            f"{left} of the {smallest} cores of a rank don't compute: they are left to"
+            " Horovod's thread, which is pinned to the last one, and to the input"
+            " pipeline"
+        )
+    warnings += _warnings_of_division(topology, divided, is_chosen)
+    return Layout(
+        num_nodes=topology.num_nodes,
+        ranks_per_node=ranks_per_node,
+        cores=divided,
+        num_intra_threads=smallest - left,
+        num_inter_threads=num_inter_threads or max(left, 1),
+        restricted_to=tuple(c for core in cores for c in core.cpus)
+        if restricts
+        else (),
+        reasons=tuple(reasons),
+        warnings=tuple(warnings),
+    )
+
+
+def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
+    """Returns the cores of each rank of a node, as the ranks divide them themselves.
+
+    Args:
+        cores: The cores, ordered by socket and NUMA node; at least one per rank.
+        num_ranks: The number of ranks.
+    """
+    by_cpus = {core.cpus: core for core in cores}
+    seen = [[core.cpus for core in cores]] * num_ranks
+    return tuple(
+        tuple(
+            by_cpus[cpus]
+            for cpus in placement.cores_of_rank(
+                ProcessInfo(local_rank=rank, num_local_ranks=num_ranks), seen
+            )
+        )
+        for rank in range(num_ranks)
+    )
+
+
+def _refuse_single_core(topology: Topology) -> None:
+    """Refuses a node that leaves a job one of its cores, which is hardly ever intended.
+
+    Raises:
+        UserError: If it does.
+    """
+    usable = len(topology.cores)
+    if topology.cpu_quota:
+        usable = min(usable, max(int(topology.cpu_quota), 1))
+    if usable == 1 and topology.num_installed_cores > 1:
+        raise UserError(
+            "a cgroup or an affinity mask must leave a job more than one core; it"
+            f" leaves one of {topology.num_installed_cores}. Ask the scheduler for"
+            " whole nodes and probe inside such a job, or plan for one core by"
+            " --ranks_per_node=1."
+        )
+
+
+def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
+    """Returns the cores that ranks should use, with the reasons and warnings."""
+    cores = list(topology.cores)
+    reasons, warnings = [], []
+    if topology.num_installed_cores > len(cores):
+        cpus = cpu_list([cpu for core in cores for cpu in core.cpus])
+        warnings.append(
+            f"a cgroup or an affinity mask allows only {len(cores)} of the"
+            f" {topology.num_installed_cores} cores of the node (processors {cpus})."
+            " Where this isn't intended, ask the scheduler for whole nodes, and probe"
+            " inside such a job"
+        )
+    fast = [core for core in cores if not core.is_efficiency_core]
+    if fast and len(fast) < len(cores):
+        reasons.append(
+            f"the {len(cores) - len(fast)} efficiency cores are left out: the threads"
+            " of an op wait for the slowest one"
+        )
+        cores = fast
+    num_cpus = sum(len(core.cpus) for core in cores)
+    if 0 < topology.cpu_quota < num_cpus:
+        # A quota counts logical processors; one thread runs on each core.
+        allowed = min(max(int(topology.cpu_quota), 1), len(cores))
+        warnings.append(
+            f"a cgroup limits the processor time to that of {topology.cpu_quota:g}"
+            f" processors, so that {allowed} of {len(cores)} cores are used: more"
+            " threads would be suspended in the middle of an op"
+        )
+        cores = cores[:allowed]
+    if len(cores) == 1:
+        warnings.append(
+            "there is only one core to use, which computes, communicates and reads"
+        )
+    return cores, reasons, warnings
+
+
+def _reason_for_ranks(topology: Topology, cores: list[Core]) -> list[str]:
+    num_sockets = len({core.socket for core in cores})
+    num_numa_nodes = len({core.numa_node for core in cores})
+    if num_numa_nodes > num_sockets:
+        return [
+            f"one rank on each of the {num_numa_nodes} NUMA nodes (sub-NUMA clusters of"
+            f" {num_sockets} socket(s)), so that its memory is near its cores"
+        ]
+    if num_sockets > 1:
+        return ["one rank on each socket, so that its memory is near its cores"]
+    return ["one rank, since the node has one socket and one NUMA node"]
+
+
+def _cores_left(num_cores: int, num_intra_threads: int) -> int:
+    """Returns the number of cores of a rank that don't compute."""
+    if num_intra_threads:
+        return num_cores - num_intra_threads
+    return (num_cores >= _CORES_FOR_ONE) + (num_cores >= _CORES_FOR_TWO)
+
+
+def _warnings_of_division(
+    topology: Topology, divided: tuple[tuple[Core, ...], ...], is_chosen: bool
+) -> list[str]:
+    warnings = []
+    sizes = {len(cores) for cores in divided}
+    if len(sizes) > 1:
+        warnings.append(
+            f"the ranks of a node have {min(sizes)} or {max(sizes)} cores, and all wait"
+            f" for those with {min(sizes)}"
+        )
+    crossing = [
+        rank
+        for rank, cores in enumerate(divided)
+        if len({core.numa_node for core in cores}) > 1
+    ]
+    if crossing and len(divided) > 1:
+        better = _ranks_without_crossing(divided)
+        advice = f". --ranks_per_node={better} avoids it" if better else ""
+        names = ", ".join(map(str, crossing))
+        warnings.append(
+            f"local rank(s) {names} have cores of several NUMA nodes, so that a part of"
+            f" their memory is far{advice}"
+        )
+    elif crossing and not is_chosen:
+        warnings.append(
+            f"one rank uses the cores of {len(topology.numa_nodes)} NUMA nodes, so that"
+            " a part of its memory is far"
+        )
+    return warnings
+
+
+def _ranks_without_crossing(divided: tuple[tuple[Core, ...], ...]) -> int:
+    """Returns the fewest ranks of equal size that stay in a NUMA node; 0 if too small.
+
+    That is one for each number of cores that divides those of all NUMA nodes.
+    """
+    cores = [core for of_rank in divided for core in of_rank]
+    counts: dict[int, int] = {}
+    for core in cores:
+        counts[core.numa_node] = counts.get(core.numa_node, 0) + 1
+    size = math.gcd(*counts.values())
+    return len(cores) // size if size > 1 else 0

@@ -1,0 +1,94 @@
+"""Max pooling, and the mean over all positions of an image."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from resnet import native
+
+MOST_POSITIONS = 256  # Of a window of the compiled op.
+
+
+def max_pool(
+    images: tf.Tensor, window: Sequence[int], stride: int, padding: str
+) -> tf.Tensor:
+    """Returns the largest value of each window, `[batch, height, width, channels]`.
+
+    Positions outside of the images are never the largest. NaN is larger than all other
+    values. Of several equal largest values the first one gets the gradient.
+
+    Args:
+        images: `[batch, height, width, channels]`, float32 or bfloat16.
+        window: Height and width of the windows.
+        stride: Stride in both dimensions.
+        padding: "valid" for windows inside of the images only; "same" for
+            ceil(size / stride) windows, as TensorFlow has them; "symmetric" for windows
+            that begin (size of the window - 1) / 2 before the images, and end as many
+            positions behind them or earlier.
+    """
+    library = native.ops()
+    if library is None or math.prod(window) > MOST_POSITIONS:
+        return max_pool_with_stock_ops(images, window, stride, padding)
+    return library.resnet_max_pool(
+        x=images, window=list(window), stride=stride, padding=padding
+    ).y
+
+
+def max_pool_with_stock_ops(
+    images: tf.Tensor, window: Sequence[int], stride: int, padding: str
+) -> tf.Tensor:
+    """Returns the result of `max_pool`, computed by TensorFlow's own ops.
+
+    This is the reference implementation of the compiled op, and the fallback where that
+    op can't be used. It may lose NaN.
+    """
+    if padding == "symmetric":
+        sides = [[(size - 1) // 2] * 2 for size in window]
+        images = tf.pad(
+            images, [[0, 0], *sides, [0, 0]], constant_values=images.dtype.min
+        )
+        padding = "valid"
+    return tf.nn.max_pool2d(images, list(window), stride, padding.upper())
+
+
+@tf.RegisterGradient("ResnetMaxPool")
+def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor, _: Any) -> tf.Tensor:
+    library: Any = native.ops()
+    return library.resnet_max_pool_grad(
+        dy=dy,
+        places=op.outputs[1],
+        x_shape=tf.shape(op.inputs[0]),
+        window=op.get_attr("window"),
+        stride=op.get_attr("stride"),
+        padding=op.get_attr("padding"),
+    )
+
+
+def global_mean(images: tf.Tensor) -> tf.Tensor:
+    """Returns the mean over all positions, `[batch, channels]`.
+
+    Args:
+        images: `[batch, height, width, channels]`, float32 or bfloat16. They are added
+            up in float32.
+    """
+    library = native.ops()
+    if library is None:
+        return global_mean_with_stock_ops(images)
+    return library.resnet_global_mean(x=images)
+
+
+def global_mean_with_stock_ops(images: tf.Tensor) -> tf.Tensor:
+    """Returns the result of `global_mean`, computed by TensorFlow's own ops.
+
+    This is the reference implementation of the compiled op, and the fallback where that
+    op can't be used.
+    """
+    return tf.reduce_mean(images, axis=[1, 2])
+
+
+@tf.RegisterGradient("ResnetGlobalMean")
+def _global_mean_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+    library: Any = native.ops()
+    return library.resnet_global_mean_grad(dy=dy, x_shape=tf.shape(op.inputs[0]))
