@@ -52,11 +52,9 @@ _INTER_OP_THREADS = "TF_NUM_INTEROP_THREADS"
 _LONGEST = {
     "test_batches",
     "test_export",
-    "test_fresh_process",
     "test_input_phases",
     "test_input_pipeline",
     "test_precise_bn",
-    "test_programs",
     "test_stock_network",
     "test_train_phases",
     "test_watchdog",
