@@ -47,14 +47,15 @@ unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
-	$(PYTEST) tests/unit -n 3 --dist=loadfile
+	$(PYTEST) tests/unit -n 3 --dist=loadfile --no-loadscope-reorder
 
 parallel: venv  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel
 	mpirun -np 3 $(PYTEST) tests/parallel
 
-jobs: venv  ## Tests that launch real jobs, some with injected faults
-	$(PYTEST) tests/jobs tests/fault -m "not slow"
+jobs: venv  ## Tests that launch real jobs, two at a time, and some with injected faults
+	$(PYTEST) tests/jobs -m "not slow" -n 2 --dist=loadfile --no-loadscope-reorder
+	$(PYTEST) tests/fault -m "not slow"
 
 test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
 

@@ -10,7 +10,6 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,22 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = pathlib.Path(__file__).with_name("flags.md")
 FOLDERS = ("data_dir", "model_dir")  # Listed before the other flags.
 
-# Run in a process per program, since two programs may define the same flag. Imports the
-# program and prints its flags as JSON: by name, with the module, the default, the help
-# text, the values of an enumeration, which absl also puts before the help text, and the
-# letter of the short form.
+# Imports each program in a process of its own, since two programs may define the same
+# flag; they share the import of what defines none. Prints its flags as a line of JSON:
+# by name, with the module, the default, the help text, the values of an enumeration,
+# which absl also puts before the help text, and the letter of the short form.
 LIST_FLAGS = """
-import importlib, json, sys
+import importlib, json, os, sys
 from absl import flags
-program = importlib.import_module(sys.argv[1])
+import resnet.recipes.registry
+for name in sys.argv[1:]:
+    if not os.fork():
+        break
+    if os.wait()[1]:
+        sys.exit(f"{name} has failed")
+else:
+    sys.exit()
+program = importlib.import_module(name)
 if hasattr(program, "define_flags"):
     program.define_flags(flags.FLAGS)
 print(json.dumps({
@@ -303,19 +310,12 @@ class Flag:
         return self.module.endswith(("shared_flags", "launch_flags"))
 
 
-def flags_of(program: Program) -> list[Flag]:
-    """Returns the flags that a program uses.
+def flags_of(program: Program, defined: dict[str, Any]) -> list[Flag]:
+    """Returns the flags that a program uses, of those that it defines.
 
     Shared folders come first, then the program's own flags, then other shared flags.
     """
-    run = subprocess.run(
-        [sys.executable, "-c", LIST_FLAGS, program.module],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found = [Flag(name, *fields) for name, fields in json.loads(run.stdout).items()]
+    found = [Flag(name, *fields) for name, fields in defined.items()]
     used = program.shared
     found = [
         flag
@@ -368,8 +368,18 @@ def section(program: Program, flags: Sequence[Flag]) -> str:
 
 def all_flags() -> dict[Program, list[Flag]]:
     """Returns the flags of each program."""
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(PROGRAMS, pool.map(flags_of, PROGRAMS), strict=True))
+    run = subprocess.run(
+        [sys.executable, "-c", LIST_FLAGS, *(one.module for one in PROGRAMS)],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = run.stdout.splitlines()
+    return {
+        program: flags_of(program, json.loads(line))
+        for program, line in zip(PROGRAMS, lines, strict=True)
+    }
 
 
 def page(flags: dict[Program, list[Flag]]) -> str:

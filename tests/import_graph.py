@@ -1,15 +1,22 @@
 """Which modules of the repository import which, read from their sources."""
 
+import functools
+
 from tests.imports import at_the_top, imports_of
 from tests.sources import SOURCES
 
-IMPORTS = {
-    name: imports_of(name, source, set(SOURCES)) for name, source in SOURCES.items()
-}
-PARENT_IMPORTS = {
-    name: imports_of(name, at_the_top(source), set(SOURCES))
-    for name, source in SOURCES.items()
-}
+
+@functools.cache
+def all_imports() -> dict[str, set[str]]:
+    """Returns what each module imports, at any depth."""
+    modules = set(SOURCES)
+    return {name: imports_of(name, source, modules) for name, source in SOURCES.items()}
+
+
+@functools.cache
+def _imports_at_the_top(name: str) -> set[str]:
+    """Returns what importing a module imports at once."""
+    return imports_of(name, at_the_top(SOURCES.get(name, "")), set(SOURCES))
 
 
 def top(name: str) -> str:
@@ -36,10 +43,10 @@ def everything_imported_by(name: str) -> set[str]:
         if current in seen:
             continue
         seen.add(current)
-        waiting += IMPORTS.get(current, set())
+        waiting += all_imports().get(current, set())
         parts = current.split(".")
         for parent in {".".join(parts[:end]) for end in range(1, len(parts))}:
             if parent not in seen_parents:
                 seen_parents.add(parent)
-                waiting += PARENT_IMPORTS.get(parent, set())
+                waiting += _imports_at_the_top(parent)
     return (seen | seen_parents) - {name}

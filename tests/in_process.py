@@ -2,8 +2,7 @@
 
 A start costs a program half a second, and one that uses TensorFlow some five. What a
 program changes in its process is undone after it. Real processes are what
-tests/unit/test_programs.py and tests/jobs start: the programs by their paths, and what
-they do when their process ends.
+tests/jobs start: the programs by their paths, and what they do when their process ends.
 """
 
 import contextlib

@@ -14,7 +14,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
 TIMEOUT_SECONDS = 200
 
+# Half a minute of processor time each: at the end they would run alone.
+_LONGEST = {"test_compression_study", "test_main_job", "test_pages", "test_readme"}
+
 Job = Callable[..., subprocess.CompletedProcess]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first, which two workers of xdist take in this order."""
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
 
 
 @pytest.fixture(scope="session")

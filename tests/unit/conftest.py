@@ -8,11 +8,14 @@ import io
 import itertools
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import threadpoolctl
 from absl import logging as absl_logging
 from PIL import Image
 
@@ -29,6 +32,7 @@ from data_prep.records.manifest import RecordSet
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
 from resnet.recipes import digits
+from resnet.runtime import startup
 from tests import smallest
 from tests.converter_program import (  # noqa: F401 - The fixtures bad and raw.
     bad,
@@ -44,23 +48,66 @@ RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 gc.disable()
 # As the programs have it by default. TensorFlow reads it when its first op runs.
 _INTER_OP_THREADS = "TF_NUM_INTEROP_THREADS"
+# Those that take more than five seconds, many of them waiting.
+_LONGEST = {
+    "test_batches",
+    "test_export",
+    "test_input_phases",
+    "test_input_pipeline",
+    "test_precise_bn",
+    "test_stock_network",
+    "test_train_phases",
+    "test_watchdog",
+    "test_watchdog_faults",
+}
+_OBJECTS_BETWEEN_COLLECTIONS = 20_000  # A graph of some layers has as many.
 os.environ[_INTER_OP_THREADS] = "1"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_autograph() -> Iterator[None]:
-    """Turns AutoGraph off, which the programs don't use and which takes long.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first, which the workers of xdist take in this order.
 
-    From here on the garbage collector is on again, for what tests make.
+    Else one worker would still run them when the others have finished.
+    """
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
+
+
+def pytest_pycollect_makemodule() -> None:
+    """Imports TensorFlow as the programs do, before a test file imports it.
+
+    Without what only Keras' plots need this is a third shorter, in each worker.
+    """
+    if "tensorflow" not in sys.modules:
+        startup.import_tensorflow()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_tensorflow() -> Iterator[None]:
+    """Turns off what only makes the tests' own process slower.
+
+    That is AutoGraph, which the programs don't use; the search for the line of Python
+    that makes an op, for each op of each graph; and NumPy's threads, which wait by
+    computing. From here on the garbage collector is on again, for what tests make.
     """
     import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx
+    from tensorflow.python.util import tf_stack
 
     tf.constant(0)
     del os.environ[_INTER_OP_THREADS]  # Tests are told by what they set alone.
     gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     gc.enable()
-    with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
+    here = tf_stack.extract_stack()
+
+    def stack_of_the_fixture(stacklevel: int = 1) -> Any:
+        return here
+
+    with (
+        ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED),
+        mock.patch.object(tf_stack, "extract_stack", stack_of_the_fixture),
+        threadpoolctl.threadpool_limits(1),
+    ):
         yield
 
 

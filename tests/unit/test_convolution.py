@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,8 +19,12 @@ WAYS = [convolution.conv2d, convolution.conv2d_with_stock_ops]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
+@functools.lru_cache(maxsize=50)
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    """Returns the same array for the same arguments; to draw it takes longest."""
+    drawn = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def test_the_compiled_ops_are_used_except_where_onednn_is_faster(dtype):

@@ -1,15 +1,21 @@
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn import datasets
 
 from data_prep import digits
 from data_prep.errors import UserError
 from data_prep.sources import raw_data
 from tests.in_process import assert_refused, run
+
+
+def load_digits() -> Any:
+    from sklearn import datasets  # Slow, and each worker of xdist imports this file.
+
+    return datasets.load_digits()
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +40,14 @@ def test_each_digit_is_there_once_with_its_class(digits_dir):
         for images in raw.splits.values()
         for image in images
     }
-    targets = datasets.load_digits().target
+    targets = load_digits().target
     assert [found[index] for index in range(1797)] == targets.tolist()
 
 
 def test_the_held_out_digits_are_in_proportion(digits_dir):
     raw = raw_data.open_raw_data(digits_dir)
     held_out = [int(image.class_name) for image in raw.splits["validation"]]
-    shares = np.bincount(held_out) / np.bincount(datasets.load_digits().target)
+    shares = np.bincount(held_out) / np.bincount(load_digits().target)
     # One image more or less of about 180.
     np.testing.assert_allclose(shares, 360 / 1797, atol=1 / 170)
 
@@ -51,7 +57,7 @@ def test_an_image_shows_the_digit(digits_dir):
     with Image.open(path) as image:
         assert (image.format, image.mode, image.size) == ("JPEG", "L", (32, 32))
         shrunk = np.asarray(image.resize((8, 8), Image.Resampling.BOX), float)
-    original = datasets.load_digits().images[0] * 255 / 16
+    original = load_digits().images[0] * 255 / 16
     # Bicubic interpolation blurs and JPEG loses a little; the strokes stay.
     assert np.corrcoef(shrunk.ravel(), original.ravel())[0, 1] > 0.95
 

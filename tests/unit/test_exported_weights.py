@@ -12,18 +12,20 @@ from resnet.models import resnet
 from tests.unit import exported_run
 
 
-@pytest.fixture
-def saved(make_config, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def saved(make_config, tmp_path_factory):
     """The settings of a run of torchvision's network, and the values of its EMA."""
-    monkeypatch.setattr(resnet, "STAGE_FILTERS", (64, 4, 4, 4))
+    folder = tmp_path_factory.mktemp("run")
     settings = {"model": "resnet18", "resnet_variant": "torchvision", "ema_decay": 0.5}
-    config = exported_run.save(tmp_path / "run", make_config(**settings), 20)
-    values = {
-        name.removeprefix("ema/"): value
-        for name, value in tensors.load(tmp_path / "run", 20).tensors.items()
-        if name.startswith("ema/")
-    }
-    return config, values
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resnet, "STAGE_FILTERS", (64, 4, 4, 4))
+        config = exported_run.save(folder, make_config(**settings), 20)
+        values = {
+            name.removeprefix("ema/"): value
+            for name, value in tensors.load(folder, 20).tensors.items()
+            if name.startswith("ema/")
+        }
+        yield config, values
 
 
 def assert_begins_with(path, config, values) -> None:

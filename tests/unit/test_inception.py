@@ -49,6 +49,13 @@ def build(name: str, **given) -> keras.Model:
     return model
 
 
+def build_small(name: str, **given) -> keras.Model:
+    """A network of its own with one module of each kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inception, "SMALL_MODULES", inception.SMALL_MODULES[1:3])
+        return build.__wrapped__(name, **given)
+
+
 def random_images(count: int = 4, side: int = 28) -> tf.Tensor:
     generator = np.random.default_rng(1)
     return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
@@ -268,7 +275,7 @@ def test_stock_ops_compute_the_same(monkeypatch):
 def test_a_graph_of_stock_ops_infers_as_eager_calls_do(name, monkeypatch):
     # As for the shortcuts of CIFAR ResNets, whose padding crashed some graphs.
     monkeypatch.setattr("resnet.native.convolutions", lambda dtype: None)
-    model, images = build(name), random_images(2)
+    model, images = build_small(name), random_images(2)
     expected = model(images, training=False)
     for _ in range(3):
         infer = tf.function(lambda x: model(x, training=False), autograph=False)
@@ -277,9 +284,7 @@ def test_a_graph_of_stock_ops_infers_as_eager_calls_do(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["inception_bn_28", "inception_bn"])
 def test_in_bfloat16_the_logits_come_near_those_in_float32(name):
-    # Not the shared ones, whose moving averages other tests have moved.
-    exact = build.__wrapped__(name)
-    short = build.__wrapped__(name, compute_dtype="bfloat16")
+    exact, short = build_small(name), build_small(name, compute_dtype="bfloat16")
     images = random_images(8, 64)
     for training in (False, True):
         ours = short(images, training=training)
@@ -348,7 +353,10 @@ def test_a_projected_pool_is_a_convolution_of_the_pool(training, relu):
 
 @pytest.mark.parametrize("limit", [0.01, 0.07])
 def test_the_weights_of_the_source_are_uniform_in_all_layers(limit):
-    model = models.build("inception_bn_28", 10, 28, initialization=f"uniform_{limit}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inception, "SMALL_MODULES", inception.SMALL_MODULES[1:3])
+        name = "inception_bn_28"
+        model = models.build(name, 10, 28, initialization=f"uniform_{limit}")
     for one in model.variables:
         values, name = one.numpy(), one.path.rpartition("/")[2]
         if name == "kernel":
@@ -363,6 +371,7 @@ def test_the_weights_of_the_source_are_uniform_in_all_layers(limit):
 def test_the_seed_decides_the_weights(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inception, "MODULES", NARROW)
+        patch.setattr(inception, "SMALL_MODULES", inception.SMALL_MODULES[1:3])
         first, same, other = (
             models.build(name, 10, 28, seed=seed) for seed in (1, 1, 2)
         )

@@ -161,13 +161,11 @@ def test_random_augment_takes_the_seeds_of_the_examples(records, config):
         assert np.mean(errors > 0.01) < 0.01
 
 
-@pytest.mark.parametrize("start_step", [1, 4])
-def test_starting_at_a_step_is_the_same_as_running_there(
-    records, config, whole, start_step
-):
-    ours = train(records, config, start_step=start_step)
-    assert len(ours) == NUM_STEPS - start_step
-    for parts, expected in zip(ours, whole[start_step:], strict=True):
+def test_starting_at_a_step_is_the_same_as_running_there(records, config, whole):
+    # In the third phase; below, in the first one.
+    ours = train(records, config, start_step=4)
+    assert len(ours) == NUM_STEPS - 4
+    for parts, expected in zip(ours, whole[4:], strict=True):
         assert_equal(join(parts), expected)
 
 
@@ -177,7 +175,7 @@ def test_nothing_is_left_after_the_last_phase(records, config):
 
 @pytest.mark.parametrize(
     ("num_ranks", "num_parts", "start_step"),
-    [(1, 6, 1), (2, 3, 2), (3, 2, 4)],
+    [(1, 6, 1), (2, 3, 5), (3, 2, 6)],
 )
 def test_the_parts_of_all_ranks_join_to_the_global_batch(
     records, config, whole, num_ranks, num_parts, start_step
@@ -188,6 +186,7 @@ def test_the_parts_of_all_ranks_join_to_the_global_batch(
     ]
     size = BATCH // num_ranks // num_parts
     assert all(len(part.labels) == size for part in ranks[-1][0])
+    assert len(ranks[0]) == NUM_STEPS - start_step
     for parts, expected in zip(
         zip(*ranks, strict=True), whole[start_step:], strict=True
     ):

@@ -1,5 +1,7 @@
 """Max pooling and the mean over all positions, against loops in NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -48,8 +50,13 @@ def borders(side: int, window: int, stride: int, padding: str) -> list[slice]:
     return [slice(max(begin, 0), begin + window) for begin in begins]
 
 
-def slow(images: np.ndarray, window, stride: int, padding: str) -> tuple:
-    """Returns the maxima, factors for them, and the gradient of the sum of products."""
+@functools.cache
+def slow(size: tuple[int, ...], window, stride: int, padding: str) -> tuple:
+    """Returns images of a size, and what is to be computed of them.
+
+    That is the maxima, factors for them, and the gradient of the sum of products.
+    """
+    images = different(2, *size)
     rows = borders(images.shape[1], window[0], stride, padding)
     columns = borders(images.shape[2], window[1], stride, padding)
     count, channels = images.shape[0], images.shape[3]
@@ -61,7 +68,7 @@ def slow(images: np.ndarray, window, stride: int, padding: str) -> tuple:
         maxima[n, i, j, c] = part.max()
         first = np.unravel_index(part.argmax(), part.shape)
         gradient[n, rows[i], columns[j], c][first] += factors[n, i, j, c]
-    return maxima, factors, gradient
+    return images, maxima, factors, gradient
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -72,8 +79,7 @@ def test_maxima_and_gradients_are_those_of_the_loops(
 ):
     if padding == "valid" and (size[0] < window[0] or size[1] < window[1]):
         size = (size[0] + 2, size[1] + 2, size[2])  # So that a window fits.
-    images = different(2, *size)
-    maxima, factors, gradient = slow(images, window, stride, padding)
+    images, maxima, factors, gradient = slow(size, window, stride, padding)
     x = tf.cast(images, dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -1,7 +1,9 @@
 """The statistics of batch normalization over some batches, against NumPy."""
 
 import dataclasses
+import functools
 import io
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -113,15 +115,24 @@ def by_hand(model: keras.Model, seen: list[np.ndarray]) -> Statistics:
     return Statistics(means, variances)
 
 
-def images_of(
-    config: Config, records: RecordFiles, phase: str, batch_size: int
-) -> list[np.ndarray]:
-    """The first three batches that a run of that phase alone sees on one rank."""
-    (chosen,) = (one for one in config.phases if one.name == phase)
-    config = dataclasses.replace(config, phases=(chosen,), global_batch_size=batch_size)
-    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    found = batches.training(config, share, 1, 0, 2)
-    return [next(found).images.numpy() for _ in range(3)]
+@pytest.fixture(scope="module")
+def images_of(config, records) -> Callable[[str, int], list[np.ndarray]]:
+    """A function of a phase and a batch size.
+
+    It returns the first three batches that a run of that phase alone sees on one rank.
+    """
+
+    @functools.cache
+    def images_of(phase: str, batch_size: int) -> list[np.ndarray]:
+        (chosen,) = (one for one in config.phases if one.name == phase)
+        alone = dataclasses.replace(
+            config, phases=(chosen,), global_batch_size=batch_size
+        )
+        share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+        found = batches.training(alone, share, 1, 0, 2)
+        return [next(found).images.numpy() for _ in range(3)]
+
+    return images_of
 
 
 def recalibrate(
@@ -150,20 +161,20 @@ def assert_close(ours: Statistics, expected: Statistics) -> None:
     ("step", "phase"), [(1, "first"), (6, "first"), (7, "second"), (10, "second")]
 )
 def test_they_are_those_of_the_training_images_of_the_last_steps_phase(
-    model, records, config, step, phase
+    model, records, config, images_of, step, phase
 ):
     # Batches of 3: of 6, on the 2 ranks that the run had.
-    expected = by_hand(model, images_of(config, records, phase, 3))
+    expected = by_hand(model, images_of(phase, 3))
     assert_close(recalibrate(model, records, config, step), expected)
 
 
 @pytest.mark.parametrize(("num_ranks", "accumulation_steps"), [(1, 1), (3, 1), (1, 2)])
 def test_a_batch_is_what_a_rank_normalizes_together(
-    model, records, config, num_ranks, accumulation_steps
+    model, records, config, images_of, num_ranks, accumulation_steps
 ):
     changed = dataclasses.replace(config, accumulation_steps=accumulation_steps)
     batch_size = 6 // num_ranks // accumulation_steps
-    expected = by_hand(model, images_of(config, records, "second", batch_size))
+    expected = by_hand(model, images_of("second", batch_size))
     assert_close(recalibrate(model, records, changed, 10, num_ranks), expected)
 
 

@@ -84,23 +84,23 @@ CASES = [
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("is_folded", [True, False], ids=["folded", "unfolded"])
 @pytest.mark.parametrize(("name", "size", "given"), CASES, ids=[c[0] for c in CASES])
-def test_the_probabilities_are_those_of_the_network(name, size, given, is_folded):
+def test_the_probabilities_are_those_of_the_network(name, size, given):
     network = built(name, size, **given)
+    has_norms = any(isinstance(layer, layers.ConvNorm) for layer in network.layers)
     images = images_of(size)
-    stock = stock_network.build(network, described(name, "float32", is_folded, size))
-    found = stock(images.astype(np.float32), training=False)
     expected = own_probabilities(network, images)
     assert expected.max() < 0.999  # Or it tells little.
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    assert [type(layer).__module__.split(".")[0] for layer in stock.layers] == [
-        "keras"
-    ] * len(stock.layers)
-    kinds = {type(layer) for layer in stock.layers}
-    has_norms = any(isinstance(layer, layers.ConvNorm) for layer in network.layers)
-    is_there = keras.layers.BatchNormalization in kinds
-    assert is_there == (has_norms and not is_folded)
+    for is_folded in (True, False):
+        contents = described(name, "float32", is_folded, size)
+        stock = stock_network.build(network, contents)
+        found = stock(images.astype(np.float32), training=False)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        modules = [type(layer).__module__ for layer in stock.layers]
+        assert {module.split(".")[0] for module in modules} == {"keras"}
+        kinds = {type(layer) for layer in stock.layers}
+        is_there = keras.layers.BatchNormalization in kinds
+        assert is_there == (has_norms and not is_folded)
 
 
 def test_an_unfolded_network_is_trained_as_the_network_is():

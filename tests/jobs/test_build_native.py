@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.stub_programs import Clone
+from tests.jobs.stub_programs import Clone
 
 # Of all sources, those that are compiled for several instruction sets.
 KERNELS = {

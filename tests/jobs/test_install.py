@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.unit.stub_programs import ROOT, Clone
+from tests.jobs.stub_programs import ROOT, Clone
 
 
 @pytest.fixture
@@ -66,7 +66,17 @@ def test_a_set_up_ends_with_what_it_has_checked(clone):
     assert "compiled ops: as asked" in done.stdout
     assert "[venv] ready" in done.stdout.splitlines()[-1]
     assert (clone.folder / "resnet/native/libresnet_ops.so").exists()
+    assert (clone.folder / ".venv/charts").exists()
     assert not (clone.folder / ".venv.new").exists()
+
+
+def test_the_function_that_makes_the_library_of_charts_is_there():
+    """The other tests have a stand-in for it."""
+    script = (ROOT / "install/install.sh").read_text()
+    (line,) = re.findall(r'python" -c "(.*); javascript\.script\(\)"', script)
+    imported: dict = {}
+    exec(line, imported)
+    assert callable(imported["javascript"].script)
 
 
 def test_what_is_installed_names_the_place_where_it_is(finished):

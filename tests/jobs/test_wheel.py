@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,19 @@ import pytest
 from tests import console_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
+# Starts each program in a process of its own, which has what all import already.
+RUN_ALL = """
+import os, sys
+import absl.app, numpy
+for program in sys.argv[1:]:
+    sys.stdout.flush()
+    if not (child := os.fork()):
+        module, name = program.split(":")
+        sys.argv = [program, "--version"]
+        getattr(__import__(module, fromlist=[name]), name)()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(f"{program} has ended with {code}")
+"""
 WITHOUT_TENSORFLOW = """
 import importlib.metadata as metadata, runpy, sys
 version = metadata.version
@@ -90,22 +102,22 @@ def test_the_commands_of_a_wheel_run_its_programs(wheel, tmp_path):
     scripts = distribution.entry_points.select(group="console_scripts")
     assert {script.name for script in scripts} == set(modules)
 
-    def run(script: importlib.metadata.EntryPoint) -> subprocess.CompletedProcess[str]:
-        code = f"import sys; from {script.module} import {script.attr} as run; run()"
-        return subprocess.run(
-            [sys.executable, "-S", "-c", code, "--version"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in pool.map(run, scripts):
-            assert (done.returncode, done.stderr) == (0, "")
-            assert done.stdout == f"resnet-cpu {distribution.version}\n"
+    programs = [f"{script.module}:{script.attr}" for script in scripts]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", RUN_ALL, *programs],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [
+        f"resnet-cpu {distribution.version}\n{program} has ended with 0\n"
+        for program in programs
+    ]
+    assert done.stdout == "".join(expected)
 
 
 def test_without_tensorflow_there_is_no_wheel(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.stub_programs import Clone
+from tests.jobs.stub_programs import Clone
 
 _PYTHON = r"""#!/bin/bash
 argument() { while [ "$1" != "$name" ]; do shift; done; echo "$2"; }
