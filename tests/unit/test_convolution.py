@@ -149,7 +149,7 @@ def test_scale_bias_residual_and_relu_have_gradients_too(size, channels, dtype):
     }
     # Without outputs near ReLU's kink, on either side of which they may be rounded.
     before = convolution.conv2d_with_stock_ops(images, kernel, 1, **extras)
-    weights *= np.abs(tf.cast(before, tf.float32)) > 0.5
+    weights = weights * (np.abs(tf.cast(before, tf.float32)) > 0.5)
 
     def with_relu(way):
         def apply(images, kernel, stride, **extras):
