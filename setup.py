@@ -111,6 +111,7 @@ setup(
         "resnet.hardware",
         "resnet.metrics",
         "resnet.models",
+        "resnet.models.layers",
         "resnet.native",
         "resnet.optim",
         "resnet.recipes",

@@ -11,7 +11,7 @@ from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
-from resnet.models import whitening
+from resnet.models.layers import whitening
 
 NUM_IMAGES = 5000  # As in the source of `whitening`.
 _BATCH_SIZE = 250

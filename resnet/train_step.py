@@ -13,7 +13,7 @@ from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
 from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.gradients import GradientExchange
-from resnet.models import dropout
+from resnet.models.layers import dropout
 from resnet.optim import losses
 from resnet.optim.momentum import Momentum
 from resnet.train_state import TrainState

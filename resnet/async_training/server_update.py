@@ -7,7 +7,7 @@ import tensorflow as tf
 from resnet import native
 from resnet.async_training.server_variables import MOST_APART, Server
 from resnet.config.step_settings import StepSettings
-from resnet.models.moving_averages import Statistic
+from resnet.models.layers.moving_averages import Statistic
 
 ALREADY_APPLIED = -1
 

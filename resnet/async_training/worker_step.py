@@ -14,7 +14,7 @@ from resnet.config.step_settings import StepSettings
 from resnet.data import batches, single_batches
 from resnet.data.input_pipeline import ToRead
 from resnet.data.record_files import RecordFiles
-from resnet.models import dropout, moving_averages
+from resnet.models.layers import dropout, moving_averages
 from resnet.train_state import TrainState
 from resnet.train_step import mean_loss
 

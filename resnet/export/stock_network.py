@@ -12,19 +12,8 @@ import keras
 import numpy as np
 
 from resnet.export.contents import Contents
-from resnet.models import (
-    activations,
-    blur_pool,
-    dropout,
-    inception_layers,
-    layers,
-    mlp,
-    plain_layers,
-    squeeze_excitation,
-)
-from resnet.models.gelu import Gelu
-from resnet.models.pooled_conv_norm import SIDE, PooledConvNorm
-from resnet.models.whitening import Whitening
+from resnet.models import layers, mlp
+from resnet.models.layers.pooled_conv_norm import SIDE
 
 # Keras' policy by precision and by whether batch normalization is folded. Only weights
 # in float32 can be trained on.
@@ -104,9 +93,9 @@ class _StockLayers:
         self._counterparts: dict[type, Callable[..., Any]] = {
             layers.Cast: self._cast,
             layers.ConvNorm: self._conv_norm,
-            PooledConvNorm: self._pooled_conv_norm,
-            Whitening: self._whitening,
-            Gelu: self._gelu,
+            layers.PooledConvNorm: self._pooled_conv_norm,
+            layers.Whitening: self._whitening,
+            layers.Gelu: self._gelu,
             layers.MaxPool: self._max_pool,
             layers.GlobalMaxPool: self._global_max_pool,
             layers.AvgPool: self._avg_pool,
@@ -114,17 +103,17 @@ class _StockLayers:
             layers.ZeroPadShortcut: self._zero_pad_shortcut,
             layers.Classifier: self._classifier,
             layers.ScaledLinear: self._scaled_linear,
-            inception_layers.ProjectedPool: self._projected_pool,
-            inception_layers.Concat: self._concat,
-            plain_layers.Conv: self._conv,
-            plain_layers.Flatten: self._flatten,
-            plain_layers.Dense: self._dense,
-            dropout.Dropout: self._dropout,
+            layers.ProjectedPool: self._projected_pool,
+            layers.Concat: self._concat,
+            layers.Conv: self._conv,
+            layers.Flatten: self._flatten,
+            layers.Dense: self._dense,
+            layers.Dropout: self._dropout,
             mlp.Gray: self._gray,
-            activations.Activation: self._activation,
-            blur_pool.BlurPool: self._blur_pool,
-            squeeze_excitation.GlobalAvgPool: self._global_avg_pool,
-            squeeze_excitation.Gate: self._gate,
+            layers.Activation: self._activation,
+            layers.BlurPool: self._blur_pool,
+            layers.GlobalAvgPool: self._global_avg_pool,
+            layers.Gate: self._gate,
         }
 
     def __call__(
@@ -165,7 +154,9 @@ class _StockLayers:
             x = self._batch_norm(layer, x)
         return self._rest(layer, x, *residual)
 
-    def _pooled_conv_norm(self, layer: PooledConvNorm, x: Any, *residual: Any) -> Any:
+    def _pooled_conv_norm(
+        self, layer: layers.PooledConvNorm, x: Any, *residual: Any
+    ) -> Any:
         if self._contents.is_folded:
             x = self._pool(layer, self._convolution(layer, x, *layer.folded()))
         else:
@@ -174,7 +165,7 @@ class _StockLayers:
             x = self._batch_norm(layer, x)
         return self._rest(layer, x, *residual)
 
-    def _pool(self, layer: PooledConvNorm, x: Any) -> Any:
+    def _pool(self, layer: layers.PooledConvNorm, x: Any) -> Any:
         return keras.layers.MaxPooling2D(
             SIDE, SIDE, "valid", name=f"{layer.name}_pool", dtype=self._dtype
         )(x)
@@ -188,7 +179,7 @@ class _StockLayers:
             x = keras.layers.ReLU(name=f"{name}_relu", dtype=self._dtype)(x)
         return x if layer.num_copies == 1 else [x] * layer.num_copies
 
-    def _whitening(self, layer: Whitening, x: Any) -> Any:
+    def _whitening(self, layer: layers.Whitening, x: Any) -> Any:
         convolution = keras.layers.Conv2D(
             layer.filters,
             layer.kernel_size,
@@ -198,7 +189,7 @@ class _StockLayers:
         )
         return _called(convolution, x, [layer.kernel, layer.bias])
 
-    def _gelu(self, layer: Gelu, x: Any) -> Any:
+    def _gelu(self, layer: layers.Gelu, x: Any) -> Any:
         dtype = "float32" if x.dtype == "float32" else self._dtype
         return keras.layers.Activation("gelu", name=layer.name, dtype=dtype)(x)
 
@@ -224,9 +215,9 @@ class _StockLayers:
         return _called(normalization, x, weights)
 
     def _convolution(
-        self, layer: layers.ConvNorm | plain_layers.Conv, x: Any, kernel: Any, bias: Any
+        self, layer: layers.ConvNorm | layers.Conv, x: Any, kernel: Any, bias: Any
     ) -> Any:
-        """Returns a convolution with the fixed padding of `models.convolution`."""
+        """Returns a convolution with the fixed padding of `layers.convolution`."""
         size, name = layer.kernel_size, layer.name
         padding = "same"
         if layer.stride > 1 and size > 1:  # "same" would depend on the images' size.
@@ -248,7 +239,7 @@ class _StockLayers:
         )
         return _called(convolution, x, [kernel] if bias is None else [kernel, bias])
 
-    def _conv(self, layer: plain_layers.Conv, x: Any) -> Any:
+    def _conv(self, layer: layers.Conv, x: Any) -> Any:
         x = self._convolution(layer, x, layer.kernel, layer.bias)
         return keras.layers.ReLU(name=f"{layer.name}_relu", dtype=self._dtype)(x)
 
@@ -294,12 +285,12 @@ class _StockLayers:
             2, 2, "same", name=layer.name, dtype=self._dtype
         )(x)
 
-    def _global_avg_pool(self, layer: squeeze_excitation.GlobalAvgPool, x: Any) -> Any:
+    def _global_avg_pool(self, layer: layers.GlobalAvgPool, x: Any) -> Any:
         return keras.layers.GlobalAveragePooling2D(name=layer.name, dtype=self._dtype)(
             x
         )
 
-    def _blur_pool(self, layer: blur_pool.BlurPool, x: Any) -> Any:
+    def _blur_pool(self, layer: layers.BlurPool, x: Any) -> Any:
         """[1, 2, 1] / 4 is the average over two positions, twice."""
         name = layer.name
         x = keras.layers.ZeroPadding2D(1, name=f"{name}_pad", dtype=self._dtype)(x)
@@ -310,17 +301,13 @@ class _StockLayers:
             2, layer.stride, "valid", name=name, dtype=self._dtype
         )(x)
 
-    def _activation(
-        self, layer: activations.Activation | squeeze_excitation.Gate, x: Any
-    ) -> Any:
+    def _activation(self, layer: layers.Activation | layers.Gate, x: Any) -> Any:
         x = keras.layers.Activation(
             layer.activation, name=layer.name, dtype=self._dtype
         )(x)
         return x if layer.num_copies == 1 else [x] * layer.num_copies
 
-    def _gate(
-        self, layer: squeeze_excitation.Gate, x: Any, logits: Any, residual: Any
-    ) -> Any:
+    def _gate(self, layer: layers.Gate, x: Any, logits: Any, residual: Any) -> Any:
         name = layer.name
         shape = (1, 1, x.shape[-1])
         gate = keras.layers.Activation(
@@ -336,18 +323,18 @@ class _StockLayers:
     def _add(self, layer: layers.Add, *inputs: Any) -> Any:
         return keras.layers.Add(name=layer.name, dtype=self._dtype)(list(inputs))
 
-    def _concat(self, layer: inception_layers.Concat, inputs: Sequence[Any]) -> Any:
+    def _concat(self, layer: layers.Concat, inputs: Sequence[Any]) -> Any:
         return keras.layers.Concatenate(name=layer.name, dtype=self._dtype)(inputs)
 
-    def _flatten(self, layer: plain_layers.Flatten, x: Any) -> Any:
+    def _flatten(self, layer: layers.Flatten, x: Any) -> Any:
         return keras.layers.Flatten(name=layer.name, dtype=self._dtype)(x)
 
-    def _dropout(self, layer: dropout.Dropout, x: Any) -> Any:
+    def _dropout(self, layer: layers.Dropout, x: Any) -> Any:
         if self._contents.is_folded:
             return x
         return keras.layers.Dropout(layer.rate, name=layer.name, dtype=self._dtype)(x)
 
-    def _dense(self, layer: plain_layers.Dense, x: Any) -> Any:
+    def _dense(self, layer: layers.Dense, x: Any) -> Any:
         return self._linear(layer, x, layer.kernel, layer.bias, self._dtype, layer.relu)
 
     def _classifier(self, layer: layers.Classifier, x: Any) -> Any:

@@ -11,9 +11,6 @@ from typing import Any
 import keras
 
 from resnet.models import layers
-from resnet.models.gelu import Gelu
-from resnet.models.pooled_conv_norm import PooledConvNorm
-from resnet.models.whitening import Whitening
 
 PATCH_SIZE = 2
 BLOCK_FILTERS = (64, 256, 256)
@@ -45,14 +42,14 @@ def build(
     settings = {**batch_norm, "fixed_gamma": True, "relu": False}
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast("float32", name="cast")(inputs)
-    x = Whitening(PATCH_SIZE, name="whitening")(x)
-    x = Gelu(compute_dtype, name="whitening_gelu")(x)
+    x = layers.Whitening(PATCH_SIZE, name="whitening")(x)
+    x = layers.Gelu(compute_dtype, name="whitening_gelu")(x)
     for number, filters in enumerate(BLOCK_FILTERS, start=1):
-        for part, kind in enumerate((PooledConvNorm, layers.ConvNorm), start=1):
+        for part, kind in enumerate((layers.PooledConvNorm, layers.ConvNorm), start=1):
             name = f"block{number}_conv{part}"
             layer_seed = generator.getrandbits(31)
             x = kind(filters, 3, 1, seed=layer_seed, name=name, **settings)(x)
-            x = Gelu(compute_dtype, name=f"block{number}_gelu{part}")(x)
+            x = layers.Gelu(compute_dtype, name=f"block{number}_gelu{part}")(x)
     x = layers.GlobalMaxPool(name="pool")(x)
     layer_seed = generator.getrandbits(31)
     logits = layers.ScaledLinear(num_classes, LOGIT_SCALE, layer_seed, "classifier")(x)

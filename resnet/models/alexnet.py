@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from resnet.models import dropout, layers, plain_layers
+from resnet.models import layers
 from resnet.models.resnet9 import LOGIT_SCALE
 
 # Filters, stride, and whether a max pool of stride 2 follows, of each 3x3 convolution.
@@ -52,16 +52,16 @@ def build(
     x = layers.Cast(compute_dtype, name="cast")(inputs)
     for number, (filters, stride, is_pooled) in enumerate(CONVOLUTIONS, start=1):
         layer_seed = generator.getrandbits(31)
-        x = plain_layers.Conv(filters, 3, stride, layer_seed, f"conv{number}")(x)
+        x = layers.Conv(filters, 3, stride, layer_seed, f"conv{number}")(x)
         if is_pooled:
             x = layers.MaxPool(2, 2, name=f"conv{number}_pool")(x)
-    x = plain_layers.Flatten("flatten")(x)
+    x = layers.Flatten("flatten")(x)
     for number in (1, 2):
         layer_seed = generator.getrandbits(31)
-        x = dropout.Dropout(DROPOUT_RATE, layer_seed, f"dropout{number}")(x)
+        x = layers.Dropout(DROPOUT_RATE, layer_seed, f"dropout{number}")(x)
         layer_seed = generator.getrandbits(31)
-        x = plain_layers.Dense(DENSE_UNITS, layer_seed, f"dense{number}", relu=True)(x)
-    logits = plain_layers.Dense(num_classes, generator.getrandbits(31), "classifier")(x)
+        x = layers.Dense(DENSE_UNITS, layer_seed, f"dense{number}", relu=True)(x)
+    logits = layers.Dense(num_classes, generator.getrandbits(31), "classifier")(x)
     logits = layers.Cast("float32", name="logits")(logits)
     return keras.Model(inputs, logits, name="alexnet")
 

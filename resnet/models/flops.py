@@ -8,7 +8,7 @@ import math
 
 import keras
 
-from resnet.models.pooled_conv_norm import PooledConvNorm
+from resnet.models import layers
 
 
 def count_forward_pass(model: keras.Model) -> int:
@@ -52,7 +52,7 @@ def _count_kernels(model: keras.Model) -> list[tuple[int, bool]]:
 
 def num_positions(layer: keras.layers.Layer) -> int:
     """Returns the number of positions that a layer's kernel is applied at."""
-    if isinstance(layer, PooledConvNorm):
+    if isinstance(layer, layers.PooledConvNorm):
         return math.prod(-(-side // layer.stride) for side in layer.input.shape[1:3])
     output, *_ = keras.tree.flatten(layer.output)
     return math.prod(output.shape[1:3])

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import keras
 
 from resnet.models import layers
-from resnet.models.inception_layers import Concat, ProjectedPool
 
 
 class Module(NamedTuple):
@@ -135,7 +134,7 @@ def build_small(
         else:
             first = builder.conv(filters_3x3, 3, 2, f"{name}_3x3")(x)
             second = layers.MaxPool(3, 2, name=f"{name}_pool")(x)
-        x = Concat(name)([first, second])
+        x = layers.Concat(name)([first, second])
     logits = layers.Classifier(num_classes, builder.seed(), name="classifier")(x)
     return keras.Model(inputs, logits, name="inception_bn_28")
 
@@ -183,10 +182,10 @@ class _Builder:
         branch = self.conv(reduction, 1, 1, f"{name}_double_reduce")(x)
         branch = self.conv(filters, 3, 1, f"{name}_double_1")(branch)
         branches.append(self.conv(filters, 3, stride, f"{name}_double_2")(branch))
-        kind: type[layers.ConvNorm] = ProjectedPool
+        kind: type[layers.ConvNorm] = layers.ProjectedPool
         if module.pool == "max":
             x = layers.MaxPool(3, stride, name=f"{name}_pool")(x)
             kind = layers.ConvNorm
         if module.projection:
             x = self.conv(module.projection, 1, 1, f"{name}_projection", kind)(x)
-        return Concat(name)([*branches, x])
+        return layers.Concat(name)([*branches, x])

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resnet.models import layers, plain_layers
+from resnet.models import layers
 
 HIDDEN_UNITS = (128, 64)
 
@@ -50,10 +50,10 @@ def build(
     generator = random.Random(seed)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = layers.Cast(compute_dtype, name="cast")(inputs)
-    x = plain_layers.Flatten("flatten")(Gray("gray")(x))
+    x = layers.Flatten("flatten")(Gray("gray")(x))
     for number, units in enumerate(HIDDEN_UNITS, start=1):
         layer_seed = generator.getrandbits(31)
-        x = plain_layers.Dense(units, layer_seed, f"dense{number}", relu=True)(x)
-    logits = plain_layers.Dense(num_classes, generator.getrandbits(31), "classifier")(x)
+        x = layers.Dense(units, layer_seed, f"dense{number}", relu=True)(x)
+    logits = layers.Dense(num_classes, generator.getrandbits(31), "classifier")(x)
     logits = layers.Cast("float32", name="logits")(logits)
     return keras.Model(inputs, logits, name="mlp")

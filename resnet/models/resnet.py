@@ -27,8 +27,8 @@ from typing import Any
 
 import keras
 
-from resnet.models import activations, blur_pool, layers, names, plain_layers, sizes
-from resnet.models import squeeze_excitation as se
+from resnet.models import layers, names, sizes
+from resnet.models.layers import blur_pool
 
 DEPTHS = names.RESNET_BLOCKS
 STAGE_FILTERS = names.STAGE_FILTERS
@@ -81,7 +81,7 @@ def build(
     x = builder.stem(x)
     if blurred == "all":
         x = layers.MaxPool(3, 1, name="stem_pool")(x)
-        x = blur_pool.BlurPool(2, name="stem_blur")(x)
+        x = layers.BlurPool(2, name="stem_blur")(x)
     else:
         x = layers.MaxPool(3, 2, name="stem_pool", is_symmetric=is_torchvision)(x)
     copies = [x, x]  # The first for the next block's convolutions, then its shortcut.
@@ -146,7 +146,7 @@ class _Builder:
         if self.is_blurred and stride > 1 and x.shape[-1] >= blur_pool.FEWEST_CHANNELS:
             # A 1x1 convolution reads what a blur with its stride leaves.
             blur_stride = stride if kernel_size == 1 else 1
-            x = blur_pool.BlurPool(blur_stride, name=f"{name}_blur")(x)
+            x = layers.BlurPool(blur_stride, name=f"{name}_blur")(x)
             stride //= blur_stride
         x = layers.ConvNorm(
             filters,
@@ -159,7 +159,7 @@ class _Builder:
         )(x)
         if self.has_relu or not is_activated:
             return x
-        return activations.Activation(self.activation, f"{name}_activation")(x)
+        return layers.Activation(self.activation, f"{name}_activation")(x)
 
     def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Returns the stem's feature map: 64 channels at half the images' size."""
@@ -197,17 +197,17 @@ class _Builder:
             return norm(x, residual)
         if not has_gate:
             x = norm(x, residual)
-            return activations.Activation(
-                self.activation, f"{name}_activation", num_copies
-            )(x)
+            return layers.Activation(self.activation, f"{name}_activation", num_copies)(
+                x
+            )
         to_squeeze, x = norm(x)
         units = sizes.num_squeezed(filters, self.se_ratio)
-        means = se.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
-        hidden = plain_layers.Dense(units, next(self.seeds), f"{name}_se_1", relu=True)(
-            means
+        means = layers.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
+        hidden = layers.Dense(units, next(self.seeds), f"{name}_se_1", relu=True)(means)
+        logits = layers.Dense(filters, next(self.seeds), f"{name}_se_2")(hidden)
+        return layers.Gate(self.activation, f"{name}_gate", num_copies)(
+            x, logits, residual
         )
-        logits = plain_layers.Dense(filters, next(self.seeds), f"{name}_se_2")(hidden)
-        return se.Gate(self.activation, f"{name}_gate", num_copies)(x, logits, residual)
 
     def shortcut(
         self,

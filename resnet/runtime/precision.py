@@ -15,7 +15,7 @@ from absl import logging
 from resnet import native
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features
-from resnet.models import convolution
+from resnet.models.layers import convolution
 
 # (side, channels in, kernel size, channels out): a reducing 1x1, a 3x3 and a late 3x3
 # convolution of ResNet-50 at 128 pixels.

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.models import activations, names
-from resnet.models.layers import Layer
+from resnet.models import names
+from resnet.models.layers import Layer, activations
 from tests.unit.each_map_kernel import (
     kernels,  # noqa: F401 - pytest finds it.
     only_compiled,

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
-from resnet.models import flops, whitening
+from resnet.models import flops
+from resnet.models.layers import whitening
 from tests.unit.test_resnet9 import relative_difference, values_of
 
 # Name: (filters in, filters out), each of a 3x3 convolution.

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.models import blur_pool, resnet
-from resnet.models.blur_pool import BlurPool
+from resnet.models import resnet
+from resnet.models.layers import blur_pool
+from resnet.models.layers.blur_pool import BlurPool
 from tests.unit.described_model import without_values
 from tests.unit.slow_convolution import slow_convolution
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.models import convolution
+from resnet.models.layers import convolution
 from tests.unit.each_instruction_set import (  # noqa: F401 - pytest finds them.
     instruction_set,
     pytest_generate_tests,

@@ -6,8 +6,9 @@ from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
-from resnet.models import alexnet, dropout
-from resnet.models.dropout import Dropout
+from resnet.models import alexnet
+from resnet.models.layers import dropout
+from resnet.models.layers.dropout import Dropout
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 from tests.unit.one_step import batch, in_parts, parts_of

@@ -12,7 +12,8 @@ from resnet import image_statistics
 from resnet.checkpoint import tensors
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.models import airbench, whitening
+from resnet.models import airbench
+from resnet.models.layers import whitening
 from resnet.recipes import cifar10
 from resnet.train_state import TrainState, build_model
 from tests.unit import small_training

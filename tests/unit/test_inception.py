@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
-from resnet.models import flops, inception, inception_layers, layers
+from resnet.models import flops, inception, layers
+from resnet.models.layers import pooled_conv_norm
 from tests.unit.described_model import without_values
 
 # Filters of the source: of the 1x1 and the 3x3 convolution; None for a max pool.
@@ -304,7 +305,7 @@ def test_the_networks_take_images_of_any_size(name):
 
 
 def test_the_moving_averages_of_a_projected_pool_are_those_of_the_pool():
-    layer = inception_layers.ProjectedPool(3, 1, 1, 0.9, 0, "one", use_bias=True)
+    layer = layers.ProjectedPool(3, 1, 1, 0.9, 0, "one", use_bias=True)
     images = random_images(2, 6)
     layer.build(images.shape)
     layer.bias.assign([0.0, 1.0, 2.0])
@@ -321,7 +322,7 @@ def test_the_average_pool_and_its_gradient_count_the_padding():
     images = random_images(2, 5)
     weights = random_images(4, 5)[2:]
     found = []
-    for pool in (inception_layers.average_pool, average_pool):
+    for pool in (pooled_conv_norm.average_pool, average_pool):
         with tf.GradientTape() as tape:
             tape.watch(images)
             y = pool(images)
@@ -336,7 +337,7 @@ def test_the_average_pool_and_its_gradient_count_the_padding():
 def test_a_projected_pool_is_a_convolution_of_the_pool(training, relu):
     arguments = (4, 1, 1, 0.9, 3, "projection")
     options = {"relu": relu, "use_bias": True, "num_copies": 2}
-    projected = inception_layers.ProjectedPool(*arguments, **options)
+    projected = layers.ProjectedPool(*arguments, **options)
     plain = layers.ConvNorm(*arguments, **options)
     images, residual = random_images(2, 6), random_images(2, 6)[..., :1]
     for layer in (projected, plain):

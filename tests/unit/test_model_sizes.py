@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from resnet.models import names, sizes
-from resnet.models.pooled_conv_norm import PooledConvNorm
+from resnet.models.layers.pooled_conv_norm import PooledConvNorm
 from tests.unit import described_model
 
 CLASSES = 10

@@ -10,7 +10,8 @@ from data_prep.errors import UserError
 from resnet import models
 from resnet.config.phases import SMALLEST_IMAGE
 from resnet.config.recipe import TrainingSettings
-from resnet.models import flops, layers, names, normalization, resnet
+from resnet.models import flops, layers, names, resnet
+from resnet.models.layers import normalization
 from resnet.train_state import decays
 from tests.unit.described_model import without_values
 

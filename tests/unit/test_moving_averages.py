@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.models import layers, moving_averages
-from resnet.models.moving_averages import collected
+from resnet.models import layers
+from resnet.models.layers import moving_averages
+from resnet.models.layers.moving_averages import collected
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # A few roundings of a float32.
 

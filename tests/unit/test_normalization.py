@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.models import normalization
+from resnet.models.layers import normalization
 from tests.unit.each_instruction_set import (  # noqa: F401 - pytest finds them.
     dtypes_of,
     instruction_set,

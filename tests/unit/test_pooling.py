@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.models import pooling
+from resnet.models.layers import pooling
 from tests.unit.each_map_kernel import (
     kernels,  # noqa: F401 - pytest finds it.
     only_compiled,

@@ -13,7 +13,7 @@ from resnet.async_training import server_update
 from resnet.async_training.server_update import ALREADY_APPLIED, num_updates
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.config.step_settings import StepSettings
-from resnet.models.moving_averages import Statistic
+from resnet.models.layers.moving_averages import Statistic
 from tests.unit.small_server import assert_unchanged, make_server, values
 
 # Two roundings of a float32 an update, over a few updates.

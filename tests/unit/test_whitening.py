@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.models import whitening
-from resnet.models.whitening import EPSILON, Whitening
+from resnet.models.layers import whitening
+from resnet.models.layers.whitening import EPSILON, Whitening
 
 
 def images(count: int = 40, side: int = 9) -> np.ndarray:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from eval.benchmarking.runs.report import Limits
 from resnet.distributed.communicator import Communicator
-from resnet.models import convolution
+from resnet.models.layers import convolution
 from resnet.models.names import COMPUTE_DTYPES
 
 REPEATS = 8

@@ -11,7 +11,7 @@ pooling, in libffcv/ffcv-imagenet, train_imagenet.py.
 
 import tensorflow as tf
 
-from resnet.models.layers import Layer
+from resnet.models.layers.base import Layer
 
 FEWEST_CHANNELS = 16  # Of a convolution's input that is blurred, as in both sources.
 

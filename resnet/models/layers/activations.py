@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from resnet import native
-from resnet.models.layers import Layer
+from resnet.models.layers.base import Layer
 
 
 def activate(

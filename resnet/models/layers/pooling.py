@@ -1,4 +1,4 @@
-"""Max pooling, and the mean over all positions of an image."""
+"""Pooling: the maximum or the mean of windows, or of all positions."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from resnet import native
+from resnet.models.layers.base import Layer
 
 MOST_POSITIONS = 256  # Of a window of the compiled op.
 
@@ -92,3 +93,61 @@ def global_mean_with_stock_ops(images: tf.Tensor) -> tf.Tensor:
 def _global_mean_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
     library: Any = native.ops()
     return library.resnet_global_mean_grad(dy=dy, x_shape=tf.shape(op.inputs[0]))
+
+
+class MaxPool(Layer):
+    """Max pooling with "SAME" padding, as in the TPU recipe, or as much on all sides.
+
+    With images of even size, a window of 3 and a stride of 2, "SAME" pads only after
+    the images. PyTorch's networks pad before them, too.
+    """
+
+    def __init__(
+        self, window: int, stride: int, name: str, is_symmetric: bool = False
+    ) -> None:
+        """Stores the settings of the layer.
+
+        Args:
+            window: Height and width of the window, odd if `is_symmetric`.
+            stride: Stride in both dimensions.
+            name: Name of the layer.
+            is_symmetric: Whether to pad all sides with `(window - 1) / 2` positions.
+        """
+        super().__init__(name)
+        self.window = window
+        self.stride = stride
+        self.is_symmetric = is_symmetric
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`."""
+        window = [self.window, self.window]
+        padding = "symmetric" if self.is_symmetric else "same"
+        return max_pool(images, window, self.stride, padding)
+
+
+class GlobalMaxPool(Layer):
+    """Max pooling over all positions; needs inputs of static height and width."""
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, 1, 1, channels]`."""
+        return max_pool(images, images.shape[1:3], 1, "valid")
+
+
+class AvgPool(Layer):
+    """2x2 average pooling of stride 2; padding doesn't count in the averages.
+
+    TensorFlow's own op and its gradient are fast in both dtypes and round only the
+    averages.
+    """
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, ceil(height / 2), ceil(width / 2), channels]`."""
+        return tf.nn.avg_pool2d(images, 2, 2, "SAME")
+
+
+class GlobalAvgPool(Layer):
+    """The mean over all positions."""
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, channels]`, in the dtype of the images."""
+        return global_mean(images)

@@ -12,16 +12,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from resnet.models import activations, pooling
-from resnet.models.layers import Layer
-
-
-class GlobalAvgPool(Layer):
-    """The mean over all positions."""
-
-    def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns `[batch, channels]`, in the dtype of the images."""
-        return pooling.global_mean(images)
+from resnet.models.layers import activations
+from resnet.models.layers.base import Layer
 
 
 class Gate(Layer):

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from resnet import native
-from resnet.models.layers import Layer
+from resnet.models.layers.base import Layer
 
 
 class Gelu(Layer):

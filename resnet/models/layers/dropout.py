@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from resnet.models.layers import Layer
+from resnet.models.layers.base import Layer
 
 _MULTIPLIER = 0x45D9F3B  # Of `_mix`, as in `resnet.data.example_order`.
 _GOLDEN = 0x9E3779B9  # 2**32 divided by the golden ratio: spreads consecutive numbers.

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from resnet import native
-from resnet.models import normalization
+from resnet.models.layers import normalization
 
 
 def conv2d(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from resnet.models import convolution
-from resnet.models.layers import Layer
+from resnet.models.layers import convolution
+from resnet.models.layers.base import Layer
 
 
 class Conv(Layer):

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet.models.layers import Layer
+from resnet.models.layers.base import Layer
 
 EPSILON = 5e-4  # The source's; it limits the factor of components that hardly vary.
 
