@@ -1,7 +1,7 @@
 // TensorFlow ops for GELU, x * P(X <= x) for a normally distributed X, in one pass.
 //
 // They compute in float32. Their inputs and outputs may have different types. The reference
-// implementation is gelu.gelu_with_stock_ops in models/gelu.py.
+// implementation is gelu.gelu_with_stock_ops in models/layers/gelu.py.
 
 #include <algorithm>
 #include <cstdint>

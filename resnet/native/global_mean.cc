@@ -3,7 +3,7 @@
 //   y[n, c] = sum over i and j of x[n, i, j, c] / (height * width)
 //
 // added up in float32. The reference implementation is pooling.global_mean_with_stock_ops
-// in models/pooling.py.
+// in models/layers/pooling.py.
 
 #include <cstdint>
 
