@@ -71,6 +71,23 @@ def test_averages_of_the_weights_take_memory():
     assert with_both - numbers(plain, 2).rank_memory_bytes == 2 * more
 
 
+@pytest.mark.parametrize(
+    ("method", "feedback", "copies"),
+    [("topk", False, 0), ("topk", True, 1), ("dgc", False, 1)],
+)
+def test_residuals_of_compression_take_memory(method, feedback, copies):
+    plain = numbers(num_ranks=2, global_batch_size=64)
+    found = numbers(
+        num_ranks=2,
+        global_batch_size=64,
+        compress="layerwise",
+        method=method,
+        error_feedback=feedback,
+    )
+    more = found.rank_memory_bytes - plain.rank_memory_bytes
+    assert more == copies * plain.gradient_bytes
+
+
 def test_gradients_are_accumulated_where_memory_is_short():
     found = numbers(memory=4 * GB)
     assert found.accumulation_steps == 2
