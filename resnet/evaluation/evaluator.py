@@ -36,6 +36,8 @@ class Result:
             averaged, it is that of the softmax in any case.
         count: The number of examples counted.
         skipped_records: The number of corrupt records, which were not counted.
+        views: The views of each image whose probabilities were averaged, a name of
+            `VIEWS`.
     """
 
     top1: float
@@ -44,10 +46,12 @@ class Result:
     cross_entropy: float
     count: int
     skipped_records: int = 0
+    views: str = "center"
 
     def as_dict(self) -> dict[str, float]:
-        """Returns the values by name; `skipped_records` only if there are any."""
+        """Returns the numbers by name; `skipped_records` only if there are any."""
         numbers = asdict(self)
+        del numbers["views"]
         if not self.skipped_records:
             del numbers["skipped_records"]
         return numbers
@@ -56,6 +60,7 @@ class Result:
         return (
             f"top-1 {100 * self.top1:.2f} %, top-5 {100 * self.top5:.2f} %,"
             f" loss {self.loss:.4f} on {self.count:,} images"
+            + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )
 
@@ -256,7 +261,8 @@ class Evaluator:
                 "stopped during an evaluation",
                 "Rerun the same command to start the evaluation over",
             )
-        return result_of(all_sums, int(num_skipped), num_examples, penalty)
+        result = result_of(all_sums, int(num_skipped), num_examples, penalty)
+        return replace(result, views=self._views)
 
     def _counts_of_images(
         self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor

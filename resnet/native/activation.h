@@ -1,4 +1,4 @@
-// Arguments of the kernels of ReLU, SiLU, Mish and GELU.
+// Arguments of the kernels of ReLU, SiLU and Mish.
 
 #ifndef RESNET_NATIVE_ACTIVATION_H_
 #define RESNET_NATIVE_ACTIVATION_H_

@@ -375,3 +375,9 @@ def test_a_result_reads_as_percents_and_as_numbers():
         "cross_entropy": 1.25,
         "count": 50_000,
     }
+
+
+def test_a_result_of_several_views_says_so():
+    result = Result(0.5, 1.0, 2.0, 1.25, 8, skipped_records=1, views="flip")
+    assert str(result).endswith("on 8 images, views flip, 1 skipped")
+    assert "views" not in result.as_dict()  # They are a setting of the run.
