@@ -17,8 +17,7 @@ recipe's in two details: the max pooling of the stem pads all four sides, and th
 stage of ResNet-18 and 34 begins with an identity shortcut.
 
 Blurred strided layers, squeeze-and-excitation and other activations than ReLU are parts
-that each of these networks can have, in `blur_pool`, `squeeze_excitation` and
-`activations`.
+that each of these networks can have, in `layers.blur_pool` and `layers.activations`.
 """
 
 import random

@@ -3,7 +3,7 @@
 The functions that they call are imported from their modules.
 """
 
-from resnet.models.layers.activations import Activation
+from resnet.models.layers.activations import Activation, Gate
 from resnet.models.layers.base import Cast, Layer
 from resnet.models.layers.blur_pool import BlurPool
 from resnet.models.layers.branches import Add, Concat, ZeroPadShortcut
@@ -14,7 +14,6 @@ from resnet.models.layers.gelu import Gelu
 from resnet.models.layers.plain import Conv, Dense, Flatten
 from resnet.models.layers.pooled_conv_norm import PooledConvNorm, ProjectedPool
 from resnet.models.layers.pooling import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool
-from resnet.models.layers.squeeze_excitation import Gate
 from resnet.models.layers.whitening import Whitening
 
 __all__ = [

@@ -88,11 +88,8 @@ def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
     return [results.dx, *results.dgate, *results.dresidual]
 
 
-class Activation(Layer):
-    """ReLU, SiLU or Mish.
-
-    Networks with ReLU have it in `layers.ConvNorm` instead, whose ops include it.
-    """
+class _Activated(Layer):
+    """What both layers have: an activation, and copies for several consumers."""
 
     def __init__(self, activation: str, name: str, num_copies: int = 1) -> None:
         """Stores the settings of the layer.
@@ -106,20 +103,49 @@ class Activation(Layer):
         self.activation = activation
         self.num_copies = num_copies
 
+    def compute_output_shape(
+        self, input_shape: Sequence[int], *_: Sequence[int]
+    ) -> tuple[int, ...] | list[tuple[int, ...]]:
+        """Returns the shape of `call`'s result, or a list of `num_copies` shapes."""
+        shape = tuple(input_shape)
+        return shape if self.num_copies == 1 else [shape] * self.num_copies
+
+
+class Activation(_Activated):
+    """ReLU, SiLU or Mish.
+
+    Networks with ReLU have it in `layers.ConvNorm` instead, whose ops include it.
+    """
+
     def call(self, images: tf.Tensor) -> tf.Tensor | list[tf.Tensor]:
         """Returns the activations, shape unchanged, or a list of `num_copies`."""
         outputs = activate(images, self.activation, num_copies=self.num_copies)
         return outputs[0] if self.num_copies == 1 else list(outputs)
 
-    def compute_output_shape(
-        self, input_shape: Sequence[int]
-    ) -> tuple[int, ...] | list[tuple[int, ...]]:
-        """Returns the shape of `call`'s result, or a list of `num_copies` shapes."""
-        return shapes_of_copies(tuple(input_shape), self.num_copies)
 
+class Gate(_Activated):
+    """The last layer of squeeze-and-excitation: gate, shortcut and activation.
 
-def shapes_of_copies(
-    shape: tuple[int, ...], num_copies: int
-) -> tuple[int, ...] | list[tuple[int, ...]]:
-    """Returns a shape, or a list with the shapes of several copies."""
-    return shape if num_copies == 1 else [shape] * num_copies
+    y = activation(sigmoid(logits) * images + residual)
+
+    Two dense layers compute the logits from the channels' means over all positions, so
+    that channels are weighted by what an image shows. The images are the result of a
+    residual block's last normalization, the residual is the shortcut.
+
+    Source: Hu et al. 2017, arXiv:1709.01507; sizes and initial weights as in
+    tensorflow/tpu, models/official/resnet/resnet_layers.py, squeeze_excitation.
+    """
+
+    def call(
+        self, images: tf.Tensor, logits: tf.Tensor, residual: tf.Tensor
+    ) -> tf.Tensor | list[tf.Tensor]:
+        """Returns the outputs, of the images' shape, or a list of `num_copies`.
+
+        Args:
+            images: `[batch, height, width, channels]`, float32 or bfloat16.
+            logits: `[batch, channels]`, in the same dtype.
+            residual: Tensor to add, of the shape and dtype of the images.
+        """
+        gate = tf.sigmoid(tf.cast(logits, tf.float32))
+        outputs = activate(images, self.activation, gate, residual, self.num_copies)
+        return outputs[0] if self.num_copies == 1 else list(outputs)
