@@ -140,7 +140,8 @@ def _settings(
     """Returns an event for each fact about submission and settings.
 
     Hyperparameters that differ between the phases of a run are left out, as are those
-    of a schedule that has none of this name. The decay steps are those from the start
+    of a schedule that has none of this name. So is the weight decay of SGDW, which isn't
+    a part of the gradient as sgd's is: the log has no key for it. The decay steps are those from the start
     of the run to the end of the decay.
     """
     first = config.phases[0]
@@ -164,7 +165,8 @@ def _settings(
     prefix = _PREFIXES[config.optimizer]
     for name in ("momentum", "weight_decay"):
         values = {getattr(phase, name) for phase in config.phases}
-        if len(values) == 1:
+        is_decoupled = config.optimizer == "sgdw" and name == "weight_decay"
+        if len(values) == 1 and not is_decoupled:
             numbers[f"{prefix}_{name}"] = values.pop()
     schedule = first.schedule
     if schedule and all(phase.schedule is None for phase in config.phases[1:]):

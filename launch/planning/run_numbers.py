@@ -148,8 +148,8 @@ def rank_memory(config: Config, num_parts: int, num_classes: int) -> int:
     """Returns an estimate of the memory of a rank, in bytes.
 
     It is that of the program, of the weights, gradients, velocities, EMA weights, slow
-    weights of Lookahead and residuals of compression in float32, and of the activations
-    of one micro-batch.
+    weights of Lookahead, residuals of compression, and first weights and velocities of
+    outer momentum in float32, and of the activations of one micro-batch.
 
     Args:
         config: The settings of the run.
@@ -159,6 +159,7 @@ def rank_memory(config: Config, num_parts: int, num_classes: int) -> int:
     num_copies = 3 + (config.ema_decay > 0) + (config.lookahead_every > 0)
     num_copies += config.accumulation_steps > 1
     num_copies += config.compress != "none" and config.keeps_residuals
+    num_copies += 2 * any(phase.outer_momentum for phase in config.phases)
     of_weights = num_copies * sizes.gradient_bytes(
         config.model, num_classes, config.se_ratio
     )

@@ -1,5 +1,7 @@
 """The settings of compressed gradients, and which of them fit together."""
 
+import dataclasses
+from collections.abc import Container
 from dataclasses import dataclass
 
 from resnet.config.settings import AT_LEAST_ZERO, COUNT, COUNT_OR_ZERO, setting
@@ -113,6 +115,28 @@ class CompressionSettings:
     def keeps_residuals(self) -> bool:
         """Whether each rank keeps what its messages lack for later steps."""
         return self.error_feedback or self.method == "dgc"
+
+
+def problems_of_overrides(
+    settings: CompressionSettings, overrides: Container[str]
+) -> list[str]:
+    """Returns a sentence about each override that has no effect without compression.
+
+    With `compress` among the overrides, even as "none", there is no such sentence:
+    whoever gives it knows whether the run compresses.
+
+    Args:
+        settings: The settings of the run.
+        overrides: The names of the settings that differ from the recipe by request.
+    """
+    if settings.compress != "none" or "compress" in overrides:
+        return []
+    return [
+        f"--{field.name} has no effect without --compress, which is none: add"
+        f" --compress=layerwise or --compress=entiremodel, or leave --{field.name} out."
+        for field in dataclasses.fields(CompressionSettings)
+        if field.name in overrides and field.name != "error_feedback"
+    ]
 
 
 def problems(settings: CompressionSettings) -> list[str]:

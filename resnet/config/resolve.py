@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import UserError
-from resnet.config import bounds, checks, settings
+from resnet.config import bounds, checks, compression, settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
@@ -113,7 +113,9 @@ def resolve(
         ),
     )
     config = Config(**values)
-    if problems := checks.problems_of(config):
+    problems = checks.problems_of(config)
+    problems += compression.problems_of_overrides(config, given)
+    if problems:
         raise UserError(" ".join(problems))
     return config
 

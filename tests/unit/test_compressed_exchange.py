@@ -21,6 +21,8 @@ ALONE = Communicator(ProcessInfo())
     ("settings", "sentence"),
     [
         ({"error_feedback": True}, "--error_feedback needs compression"),
+        ({"method": "qsgd"}, "--method has no effect without --compress, .* none: add"),
+        ({"dense_below": 9}, "--dense_below has no effect without --compress"),
         (
             {"compress": "layerwise", "method": "terngrad", "error_feedback": True},
             "terngrad's is 2.6 times as large",
@@ -63,6 +65,10 @@ ALONE = Communicator(ProcessInfo())
 def test_what_can_not_work_is_refused(make_config, settings, sentence):
     with pytest.raises(UserError, match=sentence):
         make_config(**settings)
+
+
+def test_a_method_is_allowed_where_compression_is_turned_off_by_name(make_config):
+    assert make_config(compress="none", method="qsgd", ratio=0.1).compress == "none"
 
 
 def test_error_feedback_of_a_contraction_is_allowed():

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import pathlib
 import re
@@ -187,6 +188,9 @@ def test_a_run_of_momentum_has_the_keys_of_sgd(config):
         "sgd_opt_weight_decay",
     } <= keys
     assert is_accepted(small)
+    save_config(dataclasses.replace(small, optimizer="sgdw"))
+    of_sgdw = {event[1] for event in written(small, "--target_top1=0.97")}
+    assert keys - of_sgdw == {"sgd_opt_weight_decay"}
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ def test_averages_of_the_weights_take_memory():
     assert with_both - numbers(plain, 2).rank_memory_bytes == 2 * more
 
 
+def test_outer_momentum_takes_memory():
+    local = {"num_ranks": 2, "global_batch_size": 64, "sync_every": 4}
+    plain, found = numbers(**local), numbers(**local, outer_momentum=0.5)
+    more = found.rank_memory_bytes - plain.rank_memory_bytes
+    assert more == 2 * found.gradient_bytes
+
+
 @pytest.mark.parametrize(
     ("method", "feedback", "copies"),
     [("topk", False, 0), ("topk", True, 1), ("dgc", False, 1)],
