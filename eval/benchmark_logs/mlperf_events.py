@@ -140,9 +140,9 @@ def _settings(
     """Returns an event for each fact about submission and settings.
 
     Hyperparameters that differ between the phases of a run are left out, as are those
-    of a schedule that has none of this name. So is the weight decay of SGDW, which isn't
-    a part of the gradient as sgd's is: the log has no key for it. The decay steps are those from the start
-    of the run to the end of the decay.
+    of a schedule that has none of this name. So is the weight decay of SGDW, which
+    isn't a part of the gradient as sgd's is: the log has no key for it. The decay steps
+    are those from the start of the run to the end of the decay.
     """
     first = config.phases[0]
     numbers: dict[str, Any] = {
