@@ -1,6 +1,6 @@
 """What a worker does for one closure: read a part of a batch, compute, update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -12,7 +12,7 @@ from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data import batches, single_batches
-from resnet.data.input_pipeline import ToRead
+from resnet.data.input_pipeline import Batch, ToRead
 from resnet.data.record_files import RecordFiles
 from resnet.models.layers import dropout, moving_averages
 from resnet.train_state import TrainState
@@ -82,32 +82,17 @@ def make(
             counts = [server_update.num_updates(one) for one in variables.servers]
         with tf.control_dependencies(counts):
             values = variables.read_weights()
-        weights = zip(state.model.trainable_variables, values, strict=True)
-        with (
-            keras.StatelessScope(list(weights)),
-            moving_averages.collected() as statistics,
-            dropout.keyed(dropout_key, batch.examples),
-            tf.GradientTape() as tape,
-        ):
-            tape.watch(values)
-            loss = mean_loss(
-                state.model, batch.images, batch.labels, batch.mix_weight, phase
-            )
-        gradients = tape.gradient(loss, values)
+        loss, gradients, averages = _gradients(
+            config, phase, state, values, batch, dropout_key
+        )
         is_finite = tf.math.is_finite(tf.reduce_sum(gradients[0]))
-        if config.clip_norm:
-            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
-        by_average = {id(one.average): one for one in statistics}
-        of_averages = [
-            by_average[id(one)] for one in state.model.non_trainable_variables
-        ]
         rate, momentum, lookahead = tf.unstack(changing)
         settings = StepSettings(rate, momentum, lookahead, phase.weight_decay)
         staleness = [
             server_update.apply(
                 server,
                 [gradients[place] for place in server.places],
-                [of_averages[place] for place in server.average_places],
+                [averages[place] for place in server.average_places],
                 number,
                 count,
                 settings,
@@ -126,3 +111,44 @@ def make(
         )
 
     return step
+
+
+def _gradients(
+    config: Config,
+    phase: Phase,
+    state: TrainState,
+    weights: Sequence[tf.Tensor],
+    batch: Batch,
+    dropout_key: tf.Tensor,
+) -> tuple[tf.Tensor, list[tf.Tensor], list[moving_averages.Statistic]]:
+    """Returns loss, gradients and statistics of batch normalization of a batch.
+
+    Args:
+        config: The settings of the run.
+        phase: The phase.
+        state: The state of the run, whose model computes.
+        weights: The values of the model's trainable variables, in their order.
+        batch: The examples.
+        dropout_key: The key of dropout, int64.
+
+    Returns:
+        The mean cross-entropy; the gradients of the weights, clipped if the settings
+        say so; the statistics of each of the model's moving averages, in their order.
+    """
+    replaced = zip(state.model.trainable_variables, weights, strict=True)
+    with (
+        keras.StatelessScope(list(replaced)),
+        moving_averages.collected() as statistics,
+        dropout.keyed(dropout_key, batch.examples),
+        tf.GradientTape() as tape,
+    ):
+        tape.watch(weights)
+        loss = mean_loss(
+            state.model, batch.images, batch.labels, batch.mix_weight, phase
+        )
+    gradients = tape.gradient(loss, weights)
+    if config.clip_norm:
+        gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
+    by_average = {id(one.average): one for one in statistics}
+    averages = [by_average[id(one)] for one in state.model.non_trainable_variables]
+    return loss, gradients, averages
