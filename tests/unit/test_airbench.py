@@ -8,7 +8,14 @@ import tensorflow as tf
 from resnet import models
 from resnet.models import flops
 from resnet.models.layers import whitening
-from tests.unit.test_resnet9 import relative_difference, values_of
+from tests.unit.reference_network import (
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 # Name: (filters in, filters out), each of a 3x3 convolution.
 CONVOLUTIONS = {
@@ -27,11 +34,6 @@ def new() -> keras.Model:
     return models.build("airbench94", 10, 32, seed=1, initialization="dirac")
 
 
-def random_images(count: int) -> tf.Tensor:
-    generator = np.random.default_rng(1)
-    return tf.constant(generator.normal(size=(count, 32, 32, 3)), tf.float32)
-
-
 @functools.cache
 def build(compute_dtype: str = "float32") -> keras.Model:
     """A network whose normalizations have values that no wrong wiring survives.
@@ -40,15 +42,8 @@ def build(compute_dtype: str = "float32") -> keras.Model:
     """
     model = models.build("airbench94", 10, 32, compute_dtype=compute_dtype)
     (layer,) = whitening.layers_of(model)
-    whitening.whiten(layer, [random_images(4).numpy()])
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        name = one.path.rpartition("/")[2]
-        if name == "moving_variance":
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif name in ("beta", "bias", "moving_mean"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-    return model
+    whitening.whiten(layer, [random_images().numpy()])
+    return change_start_values(model)
 
 
 def reference(
@@ -63,12 +58,7 @@ def reference(
         x = tf.nn.conv2d(x, values[f"{name}/kernel"], 1, "SAME")
         if is_pooled:
             x = tf.nn.max_pool2d(x, 2, 2, "VALID")
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if training
-            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
-        )
-        return gelu((x - mean) / tf.sqrt(variance + 1e-5) + values[f"{name}/beta"])
+        return gelu(normalize(x, values, name, training))
 
     x = tf.cast(images, tf.float64)
     x = tf.nn.conv2d(x, values["whitening/kernel"], 1, "VALID")
@@ -129,7 +119,7 @@ def test_the_operations_are_those_of_the_source():
 @pytest.mark.parametrize("training", [False, True])
 def test_the_network_is_that_of_the_paper(training):
     model = build()
-    images = random_images(4)
+    images = random_images()
     expected = reference(values_of(model), images, training)
     ours = model(images, training=training)
     assert ours.dtype == tf.float32
@@ -139,19 +129,11 @@ def test_the_network_is_that_of_the_paper(training):
 
 def test_the_gradients_are_those_of_the_paper():
     model = build()
-    images, labels = random_images(4), tf.constant([3, 1, 9, 0])
-    values = values_of(model)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        logits = reference(values, images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        logits = model(images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    for name, gradient in tape.gradient(loss, variables).items():
-        # In float32 another of two almost equal values may be the maximum of a window.
+    images = random_images()
+    found, expected = gradients_of_both(
+        model, lambda values: reference(values, images, training=True), images
+    )
+    for name, gradient in found.items():
         assert relative_difference(gradient, expected[name]) < 1e-2, name
 
 

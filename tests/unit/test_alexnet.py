@@ -8,6 +8,15 @@ import tensorflow as tf
 from resnet import models
 from resnet.models import alexnet, flops
 from tests.unit.described_model import without_values
+from tests.unit.reference_network import (
+    Values,
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 # Name in the network with BatchNorm: (filters in, filters out, stride, pool).
 CONVOLUTIONS = {
@@ -30,19 +39,7 @@ def build(name: str, **given) -> keras.Model:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alexnet, "DENSE_UNITS", 64)
         model = models.build(name, 10, 32, seed=1, **given)
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        name = one.path.rpartition("/")[2]
-        if name in ("gamma", "moving_variance"):
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif name in ("beta", "bias", "moving_mean"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-    return model
-
-
-def random_images(count: int = 4, side: int = 32) -> tf.Tensor:
-    generator = np.random.default_rng(1)
-    return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
+    return change_start_values(model)
 
 
 def convolve(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
@@ -72,27 +69,11 @@ def reference_with_batch_norm(
     x = tf.cast(images, tf.float64)
     for name, (_, _, stride, is_pooled) in CONVOLUTIONS.items():
         x = convolve(x, values[f"{name}/kernel"], stride)
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if training
-            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
-        )
-        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
-        x = tf.nn.relu((x - mean) * scale + values[f"{name}/beta"])
+        x = tf.nn.relu(normalize(x, values, name, training))
         if is_pooled:
             x = tf.nn.max_pool2d(x, 2, 2, "VALID")
     x = tf.reshape(tf.nn.max_pool2d(x, 2, 2, "VALID"), [-1, 256])
     return 0.125 * tf.matmul(x, values["classifier/kernel"])
-
-
-def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
-    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
-
-
-def relative_difference(ours, expected) -> float:
-    """The norm of the difference as a share of that of what is expected."""
-    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
 
 
 def test_alexnet_has_the_variables_of_the_source():
@@ -153,21 +134,17 @@ def test_the_variant_with_batch_norm_is_that_of_the_source(training):
 @pytest.mark.parametrize("name", ["alexnet", "alexnet_bn"])
 def test_the_gradients_are_those_of_the_source(name):
     model = build(name)
-    images, labels = random_images(), tf.constant([3, 1, 9, 0])
-    values = values_of(model)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        if name == "alexnet":
-            logits = reference(values, images)
-        else:
-            logits = reference_with_batch_norm(values, images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        logits = model(images, training=name == "alexnet_bn")  # Without dropout.
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    for path, gradient in tape.gradient(loss, variables).items():
+    images = random_images()
+    has_batch_norm = name == "alexnet_bn"
+
+    def logits(values: Values) -> tf.Tensor:
+        if has_batch_norm:
+            return reference_with_batch_norm(values, images, training=True)
+        return reference(values, images)
+
+    training = has_batch_norm  # The other one has dropout.
+    found, expected = gradients_of_both(model, logits, images, training)
+    for path, gradient in found.items():
         # As in the test of ResNet-9.
         assert relative_difference(gradient, expected[path]) < 1e-2, path
 

@@ -7,6 +7,14 @@ import tensorflow as tf
 
 from resnet import models, native
 from resnet.models import flops, layers, names
+from tests.unit.reference_network import (
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 STAGES = [16, 32, 64]
 
@@ -14,29 +22,13 @@ STAGES = [16, 32, 64]
 def build(depth: int = 8, image_size: int = 32, **options) -> keras.Model:
     """Returns a network whose normalizations have values of no special kind."""
     model = models.build(f"resnet{depth}", 10, image_size, **options)
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        name = one.path.rpartition("/")[2]
-        if name in ("gamma", "moving_variance"):
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif name in ("beta", "moving_mean", "bias"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-    return model
+    return change_start_values(model)
 
 
 @functools.cache
 def fresh(depth: int) -> keras.Model:
     """Returns a network as it is built; tests must not change it."""
     return models.build(f"resnet{depth}", 10, 32)
-
-
-def images(count: int, side: int = 32) -> tf.Tensor:
-    generator = np.random.default_rng(1)
-    return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
-
-
-def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
-    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
 
 
 def reference(
@@ -48,13 +40,7 @@ def reference(
         x = tf.nn.conv2d(
             x, values[f"{name}/kernel"], stride, [[0, 0], [1, 1], [1, 1], [0, 0]]
         )
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if training
-            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
-        )
-        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
-        return (x - mean) * scale + values[f"{name}/beta"]
+        return normalize(x, values, name, training)
 
     x = tf.nn.relu(conv(tf.cast(images, tf.float64), "stem"))
     for stage in (1, 2, 3):
@@ -67,12 +53,6 @@ def reference(
             x = tf.nn.relu(conv(x, f"{name}_2") + residual)
     x = tf.reduce_mean(x, [1, 2])
     return tf.matmul(x, values["classifier/kernel"]) + values["classifier/bias"]
-
-
-def relative_difference(ours, expected) -> float:
-    """Returns the norm of the difference, relative to that of the expected values."""
-    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize(
@@ -111,26 +91,19 @@ def test_the_operations_are_those_of_the_paper():
 @pytest.mark.parametrize("training", [False, True])
 def test_the_network_is_that_of_the_paper(depth, training):
     model = build(depth)
-    expected = reference(values_of(model), depth, images(4), training)
-    ours = model(images(4), training=training)
+    expected = reference(values_of(model), depth, random_images(), training)
+    ours = model(random_images(), training=training)
     assert ours.dtype == tf.float32
     # Up to 20 layers of float32 sums.
     assert relative_difference(ours, expected) < 1e-5
 
 
 def test_the_gradients_are_those_of_the_paper():
-    model, labels = build(), tf.constant([3, 1, 9, 0])
-    values = values_of(model)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        logits = reference(values, 8, images(4), training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        logits = model(images(4), training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    for path, gradient in tape.gradient(loss, variables).items():
+    images = random_images()
+    found, expected = gradients_of_both(
+        build(), lambda values: reference(values, 8, images, training=True), images
+    )
+    for path, gradient in found.items():
         # About 1e-6, more where float32 puts a value on the other side of ReLU's kink.
         assert relative_difference(gradient, expected[path]) < 1e-2, path
 
@@ -138,8 +111,8 @@ def test_the_gradients_are_those_of_the_paper():
 @pytest.mark.parametrize("side", [32, 33, 48])
 def test_it_takes_images_of_other_sizes(side):
     model = build()
-    expected = reference(values_of(model), 8, images(2, side), training=False)
-    ours = model(images(2, side), training=False)
+    expected = reference(values_of(model), 8, random_images(2, side), training=False)
+    ours = model(random_images(2, side), training=False)
     assert relative_difference(ours, expected) < 1e-5
 
 
@@ -154,13 +127,13 @@ def test_only_the_last_gamma_of_each_block_may_start_at_zero(zero_last_gamma):
 
 def test_bfloat16_comes_near_float32():
     exact, short = build(), build(compute_dtype="bfloat16")
-    ours = short(images(8), training=True)
+    ours = short(random_images(8), training=True)
     assert ours.dtype == tf.float32
     inner = keras.Model(short.input, short.get_layer("stage3_block1_2").output)
-    assert inner(images(2)).dtype == tf.bfloat16
+    assert inner(random_images(2)).dtype == tf.bfloat16
     assert {one.dtype for one in short.variables} == {"float32"}
     # Each of 8 layers rounds to 8 bits, by up to 0.4 %.
-    assert 0 < relative_difference(ours, exact(images(8), training=True)) < 0.05
+    assert 0 < relative_difference(ours, exact(random_images(8), training=True)) < 0.05
 
 
 def test_the_seed_decides_the_kernels():
@@ -178,7 +151,7 @@ def test_the_seed_decides_the_kernels():
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_the_shortcut_subsamples_and_appends_zeros_and_so_does_its_gradient(dtype):
     layer = layers.ZeroPadShortcut(5, 2, "shortcut")
-    x = tf.cast(images(2, 7), dtype)
+    x = tf.cast(random_images(2, 7), dtype)
     weights = tf.cast(np.random.default_rng(2).normal(size=(2, 4, 4, 5)), dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -200,7 +173,9 @@ def test_a_graph_of_stock_ops_infers_as_eager_calls_do(monkeypatch):
     # TensorFlow 2.21 crashes in one of about three graphs with Pad in a shortcut.
     monkeypatch.setattr(native, "convolutions", lambda dtype: None)
     model = build(8)
-    expected = model(images(2), training=False)
+    expected = model(random_images(2), training=False)
     for _ in range(8):
         infer = tf.function(lambda x: model(x, training=False), autograph=False)
-        np.testing.assert_allclose(infer(images(2)), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            infer(random_images(2)), expected, rtol=1e-4, atol=1e-4
+        )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from resnet import models
 from resnet.models import resnet
+from tests.unit.reference_network import random_images
 
 # Both kinds of blocks, both stems and all pools, with a smaller or a larger side.
 SIDES = {"resnet8": 48, "resnet9": 96, "resnet18": 96, "resnet50d": 48}
@@ -42,18 +43,13 @@ def start_averages(model: keras.Model) -> None:
         one.assign(generator.uniform(0.5, 1.0, one.shape))
 
 
-def random_images(side: int) -> tf.Tensor:
-    generator = np.random.default_rng(1)
-    return tf.constant(generator.normal(size=(2, side, side, 3)), tf.float32)
-
-
 @pytest.mark.parametrize(("name", "side"), SIDES.items())
 def test_evaluation_is_that_of_a_network_built_for_the_size(name, side):
     logits = []
     for image_size in (BUILT_FOR, side):
         model = build(name, image_size)
         start_averages(model)
-        logits.append(model(random_images(side), training=False))
+        logits.append(model(random_images(2, side), training=False))
     np.testing.assert_array_equal(*logits)
 
 
@@ -65,7 +61,7 @@ def test_training_is_that_of_a_network_built_for_the_size(name, side):
         start_averages(model)
         variables = [one.value for one in model.trainable_variables]
         with tf.GradientTape() as tape:
-            logits = model(random_images(side), training=True)
+            logits = model(random_images(2, side), training=True)
             loss = tf.nn.sparse_softmax_cross_entropy_with_logits([3, 1], logits)
         averages = [one.numpy() for one in model.non_trainable_variables]
         found.append([logits, *tape.gradient(loss, variables), *averages])

@@ -9,6 +9,15 @@ from resnet import models
 from resnet.models import flops, inception, layers
 from resnet.models.layers import pooled_conv_norm
 from tests.unit.described_model import without_values
+from tests.unit.reference_network import (
+    Values,
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 # Filters of the source: of the 1x1 and the 3x3 convolution; None for a max pool.
 SMALL = {
@@ -40,14 +49,7 @@ def build(name: str, **given) -> keras.Model:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inception, "MODULES", NARROW)
         model = models.build(name, 10, 28, seed=1, batch_norm_epsilon=EPSILON, **given)
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        last = one.path.rpartition("/")[2]
-        if last in ("gamma", "moving_variance"):
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif last in ("beta", "bias", "moving_mean"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-    return model
+    return change_start_values(model)
 
 
 def build_small(name: str, **given) -> keras.Model:
@@ -55,11 +57,6 @@ def build_small(name: str, **given) -> keras.Model:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inception, "SMALL_MODULES", inception.SMALL_MODULES[1:3])
         return build.__wrapped__(name, **given)
-
-
-def random_images(count: int = 4, side: int = 28) -> tf.Tensor:
-    generator = np.random.default_rng(1)
-    return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
 
 
 class Reference:
@@ -74,14 +71,7 @@ class Reference:
         pad = [kernel.shape[0] // 2] * 2
         x = tf.nn.conv2d(x, kernel, stride, [[0, 0], pad, pad, [0, 0]])
         x = x + self.values[f"{name}/bias"]
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if self.training
-            else (self.values[f"{name}/moving_{what}"] for what in ("mean", "variance"))
-        )
-        # Without gamma it is 1.
-        scale = self.values.get(f"{name}/gamma", 1.0) / tf.sqrt(variance + EPSILON)
-        return tf.nn.relu((x - mean) * scale + self.values[f"{name}/beta"])
+        return tf.nn.relu(normalize(x, self.values, name, self.training, EPSILON))
 
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
         logits = tf.matmul(tf.reduce_mean(x, [1, 2]), self.values["classifier/kernel"])
@@ -143,16 +133,6 @@ def average_pool(x: tf.Tensor) -> tf.Tensor:
         for left in range(3)
     ]
     return tf.add_n(windows) / 9
-
-
-def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
-    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
-
-
-def relative_difference(ours, expected) -> float:
-    """The norm of the difference as a share of that of what is expected."""
-    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
 
 
 def sizes(model: keras.Model) -> dict[str, int]:
@@ -242,18 +222,12 @@ def test_the_network_is_that_of_the_source(name, training):
 def test_the_gradients_are_those_of_the_source(name, fixed_gamma):
     model = build(name, fixed_gamma=fixed_gamma)
     images = random_images(side=28 if name == "inception_bn_28" else 64)
-    labels = tf.constant([3, 1, 9, 0])
-    values = values_of(model)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        logits = getattr(Reference(values, True), name)(tf.cast(images, tf.float64))
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        ours = model(images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, ours)
-    for path, gradient in tape.gradient(loss, variables).items():
+
+    def logits(values: Values) -> tf.Tensor:
+        return getattr(Reference(values, True), name)(tf.cast(images, tf.float64))
+
+    found, expected = gradients_of_both(model, logits, images)
+    for path, gradient in found.items():
         if path.endswith("/bias") and path != "classifier/bias":
             # Exactly 0 here; in the source, but for rounding.
             assert not np.any(gradient)
@@ -264,7 +238,7 @@ def test_the_gradients_are_those_of_the_source(name, fixed_gamma):
 
 
 def test_stock_ops_compute_the_same(monkeypatch):
-    images = random_images()
+    images = random_images(side=28)
     compiled = build("inception_bn_28")(images, training=True)
     for lookup in ("fast_ops", "convolutions"):
         monkeypatch.setattr(f"resnet.native.{lookup}", lambda dtype: None)
@@ -276,7 +250,7 @@ def test_stock_ops_compute_the_same(monkeypatch):
 def test_a_graph_of_stock_ops_infers_as_eager_calls_do(name, monkeypatch):
     # As for the shortcuts of CIFAR ResNets, whose padding crashed some graphs.
     monkeypatch.setattr("resnet.native.convolutions", lambda dtype: None)
-    model, images = build_small(name), random_images(2)
+    model, images = build_small(name), random_images(2, 28)
     expected = model(images, training=False)
     for _ in range(3):
         infer = tf.function(lambda x: model(x, training=False), autograph=False)

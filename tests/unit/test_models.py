@@ -14,6 +14,14 @@ from resnet.models import flops, layers, names, resnet
 from resnet.models.layers import normalization
 from resnet.train_state import decays
 from tests.unit.described_model import without_values
+from tests.unit.reference_network import (
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 BLOCKS = {
     18: (2, 2, 2, 2),
@@ -194,13 +202,7 @@ def reference(
         before = (kernel.shape[0] - 1) // 2
         padding = [before, kernel.shape[0] - 1 - before]
         x = tf.nn.conv2d(x, kernel, stride, [[0, 0], padding, padding, [0, 0]])
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if training
-            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
-        )
-        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
-        return (x - mean) * scale + values[f"{name}/beta"]
+        return normalize(x, values, name, training)
 
     def shortcut(x, name, stride):
         if is_resnet_d and stride == 2:
@@ -229,37 +231,11 @@ def reference(
     return tf.matmul(x, values["classifier/kernel"]) + values["classifier/bias"]
 
 
-def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
-    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
-
-
-def relative_difference(ours, expected) -> float:
-    """The norm of the difference as a share of that of what is expected."""
-    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
-
-
-def shake(model: keras.Model) -> None:
-    """Gives normalizations and bias values that no wrong wiring survives."""
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        name = one.path.rpartition("/")[2]
-        if name in ("gamma", "moving_variance"):
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif name in ("beta", "moving_mean", "bias"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-
-
-def random_images(count: int, side: int) -> np.ndarray:
-    generator = np.random.default_rng(1)
-    return generator.normal(size=(count, side, side, 3)).astype(np.float32)
-
-
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18d", "resnet50d"])
 def test_the_network_is_that_of_the_paper(name):
     is_whole = name == "resnet18"
     model = (models.build if is_whole else build_narrow)(name, 7, 32)
-    shake(model)
+    change_start_values(model)
     images, blocks = random_images(2, 32), BLOCKS if is_whole else FEW_BLOCKS
     expected = reference(values_of(model), name, images, False, blocks)
     ours = model(images, training=False)
@@ -271,21 +247,12 @@ def test_the_network_is_that_of_the_paper(name):
 @pytest.mark.parametrize("name", ["resnet18d", "resnet50d"])
 def test_training_has_the_gradients_of_the_paper(name):
     model = build_narrow(name, image_size=64)
-    shake(model)
-    images, labels = random_images(4, 64), tf.constant([3, 1, 6, 0])
-    values = values_of(model)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        logits = reference(values, name, images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        ours = model(images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, ours)
-    # About 6e-5: the last stage normalizes by 16 places.
-    assert relative_difference(ours, logits) < 1e-3
-    for path, gradient in tape.gradient(loss, variables).items():
+    change_start_values(model)
+    images = random_images(4, 64)
+    found, expected = gradients_of_both(
+        model, lambda values: reference(values, name, images, training=True), images
+    )
+    for path, gradient in found.items():
         # About 0.03 at most, of places that float32 puts on the other side of a ReLU's
         # kink; a part that is left out or counted twice is far more.
         assert relative_difference(gradient, expected[path]) < 0.1, path

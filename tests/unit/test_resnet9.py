@@ -6,6 +6,14 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
+from tests.unit.reference_network import (
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 # Name: (filters in, filters out), each of a 3x3 convolution.
 CONVOLUTIONS = {
@@ -34,19 +42,7 @@ def build(image_size: int = 32, **given) -> keras.Model:
     It is shared: its moving averages move when it is called in training.
     """
     model = models.build("resnet9", 10, image_size, **given)
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        name = one.path.rpartition("/")[2]
-        if name in ("gamma", "moving_variance"):
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif name in ("beta", "moving_mean"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-    return model
-
-
-def random_images(count: int, side: int = 32) -> tf.Tensor:
-    generator = np.random.default_rng(1)
-    return tf.constant(generator.normal(size=(count, side, side, 3)), tf.float32)
+    return change_start_values(model)
 
 
 def reference(
@@ -56,13 +52,7 @@ def reference(
 
     def conv(x: tf.Tensor, name: str) -> tf.Tensor:
         x = tf.nn.conv2d(x, values[f"{name}/kernel"], 1, "SAME")
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if training
-            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
-        )
-        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
-        return tf.nn.relu((x - mean) * scale + values[f"{name}/beta"])
+        return tf.nn.relu(normalize(x, values, name, training))
 
     def pool(x: tf.Tensor, size: int) -> tf.Tensor:
         return tf.nn.max_pool2d(x, size, size, "VALID")
@@ -75,16 +65,6 @@ def reference(
     x += conv(conv(x, "layer3_residual_1"), "layer3_residual_2")
     x = tf.reshape(pool(x, 4), [-1, 512])
     return 0.125 * tf.matmul(x, values[CLASSIFIER])
-
-
-def values_of(model: keras.Model) -> dict[str, tf.Tensor]:
-    return {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
-
-
-def relative_difference(ours, expected) -> float:
-    """The norm of the difference as a share of that of what is expected."""
-    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
 
 
 def test_it_has_the_variables_of_the_source():
@@ -117,7 +97,7 @@ def test_it_starts_as_the_source_but_for_the_kernels():
 @pytest.mark.parametrize("training", [False, True])
 def test_the_network_is_that_of_the_paper(training):
     model = build()
-    images = random_images(4)
+    images = random_images()
     expected = reference(values_of(model), images, training)
     ours = model(images, training=training)
     assert ours.dtype == tf.float32
@@ -127,21 +107,12 @@ def test_the_network_is_that_of_the_paper(training):
 
 def test_the_gradients_are_those_of_the_paper():
     model = build()
-    images, labels = random_images(4), tf.constant([3, 1, 9, 0])
-    values = values_of(model)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        logits = reference(values, images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        logits = model(images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    for name, gradient in tape.gradient(loss, variables).items():
-        # About 5e-6. In float32 another of two almost equal values may be the maximum
-        # of a pool's window, or a value may be on the other side of ReLU's kink: each
-        # adds about 1e-3.
+    images = random_images()
+    found, expected = gradients_of_both(
+        model, lambda values: reference(values, images, training=True), images
+    )
+    for name, gradient in found.items():
+        # About 5e-6; another maximum, or a value beyond ReLU's kink, adds about 1e-3.
         assert relative_difference(gradient, expected[name]) < 1e-2, name
 
 

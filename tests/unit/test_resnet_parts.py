@@ -6,13 +6,20 @@ The reference networks are plain operations in float64.
 import math
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from resnet import models, native
 from resnet.models import names, resnet, sizes
 from tests.unit.described_model import without_values
+from tests.unit.reference_network import (
+    change_start_values,
+    gradients_of_both,
+    normalize,
+    random_images,
+    relative_difference,
+    values_of,
+)
 
 BLOCKS = (2, 1, 1, 1)
 FILTERS = (16, 16, 32, 32)
@@ -43,14 +50,7 @@ def small(monkeypatch):
 def built(name: str, **given) -> keras.Model:
     """Returns a network in which no variable has the value that it starts with."""
     model = models.build(name, 7, 64, seed=1, **given)
-    generator = np.random.default_rng(5)
-    for one in model.variables:
-        variable = one.path.rpartition("/")[2]
-        if variable in ("gamma", "moving_variance"):
-            one.assign(generator.uniform(0.5, 1.0, one.shape))
-        elif variable in ("beta", "moving_mean", "bias"):
-            one.assign(generator.normal(0, 0.1, one.shape))
-    return model
+    return change_start_values(model)
 
 
 def blur(x: tf.Tensor) -> tf.Tensor:
@@ -86,13 +86,7 @@ def reference(
         before = (kernel.shape[0] - 1) // 2
         padding = [before, kernel.shape[0] - 1 - before]
         x = tf.nn.conv2d(x, kernel, stride, [[0, 0], padding, padding, [0, 0]])
-        mean, variance = (
-            tf.nn.moments(x, [0, 1, 2])
-            if training
-            else (values[f"{name}/moving_mean"], values[f"{name}/moving_variance"])
-        )
-        scale = values[f"{name}/gamma"] / tf.sqrt(variance + 1e-5)
-        return (x - mean) * scale + values[f"{name}/beta"]
+        return normalize(x, values, name, training)
 
     def gated(x, name):
         hidden = tf.reduce_mean(x, [1, 2])
@@ -133,16 +127,6 @@ def reference(
     return tf.matmul(x, values["classifier/kernel"]) + values["classifier/bias"]
 
 
-def relative_difference(ours, expected) -> float:
-    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
-    return np.linalg.norm(ours - expected) / np.linalg.norm(expected)
-
-
-def random_images(count: int) -> np.ndarray:
-    generator = np.random.default_rng(1)
-    return generator.normal(size=(count, 64, 64, 3)).astype(np.float32)
-
-
 @pytest.mark.parametrize(("name", "given"), CASES, ids=IDS)
 def test_the_network_and_its_gradients_are_those_of_the_reference(name, given):
     assert_same(built(name, **given), name, given)
@@ -154,24 +138,18 @@ def test_the_network_of_stock_ops_is_that_of_the_reference():
 
 
 def assert_same(model: keras.Model, name: str, given: dict) -> None:
-    images, labels = random_images(4), tf.constant([3, 1, 6, 0])
-    values = {one.path: tf.cast(one.value, tf.float64) for one in model.variables}
-    expected = reference(values, name, images, training=False, **given)
+    images = random_images(side=64)
+    expected = reference(values_of(model), name, images, training=False, **given)
     # Float32 sums of 15 layers.
     assert relative_difference(model(images, training=False), expected) < 1e-5
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        logits = reference(values, name, images, training=True, **given)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    expected = tape.gradient(loss, values)
-    variables = {one.path: one.value for one in model.trainable_variables}
-    with tf.GradientTape() as tape:
-        ours = model(images, training=True)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, ours)
-    assert relative_difference(ours, logits) < 1e-3
+    found, expected = gradients_of_both(
+        model,
+        lambda values: reference(values, name, images, training=True, **given),
+        images,
+    )
     # ReLUs may be on the other side of their kinks, as in test_models.
     limit = 0.1 if given.get("activation", "relu") == "relu" else 1e-2
-    for path, gradient in tape.gradient(loss, variables).items():
+    for path, gradient in found.items():
         assert relative_difference(gradient, expected[path]) < limit, path
 
 
@@ -179,7 +157,7 @@ def test_bfloat16_comes_near_float32():
     given = {"activation": "mish", "se_ratio": 0.25, "blur_pool": "all"}
     exact = built("resnet18", **given)
     short = built("resnet18", **given, compute_dtype="bfloat16")
-    images = random_images(4)
+    images = random_images(side=64)
     for training in (False, True):
         ours = short(images, training=training)
         assert ours.dtype == tf.float32
