@@ -7,12 +7,11 @@ in the other networks of this package, unless `models.build` is told otherwise.
 """
 
 import random
-from collections.abc import Mapping
-from typing import Any
 
 import keras
 
 from resnet.models import layers
+from resnet.models.options import NetworkOptions
 from resnet.models.resnet9 import LOGIT_SCALE
 
 # Filters, stride, and whether a max pool of stride 2 follows, of each 3x3 convolution.
@@ -27,29 +26,15 @@ DENSE_UNITS = 4096
 DROPOUT_RATE = 0.5  # PyTorch's default, which the source uses.
 
 
-def build(
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-) -> keras.Model:
+def build(options: NetworkOptions) -> keras.Model:
     """Returns the network without BatchNorm, from float32 images to float32 logits.
 
     The first dense layer takes the whole feature map, so the network takes images of
     `image_size` only.
-
-    Args:
-        num_classes: Number of logits.
-        image_size: Height and width of the images in pixels.
-        batch_norm: Unused; for the same arguments as the other networks.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights and of the dropout layers.
     """
-    del batch_norm
-    generator = random.Random(seed)
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    generator = random.Random(options.seed)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     for number, (filters, stride, is_pooled) in enumerate(CONVOLUTIONS, start=1):
         layer_seed = generator.getrandbits(31)
         x = layers.Conv(filters, 3, stride, layer_seed, f"conv{number}")(x)
@@ -61,42 +46,34 @@ def build(
         x = layers.Dropout(DROPOUT_RATE, layer_seed, f"dropout{number}")(x)
         layer_seed = generator.getrandbits(31)
         x = layers.Dense(DENSE_UNITS, layer_seed, f"dense{number}", relu=True)(x)
-    logits = layers.Dense(num_classes, generator.getrandbits(31), "classifier")(x)
+    classifier = layers.Dense(
+        options.num_classes, generator.getrandbits(31), "classifier"
+    )
+    logits = classifier(x)
     logits = layers.Cast("float32", name="logits")(logits)
     return keras.Model(inputs, logits, name="alexnet")
 
 
-def build_with_batch_norm(
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-) -> keras.Model:
+def build_with_batch_norm(options: NetworkOptions) -> keras.Model:
     """Returns the network with BatchNorm, from float32 images to float32 logits.
 
     The source's last pool has a 2x2 window, which for images of 32 pixels is the whole
     feature map. Here it covers the whole feature map for any size of images.
-
-    Args:
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights.
     """
-    generator = random.Random(seed)
+    generator = random.Random(options.seed)
     names = ("prep", "layer1", "layer2", "layer3", "layer4")
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     for name, (filters, stride, is_pooled) in zip(names, CONVOLUTIONS, strict=True):
         layer_seed = generator.getrandbits(31)
         x = layers.ConvNorm(
-            filters, 3, stride, seed=layer_seed, name=name, **batch_norm
+            filters, 3, stride, seed=layer_seed, name=name, **options.batch_norm
         )(x)
         if is_pooled:
             x = layers.MaxPool(2, 2, name=f"{name}_pool")(x)
     x = layers.GlobalMaxPool(name="pool")(x)
     layer_seed = generator.getrandbits(31)
-    logits = layers.ScaledLinear(num_classes, LOGIT_SCALE, layer_seed, "classifier")(x)
+    logits = layers.ScaledLinear(
+        options.num_classes, LOGIT_SCALE, layer_seed, "classifier"
+    )(x)
     return keras.Model(inputs, logits, name="alexnet_bn")

@@ -11,48 +11,33 @@ last normalization in a block may be initialized to 0.
 """
 
 import random
-from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from resnet.models import layers
+from resnet.models.options import NetworkOptions
 
 STAGE_FILTERS = (16, 32, 64)
 
 
-def build(
-    depth: int,
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-    zero_last_gamma: bool = True,
-) -> keras.Model:
+def build(depth: int, options: NetworkOptions) -> keras.Model:
     """Returns a Keras model from float32 images to float32 logits.
 
     Args:
         depth: Number of layers, 6n + 2: 8, 14, 20 and so on.
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights.
-        zero_last_gamma: Whether gamma of the last normalization in each block is
-            initialized to 0 instead of 1, the value in the paper.
+        options: The options of the network; in the paper gamma begins with 1.
     """
     num_blocks = (depth - 2) // 6
-    generator = random.Random(seed)
+    generator = random.Random(options.seed)
 
-    def conv(filters: int, stride: int, name: str, **options: Any) -> layers.ConvNorm:
+    def conv(filters: int, stride: int, name: str, **given: Any) -> layers.ConvNorm:
         layer_seed = generator.getrandbits(31)
-        return layers.ConvNorm(
-            filters, 3, stride, seed=layer_seed, name=name, **batch_norm, **options
-        )
+        given |= options.batch_norm
+        return layers.ConvNorm(filters, 3, stride, seed=layer_seed, name=name, **given)
 
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     # Each output has a copy for the next block's convolutions and one for its shortcut.
     copies = conv(STAGE_FILTERS[0], 1, "stem", num_copies=2)(x)
     for stage, filters in enumerate(STAGE_FILTERS, start=1):
@@ -70,9 +55,10 @@ def build(
                 filters,
                 1,
                 f"{name}_2",
-                zero_gamma=zero_last_gamma,
+                zero_gamma=options.zero_last_gamma,
                 num_copies=1 if is_last else 2,
             )(x, shortcut)
     layer_seed = generator.getrandbits(31)
-    logits = layers.Classifier(num_classes, layer_seed, name="classifier")(copies)
+    classifier = layers.Classifier(options.num_classes, layer_seed, name="classifier")
+    logits = classifier(copies)
     return keras.Model(inputs, logits, name=f"resnet{depth}")

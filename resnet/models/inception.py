@@ -11,12 +11,12 @@ images.
 """
 
 import random
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 
 from resnet.models import layers
+from resnet.models.options import NetworkOptions
 
 
 class Module(NamedTuple):
@@ -77,25 +77,11 @@ SMALL_MODULES = (
 SMALL_STEM_FILTERS = 96
 
 
-def build(
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-) -> keras.Model:
-    """Returns the network for images of 224 pixels, from float32 to float32 logits.
-
-    Args:
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights.
-    """
-    builder = _Builder(batch_norm, seed)
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+def build(options: NetworkOptions) -> keras.Model:
+    """Returns the network for images of 224 pixels, from float32 to float32 logits."""
+    builder = _Builder(options)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     x = builder.conv(64, 7, 2, "stem_1")(x)
     x = layers.MaxPool(3, 2, name="stem_1_pool")(x)
     x = builder.conv(64, 1, 1, "stem_2")(x)
@@ -103,29 +89,18 @@ def build(
     x = layers.MaxPool(3, 2, name="stem_3_pool")(x)
     for module in MODULES:
         x = builder.module(x, module)
-    logits = layers.Classifier(num_classes, builder.seed(), name="classifier")(x)
+    classifier = layers.Classifier(
+        options.num_classes, builder.seed(), name="classifier"
+    )
+    logits = classifier(x)
     return keras.Model(inputs, logits, name="inception_bn")
 
 
-def build_small(
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-) -> keras.Model:
-    """Returns the network for images of 28 pixels, from float32 to float32 logits.
-
-    Args:
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights.
-    """
-    builder = _Builder(batch_norm, seed)
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+def build_small(options: NetworkOptions) -> keras.Model:
+    """Returns the network for images of 28 pixels, from float32 to float32 logits."""
+    builder = _Builder(options)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     x = builder.conv(SMALL_STEM_FILTERS, 3, 1, "stem")(x)
     for name, filters_1x1, filters_3x3 in SMALL_MODULES:
         if filters_1x1:
@@ -135,16 +110,19 @@ def build_small(
             first = builder.conv(filters_3x3, 3, 2, f"{name}_3x3")(x)
             second = layers.MaxPool(3, 2, name=f"{name}_pool")(x)
         x = layers.Concat(name)([first, second])
-    logits = layers.Classifier(num_classes, builder.seed(), name="classifier")(x)
+    classifier = layers.Classifier(
+        options.num_classes, builder.seed(), name="classifier"
+    )
+    logits = classifier(x)
     return keras.Model(inputs, logits, name="inception_bn_28")
 
 
 class _Builder:
     """Makes layers and modules; draws the seed of each layer in order."""
 
-    def __init__(self, batch_norm: Mapping[str, Any], seed: int) -> None:
-        self.batch_norm = batch_norm
-        self.generator = random.Random(seed)
+    def __init__(self, options: NetworkOptions) -> None:
+        self.batch_norm = options.batch_norm
+        self.generator = random.Random(options.seed)
 
     def seed(self) -> int:
         """Returns the seed of the next layer."""

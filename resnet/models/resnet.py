@@ -21,13 +21,13 @@ that each of these networks can have, in `layers.blur_pool` and `layers.activati
 """
 
 import random
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 
 from resnet.models import layers, names, sizes
 from resnet.models.layers import blur_pool
+from resnet.models.options import NetworkOptions
 
 DEPTHS = names.RESNET_BLOCKS
 STAGE_FILTERS = names.STAGE_FILTERS
@@ -37,48 +37,22 @@ Copies = Any  # A KerasTensor, or a list of references to the same one.
 
 
 def build(
-    depth: int,
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-    zero_last_gamma: bool = True,
-    is_resnet_d: bool = False,
-    is_torchvision: bool = False,
-    activation: str = "relu",
-    se_ratio: float = 0.0,
-    blurred: str = "none",
+    depth: int, options: NetworkOptions, is_resnet_d: bool = False
 ) -> keras.Model:
     """Returns a Keras model from float32 images to float32 logits.
 
     Args:
         depth: Number of layers, a key of `DEPTHS`.
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights.
-        zero_last_gamma: Whether gamma of the last normalization in each block is
-            initialized to 0 instead of 1.
+        options: The options of the network.
         is_resnet_d: Whether to build the ResNet-D variant.
-        is_torchvision: Whether to build torchvision's network instead of that of the
-            TPU recipe.
-        activation: One of `names.ACTIVATIONS`.
-        se_ratio: Ratio of squeeze-and-excitation in each block; 0 for none.
-        blurred: The strided layers that blur, one of `names.BLUR_POOLS`.
     """
     blocks, is_bottleneck = DEPTHS[depth]
-    generator = random.Random(seed)
-    seeds = iter(lambda: generator.getrandbits(31), None)
-    builder = _Builder(
-        *(batch_norm, zero_last_gamma, is_resnet_d, seeds),
-        *(activation, se_ratio, blurred),
-    )
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    is_torchvision = options.resnet_variant == "torchvision"
+    builder = _Builder(options, is_resnet_d)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     x = builder.stem(x)
-    if blurred == "all":
+    if options.blur_pool == "all":
         x = layers.MaxPool(3, 1, name="stem_pool")(x)
         x = layers.BlurPool(2, name="stem_blur")(x)
     else:
@@ -104,7 +78,7 @@ def build(
                 num_copies=1 if is_last else 2,
             )
     seed = next(builder.seeds)
-    logits = layers.Classifier(num_classes, seed, name="classifier")(copies)
+    logits = layers.Classifier(options.num_classes, seed, name="classifier")(copies)
     return keras.Model(
         inputs, logits, name=f"resnet{depth}{'d' if is_resnet_d else ''}"
     )
@@ -113,24 +87,16 @@ def build(
 class _Builder:
     """Adds layers and blocks to a graph; draws the seed of each layer in order."""
 
-    def __init__(
-        self,
-        batch_norm: Mapping[str, Any],
-        zero_last_gamma: bool,
-        is_resnet_d: bool,
-        seeds: Iterator[int],
-        activation: str,
-        se_ratio: float,
-        blurred: str,
-    ) -> None:
-        self.batch_norm = batch_norm
-        self.zero_last_gamma = zero_last_gamma
+    def __init__(self, options: NetworkOptions, is_resnet_d: bool) -> None:
+        generator = random.Random(options.seed)
+        self.seeds = iter(lambda: generator.getrandbits(31), None)
+        self.batch_norm = options.batch_norm
+        self.zero_last_gamma = options.zero_last_gamma
         self.is_resnet_d = is_resnet_d
-        self.seeds = seeds
-        self.activation = activation
-        self.se_ratio = se_ratio
-        self.is_blurred = blurred != "none"
-        self.has_relu = activation == "relu"  # The fastest: `ConvNorm` includes it.
+        self.activation = options.activation
+        self.se_ratio = options.se_ratio
+        self.is_blurred = options.blur_pool != "none"
+        self.has_relu = options.activation == "relu"  # `ConvNorm` includes it.
 
     def conv(
         self,

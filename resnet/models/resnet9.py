@@ -6,49 +6,35 @@ difference: kernels are initialized as in the other networks of this package.
 """
 
 import random
-from collections.abc import Mapping
-from typing import Any
 
 import keras
 
 from resnet.models import layers
+from resnet.models.options import NetworkOptions
 
 LOGIT_SCALE = 0.125  # The source's.
 
 
-def build(
-    num_classes: int,
-    image_size: int,
-    batch_norm: Mapping[str, Any],
-    compute_dtype: str,
-    seed: int,
-) -> keras.Model:
+def build(options: NetworkOptions) -> keras.Model:
     """Returns a Keras model from float32 images to float32 logits.
 
     The source's last pool has a 4x4 window, which for images of 32 pixels is the whole
     feature map. Here it covers the whole feature map for any size of images.
-
-    Args:
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that the symbolic shapes are for.
-        batch_norm: Arguments of `layers.ConvNorm` about its batch normalization.
-        compute_dtype: "float32" or "bfloat16"; variables are float32.
-        seed: Seed of the initial weights.
     """
-    generator = random.Random(seed)
+    generator = random.Random(options.seed)
 
     def conv(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         layer_seed = generator.getrandbits(31)
-        return layers.ConvNorm(filters, 3, 1, seed=layer_seed, name=name, **batch_norm)(
-            x
-        )
+        return layers.ConvNorm(
+            filters, 3, 1, seed=layer_seed, name=name, **options.batch_norm
+        )(x)
 
     def residual(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         branch = conv(conv(x, filters, f"{name}_1"), filters, f"{name}_2")
         return layers.Add(f"{name}_sum")(x, branch)  # The branch ends with ReLU.
 
-    inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = layers.Cast(compute_dtype, name="cast")(inputs)
+    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
+    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     x = conv(x, 64, "prep")
     x = conv(x, 128, "layer1")
     x = layers.MaxPool(2, 2, name="layer1_pool")(x)
@@ -60,5 +46,7 @@ def build(
     x = residual(x, 512, "layer3_residual")
     x = layers.GlobalMaxPool(name="pool")(x)
     layer_seed = generator.getrandbits(31)
-    logits = layers.ScaledLinear(num_classes, LOGIT_SCALE, layer_seed, "classifier")(x)
+    logits = layers.ScaledLinear(
+        options.num_classes, LOGIT_SCALE, layer_seed, "classifier"
+    )(x)
     return keras.Model(inputs, logits, name="resnet9")
