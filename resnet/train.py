@@ -91,15 +91,13 @@ def train_and_evaluate(
             if phases.resets_momentum_at(config.phases, state.step):
                 exchange.reset_momentum()
             settings = step_settings.at(config, state.step)
-            last, examples, mask = _read_and_accumulate(
-                train_batches, train_step, state.step, config, log, communicator
+            last, places, mask = _read_and_accumulate(
+                train_batches, train_step, state, log, communicator
             )
-            examples = train_shard.records.number_of_example[examples]
+            examples = train_shard.records.number_of_example[places]
             log.examples_read(state.step, examples, mask)
             result = train_step(last, settings, stop_requested(signals), manager.wanted)
-            state.step, state.top1 = state.step + 1, None
-            if state.lookahead is not None:
-                state.lookahead.after_step(state.step)
+            state.end_step()
             check_loss(
                 *(result.loss, result.local_loss, state.step, examples),
                 *(Path(config.model_dir), communicator),
@@ -130,8 +128,7 @@ def _step_of_phase(
 def _read_and_accumulate(
     train_batches: Iterator[Batch],
     train_step: TrainStep,
-    step: int,
-    config: Config,
+    state: TrainState,
     log: RunLog,
     communicator: Communicator,
 ) -> tuple[Batch, np.ndarray, np.ndarray]:
@@ -140,17 +137,18 @@ def _read_and_accumulate(
     The gradients of all micro-batches except the last one are accumulated.
 
     Returns:
-        The last micro-batch; then for all micro-batches together the examples, int64
-        `[local_batch]`, and their mask, bool `[local_batch]`, which is False where an
-        example replaces a corrupt one.
+        The last micro-batch; then for all micro-batches together the places of the
+        examples among the records of the shard, int64 `[local_batch]`, and their mask,
+        bool `[local_batch]`, which is False where an example replaces a corrupt one.
     """
+    step, num_micro_batches = state.step, state.config.accumulation_steps
     micro_batches: list[Batch] = []
-    for number in range(1, config.accumulation_steps + 1):
+    for number in range(1, num_micro_batches + 1):
         communicator.report_status(f"reading the batch of step {step + 1}")
         with log.input_wait.waiting():
             micro_batch = next(train_batches)
         micro_batches.append(micro_batch)
-        is_last = number == config.accumulation_steps
+        is_last = number == num_micro_batches
         communicator.report_status(
             f"computing step {step + 1}",
             is_timed=train_step.is_traced,  # Tracing the graph takes long.

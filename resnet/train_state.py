@@ -105,6 +105,12 @@ class TrainState:
         if self.outer is not None:
             self.outer.begin(is_reset)
 
+    def end_step(self) -> None:
+        """Counts a step that has updated the weights, which Lookahead may then move."""
+        self.step, self.top1 = self.step + 1, None
+        if self.lookahead is not None:
+            self.lookahead.after_step(self.step)
+
     @property
     def is_synchronized(self) -> bool:
         """Whether all ranks have the same weights, as at the end of a round."""
