@@ -133,8 +133,9 @@ def _draw_legend(axes: Axes, methods: Sequence[str]) -> None:
         repetition, color = divmod(number, len(_COLORS))
         markers = _MORE_MARKERS if repetition % 2 else _MARKERS
         entry(name, _COLORS[color], markers["layerwise"], _COLORS[color])
-    entry("layer by layer", _GREY, _MARKERS["layerwise"], "white")
-    entry("entire model", _GREY, _MARKERS["entiremodel"], "white")
+    for markers in (_MARKERS, _MORE_MARKERS)[: 1 + (len(methods) > len(_COLORS))]:
+        entry("layer by layer", _GREY, markers["layerwise"], "white")
+        entry("entire model", _GREY, markers["entiremodel"], "white")
     entry("filled: error feedback", _GREY, _MARKERS["layerwise"], _GREY)
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1))
 

@@ -221,6 +221,21 @@ def test_the_figure_has_a_point_for_each_row_that_has_not_diverged():
     assert ends.tolist() == pytest.approx([10, 40])
 
 
+@pytest.mark.parametrize(("num_methods", "num_forms"), [(7, 1), (8, 2)])
+def test_the_legend_explains_each_form_where_colors_repeat(num_methods, num_forms):
+    settings = (
+        CompressionSettings(compress="layerwise", method="qsgd", qstates=states)
+        for states in range(1, 1 + num_methods)
+    )
+    found = {one: [Result(0.5, 1, 1.0, 400.0, 0.0, 0.0)] for one in settings}
+    legend = figure.draw(found, "title").axes[1].get_legend()
+    labels = [text.get_text() for text in legend.get_texts()]
+    for way in ("layer by layer", "entire model"):
+        assert labels.count(way) == num_forms
+    lines = legend.get_lines()[-1 - 2 * num_forms :]
+    assert len({line.get_marker() for line in lines}) == 2 * num_forms
+
+
 def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp_path):
     flags = ("--methods=topk:ratio=0.01", "--ways=layerwise", "--feedback=with")
     done = study(tmp_path / "study", *flags, "--train_flags=--eval_every=1epoch")
