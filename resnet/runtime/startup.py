@@ -278,8 +278,11 @@ def import_tensorflow() -> None:
 
     During its import, TensorFlow 2.21 prints the same notes twice on each rank, at any
     TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
-    missing GPU.
+    missing GPU. Also in processes that no rank's environment was set for, tensors are
+    allocated by TensorFlow's own allocator.
     """
+    for name, value in placement.TENSOR_ALLOCATOR.items():
+        os.environ.setdefault(name, value)
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as notes:

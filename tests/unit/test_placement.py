@@ -223,6 +223,7 @@ def test_hidden_amx_is_not_used():
                 "TF_CPP_MIN_LOG_LEVEL",
                 "CUDA_VISIBLE_DEVICES",
                 "ONEDNN_MAX_CPU_ISA",
+                *placement.TENSOR_ALLOCATOR,
             ]
         )
     )
