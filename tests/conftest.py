@@ -29,6 +29,24 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # Likewise under nohup.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leaves out tests of instructions that this CPU lacks (`needs_cpu`).
+
+    Unlike a skip under CI, it is no failure: no set-up can add them.
+    """
+    flags = cpu_features.flags()
+    lacking = [
+        item
+        for item in items
+        if any(not flags.issuperset(mark.args) for mark in item.iter_markers("needs_cpu"))
+    ]
+    if lacking:
+        config.hook.pytest_deselected(items=lacking)
+        items[:] = [item for item in items if item not in lacking]
+
+
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turns a skip into a failure under CI, where it would hide a hole."""
     if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):

@@ -80,36 +80,40 @@ struct Ahead {
   int64_t element;  // Bytes of an element.
 };
 
-// Stores the vectors at `v` of a tile of sums. Of a partial one, only some lanes are valid.
+// Stores a tile of sums, row by row: non-temporal stores fill one line after the other. If
+// it is partial, only some lanes of the last vector of each row are valid.
 template <bool kPartial, int R, int V, typename T>
-[[gnu::always_inline]] inline void FinishVectors(const Vector (&sum)[R][V], int v,
-                                                 Mask lanes, const Finish<T>& finish, T* c,
-                                                 int64_t ldc) {
-  const auto load = [=](const auto* from) {
-    if constexpr (kPartial) return Load(from, lanes);
-    return Load(from);
+[[gnu::always_inline]] inline void FinishTile(const Vector (&sum)[R][V], Mask lanes,
+                                              const Finish<T>& finish, T* c, int64_t ldc) {
+  const auto load = [=](const auto* from, int v) {
+    if (kPartial && v == V - 1) return Load(from + v * kLanes, lanes);
+    return Load(from + v * kLanes);
   };
-  const Vector bias = finish.bias == nullptr ? Zero() : load(finish.bias + v * kLanes);
+  Vector bias[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) bias[v] = finish.bias == nullptr ? Zero() : load(finish.bias, v);
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    const int64_t at = r * ldc + v * kLanes;
-    Vector value = sum[r][v];
-    if (finish.add != nullptr) {
-      value = Add(load(finish.add + r * finish.add_stride + v * kLanes), value);
-    }
-    if (finish.bias != nullptr) value = Add(value, bias);
-    if (finish.residual != nullptr) value = Add(value, load(finish.residual + at));
-    if (finish.relu) value = Max(Zero(), value);  // This order of operands keeps NaN.
-    if constexpr (kPartial) {
-      Store(c + at, lanes, value);
-    } else {
+  for (int r = 0; r < R; ++r, c += ldc) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      Vector value = sum[r][v];
+      if (finish.add != nullptr) {
+        value = Add(load(finish.add + r * finish.add_stride, v), value);
+      }
+      if (finish.bias != nullptr) value = Add(value, bias[v]);
+      if (finish.residual != nullptr) value = Add(value, load(finish.residual + r * ldc, v));
+      if (finish.relu) value = Max(Zero(), value);  // This order of operands keeps NaN.
+      if (kPartial && v == V - 1) {
+        Store(c + v * kLanes, lanes, value);
+        continue;
+      }
       if constexpr (std::is_same_v<T, float>) {
         if (finish.stream) {
-          Stream(c + at, value);
+          Stream(c + v * kLanes, value);
           continue;
         }
       }
-      Store(c + at, value);
+      Store(c + v * kLanes, value);
     }
   }
 }
@@ -164,13 +168,10 @@ void Tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ld
     a += kTransposed ? lda : 1;
     b += ldb;
   }
-#pragma GCC unroll 4
-  for (int v = 0; v < V; ++v) {
-    if (v == V - 1 && last_lanes < kLanes) {  // Masked stores are slow.
-      FinishVectors<true>(sum, v, FirstLanes(last_lanes), finish, c, ldc);
-    } else {
-      FinishVectors<false>(sum, v, Mask(), finish, c, ldc);
-    }
+  if (last_lanes < kLanes) {  // Masked stores are slow.
+    FinishTile<true>(sum, FirstLanes(last_lanes), finish, c, ldc);
+  } else {
+    FinishTile<false>(sum, Mask(), finish, c, ldc);
   }
 }
 

@@ -1,4 +1,4 @@
-"""The memory of tensors, in a process of its own: TensorFlow chooses its allocator once."""
+"""The memory of tensors, in processes of their own: each chooses its allocator once."""
 
 import subprocess
 import sys

@@ -70,9 +70,8 @@ def test_usable_are_those_that_the_cpu_has_up_to_the_limit(monkeypatch, limit, u
     assert native.usable_instruction_sets() == usable
 
 
+@pytest.mark.needs_cpu("avx512_bf16")
 def test_widened_products_of_bf16_are_those_of_avx512(kernels):
-    if kernels.best() != "AVX512_CORE_BF16":
-        pytest.skip("needs a CPU with AVX512_BF16")
     rng = np.random.default_rng(0)
     # 700 channels are two blocks of a product's inner dimension.
     images = tf.cast(rng.normal(size=[2, 5, 5, 700]), tf.bfloat16)
