@@ -40,7 +40,9 @@ def pytest_collection_modifyitems(
     lacking = [
         item
         for item in items
-        if any(not flags.issuperset(mark.args) for mark in item.iter_markers("needs_cpu"))
+        if any(
+            not flags.issuperset(mark.args) for mark in item.iter_markers("needs_cpu")
+        )
     ]
     if lacking:
         config.hook.pytest_deselected(items=lacking)
