@@ -35,8 +35,8 @@ _OTHER_LAUNCHERS = (
 
 
 # TensorFlow's own allocator of tensors, which keeps their memory for later ones. malloc
-# returns large blocks to the kernel, and each step pays for their page faults again: in a
-# virtual machine a quarter of its time. The allocator's limit of 64 GB is lifted.
+# returns large blocks to the kernel, and each step pays for their page faults again, in
+# a virtual machine a quarter of its time. The allocator's limit of 64 GB is lifted.
 TENSOR_ALLOCATOR = {
     "TF_CPU_ALLOCATOR_USE_BFC": "1",
     "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(2**24),

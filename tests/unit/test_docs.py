@@ -50,6 +50,7 @@ def test_the_commands_name_programs_and_flags_that_exist(page):
         "rows",
         "train_flags",
         "threads",
+        *("num_workers", "speed", "steps_per_line"),  # Of sync_modes.py.
     }
     known |= {"submission_org", "submission_platform"}
     for command in commands(page):
