@@ -73,6 +73,47 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
     return steps
 
 
+def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> None:
+    """Refuses to combine a single checkpoint.
+
+    Args:
+        combine: The value of --combine.
+        checkpoints: The value of --checkpoints.
+        steps: The steps of these checkpoints.
+
+    Raises:
+        UserError: If `combine` isn't "none" and there are fewer than two checkpoints.
+    """
+    if combine != "none" and len(steps) < 2:
+        raise UserError(
+            f"--combine={combine} needs at least two checkpoints;"
+            f" --checkpoints={checkpoints} is only that of step {steps[0]}. Name more,"
+            " for example with --checkpoints=all."
+        )
+
+
+def weights(requested: str | None, config: Config, model_dir: str) -> list[str]:
+    """Returns the names of the weights to evaluate, as `evaluated_weights` has them.
+
+    Args:
+        requested: The value of --weights: "raw", "ema" or "both"; None for those that
+            the run has.
+        config: The settings of the run.
+        model_dir: The folder of the run.
+
+    Raises:
+        UserError: If the run doesn't have them.
+    """
+    if config.ema_decay:
+        return {"raw": ["raw"], "ema": ["ema"]}.get(requested, ["raw", "ema"])
+    if requested in ("ema", "both"):
+        raise UserError(
+            f"--weights={requested} needs a run with EMA weights (--ema_decay); the run"
+            f" in {model_dir} has none."
+        )
+    return ["raw"]
+
+
 def require(
     step: int | None, weights: str | None, config: Config, model_dir: Path
 ) -> None:

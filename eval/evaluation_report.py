@@ -64,11 +64,13 @@ class EvaluationReport:
         """Starts a report without results.
 
         Args:
-            settings: The settings of all results, for JSON.
+            settings: The settings of all results, for JSON. Where their "split" is
+                "train", the lines say so.
             json_file: The path of the JSON file; None for no file.
         """
         self._settings = dict(settings)
         self._json_file = json_file
+        self._suffix = ", training images" if settings.get("split") == "train" else ""
         self._results: list[dict[str, Any]] = []
 
     def add(self, what: Evaluated, result: "Result") -> None:
@@ -79,7 +81,7 @@ class EvaluationReport:
         Raises:
             UserError: If the file can't be written.
         """
-        name = f"global {what}" if str(what).startswith("step") else str(what)
+        name = f"{what}{self._suffix}"
         logging.info(
             "Finished evaluation at %s",
             datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S"),
@@ -87,7 +89,7 @@ class EvaluationReport:
         logging.info(
             "Saving dict for %s: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
             " global_step = %d, loss = %.8g",
-            name,
+            f"global {name}" if name.startswith("step") else name,
             result.top1,
             result.top5,
             what.steps[-1],
@@ -102,7 +104,7 @@ class EvaluationReport:
                 "global_step": what.steps[-1],
             },
         )
-        print(f"{what}: {result}", flush=True)
+        print(f"{name}: {result}", flush=True)
         self._results.append({**what.as_dict(), **result.as_dict()})
         if self._json_file:
             contents = {

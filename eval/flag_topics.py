@@ -12,7 +12,7 @@ EVALUATION = (
     ),
     Topic(
         "Evaluation",
-        ("eval_batch_size", "views"),
+        ("split", "eval_batch_size", "views"),
         ("recalibration_batches",),
     ),
     Topic("Results", ("json_file", "store_predictions")),

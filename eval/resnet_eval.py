@@ -1,6 +1,7 @@
 r"""Evaluates the checkpoints of a training run on every validation image.
 
 python eval/resnet_eval.py --data_dir=RECORDS --model_dir=MODEL
+python eval/resnet_eval.py --split=train --data_dir=RECORDS --model_dir=MODEL
 mpirun -np 2 python eval/resnet_eval.py --checkpoints=all \
     --eval_batch_size=200 --data_dir=RECORDS --model_dir=MODEL \
     --json_file=eval.json
@@ -65,6 +66,13 @@ flags.DEFINE_enum(
     " instead of each checkpoint by itself.",
 )
 flags.DEFINE_enum(
+    "split",
+    "validation",
+    ("validation", "train"),
+    "The split of the data set to evaluate: the validation images, or the training"
+    " images, cropped as validation images are.",
+)
+flags.DEFINE_enum(
     "views",
     None,
     tuple(VIEWS),
@@ -99,15 +107,15 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     signals = StopSignals() if FLAGS.watch else None
     startup.join_job(process, communicator, FLAGS.stall_seconds)
     record_set = record_sets.open_record_set(
-        FLAGS.data_dir, "validation", process, communicator
+        FLAGS.data_dir, FLAGS.split, process, communicator
     )
     watch = start_watch(communicator, signals) if signals else None
     run_config, steps = read_run(requested, watch is not None, communicator)
     with communicator.collective_errors():
         check_classes(record_set, run_config)
-        weights = weights_to_evaluate(run_config)
+        weights = checkpoint_choice.weights(FLAGS.weights, run_config, FLAGS.model_dir)
     startup.check_same_settings(
-        "validation data and run", record_set, run_config, communicator
+        f"{FLAGS.split} data and run", record_set, run_config, communicator
     )
     config = with_flags(run_config)
     with communicator.collective_errors():
@@ -165,7 +173,9 @@ def read_run(
             if not is_watched:
                 model_dir = pathlib.Path(FLAGS.model_dir)
                 steps = checkpoint_choice.choose(requested, model_dir)
-                check_combination(steps)
+                checkpoint_choice.check_combination(
+                    FLAGS.combine, FLAGS.checkpoints, steps
+                )
     return communicator.broadcast((config, steps))
 
 
@@ -198,7 +208,7 @@ def make_evaluation(
     num_parallel_calls = FLAGS.num_parallel_calls or len(threads.cpus)
     evaluator = Evaluator(
         state.model,
-        example_shards["validation"],
+        example_shards[FLAGS.split],
         config,
         communicator,
         num_parallel_calls,
@@ -225,7 +235,7 @@ def make_evaluation(
         EvaluationReport(settings_for_json(config), json_file),
         communicator,
         make_store(
-            config.eval_views, example_shards["validation"], record_set, communicator
+            config.eval_views, example_shards[FLAGS.split], record_set, communicator
         ),
     )
 
@@ -291,6 +301,11 @@ def check_own_flags() -> None:
         raise UserError(
             f"--watch_minutes must be above 0; got {FLAGS.watch_minutes:g}."
         )
+    if FLAGS.store_predictions and FLAGS.split != "validation":
+        raise UserError(
+            "--store_predictions stores predictions for validation images; got"
+            f" --split={FLAGS.split}. Leave out one of the two flags."
+        )
     if not FLAGS.watch:
         return
     if FLAGS.combine != "none":
@@ -303,36 +318,6 @@ def check_own_flags() -> None:
             "--watch evaluates all checkpoints as they appear; got"
             f" --checkpoints={FLAGS.checkpoints}. Leave out one of the two flags."
         )
-
-
-def check_combination(steps: Sequence[int]) -> None:
-    """Refuses to combine a single checkpoint.
-
-    Raises:
-        UserError: If --combine is set and there are fewer than two checkpoints.
-    """
-    if FLAGS.combine != "none" and len(steps) < 2:
-        raise UserError(
-            f"--combine={FLAGS.combine} needs at least two checkpoints;"
-            f" --checkpoints={FLAGS.checkpoints} is only that of step {steps[0]}. Name"
-            " more, for example with --checkpoints=all."
-        )
-
-
-def weights_to_evaluate(config: Config) -> list[str]:
-    """Returns the names of the weights to evaluate, as `evaluated_weights` has them.
-
-    Raises:
-        UserError: If the run doesn't have them.
-    """
-    if config.ema_decay:
-        return {"raw": ["raw"], "ema": ["ema"]}.get(FLAGS.weights, ["raw", "ema"])
-    if FLAGS.weights in ("ema", "both"):
-        raise UserError(
-            f"--weights={FLAGS.weights} needs a run with EMA weights (--ema_decay); the"
-            f" run in {FLAGS.model_dir} has none."
-        )
-    return ["raw"]
 
 
 def with_flags(config: Config) -> Config:
@@ -353,8 +338,8 @@ def splits_to_read(config: Config, record_set: RecordSet) -> list[str]:
     Raises:
         UserError: If the data set doesn't have them.
     """
-    if not config.recalibration_batches:
-        return ["validation"]
+    if not config.recalibration_batches or FLAGS.split == "train":
+        return [FLAGS.split]
     if "train" not in record_set.manifest.splits:
         raise UserError(
             f"--recalibration_batches={config.recalibration_batches} (by default the"
@@ -368,6 +353,7 @@ def settings_for_json(config: Config) -> dict[str, Any]:
     """Returns the settings that the JSON file of the results holds."""
     return {
         "model_dir": FLAGS.model_dir,
+        "split": FLAGS.split,
         "views": config.eval_views,
         "combine": FLAGS.combine,
         "recalibration_batches": config.recalibration_batches,

@@ -131,6 +131,21 @@ def losses(model_dir: Path) -> list[float]:
     return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
+@pytest.mark.parametrize("recalibration_batches", [0, 5])
+def test_the_training_images_are_evaluated_too(
+    evaluate, model_dir, recalibration_batches
+):
+    flags = (f"--recalibration_batches={recalibration_batches}", "--weights=raw")
+    alone = evaluate("--split=train", *flags, is_alone=True)
+    together = evaluate("--split=train", "--eval_batch_size=7", *flags)
+    assert [found["split"] for found in (alone, together)] == ["train"] * 2
+    assert alone["count"] == 24
+    assert_same(together, alone)
+    validation = evaluate(*flags, is_alone=True)
+    assert validation["split"] == "validation"
+    assert validation["count"] == 11
+
+
 def test_weights_of_checkpoints_are_averaged(evaluate, model_dir):
     flags = ("--combine=weights", "--checkpoints=4,8", "--weights=raw")
     alone, together = evaluate(*flags, is_alone=True), evaluate(*flags)

@@ -42,6 +42,16 @@ def test_the_log_lines_are_the_published_runs(caplog):
     ) in caplog.text
 
 
+def test_the_lines_name_the_training_images(caplog, capsys):
+    logging.set_verbosity(logging.INFO)
+    caplog.set_level("INFO")
+    report = EvaluationReport({"split": "train"}, None)
+    report.add(Evaluated([60], "ema", "none"), RESULT)
+    name = "step 60, EMA weights, training images"
+    assert capsys.readouterr().out.startswith(f"{name}: top-1 50.00 %")
+    assert f"Saving dict for global {name}: Top-1 accuracy = 0.5," in caplog.text
+
+
 def test_the_file_has_all_results_so_far_and_the_last_at_its_top(tmp_path):
     path = tmp_path / "eval.json"
     report = EvaluationReport({"views": "flip"}, str(path))

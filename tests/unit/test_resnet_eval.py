@@ -60,6 +60,9 @@ def model_dir(tmp_path_factory, make_config) -> Path:
         (["--combine=predictions", "--checkpoints=10"], "is only that of step 10"),
         (["--checkpoints=phases"], "ends a phase of the recipe. Pass steps"),
         (["--recalibration_batches=2"], "needs training images"),
+        (["--split=train"], "has no split 'train'"),
+        (["--split=test"], "<validation|train>"),
+        (["--split=train", "--store_predictions"], "stores predictions for validation"),
         (["--json_file=/no/such/folder/x"], "--json_file must be in an existing"),
     ],
 )
