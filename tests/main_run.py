@@ -39,14 +39,17 @@ def evaluation_lines(model_dir: Path) -> list[dict[str, Any]]:
     return [line for line in read_metrics(model_dir) if line["kind"] == "eval"]
 
 
-def assert_same(result: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_same(
+    result: dict[str, Any], expected: dict[str, Any], count: int = 11
+) -> None:
     """Checks that two evaluations of the same weights have found the same.
 
     Args:
         result: One of the results in the JSON file of an evaluation.
         expected: Another one, or a line of the training's metrics.jsonl.
+        count: The number of images of the split.
     """
-    assert result["count"] == expected["count"] == 11
+    assert result["count"] == expected["count"] == count
     assert result["top1"] == pytest.approx(expected["top1"], abs=1e-6)
     assert result["top5"] == pytest.approx(expected["top5"], abs=1e-6)
     assert result["loss"] == pytest.approx(expected["loss"], rel=TOLERANCE)

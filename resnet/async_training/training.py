@@ -129,7 +129,8 @@ class AsyncTraining:
         logging.info(
             "With %d worker(s), asynchrony acts like an additional momentum of %.2f"
             " (arXiv:1605.09774), and the mean staleness is about %d: a lower"
-            " --momentum, or --staleness_rate=inverse, may train better.",
+            " --momentum, or a small --max_staleness, may train better"
+            " (docs/async.md).",
             *(self._num_workers, 1 - 1 / self._num_workers, self._num_workers - 1),
         )
         with closing(self._closures), closing(self._log), closing(self._manager):
