@@ -105,7 +105,7 @@ def weights(requested: str | None, config: Config, model_dir: str) -> list[str]:
         UserError: If the run doesn't have them.
     """
     if config.ema_decay:
-        return {"raw": ["raw"], "ema": ["ema"]}.get(requested, ["raw", "ema"])
+        return [requested] if requested in ("raw", "ema") else ["raw", "ema"]
     if requested in ("ema", "both"):
         raise UserError(
             f"--weights={requested} needs a run with EMA weights (--ema_decay); the run"
