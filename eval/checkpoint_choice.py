@@ -92,7 +92,9 @@ def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> N
         )
 
 
-def weights(requested: str | None, config: Config, model_dir: str) -> list[str]:
+def weights_to_evaluate(
+    requested: str | None, config: Config, model_dir: str | Path
+) -> list[str]:
     """Returns the names of the weights to evaluate, as `evaluated_weights` has them.
 
     Args:
@@ -129,11 +131,7 @@ def require(
         UserError: If it doesn't have one of them.
     """
     choose("latest" if step is None else [step], model_dir)
-    if weights == "ema" and not config.ema_decay:
-        raise UserError(
-            f"--weights=ema needs a run with EMA weights (--ema_decay); the run in"
-            f" {model_dir} has none."
-        )
+    weights_to_evaluate(weights, config, model_dir)
 
 
 def _describe(steps: Sequence[int]) -> str:

@@ -113,7 +113,9 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     run_config, steps = read_run(requested, watch is not None, communicator)
     with communicator.collective_errors():
         check_classes(record_set, run_config)
-        weights = checkpoint_choice.weights(FLAGS.weights, run_config, FLAGS.model_dir)
+        weights = checkpoint_choice.weights_to_evaluate(
+            FLAGS.weights, run_config, FLAGS.model_dir
+        )
     startup.check_same_settings(
         f"{FLAGS.split} data and run", record_set, run_config, communicator
     )
