@@ -106,6 +106,7 @@ setup(
         "resnet.distributed",
         "resnet.evaluation",
         "resnet.exchange",
+        "resnet.explain",
         "resnet.export",
         "resnet.export.writers",
         "resnet.hardware",

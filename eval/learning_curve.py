@@ -24,10 +24,10 @@ from data_prep.errors import UserError
 from resnet import shared_flags
 from resnet.config import phases
 from resnet.config.config import Config, load_config
+from resnet.explain import description
 from resnet.metrics import figure_file
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
-from resnet.recipes import explain
 from resnet.report.charts.series import robust_limits
 
 if TYPE_CHECKING:  # Imported when a figure is drawn.
@@ -217,13 +217,13 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[Run]) -> None:
 
 def _draw_learning_rate(axes: "Axes", runs: Sequence[Run]) -> None:
     """Draws the learning rate of each step that each run has finished."""
-    from resnet.recipes import explain_plot  # It imports matplotlib.
+    from resnet.explain import figure as plan_figure  # It imports matplotlib.
 
     for number, run in enumerate(runs):
-        curve = explain.curves(run.config)["learning rate"]
+        curve = description.curves(run.config)["learning rate"]
         first = phases.first_step(run.config.phases, run.config.first_phase)
         trained = range(first, int(max(run.column("train", "step"))))
-        explain_plot.plot(axes, run.config, curve, trained, f"C{number}")
+        plan_figure.plot(axes, run.config, curve, trained, f"C{number}")
     axes.set_title("Learning rate", loc="left")
     axes.set_ylim(bottom=0)
 

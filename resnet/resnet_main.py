@@ -49,10 +49,11 @@ from resnet.checkpoint import run_folder
 from resnet.config.config import Config, check_ranks, save_config
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.explain import description
 from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.recipes import changes as recipe_changes
-from resnet.recipes import earlier, explain, json_file, registry
+from resnet.recipes import earlier, json_file, registry
 from resnet.report import refresh
 from resnet.runtime import host_warnings, leaving, program, startup
 from resnet.runtime.run_lock import RunLock
@@ -207,7 +208,7 @@ def print_plan(communicator: Communicator) -> None:
         UserError: If the settings of the run are wrong.
     """
     if FLAGS.list_recipes:
-        print_to_pipe(explain.list_recipes(list(registry.RECIPES.values())))
+        print_to_pipe(description.list_recipes(list(registry.RECIPES.values())))
         return
     shared_flags.check_values()
     run_plan.print_plan(

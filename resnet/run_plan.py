@@ -14,9 +14,9 @@ from resnet.config.config import Config, check_ranks
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
 from resnet.exchange import plan as exchange_plan
+from resnet.explain import description
 from resnet.models.names import CIFAR_MODELS
 from resnet.recipes import changes as recipe_changes
-from resnet.recipes import explain
 from resnet.runtime import startup
 
 
@@ -53,15 +53,15 @@ def print_plan(
     check_ranks(config, parts)
     changes = recipe_changes.describe_changes(recipe, overrides, config, parts)
     if plot_file:
-        from resnet.metrics import figure_file  # Takes a second to import.
-        from resnet.recipes import explain_plot
+        from resnet.explain import figure  # Takes a second to import.
+        from resnet.metrics import figure_file
 
-        figure = explain_plot.draw(config)
-        figure_file.write(figure, pathlib.Path(plot_file), "--explain_plot")
+        drawn = figure.draw(config)
+        figure_file.write(drawn, pathlib.Path(plot_file), "--explain_plot")
     exchange = ""
     if config.compress != "none":
         exchange = describe_exchange(config, num_ranks, knows_classes=bool(data_dir))
-    print_to_pipe(explain.describe_run(recipe, config, parts, changes, exchange))
+    print_to_pipe(description.describe_run(recipe, config, parts, changes, exchange))
 
 
 def describe_exchange(config: Config, num_ranks: int, knows_classes: bool) -> str:

@@ -12,12 +12,11 @@ from resnet.config.config import Config
 from resnet.config.recipe import RecipePhase
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
+from resnet.explain import description, figure
 from resnet.metrics import figure_file
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import (
     digits,
-    explain,
-    explain_plot,
     imagenet,
     imagenette,
     inception,
@@ -36,7 +35,7 @@ def resolved(recipe=COLLAPSE, **given) -> Config:
 def told(recipe=COLLAPSE, num_ranks=128, **given) -> str:
     config = resolved(recipe, **given)
     changes = recipe_changes.describe_changes(recipe, given, config, num_ranks)
-    return explain.describe_run(recipe, config, num_ranks, changes)
+    return description.describe_run(recipe, config, num_ranks, changes)
 
 
 def row(text: str, name: str) -> list[str]:
@@ -177,7 +176,7 @@ def test_bars_tell_the_highest_rate_and_show_the_lowest():
 
 
 def test_all_recipes_are_listed_with_what_is_published():
-    text = explain.list_recipes(list(registry.RECIPES.values()))
+    text = description.list_recipes(list(registry.RECIPES.values()))
     for name, recipe in registry.RECIPES.items():
         (line,) = row(text, name)
         assert f"{recipe.global_batch_size:,}" in line
@@ -186,7 +185,7 @@ def test_all_recipes_are_listed_with_what_is_published():
 
 def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
     recipes = list(registry.RECIPES.values())
-    lines = explain.list_recipes(recipes).splitlines()
+    lines = description.list_recipes(recipes).splitlines()
     assert max(map(len, lines)) <= 80
     words = " ".join(lines).split()
     for recipe in recipes:
@@ -195,7 +194,7 @@ def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
 
 def test_the_page_has_the_list_and_the_plan_that_are_printed():
     page = (PROGRAM.parents[1] / "docs" / "recipes.md").read_text()
-    listed = explain.list_recipes(list(registry.RECIPES.values()))
+    listed = description.list_recipes(list(registry.RECIPES.values()))
     assert f"```\n{listed}\n```" in page
     plan = told(num_ranks=64, global_batch_size=2048)
     table = plan[plan.index("phase  ") :].partition("\n\n")[0]
@@ -203,7 +202,7 @@ def test_the_page_has_the_list_and_the_plan_that_are_printed():
 
 
 def test_no_line_is_wider_than_a_terminal():
-    texts = [explain.list_recipes(list(registry.RECIPES.values()))]
+    texts = [description.list_recipes(list(registry.RECIPES.values()))]
     for name, recipe in registry.RECIPES.items():
         texts.append(told(recipe, 1, mixup=0.2, cutmix=0.3, random_augment=4.5))
         (first, *_) = recipe.phases
@@ -214,7 +213,7 @@ def test_no_line_is_wider_than_a_terminal():
 
 def test_the_rates_are_drawn(tmp_path):
     picture = tmp_path / "plan.png"
-    figure_file.write(explain_plot.draw(resolved()), picture, "--explain_plot")
+    figure_file.write(figure.draw(resolved()), picture, "--explain_plot")
     with Image.open(picture) as image:
         assert image.size == (990, 660)
 
@@ -233,7 +232,7 @@ def test_a_run_that_begins_later_is_told_and_drawn_from_there():
     # The collapse is the last 1,560 of 6,310 steps: 11.9 of 48 columns.
     assert bars == f"weight decay   {'▂' * 37}{'█' * 11}  up to 0.0002"
     config = resolved(**given)
-    rate = explain_plot.draw(config).axes[0]
+    rate = figure.draw(config).axes[0]
     begins = [line.get_xdata()[0] for line in rate.lines]
     assert begins == [config.epoch(16_300), config.epoch(21_050)]
     assert [text.get_text() for text in rate.texts] == ["cyc3", "collapse"]

@@ -12,7 +12,8 @@ from resnet.augmentation.preprocessing import Normalization
 from resnet.config.config import Config, config_from_json
 from resnet.config.phases import learning_rate
 from resnet.config.resolve import resolve
-from resnet.recipes import changes, digits, explain, inception, json_file, registry
+from resnet.explain import description
+from resnet.recipes import changes, digits, inception, json_file, registry
 from resnet.train_state import TrainState, build_model
 from tests.unit import small_recipe_file
 from tests.unit.seen_images import gradient, seed
@@ -29,7 +30,9 @@ def run_of(recipe, **overrides) -> Config:
 def explained(recipe, num_ranks: int, **overrides) -> str:
     config = run_of(recipe, **overrides)
     different = changes.describe_changes(recipe, overrides, config, num_ranks)
-    return " ".join(explain.describe_run(recipe, config, num_ranks, different).split())
+    return " ".join(
+        description.describe_run(recipe, config, num_ranks, different).split()
+    )
 
 
 @pytest.mark.parametrize(

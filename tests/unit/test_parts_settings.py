@@ -9,9 +9,10 @@ import pytest
 from data_prep.errors import UserError
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
+from resnet.explain import description
 from resnet.models import initialization, names
 from resnet.optim.sgdw import Sgdw
-from resnet.recipes import explain, finetune, imagenette
+from resnet.recipes import finetune, imagenette
 from resnet.train_state import TrainState, which_decay
 
 PARTS = [("activation", "silu"), ("se_ratio", 0.25), ("blur_pool", "convolutions")]
@@ -60,7 +61,7 @@ def test_a_threshold_needs_the_loss_that_has_one():
 
 def test_the_plan_tells_the_parts():
     given = {**dict(PARTS), "optimizer": "sgdw", "loss": "binary_cross_entropy"}
-    text = explain.describe_run(imagenette.IMAGENETTE, resolved(**given), 2, [])
+    text = description.describe_run(imagenette.IMAGENETTE, resolved(**given), 2, [])
     words = " ".join(text.split())
     assert (
         "network resnet50 with silu, squeeze-and-excitation of ratio 0.25, BlurPool in"

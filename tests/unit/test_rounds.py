@@ -17,7 +17,8 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.recipes import digits, explain, json_file
+from resnet.explain import description
+from resnet.recipes import digits, json_file
 
 
 def phase(num_steps: int, name: str = "train", **settings) -> Phase:
@@ -205,7 +206,7 @@ def plan(**phases: RecipePhase) -> str:
         ),
     )
     config = resolve(recipe, {"checkpoint_every": "30steps"}, 6400, ("a", "b"))
-    return " ".join(explain.describe_run(recipe, config, 4, []).split())
+    return " ".join(description.describe_run(recipe, config, 4, []).split())
 
 
 def test_the_plan_tells_the_rounds_of_each_phase_and_the_bytes_that_they_save():

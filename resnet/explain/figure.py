@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from resnet.config.config import Config
-from resnet.recipes import explain, explain_facts
+from resnet.explain import description, facts
 
 _MOST_POINTS = 20_000
 _BLUE, _GREY = "#2a6fb0", "#999999"
@@ -15,7 +15,7 @@ _BLUE, _GREY = "#2a6fb0", "#999999"
 def plot(
     axes: Axes, config: Config, curve: Callable[[int], float], steps: range, color: str
 ) -> None:
-    """Draws one of `explain.curves` over the epochs of some steps of a run."""
+    """Draws one of `description.curves` over the epochs of some steps of a run."""
     drawn = steps[:: max(1, len(steps) // _MOST_POINTS)]
     epochs = [config.epoch(step) for step in drawn]
     axes.plot(epochs, [curve(step) for step in drawn], color=color)
@@ -23,10 +23,10 @@ def plot(
 
 def draw(config: Config) -> Figure:
     """Returns a figure of learning rate, weight decay and momentum over the epochs."""
-    curves = explain.curves(config)
+    curves = description.curves(config)
     figure = Figure(figsize=(9, 6))
     all_axes = figure.subplots(len(curves), 1, sharex=True, height_ratios=(3, 1, 1))
-    begins = dict(explain_facts.trained_phases(config))
+    begins = dict(facts.trained_phases(config))
     trained = range(min(begins), config.train_steps)
     for axes, (name, curve) in zip(all_axes, curves.items(), strict=True):
         plot(axes, config, curve, trained, _BLUE)

@@ -10,7 +10,7 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe
 
 
-def facts(recipe: Recipe, config: Config, num_parts: int) -> list[tuple[str, str]]:
+def of_run(recipe: Recipe, config: Config, num_parts: int) -> list[tuple[str, str]]:
     """Returns the label and the text of each line about the run as a whole."""
     batch = config.global_batch_size
     first = phases.first_step(config.phases, config.first_phase)

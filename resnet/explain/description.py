@@ -9,7 +9,7 @@ from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
-from resnet.recipes import explain_facts
+from resnet.explain import facts
 
 WIDTH = 80  # Of most terminals.
 _NARROWEST_COLUMN = 16
@@ -71,10 +71,10 @@ def describe_run(
         exchange: What the ranks send of their gradients; empty for no such line.
     """
     lines = []
-    facts = explain_facts.facts(recipe, config, num_parts)
+    labelled = facts.of_run(recipe, config, num_parts)
     if exchange:
-        facts.append(("exchange", exchange))
-    for name, text in facts:
+        labelled.append(("exchange", exchange))
+    for name, text in labelled:
         lines += textwrap.wrap(
             text, WIDTH, initial_indent=f"{name:13}", subsequent_indent=" " * 13
         )
@@ -102,14 +102,14 @@ def _tables(config: Config) -> list[str]:
         ("phase", "momentum", "weight decay", "training images"),
         (),
     ]
-    for first, phase in explain_facts.trained_phases(config):
+    for first, phase in facts.trained_phases(config):
         last = first + phase.num_steps - 1
         when.append(
             (
                 phase.name,
                 f"{first:,} to {last:,}",
                 f"{config.epoch(first):.2f} to {config.epoch(last + 1):.2f}",
-                explain_facts.image_count(phase.num_steps * config.global_batch_size),
+                facts.image_count(phase.num_steps * config.global_batch_size),
                 _rates(config, first, phase),
             )
         )
@@ -173,7 +173,7 @@ def curves(config: Config) -> dict[str, Callable[[int], float]]:
 
 def _curves(config: Config) -> list[str]:
     """Returns a line of bars for each of the curves, over the steps of the run."""
-    trained = explain_facts.trained_phases(config)
+    trained = facts.trained_phases(config)
     begin = trained[0][0]
     steps = config.train_steps - begin
     columns = min(_BAR_COLUMNS, steps)
