@@ -54,15 +54,8 @@ def train_and_evaluate(
         Preempted: On all ranks, if one of them was asked to stop; the state is saved.
         UserError: If a record is corrupt and none may be skipped.
     """
-    with communicator.collective_errors():
-        state = TrainState(config)
-    exchange = exchange_of_run(config, state.shapes, communicator)
-    state.rank_variables.update(exchange.rank_variables)
-    restore_newest(
-        *(state, Path(config.model_dir), communicator),
-        image_statistics.initializer(
-            state.model, config, train_shard, num_parallel_calls
-        ),
+    state, exchange = _restored_state(
+        config, train_shard, communicator, num_parallel_calls
     )
     train_batches = batches.training(
         config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
@@ -113,6 +106,29 @@ def train_and_evaluate(
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         manager.finish()
     log.training_ended(evaluations.target_is_reached)
+
+
+def _restored_state(
+    config: Config,
+    train_shard: ExampleShard,
+    communicator: Communicator,
+    num_parallel_calls: int,
+) -> tuple[TrainState, GradientExchange]:
+    """Returns the state of the run, and the exchange of its gradients.
+
+    The state is that of the newest checkpoint; without one, that before step 1.
+    """
+    with communicator.collective_errors():
+        state = TrainState(config)
+    exchange = exchange_of_run(config, state.shapes, communicator)
+    state.rank_variables.update(exchange.rank_variables)
+    restore_newest(
+        *(state, Path(config.model_dir), communicator),
+        image_statistics.initializer(
+            state.model, config, train_shard, num_parallel_calls
+        ),
+    )
+    return state, exchange
 
 
 def _step_of_phase(
