@@ -59,6 +59,13 @@ class MpirunCommand:
             return sum(int(host.rpartition(":")[2]) for host in hosts)
         return max(1, self.num_ranks * len(hosts) // len(self.hosts))
 
+    def is_of_open_mpi(self) -> bool:
+        """Returns whether the launcher is that of Open MPI, whose options differ."""
+        try:
+            return b"Open MPI" in _run([self.words[0], "--version"]).stdout
+        except subprocess.TimeoutExpired:
+            return False
+
     def find_unreachable_hosts(self) -> list[str]:
         """Returns the hosts on which the launcher can no longer run a program.
 
@@ -76,20 +83,30 @@ class MpirunCommand:
                 words += [name, self.words[self.indices[name]]]
         words += ["-hosts", host.partition(":")[0], "-np", "1", "true"]
         try:
-            probe = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=PROBE_SECONDS,
-                start_new_session=True,  # Ctrl-C at the terminal must not reach it.
-            )
+            return _run(words).returncode == 0
         except subprocess.TimeoutExpired:
             return False
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise UserError(f"{words[0]} can't be run: {reason}.") from error
-        return probe.returncode == 0
+
+
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command of the launcher, for `PROBE_SECONDS` at most.
+
+    Raises:
+        subprocess.TimeoutExpired: If it takes longer.
+        UserError: If the launcher can't be run.
+    """
+    try:
+        return subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=PROBE_SECONDS,
+            start_new_session=True,  # Ctrl-C at the terminal must not reach it.
+        )
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise UserError(f"{words[0]} can't be run: {reason}.") from error
 
 
 def parse(words: Sequence[str]) -> MpirunCommand | None:

@@ -168,14 +168,18 @@ def place_of_failure(model_dir: pathlib.Path) -> str:
 def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:
     """Returns the command without the hosts that can't be reached.
 
+    A command of Open MPI, which has other options than Hydra, stays as it is.
+
     Raises:
         UserError: If no host is left, or the global batch can't be divided by the
             number of ranks that are left. (If the run has saved no settings yet, the
             training checks the latter itself.)
     """
     command = mpirun_command.parse(words)
-    unreachable = command.find_unreachable_hosts() if command else []
-    if not command or not unreachable:
+    if not command or not command.hosts or command.is_of_open_mpi():
+        return words
+    unreachable = command.find_unreachable_hosts()
+    if not unreachable:
         return words
     remaining = command.without(unreachable)
     hosts = remaining.hosts if remaining else ()
@@ -184,14 +188,27 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
     if not remaining:
         raise UserError("no host is left to train on; the training is not restarted")
     config = settings_of(model_dir)
-    if config is not None and config.global_batch_size % remaining.num_ranks:
-        raise UserError(
-            f"the global batch of {config.global_batch_size} can't be divided by the"
-            f" {remaining.num_ranks} ranks that are left, so the training is not"
-            " restarted. Start it on a number of ranks that divides the batch; it"
-            " resumes from its last checkpoint."
-        )
+    if config is not None:
+        _require_even_parts(config, remaining.num_ranks)
     return remaining.words
+
+
+def _require_even_parts(config: Config, num_ranks: int) -> None:
+    """Refuses a number of ranks that can't share the global batch evenly."""
+    parts, who = num_ranks, "ranks"
+    if config.is_async:
+        parts, who = max(0, num_ranks - 1 - config.num_ps), "workers"
+    if parts and not config.global_batch_size % (parts * config.accumulation_steps):
+        return
+    micro_batches = ""
+    if config.accumulation_steps > 1:
+        micro_batches = f" in {config.accumulation_steps} micro-batches each"
+    raise UserError(
+        f"the global batch of {config.global_batch_size} can't be divided by the"
+        f" {parts} {who} that are left{micro_batches}, so the training is not"
+        " restarted. Start it on a number of ranks that divides the batch; it resumes"
+        " from its last checkpoint."
+    )
 
 
 def model_dir_of(words: Sequence[str], given: str | None) -> str:

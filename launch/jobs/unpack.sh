@@ -6,13 +6,15 @@
 set -euo pipefail
 
 archive=$1 folder=$2
-[ ! -d "$folder" ] || exit 0
-mkdir -p "$(dirname "$folder")"
+mkdir -p -m 700 "$(dirname "$folder")"
 # /tmp belongs to everybody: what others have put there must not be run.
-[ -O "$(dirname "$folder")" ] || {
-  echo "$0: $(dirname "$folder") on $(hostname) belongs to somebody else: set LOCAL_DIR." >&2
-  exit 2
-}
+for one in "$(dirname "$folder")" "$folder"; do
+  [ ! -e "$one" ] || [ -O "$one" ] || {
+    echo "$0: $one on $(hostname) belongs to somebody else: set LOCAL_DIR." >&2
+    exit 2
+  }
+done
+[ ! -d "$folder" ] || exit 0
 unpacking=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$unpacking"' EXIT
 tar --no-same-owner -xf "$archive" -C "$unpacking"

@@ -7,7 +7,7 @@ from resnet.async_training import roles, serving
 from resnet.async_training.ending import Ending
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
-from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import Preempted, StopSignals
 
 # Of a rank: its job, its index, addresses and port of its server, and why it has none.
@@ -64,9 +64,8 @@ def run(
         return
     endpoints = communicator.allgather((role.job, role.index, None, ""))
     background = communicator.duplicate()
-    alone = Communicator(ProcessInfo())
     try:
-        coordinate(endpoints, alone, JobSignals(signals, background))
+        coordinate(endpoints, communicator.alone(), JobSignals(signals, background))
     except (AgreedFailure, Preempted) as error:
         background.allgather(Ending.of(error))
         raise

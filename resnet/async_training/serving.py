@@ -51,7 +51,9 @@ def serve(
         background = communicator.duplicate()
         ending = _AwaitedEnding(background)
         has_notified = False
-        communicator.report_status(f"looking after its {role.job}", is_timed=False)
+        communicator.report_status(
+            f"looking after its {role.job}", is_timed=False, waits_for_others=True
+        )
         while not ending.has_come(_POLL_SECONDS):
             if stop_requested(signals) and not has_notified:
                 background.notify_rank_0()

@@ -90,7 +90,7 @@ class AsyncTraining:
             evaluator = WorkerEvaluator(
                 *(config, self._state.model, self._variables, eval_shard),
                 Closures(coordinator, num_workers, NO_BOUND),
-                *(num_workers, num_parallel_calls, signals),
+                *(num_workers, num_parallel_calls, signals, communicator),
             )
         self._evaluations = Evaluations(
             *(config, self._state, train_shard, eval_shard),
@@ -240,6 +240,10 @@ class AsyncTraining:
         self._ended_at = time.monotonic()
         loss = float(result.value.loss)
         step = result.number // self._num_workers
+        # Untimed: `_require_progress` limits the wait for the next result.
+        self._communicator.report_status(
+            f"coordinating the workers, part {result.number:,} done", is_timed=False
+        )
         check_loss(
             *(loss, loss, step + 1, self._examples.pop(result.number).numpy()),
             *(Path(self._config.model_dir), self._communicator),

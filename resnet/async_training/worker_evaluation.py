@@ -11,6 +11,7 @@ from resnet.data import batches, single_batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
+from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
 from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 
@@ -30,6 +31,7 @@ class WorkerEvaluator:
         num_workers: int,
         num_parallel_calls: int,
         signals: SeenSignals,
+        communicator: Communicator,
     ) -> None:
         """Prepares the evaluation.
 
@@ -43,6 +45,7 @@ class WorkerEvaluator:
             num_workers: The number of workers.
             num_parallel_calls: The number of images that a worker decodes in parallel.
             signals: The stop requests of all ranks.
+            communicator: The coordinator alone.
         """
         self._config = config
         self._model = model
@@ -51,6 +54,7 @@ class WorkerEvaluator:
         self._closures = closures
         self._num_parallel_calls = num_parallel_calls
         self._signals = signals
+        self._communicator = communicator
         self._batch_size = min(
             -(-config.eval_batch_size // num_workers), shard.records.num_examples
         )
@@ -92,6 +96,10 @@ class WorkerEvaluator:
                 raise
             if result is not None:
                 sums += result.value
+                self._communicator.report_status(
+                    f"evaluating the batch from example {result.number}",
+                    is_timed=False,
+                )
         if stop_requested(self._signals):
             raise Preempted(
                 "stopped during an evaluation",

@@ -108,6 +108,10 @@ class CheckpointManager:
         if snapshot is not None:
             self._writer.submit(snapshot)
             if ended is not None:  # Always kept: no newer snapshot may replace it.
+                self._communicator.report_status(
+                    f"waiting for the checkpoint of step {self._state.step}",
+                    is_timed=False,
+                )
                 self._writer.close()
         self._saved_step, self._saved_at = self._state.step, time.monotonic()
 

@@ -16,6 +16,7 @@ FOLDER = "checkpoints"
 CONTENTS_FILE = "checkpoint.json"
 NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
+_REPLACED = ".replaced"  # Ends the name of a checkpoint while another takes its place.
 
 
 def of_step(model_dir: Path, step: int) -> Path:
@@ -73,13 +74,13 @@ def saved_steps(model_dir: Path) -> list[int]:
 
 def put_in_place(unfinished: Path, folder: Path) -> None:
     """Gives a complete checkpoint its final name, replacing one of the same step."""
-    removed = _removed(folder)
-    if folder.exists():  # Saved before, by a run that resumed from an older one.
-        shutil.rmtree(removed, ignore_errors=True)
-        folder.rename(removed)
+    replaced = folder.with_name(f".{folder.name}{_REPLACED}")
+    if folder.exists():  # Saved before its evaluation, or before a resume.
+        shutil.rmtree(replaced, ignore_errors=True)
+        folder.rename(replaced)
     unfinished.rename(folder)
     sync_folder(folder.parent)
-    shutil.rmtree(removed, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def remove(folder: Path) -> None:
@@ -110,7 +111,15 @@ def quarantine(folder: Path) -> Path:
 
 
 def remove_leftovers(model_dir: Path) -> None:
-    """Removes the unfinished folders that a run killed during a save left behind."""
-    for pattern in (".step-*.unfinished", ".step-*.removed"):
+    """Removes the folders that a run killed during a save left behind.
+
+    A checkpoint that was about to be replaced gets its name back, if no other has it.
+    """
+    for replaced in (model_dir / FOLDER).glob(f".step-*{_REPLACED}"):
+        folder = replaced.with_name(replaced.name[1:].removesuffix(_REPLACED))
+        if not folder.exists():
+            replaced.rename(folder)
+    patterns = (".step-*.unfinished", ".step-*.removed", f".step-*{_REPLACED}")
+    for pattern in patterns:
         for leftover in (model_dir / FOLDER).glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)

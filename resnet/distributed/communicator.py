@@ -224,6 +224,12 @@ class Communicator:
         finally:
             node.Free()
 
+    def alone(self) -> "Communicator":
+        """Returns a communicator of this rank alone, with the watchdog of this one."""
+        alone = Communicator(ProcessInfo())
+        alone._watchdog = self._watchdog
+        return alone
+
     def duplicate(self) -> BackgroundCommunicator:
         """Returns a connection of the same ranks for a background thread of each.
 

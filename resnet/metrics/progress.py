@@ -80,7 +80,8 @@ class Progress:
         """Excludes the time of the block from the images per second."""
         before = time.monotonic()
         yield
-        self._marked_at += time.monotonic() - before
+        if self._marked_at:  # Else no step has begun that the time could be part of.
+            self._marked_at += time.monotonic() - before
 
     def say(self, line: str) -> None:
         """Prints a separate line."""

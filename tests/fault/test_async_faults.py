@@ -4,6 +4,7 @@ import json
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import failure_file
 from tests.fault.conftest import FLAGS, STALL_SECONDS
+from tests.fault.impatient_main import LIMIT_SECONDS
 from tests.fault.job import MPIRUN, REPOSITORY, Job
 
 pytestmark = pytest.mark.fault
@@ -43,6 +45,20 @@ def test_a_killed_worker_comes_back_and_the_run_resumes(start, model_dir, outcom
     assert [line["step"] for line in lines] == list(range(1, last + 13))
     assert max(line["staleness_max"] for line in lines) <= 2
     assert resumed.leftovers() == []
+
+
+@pytest.mark.slow
+def test_a_run_outlasts_the_limit_of_the_watchdogs(records, model_dir, mpirun, outcome):
+    flags = [*FLAGS, *ASYNC, f"--data_dir={records}", f"--model_dir={model_dir}"]
+    flags += ["--eval_every=30steps", "--mode=train_and_eval"]
+    with Job(mpirun(RANKS), RANKS, flags, "tests/fault/impatient_main.py") as job:
+        job.wait_for_step(7)
+        time.sleep(1.5 * LIMIT_SECONDS)
+        assert job.process.poll() is None, job.output
+        job.signal_mpirun(signal.SIGTERM)
+        code = job.end(30)
+        outcome("an asynchronous run longer than the watchdogs' limit", job, code)
+        assert code == REQUEUE_EXIT_CODE, job.output
 
 
 @pytest.mark.slow

@@ -281,6 +281,17 @@ def test_a_folder_of_somebody_else_is_refused(bundle, tmp_path):
     assert list((tmp_path / "local").iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a folder of somebody else")
+def test_what_somebody_else_has_unpacked_there_is_refused(bundle, tmp_path):
+    folder = tmp_path / "local/one"
+    folder.mkdir(parents=True)
+    os.chown(folder, 12345, -1)
+    done = unpack(bundle, folder)
+    assert done.returncode == 2
+    assert f"{folder} on" in done.stderr
+    assert "belongs to somebody else: set LOCAL_DIR" in done.stderr
+
+
 def test_given_folders_and_hosts_are_the_defaults(site, tmp_path):
     (tmp_path / "hosts").write_text("a\nb\nc\nd\n")
     hosts = f"--hosts={tmp_path}/hosts"

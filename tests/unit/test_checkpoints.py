@@ -267,3 +267,18 @@ def test_leftovers_of_a_killed_save_are_removed(tmp_path):
         (folder / name / "state.index").write_bytes(b"half")
     step_dirs.remove_leftovers(tmp_path)
     assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_save_killed_while_it_replaces_a_checkpoint_loses_none(tmp_path, is_replaced):
+    save(tmp_path, 1)
+    folder = tmp_path / "checkpoints"
+    old = folder / ".step-00000001.replaced"
+    (folder / "step-00000001").rename(old)
+    if is_replaced:
+        save(tmp_path, 1)
+        old.mkdir()  # Not removed any more.
+    (folder / ".step-00000001.unfinished").mkdir()
+    step_dirs.remove_leftovers(tmp_path)
+    assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]
+    assert tensors.load_newest(tmp_path).step == 1

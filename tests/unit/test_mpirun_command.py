@@ -89,6 +89,13 @@ def test_hosts_that_run_nothing_are_gone(launcher):
     assert command.find_unreachable_hosts() == ["b:2"]
 
 
+@pytest.mark.parametrize("version", ["mpirun (Open MPI) 5.0.7", "HYDRA build details:"])
+def test_the_launcher_of_open_mpi_is_recognized(launcher, version):
+    stub = launcher(f'[ "$1" = --version ] && echo "{version}"')
+    command = parse(f"{stub} --hostfile /dev/null -np 4")
+    assert command.is_of_open_mpi() == ("Open MPI" in version)
+
+
 def test_all_hosts_are_asked_at_the_same_time(launcher, tmp_path):
     # Each answers only once all five have been asked.
     stub = launcher(

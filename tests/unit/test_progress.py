@@ -116,6 +116,16 @@ def test_the_time_of_a_pause_does_not_count(config, clock, log):
     assert shown.show(3, 1.0, 0.1) == pytest.approx(50)
 
 
+def test_a_pause_before_the_first_step_does_not_count(config, clock, log):
+    shown = Progress(config, 0, 0)
+    with shown.paused():  # A resumed run begins with an evaluation that is due.
+        clock.now += 500
+    for _ in range(2):
+        clock.now += 1
+        shown.step_done()
+    assert shown.show(2, 1.0, 0.1) == pytest.approx(config.global_batch_size)
+
+
 def test_lines_of_others_stand_alone_in_a_log(config, clock, log):
     shown = Progress(config, 0, 0)
     shown.say("evaluated")

@@ -33,7 +33,8 @@ def stub(tmp_path):
         text = [
             "#!/bin/sh",
             f"cd {tmp_path}; failure=model/{failure_file.FILE}",
-            'case "$*" in *" true") for host; do case " $GONE " in *" $host "*)',
+            'case "$*" in --version) echo "$VERSION"; exit;;',
+            '*" true") for host; do case " $GONE " in *" $host "*)',
             "  exit 1;; esac; done; exit 0;; esac",
             "echo $* >> starts",
             'case "$(wc -l < starts)" in',
@@ -221,6 +222,14 @@ def test_a_host_that_is_gone_is_left_out(stub, run_it, tmp_path, monkeypatch):
     assert starts(tmp_path) == ["-hosts a,b,c -np 6 python", "-hosts a,c -np 4 python"]
 
 
+def test_a_command_of_open_mpi_is_started_as_it_is(stub, run_it, tmp_path, monkeypatch):
+    monkeypatch.setenv("GONE", "a b")
+    monkeypatch.setenv("VERSION", "mpirun (Open MPI) 4.1.4")
+    mpirun = stub("exit 9", "exit 75", name="mpirun")
+    assert run_it(mpirun, "--host", "a,b", "-np", "4", "python") == 75
+    assert starts(tmp_path) == 2 * ["--host a,b -np 4 python"]
+
+
 def test_without_a_host_it_is_not_started_again(stub, run_it, tmp_path, monkeypatch):
     monkeypatch.setenv("GONE", "a b")
     mpirun = stub("exit 9", name="mpirun")
@@ -229,15 +238,35 @@ def test_without_a_host_it_is_not_started_again(stub, run_it, tmp_path, monkeypa
     assert len(starts(tmp_path)) == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "left", "who"),
+    [
+        ({}, 5, "5 ranks that are left,"),
+        ({"accumulation_steps": 4}, 2, "2 ranks that are left in 4 micro-batches each"),
+        ({"sync_mode": "async", "num_ps": 1}, 7, "5 workers that are left"),
+        ({"sync_mode": "async", "num_ps": 1}, 2, "0 workers that are left"),
+    ],
+)
 def test_a_batch_that_the_ranks_left_cannot_share_is_not_started_again(
-    stub, run_it, make_config, model_dir, tmp_path, monkeypatch
+    stub, run_it, make_config, model_dir, tmp_path, monkeypatch, settings, left, who
 ):
-    save_settings(make_config, model_dir, global_batch_size=12)
+    save_settings(make_config, model_dir, global_batch_size=12, **settings)
     monkeypatch.setenv("GONE", "b")
     mpirun = stub("exit 9", name="mpirun")
-    with pytest.raises(UserError, match="batch of 12 can't be divided by the 5 ranks"):
-        run_it(mpirun, "-hosts", "a:5,b:1", "-np", "6", "python")
+    with pytest.raises(UserError, match=f"batch of 12 can't be divided by the {who}"):
+        run_it(mpirun, "-hosts", f"a:{left},b:1", "-np", str(left + 1), "python")
     assert len(starts(tmp_path)) == 1
+
+
+def test_workers_that_are_left_share_the_batch(
+    stub, run_it, make_config, model_dir, tmp_path, monkeypatch
+):
+    settings = {"sync_mode": "async", "num_ps": 1, "global_batch_size": 12}
+    save_settings(make_config, model_dir, **settings)
+    monkeypatch.setenv("GONE", "b")
+    mpirun = stub("exit 9", "exit 75", name="mpirun")
+    # Of 5 ranks one coordinates and one serves: 3 workers share 12, 5 ranks couldn't.
+    assert run_it(mpirun, "-hosts", "a:5,b:1", "-np", "6", "python") == 75
 
 
 def test_a_script_can_be_supervised_with_the_folder_named_before_it(
