@@ -71,6 +71,14 @@ def read_flags() -> tuple[RecordSet, int]:
             f"{FLAGS.data_dir} must contain a {manifest.FILE_NAME}; found none."
             " Convert the images first (data_prep/imagenet_to_tfrecords.py)."
         )
+    places = record_set.index_dir, record_set.records_dir
+    if FLAGS.node is not None and any(not _is_same(place) for place in places):
+        raise UserError(
+            "--node needs a --data_dir that contains both the records and their index;"
+            f" those of {FLAGS.data_dir} are in {record_set.records_dir} and"
+            f" {record_set.index_dir}. Name the folder of the records, and copy the"
+            " files of the index there first if they are elsewhere."
+        )
     for split in record_set.manifest.splits.values():
         if len(split.shards) < FLAGS.num_nodes:
             raise UserError(
@@ -79,6 +87,10 @@ def read_flags() -> tuple[RecordSet, int]:
                 f" --{split.name}_shards={FLAGS.num_nodes} or a multiple of that."
             )
     return record_set, FLAGS.num_nodes
+
+
+def _is_same(folder: pathlib.Path) -> bool:
+    return folder.resolve() == pathlib.Path(FLAGS.data_dir).resolve()
 
 
 def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:

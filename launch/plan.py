@@ -12,6 +12,7 @@ once; --run checks, and runs the job. The program needs no TensorFlow, so it
 runs on a login node.
 """
 
+import math
 import pathlib
 import shlex
 import sys
@@ -166,6 +167,8 @@ def nodes() -> Topology:
     num_nodes = len(hosts) or (1 if FLAGS.num_nodes is None else FLAGS.num_nodes)
     if num_nodes < 1:
         raise UserError(f"--num_nodes must be at least 1; got {num_nodes}.")
+    if not 0 <= FLAGS.memory_gb < math.inf:
+        raise UserError(f"--memory_gb must be 0 or more; got {FLAGS.memory_gb}.")
     if is_stated():
         return topology.stated(
             num_nodes,

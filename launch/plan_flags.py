@@ -128,7 +128,8 @@ def request() -> Request:
 
         if record_set := manifest.find(FLAGS.data_dir):
             contents = record_set.manifest
-            num_examples = contents.splits["train"].num_examples
+            if "train" in contents.splits:
+                num_examples = contents.splits["train"].num_examples
             class_names = contents.class_names
     overrides = train_flags.overrides()
     if not FLAGS["accumulation_steps"].present:

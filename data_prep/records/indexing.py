@@ -1,6 +1,7 @@
 """Builds the manifest of a record set that another program wrote."""
 
 import errno
+import itertools
 import os
 import pathlib
 import statistics
@@ -22,7 +23,11 @@ _MAX_CLASSES = 100_000
 _MAX_CLASSES_PER_EXAMPLE = 10
 
 
-def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) -> None:
+def make_if_missing(
+    data_dir: str,
+    report: Callable[[str], None] | None = None,
+    file_begins: Callable[[int, int], None] | None = None,
+) -> None:
     """Builds the manifest of a record set that lacks one, if its layout is known.
 
     Known layouts are those of tensorflow_datasets and of the TPU scripts. The records
@@ -33,16 +38,22 @@ def make_if_missing(data_dir: str, report: Callable[[str], None] | None = None) 
     Args:
         data_dir: Folder of the set, as for `manifest.load`.
         report: Function that is called with a message before and after the scan.
+        file_begins: Function that is called before each file is scanned, with the
+            number of the file, from 1, and that of all files.
 
     Raises:
         UserError: If the folder doesn't exist, the set is incomplete, or its records
             can't be used.
     """
     with naming_failures(f"reading the records in {data_dir}"):
-        _make_if_missing(data_dir, report or _ignore)
+        _make_if_missing(data_dir, report or _ignore, file_begins or _ignore)
 
 
-def _make_if_missing(data_dir: str, report: Callable[[str], None]) -> None:
+def _make_if_missing(
+    data_dir: str,
+    report: Callable[[str], None],
+    file_begins: Callable[[int, int], None],
+) -> None:
     if manifest.find(data_dir) is not None:
         return
     layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
@@ -54,8 +65,9 @@ def _make_if_missing(data_dir: str, report: Callable[[str], None]) -> None:
             " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
         )
     num_files = sum(map(len, layout.paths.values()))
+    numbers = itertools.count(1)
     report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
-    scanned = _scan(layout)
+    scanned = _scan(layout, lambda: file_begins(next(numbers), num_files))
     if manifest.find(data_dir) is not None:
         report("another process has indexed them meanwhile")
         return
@@ -65,7 +77,7 @@ def _make_if_missing(data_dir: str, report: Callable[[str], None]) -> None:
     report(f"wrote the index to {index_dir}")
 
 
-def _ignore(message: str) -> None:
+def _ignore(*what: object) -> None:
     pass
 
 
@@ -86,14 +98,16 @@ def _find_layout(folder: pathlib.Path) -> Layout | None:
     return layouts.find(version_folder) if version_folder else None
 
 
-def _scan(layout: Layout) -> dict[str, list[ScannedFile]]:
+def _scan(
+    layout: Layout, file_begins: Callable[[], None]
+) -> dict[str, list[ScannedFile]]:
+    def scan_file(path: str) -> ScannedFile:
+        file_begins()
+        keys = layout.image_key, layout.label_key, layout.name_key
+        return scan.scan_file(layout.root / path, *keys)
+
     scanned = {
-        split: [
-            scan.scan_file(
-                layout.root / path, layout.image_key, layout.label_key, layout.name_key
-            )
-            for path in paths
-        ]
+        split: [scan_file(path) for path in paths]
         for split, paths in layout.paths.items()
     }
     for split, files in scanned.items():

@@ -1,5 +1,6 @@
 """LSF: the directives of bsub, and Hydra's mpirun inside the job."""
 
+import shlex
 from collections.abc import Sequence
 
 from launch.dialects import mpich
@@ -44,4 +45,4 @@ def header(shape: JobShape, batch: BatchSettings) -> list[str]:
 
 def script_launcher(shape: JobShape) -> list[str]:
     """Returns the lines of a script that set the array `launcher`."""
-    return [f"launcher=({' '.join(command(shape))})"]
+    return [f"launcher=({shlex.join(command(shape))})"]

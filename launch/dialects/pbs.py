@@ -1,5 +1,6 @@
 """PBS: the directives of qsub, and Hydra's mpirun inside the job."""
 
+import shlex
 from collections.abc import Sequence
 
 from launch.dialects import mpich
@@ -20,7 +21,8 @@ def command(shape: JobShape) -> list[str]:
 
 def on_host(host: str, words: Sequence[str]) -> list[str]:
     """Returns the command that runs a program once, on one host."""
-    return ["ssh", "-o", "BatchMode=yes", host, *words]
+    # A shell there parses what ssh has joined.
+    return ["ssh", "-o", "BatchMode=yes", host, shlex.join(words)]
 
 
 def header(shape: JobShape, batch: BatchSettings) -> list[str]:
@@ -40,7 +42,7 @@ def header(shape: JobShape, batch: BatchSettings) -> list[str]:
 
 def script_launcher(shape: JobShape) -> list[str]:
     """Returns the lines of a script that set the array `launcher`."""
-    return [f"launcher=({' '.join(command(shape))})"]
+    return [f"launcher=({shlex.join(command(shape))})"]
 
 
 def before_limit(batch: BatchSettings) -> list[str]:
@@ -52,5 +54,7 @@ def before_limit(batch: BatchSettings) -> list[str]:
     seconds = max(60 * (60 * batch.hours + batch.minutes) - _SIGNAL_SECONDS, 1)
     return [
         "# PBS sends no signal ahead of its limit. The ranks save, and exit with 75.",
-        f"(sleep {seconds} && kill -s USR1 $$) >/dev/null 2>&1 &",
+        "# SECONDS has the time since the job began, such as that of the staging.",
+        f"left=$((SECONDS < {seconds} ? {seconds} - SECONDS : 0))",
+        '(sleep "$left" && kill -s USR1 $$) >/dev/null 2>&1 &',
     ]

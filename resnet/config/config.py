@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,13 +239,18 @@ def load_config(model_dir: str) -> Config:
         UserError: If there is no `config.json`, or `save_config` didn't write it.
     """
     path = Path(model_dir) / CONFIG_FILE
-    if not path.is_file():
+    try:
+        return config_from_json(json.loads(path.read_text()))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise UserError(
             f"{path}, which training writes, must exist; it does not. Give the"
             " --model_dir of a training run."
-        )
-    try:
-        return config_from_json(json.loads(path.read_text()))
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} can't be read: {os.strerror(error.errno or 0)}. Ask its owner for"
+            " permission, or check its disk or file server."
+        ) from error
     except ValueError as error:
         raise UserError(
             f"{path} must hold the settings of a training run; it doesn't: {error}."

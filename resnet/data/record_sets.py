@@ -35,10 +35,21 @@ def open_record_set(
     Raises:
         AgreedError: On all ranks, if the folder holds no such data set.
     """
+
+    def report(number: int, num_files: int) -> None:
+        communicator.report_status(
+            f"indexing record file {number:,} of {num_files:,}", is_timed=False
+        )
+
     for makes_index in (communicator.rank == 0, process.local_rank == 0):
+        # Scanning a large set takes longer than any one activity may.
+        communicator.report_status(
+            "opening the records", is_timed=False, waits_for_others=not makes_index
+        )
         with communicator.collective_errors():
             if makes_index:
-                indexing.make_if_missing(data_dir, logging.info)
+                indexing.make_if_missing(data_dir, logging.info, report)
+    communicator.report_status("starting", is_timed=False)
     with communicator.collective_errors():
         return manifest.load(data_dir, split_name)
 

@@ -143,7 +143,10 @@ def _rounds(config: Config, first: int, phase: Phase) -> str:
 def _evaluations(config: Config) -> str:
     if config.mode == "train":
         return "none"
-    text = f"after the last step, {config.eval_crop} with a center crop of"
+    text = "after the last step"
+    if config.last_step < config.train_steps:
+        text = "only of the whole run, after its last step"
+    text += f", {config.eval_crop} with a center crop of"
     text += f" {config.eval_crop_fraction:g}"
     if config.eval_views != "center":
         text += f", test-time augmentation {config.eval_views}"
@@ -166,7 +169,10 @@ def _checkpoints(config: Config) -> str:
     ends = [
         f"{first + phase.num_steps:,} ({phase.name})"
         for first, phase in trained_phases(config)
+        if first + phase.num_steps <= config.last_step
     ]
+    if not ends:
+        return f"{text}, and the last"
     return f"{text}, and those at the ends of phases: {', '.join(ends)}"
 
 
@@ -178,7 +184,7 @@ def _first_and_last(config: Config, every: Interval) -> str:
     if every.unit == "minute":
         return ""
     sizes = config.num_train_examples, config.global_batch_size
-    begin, end = trained_phases(config)[0][0], config.train_steps
+    begin, end = trained_phases(config)[0][0], config.last_step
     before = []
     step = begin
     for _ in range(2):

@@ -143,6 +143,11 @@ def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) 
     Raises:
         UserError: If it can't be written.
     """
+    import tensorflow as tf
+
     writer = importlib.import_module(FORMATS[name].writer)
-    with new_path.made(path) as unfinished:
-        writer.write(trained, contents, unfinished)
+    try:
+        with new_path.made(path) as unfinished:
+            writer.write(trained, contents, unfinished)
+    except tf.errors.OpError as error:  # So TensorFlow tells of a full disk.
+        raise UserError(f"{path} can't be written: {error.message}") from error

@@ -128,14 +128,15 @@ def group_by_core(
 ) -> list[tuple[int, ...]]:
     """Returns the logical processors of each core, ordered by socket and NUMA node.
 
-    With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters.
+    With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters. On
+    some machines the number of a core repeats within a socket, as in each of its dies.
 
     Args:
         cpus: The logical processors that the process may use.
         topology: The folder in which Linux describes them. A processor without a
             description counts as a core of its own.
     """
-    cores: dict[tuple[int, int, int], list[int]] = {}
+    cores: dict[tuple[int, int, int, str], list[int]] = {}
     for cpu in sorted(cpus):
         folder = topology / f"cpu{cpu}"
         nodes = [entry.name for entry in folder.glob("node[0-9]*")]
@@ -145,8 +146,13 @@ def group_by_core(
             core = int((folder / "topology/core_id").read_text())
         except (OSError, ValueError):
             socket, core = -1, cpu
-        cores.setdefault((socket, numa_node, core), []).append(cpu)
-    return [tuple(cores[key]) for key in sorted(cores)]
+        try:
+            threads = (folder / "topology/thread_siblings_list").read_text()
+        except OSError:
+            threads = ""
+        cores.setdefault((socket, numa_node, core, threads), []).append(cpu)
+    keys = sorted(cores, key=lambda key: (key[:3], cores[key]))
+    return [tuple(cores[key]) for key in keys]
 
 
 def cores_of_rank(

@@ -38,32 +38,40 @@ def _of_data_and_batch(
     recipe: Recipe, overrides: Mapping[str, Any], config: Config
 ) -> list[str]:
     changes = []
+    has_other_length = not {"train_steps", "train_epochs"}.isdisjoint(overrides)
     if config.num_train_examples != recipe.num_train_examples:
-        changes.append(
+        text = (
             f"{config.num_train_examples:,} training examples instead of"
-            f" {recipe.num_train_examples:,}: lengths stay those of the recipe"
-            " in epochs"
+            f" {recipe.num_train_examples:,}"
         )
+        if not has_other_length:
+            text += ": lengths stay those of the recipe in epochs"
+        changes.append(text)
     if config.global_batch_size != recipe.global_batch_size:
-        ratio = config.global_batch_size / recipe.global_batch_size
-        changes.append(
+        text = (
             f"global batch size {config.global_batch_size:,} instead of"
-            f" {recipe.global_batch_size:,}: the number of steps is divided by"
-            f" {ratio:.4g}{_scaled_rates(recipe, overrides, config)}"
+            f" {recipe.global_batch_size:,}"
         )
+        ratio = config.global_batch_size / recipe.global_batch_size
+        effects = _scaled_rates(recipe, overrides, config)
+        if not has_other_length:
+            effects.insert(0, f"the number of steps is divided by {ratio:.4g}")
+        changes.append(f"{text}: {', '.join(effects)}" if effects else text)
     return changes
 
 
-def _scaled_rates(recipe: Recipe, overrides: Mapping[str, Any], config: Config) -> str:
-    """Returns a clause about the learning rates for another batch size."""
+def _scaled_rates(
+    recipe: Recipe, overrides: Mapping[str, Any], config: Config
+) -> list[str]:
+    """Returns clauses about the learning rates for another batch size."""
     if "peak_learning_rate" in overrides:
-        return ""
+        return []
     if recipe.scaling == "none":
-        return (
-            ", the learning rates are not scaled, since the source has no rule for that"
-        )
+        return [
+            "the learning rates are not scaled, since the source has no rule for that"
+        ]
     factor = recipe.rate_factor(config.global_batch_size)
-    text = f", the learning rates are multiplied by {factor:.4g}"
+    clauses = [f"the learning rates are multiplied by {factor:.4g}"]
     original, schedule = recipe.phases[0].schedule, config.phases[0].schedule
     if (
         original
@@ -71,8 +79,8 @@ def _scaled_rates(recipe: Recipe, overrides: Mapping[str, Any], config: Config) 
         and not original.init_value_scales
         and "base_learning_rate" not in overrides
     ):
-        text += f", except for that of step 0, which is {schedule.init_value:.4g}"
-    return text
+        clauses.append(f"except for that of step 0, which is {schedule.init_value:.4g}")
+    return clauses
 
 
 def _of_normalization(recipe: Recipe, config: Config, num_ranks: int) -> list[str]:

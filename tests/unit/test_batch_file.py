@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from launch import plan
+from launch.dialects import pbs
 from tests.in_process import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,16 +155,42 @@ def test_pbs_has_a_clock_of_its_own():
         "-j oe",
         "-r y",
     ]
-    assert "\n(sleep 3480 && kill -s USR1 $$) >/dev/null 2>&1 &\n" in text
+    assert "\nleft=$((SECONDS < 3480 ? 3480 - SECONDS : 0))\n" in text
+
+
+def test_the_clock_counts_the_time_of_staging():
+    (line,) = re.findall(r"^left=.*$", script("--launcher=pbs"), flags=re.M)
+    for seconds, left in ((600, "85680"), (90_000, "0")):
+        told = f"SECONDS={seconds}; {line}; echo $left"
+        done = subprocess.run(["bash", "-c", told], capture_output=True, text=True)
+        assert done.stdout == f"{left}\n"
 
 
 def test_the_clock_signals_the_launcher(site):
-    text = script("--launcher=pbs").replace("(sleep 86280 ", "(sleep 0.2 ")
+    text = script("--launcher=pbs")
+    text = re.sub(r"^left=.*$", "left=0.2", text, flags=re.M)
     caught = (
         """launcher=(bash -c 'trap "echo saved; exit" USR1; while :; do :; done')"""
     )
     text = re.sub(r"^launcher=.*$", lambda _: caught, text, flags=re.M)
     assert site(text) == ["saved"]
+
+
+@pytest.mark.parametrize("launcher", ["lsf", "pbs"])
+def test_a_hosts_file_with_a_blank_is_one_word(launcher, tmp_path):
+    hosts = tmp_path / "my hosts"
+    hosts.write_text("n1\nn2\n")
+    text = script(f"--launcher={launcher}", f"--hosts={hosts}", "--num_nodes=2")
+    (line,) = re.findall(r"^launcher=.*$", text, flags=re.M)
+    told = f'{line}; printf "%s\\n" "${{launcher[@]}}"'
+    done = subprocess.run(["bash", "-c", told], capture_output=True, text=True)
+    assert str(hosts) in done.stdout.splitlines()
+
+
+def test_pbs_reaches_hosts_by_a_shell_that_sees_the_same_words():
+    words = ["python", "/my clone/probe.py", "a;b"]
+    *_, host, command = pbs.on_host("n1", words)
+    assert (host, shlex.split(command)) == ("n1", words)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -52,6 +52,17 @@ def test_another_data_set_and_batch():
     ]
 
 
+def test_a_length_that_is_given_is_not_that_of_the_recipe():
+    told = changes(COLLAPSE, 8192, 9469, train_steps=1000)
+    assert told[0] == "9,469 training examples instead of 1,281,167"
+    rates = "global batch size 8,192 instead of 4,096: the learning rates are"
+    assert told[1].startswith(f"{rates} multiplied by 2, except for that of step 0")
+    # Nothing follows from the batch if length and learning rate are given.
+    given = {"train_steps": 1000, "peak_learning_rate": 0.1}
+    text = "global batch size 12,288 instead of 24,576"
+    assert text in changes(TPU, 12_288, NUM_IMAGENET, **given)
+
+
 def test_a_start_that_does_not_scale_is_no_more_than_the_peak():
     # 4.8 / 192 = 0.025.
     change, _ = changes(TPU, 128, NUM_IMAGENET, num_ranks=1)

@@ -1,5 +1,7 @@
 import dataclasses
+import errno
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -338,6 +340,15 @@ def test_phases_are_read_back_as_they_were_written(tmp_path):
     assert second.schedule is None
     save_config(config)
     assert load_config(config.model_dir) == config
+
+
+def test_a_config_of_somebody_else_is_a_sentence(tmp_path, monkeypatch):
+    def refuse(path):  # As for a user who isn't root.
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UserError, match="can't be read: Permission denied"):
+        load_config(str(tmp_path))
 
 
 def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):

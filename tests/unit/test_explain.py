@@ -104,6 +104,9 @@ def test_a_trial_is_told_with_the_plan_of_the_whole_run():
         " 20 optimizer"
     ) in text
     assert "Changed from the recipe" not in text
+    assert "checkpoints every epoch (after 20 steps)" in text
+    assert "and those at the ends of phases" not in text
+    assert "evaluation only of the whole run, after its last step, " in text
 
 
 def test_what_is_changed_is_told():

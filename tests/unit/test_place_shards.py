@@ -1,3 +1,4 @@
+import dataclasses
 import io
 from pathlib import Path
 
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from data_prep.records import manifest
 from data_prep.records.manifest import Manifest, Shard, Split
 from launch import place_shards
 from tests.in_process import assert_refused, run
@@ -72,6 +74,22 @@ def test_the_files_of_a_node_are_printed_one_a_line(converted):
     assert names[:2] == ["manifest.json", "train-offsets.npy"]
     assert names[2:] == ["train/train-00001-of-00003", "train/train-00002-of-00003"]
     assert all((converted / name).is_file() for name in names)
+
+
+def test_an_index_elsewhere_is_refused_for_the_files_of_a_node(
+    converted, tmp_path, monkeypatch
+):
+    elsewhere = tmp_path / "cache"
+    found = manifest.find(str(converted))
+    monkeypatch.setattr(
+        place_shards.manifest,
+        "find",
+        lambda folder: dataclasses.replace(found, index_dir=elsewhere),
+    )
+    flags = (f"--data_dir={converted}", "--num_nodes=2")
+    assert run(place_shards, *flags).returncode == 0
+    message = f"are in {converted} and {elsewhere}"
+    assert_refused(run(place_shards, *flags, "--node=1"), message)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,20 @@ def test_the_cores_of_a_numa_node_follow_one_another(tmp_path):
     assert placement.group_by_core(range(4), tmp_path) == [(0,), (2,), (1,), (3,)]
 
 
+def test_cores_of_the_same_number_are_told_apart_by_their_threads(tmp_path):
+    # Two dies of a socket, each of which has the cores 0 and 1.
+    for cpu in range(8):
+        describe_cpu(tmp_path, cpu, socket=0, core=cpu % 2)
+        siblings = tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        siblings.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    assert placement.group_by_core(range(8), tmp_path) == [
+        (0, 4),
+        (2, 6),
+        (1, 5),
+        (3, 7),
+    ]
+
+
 def test_only_the_allowed_processors_are_grouped(tmp_path):
     for cpu in range(8):
         describe_cpu(tmp_path, cpu, socket=0, core=cpu % 4)

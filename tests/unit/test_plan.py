@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_nodes_that_are_taken_to_be_like_a_login_node_are_said():
     assert "the 2 nodes are taken to be like this machine" in text
 
 
+def test_a_set_without_training_images_can_be_evaluated(records, tmp_path):
+    shutil.copytree(records, tmp_path / "records")
+    path = tmp_path / "records" / "manifest.json"
+    content = json.loads(path.read_text())
+    del content["splits"]["train"]
+    path.write_text(json.dumps(content))
+    flags = ("--job=eval", "--recipe=digits", f"--data_dir={path.parent}")
+    done = run(plan, *NODE, *flags)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_number_of_examples_is_that_of_the_data_set(records):
     flags = ("--recipe=digits", "--train_batch_size=8", f"--data_dir={records}")
     numbers = json.loads(run(plan, *NODE, *flags, "--print=json").stdout)["numbers"]
@@ -97,6 +109,8 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
         ((*CLUSTER, "--print=script", "--run_name=a b"), "names a job and a folder"),
         ((*CLUSTER, "--print=script", "--stage_from=/s"), "needs --data_dir"),
         ((*CLUSTER, "--job=eval", "--seed=3"), "no flags of a training; got --seed=3"),
+        ((*CLUSTER, "--memory_gb=inf"), "--memory_gb must be 0 or more; got inf."),
+        ((*CLUSTER, "--memory_gb=nan"), "--memory_gb must be 0 or more; got nan."),
         ((*CLUSTER, "--memory_gb=2"), "must fit into its part of the memory, 1.0 GB"),
         ((*CLUSTER, "--launcher=prun"), "--launcher"),
         ((*CLUSTER, "--job=parameter_server", "-s", "0"), "--num_servers must be at"),

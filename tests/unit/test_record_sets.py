@@ -50,6 +50,26 @@ def test_what_one_rank_does_not_see_is_an_error_of_all(record_set):
         assert "/nowhere" in str(error)
 
 
+def test_the_watchdog_hears_of_each_file_that_is_indexed(tmp_path, monkeypatch):
+    reported: list[tuple[str, bool, bool]] = []
+
+    class Listening(Communicator):
+        def report_status(self, status, is_timed=True, waits_for_others=False):
+            reported.append((status, is_timed, waits_for_others))
+
+    monkeypatch.setattr(
+        indexing,
+        "make_if_missing",
+        lambda folder, report, file_begins: [file_begins(i, 2) for i in (1, 2)],
+    )
+    monkeypatch.setattr(manifest, "load", lambda *_: None)
+    place = ProcessInfo()
+    record_sets.open_record_set("records", "train", place, Listening(place))
+    opening = ("opening the records", False, False)
+    files = [(f"indexing record file {i} of 2", False, False) for i in (1, 2)]
+    assert reported == [opening, *files, opening, *files, ("starting", False, False)]
+
+
 def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
     record_set, monkeypatch
 ):
@@ -59,7 +79,7 @@ def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
     monkeypatch.setattr(
         indexing,
         "make_if_missing",
-        lambda data_dir, report: makers.append(ranks.rank),
+        lambda data_dir, *_: makers.append(ranks.rank),
     )
 
     def open_set(communicator: Communicator, place: ProcessInfo) -> RecordSet:
