@@ -222,11 +222,15 @@ std::vector<Window> DivideWindow(const Window& window) {
 // Adds the partial sums to dkernel.
 void AddSums(const float* sums, int64_t num_sums, int64_t size, float* dkernel,
              Context& context) {
-  constexpr int64_t kPiece = 1 << 12;
-  context.Run(DivideUp(size, kPiece), [&](int64_t piece) {
-    const int64_t end = std::min(size, (piece + 1) * kPiece);
+  constexpr int64_t kLargest = 1 << 12;  // Stays in the L1 cache while it is added to.
+  constexpr int64_t kSmallest = 1 << 9;  // Also a small kernel occupies many threads.
+  const int64_t parts = std::max(DivideUp(size, kLargest),
+                                 std::min(DivideUp(size, kSmallest), context.num_tasks()));
+  context.Run(parts, [&](int64_t part) {
+    const Range range(size, parts, part, kLine / sizeof(float));
+    const int64_t end = range.begin + range.size;
     for (int64_t sum = 0; sum < num_sums; ++sum) {
-      for (int64_t i = piece * kPiece; i < end; ++i) dkernel[i] += sums[sum * size + i];
+      for (int64_t i = range.begin; i < end; ++i) dkernel[i] += sums[sum * size + i];
     }
   });
 }

@@ -5,12 +5,15 @@
 // bfloat16, kernels and their gradients float32. The ops round the kernel themselves, so
 // no casts are needed around them, and pad without a copy of the images.
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "resnet/native/convolution.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -52,14 +55,16 @@ absl::Status MakeShape(const TensorShape& images, const TensorShape& kernel, int
 }
 
 absl::Status CheckOutput(const ConvShape& shape, const TensorShape& output) {
-  const TensorShape expected(
-      {shape.batch, shape.out_height, shape.out_width, shape.out_channels});
-  if (output != expected) {
-    return absl::InvalidArgumentError(absl::StrCat("expected outputs of shape ",
-                                                   expected.DebugString(), "; got ",
-                                                   output.DebugString()));
+  // Their number may be too large for a TensorShape.
+  const int64_t expected[] = {shape.batch, shape.out_height, shape.out_width,
+                              shape.out_channels};
+  const auto sizes = output.dim_sizes();
+  if (std::equal(sizes.begin(), sizes.end(), std::begin(expected), std::end(expected))) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected outputs of shape [", absl::StrJoin(expected, ","), "]; got ",
+                   output.DebugString()));
 }
 
 // Reads an optional input with a value for each filter.
@@ -179,8 +184,11 @@ class ConvKernelGradientOp : public ConvOp {
     const Tensor& gradient = context->input(1);
     OP_REQUIRES(context, images.dims() == 4 && gradient.dims() == 4,
                 absl::InvalidArgumentError("images and gradient must have 4 dimensions"));
-    const TensorShape kernel_shape(
-        {kernel_size_, kernel_size_, images.dim_size(3), gradient.dim_size(3)});
+    TensorShape kernel_shape;
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({kernel_size_, kernel_size_,
+                                                           images.dim_size(3),
+                                                           gradient.dim_size(3)},
+                                                          &kernel_shape));
     ConvShape shape;
     OP_REQUIRES_OK(context, MakeShape(images.shape(), kernel_shape, stride_, &shape));
     OP_REQUIRES_OK(context, CheckOutput(shape, gradient.shape()));

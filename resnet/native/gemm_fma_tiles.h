@@ -82,38 +82,70 @@ struct Ahead {
 
 // Stores a tile of sums, row by row: non-temporal stores fill one line after the other. If
 // it is partial, only some lanes of the last vector of each row are valid.
+//
+// Each option is a loop over the whole tile. In one loop for all of them, the compiler
+// would test each option again for each vector, since a store might have changed it.
 template <bool kPartial, int R, int V, typename T>
-[[gnu::always_inline]] inline void FinishTile(const Vector (&sum)[R][V], Mask lanes,
+[[gnu::always_inline]] inline void FinishTile(Vector (&sum)[R][V], Mask lanes,
                                               const Finish<T>& finish, T* c, int64_t ldc) {
   const auto load = [=](const auto* from, int v) {
     if (kPartial && v == V - 1) return Load(from + v * kLanes, lanes);
     return Load(from + v * kLanes);
   };
-  Vector bias[V];
+  if (finish.add != nullptr) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-  for (int v = 0; v < V; ++v) bias[v] = finish.bias == nullptr ? Zero() : load(finish.bias, v);
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] = Add(load(finish.add + r * finish.add_stride, v), sum[r][v]);
+      }
+    }
+  }
+  if (finish.bias != nullptr) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const Vector bias = load(finish.bias, v);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) sum[r][v] = Add(sum[r][v], bias);
+    }
+  }
+  if (finish.residual != nullptr) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] = Add(sum[r][v], load(finish.residual + r * ldc, v));
+      }
+    }
+  }
+  if (finish.relu) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] = Max(Zero(), sum[r][v]);  // This order of operands keeps NaN.
+      }
+    }
+  }
+  if constexpr (!kPartial && std::is_same_v<T, float>) {
+    if (finish.stream) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r, c += ldc) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) Stream(c + v * kLanes, sum[r][v]);
+      }
+      return;
+    }
+  }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r, c += ldc) {
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      Vector value = sum[r][v];
-      if (finish.add != nullptr) {
-        value = Add(load(finish.add + r * finish.add_stride, v), value);
-      }
-      if (finish.bias != nullptr) value = Add(value, bias[v]);
-      if (finish.residual != nullptr) value = Add(value, load(finish.residual + r * ldc, v));
-      if (finish.relu) value = Max(Zero(), value);  // This order of operands keeps NaN.
       if (kPartial && v == V - 1) {
-        Store(c + v * kLanes, lanes, value);
-        continue;
+        Store(c + v * kLanes, lanes, sum[r][v]);
+      } else {
+        Store(c + v * kLanes, sum[r][v]);
       }
-      if constexpr (std::is_same_v<T, float>) {
-        if (finish.stream) {
-          Stream(c + v * kLanes, value);
-          continue;
-        }
-      }
-      Store(c + v * kLanes, value);
     }
   }
 }

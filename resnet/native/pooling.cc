@@ -66,7 +66,8 @@ struct PoolAttributes {
       windows.out = in < size ? 0 : (in - size) / stride + 1;
     } else if (padding == "symmetric") {
       windows.before = (size - 1) / 2;
-      windows.out = (in + 2 * windows.before - size) / stride + 1;
+      const int64_t padded = in + 2 * windows.before;
+      windows.out = padded < size ? 0 : (padded - size) / stride + 1;
     } else {
       windows.out = (in + stride - 1) / stride;
       const int64_t outside = (windows.out - 1) * stride + size - in;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "resnet/native/convolution.h"
+#include "resnet/native/task_grids.h"
 #include "resnet/native/vector.h"
 
 RESNET_BEGIN_TARGET
@@ -173,9 +174,14 @@ class Tasks {
 // Two sums over rows per channel: in float32 over a block of rows, in double over blocks.
 class Sums {
  public:
-  Sums(int64_t channels, Context& context) : padded_(Padded(channels)) {
-    total_ = static_cast<double*>(context.Allocate(2 * padded_ * sizeof(double)));
-    part_ = static_cast<float*>(context.Allocate(2 * padded_ * sizeof(float)));
+  // `memory` has `Bytes(channels)` bytes, a multiple of a cache line.
+  Sums(int64_t channels, char* memory)
+      : padded_(Padded(channels)),
+        total_(reinterpret_cast<double*>(memory)),
+        part_(reinterpret_cast<float*>(total_ + 2 * padded_)) {}
+
+  static size_t Bytes(int64_t channels) {
+    return 2 * Padded(channels) * (sizeof(double) + sizeof(float));
   }
 
   double total(int i, int64_t channel) const { return total_[i * padded_ + channel]; }
@@ -243,19 +249,25 @@ class Sums {
 // Returns the Sums of each task, uninitialized.
 inline std::vector<Sums> SumsOfTasks(const Tasks& tasks, int64_t channels,
                                      Context& context) {
+  const Pieces memory(context, tasks.count(), Sums::Bytes(channels));
   std::vector<Sums> sums;
-  for (int64_t task = 0; task < tasks.count(); ++task) sums.emplace_back(channels, context);
+  for (int64_t task = 0; task < tasks.count(); ++task) {
+    sums.emplace_back(channels, memory.of(task));
+  }
   return sums;
 }
 
-// Calls finish(begin, end) for ranges of channels that together cover all of them.
+// Calls finish(begin, end) for ranges of channels that together cover all of them. They
+// are whole cache lines of floats, and as many as there are tasks if there are enough: each
+// range reads the sums of all tasks.
 template <typename Finish>
 void RunOverChannels(const Tasks& tasks, int64_t channels, const Context& context,
                      const Finish& finish) {
-  constexpr int64_t kChannels = 128;
-  if (tasks.count() == 1) return finish(0, channels);
-  context.Run((channels + kChannels - 1) / kChannels, [&](int64_t task) {
-    finish(task * kChannels, std::min(channels, (task + 1) * kChannels));
+  constexpr int64_t kStep = kLine / sizeof(float);
+  const int64_t parts = std::min(tasks.count(), DivideUp(channels, kStep));
+  context.Run(parts, [&](int64_t part) {
+    const Range range(channels, parts, part, kStep);
+    finish(range.begin, range.begin + range.size);
   });
 }
 

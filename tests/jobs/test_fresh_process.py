@@ -42,7 +42,7 @@ def check() -> None:
     dtypes = [one for one in test_normalization.TOLERANCE if native.fast_ops(one)]
     assert dtypes
     for dtype in dtypes:
-        for layer in test_convolution.RESNET50[::2]:
+        for layer in [*test_convolution.RESNET50[::2], test_convolution.STREAMED]:
             test_convolution.test_those_of_resnet50_are_as_exact_as_stock_ops(
                 *layer, dtype
             )

@@ -79,7 +79,7 @@ def assert_near(ours, expected, tolerance: float) -> None:
 TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     batch=st.integers(1, 3),
     height=st.integers(1, 13),
@@ -88,7 +88,6 @@ TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
     filters=st.sampled_from([1, 5, 16, 32, 40, 64]),
     kernel_size=st.sampled_from([1, 2, 3, 5, 7]),
     stride=st.integers(1, 3),
-    dtype=st.sampled_from([tf.float32, tf.bfloat16]),
 )
 def test_outputs_and_gradients_are_those_of_stock_ops(
     batch, height, width, channels, filters, kernel_size, stride, dtype
@@ -120,6 +119,8 @@ RESNET50 = [
     (7, 512, 3, 512, 1),
     (7, 512, 1, 2048, 1),
 ]
+STREAMED = (56, 64, 1, 256, 1)  # By non-temporal stores, if one thread computes it.
+assert STREAMED in RESNET50
 
 
 @pytest.mark.parametrize(("side", "channels", "size", "filters", "stride"), RESNET50)

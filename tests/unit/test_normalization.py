@@ -224,6 +224,13 @@ def test_the_op_and_the_stock_ops_agree_with_the_formula(
     assert_right(inputs, run(stock_ops, inputs), STOCK_TOLERANCE, of_sums=dtype)
 
 
+@pytest.mark.parametrize("residual", [False, True])
+def test_outputs_that_bypass_the_cache_agree_with_the_formula(residual, dtype):
+    rows = 2**24 // (64 * dtype.size)  # 16 MiB, from which on they do.
+    inputs = make_inputs.__wrapped__((rows, 64), dtype, residual)  # Not kept.
+    assert_right(inputs, run(op, inputs), TOLERANCE)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),

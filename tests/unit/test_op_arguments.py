@@ -54,6 +54,29 @@ def test_gradients_of_a_convolution_refuse_images_without_channels():
         )
 
 
+def test_gradients_of_a_convolution_refuse_sizes_beyond_every_tensor():
+    with pytest.raises(REFUSED, match="expected outputs of shape"):
+        native.ops().resnet_conv2d_input_gradient(
+            images_shape=[2**31 - 1, 2**31 - 1, 1, 1],
+            kernel=tf.zeros([1, 1, 1, 8]),
+            gradient=OUTPUTS,
+            stride=1,
+        )
+    with pytest.raises(REFUSED, match=r"overflow|too many elements"):
+        native.ops().resnet_conv2d_kernel_gradient(
+            images=ZEROS["images"], gradient=OUTPUTS, kernel_size=2**32, stride=1
+        )
+
+
+@pytest.mark.parametrize(("side", "stride"), [(0, 1), (1, 2)])
+def test_images_smaller_than_a_window_have_no_maximum(side, stride):
+    images = tf.zeros([1, side, side, 3])
+    maxima, places = native.ops().resnet_max_pool(
+        x=images, window=[4, 4], stride=stride, padding="symmetric"
+    )
+    assert maxima.shape == places.shape == (1, 0, 0, 3)
+
+
 def test_normalization_takes_at_most_one_residual():
     x, ones = tf.zeros([2, 2, 2, 8]), tf.ones([8])
     with pytest.raises(REFUSED, match="num_residuals must be 0 or 1; got 2"):
