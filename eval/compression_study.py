@@ -14,9 +14,9 @@ so does one with more rows or seeds.
 
 import functools
 import pathlib
-import shlex
 import signal
 import sys
+from collections.abc import Sequence
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -29,6 +29,7 @@ from absl import flags
 
 from data_prep import atomic_files, errors
 from data_prep.errors import UserError
+from eval.benchmarking.runs import process
 from eval.studying import report, rows, training
 from eval.studying.results import Result, Run, StudyFile
 from resnet import shared_flags
@@ -103,6 +104,7 @@ def main() -> None:
         if not FLAGS[name].value:
             raise UserError(f"--{name} is required.")
     seeds = [_seed(text) for text in FLAGS.seeds]
+    further = process.split_flags(FLAGS.train_flags, "train_flags")
     studied = _rows()
     folder = pathlib.Path(FLAGS.output_dir)
     with errors.naming_failures(f"writing {folder}"):
@@ -112,13 +114,20 @@ def main() -> None:
         if study.runs:
             _write(study, folder)  # The table and the figure may be missing.
     for seed in seeds:  # So that each row has a result early.
-        for row in studied:
+        for row in list(studied):
             result = study.find(row, seed)
             if result is None:
-                result = _train(row, seed, folder)
+                try:
+                    result = _train(row, seed, folder, further)
+                except training.Refused as error:
+                    _say(f"{rows.name(row)} is left out: {error}")
+                    studied.remove(row)
+                    continue
                 study.add(Run(row, seed, result))
                 _write(study, folder)
             _say(f"{rows.name(row)}, seed {seed}: {_summary(result)}")
+    if not study.runs:
+        raise UserError("the training program refuses each of the rows (see above).")
     print((folder / "study.md").read_text(), end="")
 
 
@@ -137,9 +146,11 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _train(row: CompressionSettings, seed: int, folder: pathlib.Path) -> Result:
+def _train(
+    row: CompressionSettings, seed: int, folder: pathlib.Path, further: Sequence[str]
+) -> Result:
     given = [f"--data_dir={FLAGS.data_dir}", f"--recipe={FLAGS.recipe}"]
-    given += [f"--seed={seed}", *rows.flags(row), *shlex.split(FLAGS.train_flags)]
+    given += [f"--seed={seed}", *rows.flags(row), *further]
     if FLAGS.train_epochs is not None:
         given.append(f"--train_epochs={FLAGS.train_epochs}")
     model_dir = folder / "runs" / rows.name(row) / f"seed-{seed}"

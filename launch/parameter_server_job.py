@@ -111,7 +111,7 @@ def require_reachable(command: Sequence[str]) -> None:
         raise UserError(
             f"all hosts must be reachable; {', '.join(unreachable)} can't be, as by"
             f" `mpirun -hosts {unreachable[0]} -np 1 true`. Remove them from"
-            f" {FLAGS.hosts}, or mend them."
+            f" {FLAGS.hosts}, or repair them."
         )
 
 

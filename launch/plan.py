@@ -2,7 +2,7 @@ r"""Plans a job on a cluster: ranks, cores, threads, batches, and the command.
 
 python launch/plan.py --num_nodes=256 --sockets=2 --cores_per_socket=24 \
     --recipe=tpu_90ep_24k
-python launch/plan.py --probe --hosts=hosts --launcher=slurm --print=script
+python launch/plan.py --probe --hosts=hosts --recipe=digits --print=script
 
 The first prints the plan of the published run and its command. --probe reads
 the nodes instead of having them stated: this machine, or with --hosts each host

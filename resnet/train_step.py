@@ -218,7 +218,10 @@ class TrainStep:
             *(learning_rate, momentum, tf.constant(lookahead), weight_decay),
             *(ema_decay, step, self.phase.layer_rates_scale_decay),
         )
-        exchanged = self._exchange(gradients, loss, flags, settings)
+        trained = (place for place, one in enumerate(self._rate_factors) if one != 0)
+        exchanged = self._exchange(
+            gradients, loss, flags, settings, last=next(trained, 0)
+        )
         if self._exchange.has_momentum:
             apply_directions(self._optimizer, exchanged.gradients, settings)
         else:

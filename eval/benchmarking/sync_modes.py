@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import pathlib
-import shlex
 import signal
 import statistics
 import subprocess
@@ -153,7 +152,7 @@ def measure(mode: str) -> Measured:
                 f"--log_step_count_steps={FLAGS.steps_per_line}",
                 "--checkpoint_every=1000000steps",
             ),
-            *shlex.split(FLAGS.train_flags),
+            *process.split_flags(FLAGS.train_flags, "train_flags"),
         ]
         if mode == "async":
             command.append(f"--num_ps={FLAGS.num_ps}")

@@ -41,6 +41,8 @@ def product(
     ):
         values = {"compress": way, "error_feedback": has_feedback, **_parsed(text)}
         row = _checked(values, f"--methods={text}")
+        if feedback == "with" and compression.problems(row):
+            row = dataclasses.replace(row, error_feedback=False)
         if compression.problems(row):
             left_out.append(name(row))
         elif row not in rows:

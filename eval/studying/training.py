@@ -6,12 +6,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_prep import errors
 from data_prep.errors import UserError
 from eval.benchmarking.runs import process
 from eval.studying import results
 from eval.studying.results import Result
+from resnet.metrics import jsonl
 
 _PROGRAM = Path(__file__).parents[2] / "resnet" / "resnet_main.py"
+
+
+class Refused(UserError):
+    """The training program refuses its settings, before the first step."""
 
 
 def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
@@ -26,7 +32,8 @@ def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
         num_ranks: The number of ranks that mpirun starts; 1 is one process without it.
 
     Raises:
-        UserError: If the training fails, except by a loss that is not finite.
+        Refused: If the program refuses the settings.
+        UserError: If the training fails otherwise, except by a loss that is not finite.
         KeyboardInterrupt: If this program is interrupted; the training has saved then.
     """
     model_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -39,6 +46,8 @@ def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
     if code and not has_diverged:
         printed = log_path.read_text(errors="replace").split("\n")
         reason = next(filter(None, map(str.strip, reversed(printed))), "no output")
+        if code == errors.EXIT_CODE and not (model_dir / jsonl.FILE).exists():
+            raise Refused(reason)
         raise UserError(
             f"the training in {model_dir} failed with exit code {code}, and {log_path}"
             f" ends with {reason!r}. The same command resumes the study."

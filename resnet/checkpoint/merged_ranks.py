@@ -13,6 +13,7 @@ def merge(
     saved: Iterable[Mapping[str, np.ndarray]],
     num_ranks: int,
     shapes: Mapping[str, Sequence[int]],
+    dense_below: int = 0,
 ) -> dict[str, np.ndarray]:
     """Returns the state that each rank begins with.
 
@@ -27,6 +28,7 @@ def merge(
         num_ranks: Number of ranks that saved theirs.
         shapes: Shapes of the variables of a rank that begins, by name; the residuals in
             the order of their vectors.
+        dense_below: Vectors of fewer values are sent whole, outside of the slices.
     """
     means: dict[str, np.ndarray] = {}
     of_slices: dict[str, list[np.ndarray]] = {}
@@ -37,7 +39,11 @@ def merge(
                 continue
             part = values / np.float32(num_ranks)
             means[name] = means[name] + part if name in means else part
-    names = [name for name in shapes if name.startswith(_RESIDUAL)]
+    names = [
+        name
+        for name in shapes
+        if name.startswith(_RESIDUAL) and shapes[name][0] >= dense_below
+    ]
     buckets = gathered.buckets([shapes[name][0] for name in names])
     for number, bucket in enumerate(buckets if of_slices else []):
         whole = np.concatenate(of_slices[sliced.slice_name(number)])

@@ -96,7 +96,9 @@ def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
         )
         return
     shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
-    merged = merged_ranks.merge(files, files.num_ranks, shapes)
+    merged = merged_ranks.merge(
+        files, files.num_ranks, shapes, state.config.dense_below
+    )
     assign(state.own_variables, merged, _OTHER_OWN_STATE)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
@@ -83,8 +84,9 @@ class DgcExchange(CompressedExchange):
             velocity.assign(tf.where(is_sent, tf.zeros_like(velocity), velocity))
 
     def _ratio_at(self, step: tf.Tensor) -> tf.Tensor:
+        config = self._config
         return ratio_at(
-            step,
+            step - phases.first_step(config.phases, config.first_phase),
             self._config.ratio,
             self._config.num_train_examples / self._config.global_batch_size,
             self._config.dgc_warmup_epochs,
@@ -100,7 +102,7 @@ def ratio_at(
     and `ratio` after these: for 0.1 % and 4 epochs 25 %, 6.3 %, 1.6 % and 0.4 %.
 
     Args:
-        step: Number of the step, an int64 scalar.
+        step: Number of steps since the start of the run, an int64 scalar.
         ratio: Fraction of the values to send after the warm-up.
         steps_per_epoch: Number of steps of an epoch.
         warmup_epochs: Number of epochs E of the warm-up.

@@ -66,6 +66,7 @@ class GradientExchange:
         loss: tf.Tensor,
         flags: tf.Tensor,
         settings: StepSettings,
+        last: int = 0,
     ) -> Exchanged:
         """Returns the means over ranks; to be called inside the graph of a step.
 
@@ -74,8 +75,10 @@ class GradientExchange:
             loss: This rank's mean loss, a float32 scalar.
             flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
             settings: The hyperparameters of the step.
+            last: The place of the gradient that is computed last: that of the first
+                variable which is trained.
         """
-        local_loss = nan_unless_finite(loss, gradients[0])
+        local_loss = nan_unless_finite(loss, gradients[last])
         sent_loss = local_loss if self._sends_checked_loss else loss
         own = tf.concat([[sent_loss], flags], axis=0)
         (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
@@ -83,7 +86,7 @@ class GradientExchange:
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
-            loss=nan_unless_finite(means[0], mean_gradients[0]),
+            loss=nan_unless_finite(means[0], mean_gradients[last]),
             flags=means[1:],
             account=account,
         )
@@ -102,11 +105,11 @@ class GradientExchange:
         return means, measure_exchange(traffic, gradients, means)
 
 
-def nan_unless_finite(loss: tf.Tensor, first_gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the loss, or NaN if the gradient of the first variable is not finite.
+def nan_unless_finite(loss: tf.Tensor, last_gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the loss, or NaN if the gradient that is computed last is not finite.
 
-    That gradient is computed last, and a NaN or infinity in any layer reaches it. The
-    loss alone doesn't show it: TensorFlow's max pooling lets a NaN vanish.
+    A NaN or infinity in any layer reaches that gradient. The loss alone doesn't show
+    it: TensorFlow's max pooling lets a NaN vanish.
     """
-    is_finite = tf.math.is_finite(tf.reduce_sum(first_gradient))
+    is_finite = tf.math.is_finite(tf.reduce_sum(last_gradient))
     return tf.where(is_finite, loss, np.float32(np.nan))

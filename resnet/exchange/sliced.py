@@ -42,6 +42,10 @@ class SlicedMessages(GatheredMessages):
                 size = num_values(of_ranks[self._rank])
                 self.rank_variables[slice_name(number)] = tf.Variable(tf.zeros([size]))
 
+    def _bytes_gathered(self, bucket: Sequence[int]) -> int:
+        """Returns the bytes of all ranks' slices, which together are one message."""
+        return super()._bytes_gathered(bucket) // self._num_ranks
+
     def _mean_of_bucket(
         self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
     ) -> tuple[list[tf.Tensor], tf.Tensor]:

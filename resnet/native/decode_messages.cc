@@ -43,8 +43,6 @@ FOR_EACH_CPU void AddScaled(const float* values, float factor, int64_t size, flo
   for (int64_t i = 0; i < size; ++i) sums[i] += values[i] * factor;
 }
 
-RESNET_END_WITHOUT_FMA
-
 absl::Status AddSparse(const Message& message, float factor, int64_t num_values,
                        float* sums) {
   return ForEachKept(message, num_values, [&](int64_t place, float value) {
@@ -97,6 +95,8 @@ absl::Status AddQsgd(const Message& message, float factor, const Part& part,
   }
   return absl::OkStatus();
 }
+
+RESNET_END_WITHOUT_FMA
 
 class DecodeMeanOp : public OpKernel {
  public:

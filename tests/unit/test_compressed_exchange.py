@@ -9,7 +9,7 @@ from resnet import native
 from resnet.compression import random_coordinates, vectors
 from resnet.config.compression import CompressionSettings, problems
 from resnet.config.step_settings import StepSettings
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange import gathered
 from resnet.exchange.compressed import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
@@ -82,6 +82,40 @@ def test_error_feedback_of_a_contraction_is_allowed():
             compress="layerwise", error_feedback=True, **more
         )
         assert problems(settings) == []
+
+
+@pytest.mark.parametrize(
+    "more", [{"qstates": 1, "qsgd_bucket": 64}, {"qstates": 1}, {"qstates": 2}]
+)
+def test_error_feedback_of_too_few_levels_is_refused(more):
+    settings = CompressionSettings(
+        compress="layerwise",
+        method="qsgd",
+        qsgd_norm="max",
+        error_feedback=True,
+        **more,
+    )
+    (sentence,) = problems(settings)
+    assert "qsgd's may be larger with so few levels, --qstates below 3" in sentence
+
+
+@pytest.mark.parametrize(("num_ranks", "is_refused"), [(42, False), (43, True)])
+def test_more_bytes_than_an_all_gather_can_count_are_refused(num_ranks, is_refused):
+    # ResNet-50's 25,557,032 values in 16 bits: 51 MB a rank.
+    communicator = Communicator(ProcessInfo(num_ranks=num_ranks))
+    settings = {"compress": "entiremodel", "method": "fp16"}
+
+    def make(exchange: str) -> CompressedExchange:
+        compression = CompressionSettings(**settings, exchange=exchange)
+        shapes = {"model": [25_557_032]}
+        return CompressedExchange(communicator, shapes, compression, 0)
+
+    make("sliced")
+    if is_refused:
+        with pytest.raises(AgreedError, match="Set --exchange=sliced or --compress"):
+            make("allgather")
+    else:
+        make("allgather")
 
 
 def test_a_vector_is_that_of_a_variable_or_of_all():

@@ -9,11 +9,19 @@ import tensorflow as tf
 from resnet.compression import sparse
 from resnet.config import step_settings
 from resnet.distributed.communicator import Communicator
+from resnet.exchange.gradients import GradientExchange
 from resnet.exchange.of_run import exchange_of_run
 from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
-from tests.unit.one_step import batch, gradients_of, in_parts, parts_of, values_of
+from tests.unit.one_step import (
+    SETTINGS,
+    batch,
+    gradients_of,
+    in_parts,
+    parts_of,
+    values_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -79,3 +87,30 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
         name = "residual/classifier/kernel"
         assert np.abs(exchange.rank_variables[name] - before[name]).max() > 0
     assert np.abs(before[name]).max() > 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_shows_where_it_is_computed_last(bad):
+    exchange = GradientExchange(ALONE.collectives, ["frozen", "trained"])
+    gradients = [tf.zeros([2]), tf.constant([1.0, bad])]
+    for last, is_seen in ((0, False), (1, True)):
+        found = exchange(gradients, tf.constant(1.0), tf.zeros([2]), SETTINGS, last)
+        assert np.isnan(found.local_loss) == is_seen
+        assert np.isnan(found.loss) == is_seen
+
+
+def test_the_gradient_of_the_first_variable_that_is_trained_is_the_last_one(
+    make_config,
+):
+    class Recording(GradientExchange):
+        def __call__(self, *arguments, last=0):
+            self.last = state.names[last]
+            return super().__call__(*arguments, last=last)
+
+    for rates, first in (("", "stem"), ("stem:0", "stage")):
+        config = make_config(seed=3, global_batch_size=8, layer_rates=rates)
+        state = TrainState(config)
+        exchange = Recording(ALONE.collectives, state.names)
+        step = TrainStep.of_run(state, config.phases[0], exchange)
+        step(batch(), step_settings.at(config, 0))
+        assert exchange.last.startswith(first), exchange.last

@@ -41,6 +41,9 @@ while os.path.exists(os.environ["STUB_WAITS"]):
     time.sleep(0.01)
 settings = json.loads(pathlib.Path(os.environ["STUB_CONFIG"]).read_text())
 (folder / "config.json").write_text(json.dumps(settings))
+if flags.get("method") == "dgc":
+    print("error: dgc needs --optimizer=momentum", file=sys.stderr)
+    sys.exit(2)
 if flags["seed"] == "13":
     sys.exit("error: an unlucky number")
 train = {"kind": "train", "step": 4, "epoch": 1.0, "images_per_second": 8.0,
@@ -116,6 +119,38 @@ def test_rows_are_all_combinations_that_can_work():
     ]
     assert rows.flags(rows.DENSE) == []
     assert rows.method(TOPK) == "topk, ratio=0.01"
+
+
+def test_a_method_that_cannot_have_error_feedback_trains_without_it():
+    found, left_out = rows.product(["terngrad", "dgc", "topk"], ["layerwise"], "with")
+    assert list(map(rows.name, found)) == [
+        "dense",
+        "terngrad-layerwise",
+        "dgc-layerwise",
+        "topk-layerwise-feedback",
+    ]
+    assert left_out == []
+
+
+def test_a_row_that_the_program_refuses_is_left_out(stub, tmp_path):
+    flags = ("--methods=dgc,topk", "--ways=layerwise", "--feedback=without")
+    done = study(tmp_path / "study", *flags, "--seeds=1,2")
+    assert done.returncode == 0, done.stderr
+    sentence = "dgc-layerwise is left out: error: dgc needs --optimizer=momentum"
+    assert done.stderr.count(sentence) == 1
+    runs = json.loads((tmp_path / "study" / "study.json").read_text())["runs"]
+    assert [(one["row"], one["seed"]) for one in runs] == [
+        ({}, 1),
+        ({"compress": "layerwise"}, 1),
+        ({}, 2),
+        ({"compress": "layerwise"}, 2),
+    ]
+
+
+def test_flags_of_the_training_are_words_of_a_shell(stub, tmp_path):
+    sentence = "--train_flags can't be split into words: No closing quotation"
+    assert_refused(study(tmp_path / "study", "--train_flags=--a='x"), sentence)
+    assert not stub.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from resnet.checkpoint import merged_ranks
 from resnet.compression import slices
 from resnet.compression.slices import Piece
 from resnet.config.compression import CompressionSettings
+from resnet.distributed.communicator import Communicator
 from resnet.exchange import gathered, sliced
+from resnet.exchange.compressed import CompressedExchange
+from resnet.hardware.placement import ProcessInfo
+
+ALONE = Communicator(ProcessInfo())
 
 
 def test_slices_are_equal_parts_of_all_vectors():
@@ -83,6 +88,42 @@ def test_what_slices_lacked_becomes_a_part_of_all_residuals():
     assert merged["slice_residual/0"].tolist() == [0] * 7
     assert merged["slice_residual/1"].tolist() == [0]
     assert merged.keys() == new.keys()
+
+
+def test_vectors_that_are_sent_whole_are_in_no_slice():
+    """Short vectors are among the long ones; one rank resumes a run of two."""
+    shapes = {"a": [10], "b": [300], "c": [40], "d": [20, 10], "e": [8]}
+    compression = CompressionSettings(
+        compress="layerwise", error_feedback=True, exchange="sliced", dense_below=100
+    )
+    draw = np.random.default_rng(0)
+    saved = []
+    for rank in range(2):
+        communicator = Communicator(ProcessInfo(rank=rank, num_ranks=2))
+        exchange = CompressedExchange(communicator, shapes, compression, 0)
+        saved.append(
+            {
+                name: draw.standard_normal(one.shape).astype(np.float32)
+                for name, one in exchange.rank_variables.items()
+            }
+        )
+    alone = CompressedExchange(ALONE, shapes, compression, 0)
+    new = {name: one.shape.as_list() for name, one in alone.rank_variables.items()}
+    merged = merged_ranks.merge(saved, 2, new, compression.dense_below)
+    assert merged.keys() == new.keys()
+    lacked = np.concatenate([own["slice_residual/0"] for own in saved])
+    of_slice = dict(zip(("b", "d"), _split_of_bucket(lacked), strict=True))
+    for name in shapes:
+        mean = (saved[0][f"residual/{name}"] + saved[1][f"residual/{name}"]) / 2
+        expected = mean + of_slice.get(name, 0)
+        np.testing.assert_allclose(merged[f"residual/{name}"], expected, rtol=1e-6)
+    assert not merged["slice_residual/0"].any()
+
+
+def _split_of_bucket(lacked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the parts of vectors of 300 and 200 values; the last one comes first."""
+    of_d, of_b = np.split(lacked, [200])
+    return of_b, of_d
 
 
 def test_without_slices_each_rank_gets_the_mean():

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -82,6 +83,18 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
             parent_death.send_signal, signal.SIGTERM, os.getpid()
         ),
     )
+
+
+def split_flags(text: str, flag: str) -> list[str]:
+    """Returns the words of a flag whose value is split as a shell would.
+
+    Raises:
+        UserError: If it has a quotation mark without its counterpart.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--{flag} can't be split into words: {error}.") from error
 
 
 def find_mpirun() -> str:
