@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from data_prep.errors import UserError
 from eval import export
 from resnet.config.config import Config
 from resnet.export import contents, formats
 from resnet.export.exported_network import ExportedNetwork
-from resnet.export.writers import keras_file
+from resnet.export.writers import keras_file, saved_model
 from tests.in_process import assert_refused, run
 from tests.unit import exported_run
 
@@ -24,6 +25,17 @@ def config(tmp_path_factory, make_config, one_block) -> Config:
     """The settings of a run with a checkpoint of step 20."""
     folder = tmp_path_factory.mktemp("run")
     return exported_run.save(folder, make_config(ema_decay=0.9), 20)
+
+
+def test_a_disk_that_is_full_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    def write(trained, description, path):
+        path.mkdir()
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(saved_model, "write", write)
+    with pytest.raises(UserError, match="export can't be written: No space left"):
+        formats.write("savedmodel", None, None, tmp_path / "export")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
