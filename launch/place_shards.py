@@ -49,7 +49,8 @@ def read_flags() -> tuple[RecordSet, int]:
 
     Raises:
         UserError: If a flag is missing or out of its range, the data set has no
-            manifest, or a split has fewer record files than there are nodes.
+            manifest, a split has fewer record files than there are nodes, or --node is
+            given and not all files are in --data_dir.
     """
     if not FLAGS.data_dir:
         raise UserError("--data_dir is required and must name a converted data set.")
