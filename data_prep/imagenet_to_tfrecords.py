@@ -168,7 +168,8 @@ def _convert() -> None:
             f"the conversion needs more memory than there is with {_num_processes()}"
             " worker processes; rerun the same command with a smaller --num_processes"
         ) from error
-    print(summary)
+    # Names of files may have bytes that aren't UTF-8, which Python can't print.
+    print(summary.encode(errors="backslashreplace").decode())
 
 
 def _check_source_flags() -> None:

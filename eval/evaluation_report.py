@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ class EvaluationReport:
                 "results": self._results,
                 **self._results[-1],
             }
-            text = json.dumps(contents, indent=2) + "\n"
+            text = json.dumps(_finite(contents), indent=2, allow_nan=False) + "\n"
             try:
                 atomic_files.atomic_write_bytes(self._json_file, text.encode())
             except OSError as error:
@@ -120,6 +121,17 @@ class EvaluationReport:
                     "--json_file must be a writable file;"
                     f" {self._json_file}: {error.strerror}. Name another."
                 ) from error
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with None for numbers that JSON can't hold, NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
 
 
 def check_json_file(json_file: str | None) -> None:

@@ -83,7 +83,10 @@ def main() -> None:
     """Draws the runs that the flags name."""
     if not FLAGS.model_dir:
         raise UserError("--model_dir is required and must name a folder.")
-    folders = [pathlib.Path(folder) for folder in FLAGS.model_dir.split(",")]
+    names = FLAGS.model_dir.split(",")
+    if pathlib.Path(FLAGS.model_dir).is_dir():  # One folder, whose name has a comma.
+        names = [FLAGS.model_dir]
+    folders = [pathlib.Path(name) for name in names]
     picture = pathlib.Path(FLAGS.picture or folders[0] / "learning_curve.png")
     figure = draw([load(folder) for folder in folders])
     figure_file.write(figure, picture, "--picture")

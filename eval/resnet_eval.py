@@ -103,6 +103,8 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         parse_flags(argv, __doc__, flag_topics.EVALUATION)
         shared_flags.check()
         requested = checkpoint_choice.parse(FLAGS.checkpoints)
+        if communicator.rank == 0:  # The only rank that writes it.
+            check_json_file(FLAGS.json_file)
         check_own_flags()
     signals = StopSignals() if FLAGS.watch else None
     startup.join_job(process, communicator, FLAGS.stall_seconds)
@@ -294,7 +296,6 @@ def check_own_flags() -> None:
     Raises:
         UserError: With a sentence for the first such flag.
     """
-    check_json_file(FLAGS.json_file)
     if problems := bounds.validate_overrides(
         {"recalibration_batches": FLAGS.recalibration_batches}, Config
     ):

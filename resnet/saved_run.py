@@ -26,6 +26,8 @@ MEASURED_SETTINGS = ("precision", "exchange")
 def take_lock(model_dir: pathlib.Path) -> RunLock:
     """Locks the folder until the process ends; returns the lock.
 
+    It removes what a killed save has left there, or gives it its name back.
+
     Raises:
         UserError: If the folder can't be locked. If another job holds the lock,
             `failure.json` says so.
@@ -36,6 +38,7 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
         failure_file.write(model_dir, str(error), is_locked=True)
         raise
     leaving.register(lock.release)
+    step_dirs.remove_leftovers(model_dir)
     return lock
 
 

@@ -75,7 +75,7 @@ def train_and_evaluate(
         while True:
             if evaluations.is_due:
                 _save(manager, log)  # First, since an evaluation takes long.
-                _save(manager, log, evaluations.run(log))
+                _save(manager, log, _evaluate(evaluations, manager, log))
             if state.step >= config.last_step or evaluations.target_is_reached:
                 break
             if phases.at(config.phases, state.step) is not train_step.phase:
@@ -129,6 +129,22 @@ def _restored_state(
         ),
     )
     return state, exchange
+
+
+def _evaluate(
+    evaluations: Evaluations, manager: CheckpointManager, log: RunLog
+) -> Mapping[str, Mapping[str, float]]:
+    """Returns the results of an evaluation; if it is stopped, after the save before it.
+
+    Raises:
+        AgreedError: On all ranks, if it is stopped and that save has failed.
+        Preempted: On all ranks, if it is stopped; the state is saved.
+    """
+    try:
+        return evaluations.run(log)
+    except Preempted:
+        manager.finish()
+        raise
 
 
 def _step_of_phase(

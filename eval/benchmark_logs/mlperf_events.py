@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_prep.errors import UserError
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.metrics.jsonl import Line
 
@@ -183,7 +184,8 @@ def _settings(
 
 def _blocks(config: Config, evaluations: Sequence[Line], began: float) -> list[Event]:
     """Returns the blocks of training, and the evaluation after each of them."""
-    events, since, last_epoch = [], began, 0.0
+    first = phases.first_step(config.phases, config.first_phase)
+    events, since, last_epoch = [], began, float(_epoch(config, first))
     for line in evaluations:
         epoch = _epoch(config, line["step"])
         block = {"first_epoch_num": last_epoch, "epoch_count": epoch - last_epoch}

@@ -18,6 +18,8 @@ _WAYS = {"none": "-", "layerwise": "layer by layer", "entiremodel": "entire mode
 def table(results: Mapping[CompressionSettings, Sequence[Result]]) -> str:
     """Returns a table with a line for each row; numbers are medians over its seeds.
 
+    Trainings that diverged before their first measurement count as diverged only.
+
     Args:
         results: The results of each row, at least one.
     """
@@ -35,13 +37,16 @@ def top1_percent(results: Sequence[Result]) -> list[float]:
 def _cells(
     row: CompressionSettings, results: Sequence[Result], dense: Sequence[Result]
 ) -> list[str]:
+    measured = [result for result in results if result.steps] or results
+
     def median(name: str) -> float:
-        return statistics.median(getattr(result, name) for result in results)
+        return statistics.median(getattr(result, name) for result in measured)
 
     message_bytes = median("message_bytes")
     ratio = "-"
-    if dense and message_bytes:
-        ratio = f"{dense[0].message_bytes / message_bytes:,.1f}"
+    dense_bytes = [one.message_bytes for one in dense if one.steps]
+    if dense_bytes and message_bytes:
+        ratio = f"{statistics.median(dense_bytes) / message_bytes:,.1f}"
     errors = [one.compression_error for one in results if one.compression_error]
     seconds = [one.seconds / one.steps for one in results if one.steps]
     return [

@@ -25,7 +25,7 @@ class Result:
 
     Attributes:
         top1: Accuracy after the last step, from 0 to 1; None if the training diverged.
-        steps: Number of steps, up to where it diverged if it did.
+        steps: Number of steps that it has trained, up to where it diverged if it did.
         seconds: Time of these steps, without evaluations and checkpoints.
         message_bytes: Mean bytes of rank 0's coded gradients in a step.
         bytes_sent: Mean bytes that rank 0 sent in a step.
@@ -75,16 +75,17 @@ def of_training(model_dir: Path, has_diverged: bool = False) -> Result:
         return Result(None, 0, 0.0, 0.0, 0.0, 0.0)
     steps, hours = hours_of_steps(config, trained, str(path))
     lengths = [end - begin for begin, end in itertools.pairwise(steps)]
+    num_steps = steps[-1] - steps[0]
 
     def mean(name: str) -> float:
         total = sum(
             line[name] * length for line, length in zip(trained, lengths, strict=True)
         )
-        return float(total / steps[-1])
+        return float(total / num_steps)
 
     return Result(
         top1=last[0]["top1"] if last else None,
-        steps=steps[-1],
+        steps=num_steps,
         seconds=hours[-1] * _SECONDS_PER_HOUR,
         message_bytes=mean("message_bytes_per_step"),
         bytes_sent=mean("bytes_sent_per_step"),

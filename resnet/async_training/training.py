@@ -137,11 +137,12 @@ class AsyncTraining:
             while True:
                 if self._evaluations.is_due:
                     self._save()  # First, since an evaluation takes long.
-                    self._save(self._evaluations.run(self._log))
+                    self._save(self._evaluate())
                 is_reached = self._evaluations.target_is_reached
                 if state.step >= config.last_step or is_reached:
                     break
                 if stop_requested(self._signals):
+                    self._manager.finish()
                     raise Preempted(f"stopped before step {state.step + 1}")
                 self._train_to(self._end_of_segment())
                 self._variables.pull()
@@ -171,6 +172,10 @@ class AsyncTraining:
     def _train_to(self, end: int) -> None:
         """Trains to a step of the present phase, or to an earlier one on a request."""
         config, state = self._config, self._state
+        # Untimed, as what follows: `_require_progress` limits the wait for a result.
+        self._communicator.report_status(
+            f"coordinating the workers from step {state.step + 1:,}", is_timed=False
+        )
         phase = phases.at(config.phases, state.step)
         if state.step in phases.first_steps(config.phases):
             state.begin_step()
@@ -240,7 +245,6 @@ class AsyncTraining:
         self._ended_at = time.monotonic()
         loss = float(result.value.loss)
         step = result.number // self._num_workers
-        # Untimed: `_require_progress` limits the wait for the next result.
         self._communicator.report_status(
             f"coordinating the workers, part {result.number:,} done", is_timed=False
         )
@@ -293,6 +297,13 @@ class AsyncTraining:
         )
         end = config.train_steps * self._num_workers
         return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
+
+    def _evaluate(self) -> Mapping[str, Mapping[str, float]]:
+        try:
+            return self._evaluations.run(self._log)
+        except Preempted:
+            self._manager.finish()  # The save before the evaluation.
+            raise
 
     def _save(self, results: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Flushes the metrics so far to disk, then saves the state."""

@@ -71,6 +71,7 @@ class WorkerEvaluator:
             UserError: If a record is corrupt.
             RuntimeError: If not every example was counted once.
         """
+        self._communicator.report_status("evaluating the first batch", is_timed=False)
         num_examples = self._records.num_examples
         firsts = iter(range(0, num_examples, self._batch_size))
         sums, is_done = np.zeros(4), False
@@ -88,11 +89,16 @@ class WorkerEvaluator:
                     tensors = ToRead(*map(tf.constant, what))
                     self._closures.start(first, self._sums_of_batch, tensors)
                 continue
+            running = sorted(self._closures.running)
             try:
                 result = self._closures.next_result(_POLL_SECONDS)
             except tf.errors.OpError:
+                batches_read = [
+                    np.arange(first, min(first + self._batch_size, num_examples))
+                    for first in running
+                ]
                 corrupt = CorruptRecords(self._records, "fail")
-                corrupt.detect(np.arange(num_examples))
+                corrupt.detect(np.concatenate(batches_read))
                 raise
             if result is not None:
                 sums += result.value

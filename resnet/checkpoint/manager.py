@@ -135,6 +135,7 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Waits for the background writer; also when the run fails."""
+        self._communicator.lift_time_limit()
         self._writer.close()
 
 

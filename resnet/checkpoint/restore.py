@@ -1,9 +1,10 @@
 """Restores the state of a run from a checkpoint, or starts it as its settings say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import keras
+import numpy as np
 from absl import logging
 
 from resnet.checkpoint import merged_ranks, step_dirs, tensors
@@ -79,10 +80,12 @@ def restore_newest(
             if saved_own.keys() == state.own_variables.keys():
                 assign(state.own_variables, saved_own, _OTHER_OWN_STATE)
             else:  # Other ranks, or another exchange of compressed gradients.
-                _restore_mean_of_ranks(state, files)
+                _restore_mean_of_ranks(state, files, communicator)
 
 
-def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
+def _restore_mean_of_ranks(
+    state: TrainState, files: RankFiles, communicator: Communicator
+) -> None:
     """Gives each rank the mean of what another number of ranks has saved of its own.
 
     So the mean over ranks stays the same. Without such files, each rank's own state
@@ -97,9 +100,22 @@ def _restore_mean_of_ranks(state: TrainState, files: RankFiles) -> None:
         return
     shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
     merged = merged_ranks.merge(
-        files, files.num_ranks, shapes, state.config.dense_below
+        _read_all(files, communicator),
+        *(files.num_ranks, shapes, state.config.dense_below),
     )
     assign(state.own_variables, merged, _OTHER_OWN_STATE)
+
+
+def _read_all(
+    files: RankFiles, communicator: Communicator
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yields what each rank has saved; all together it may be hundreds of GB."""
+    of_ranks = iter(files)
+    for rank in range(files.num_ranks):
+        communicator.report_status(
+            f"reading what rank {rank} of {files.num_ranks} saved", is_timed=False
+        )
+        yield next(of_ranks)
 
 
 def _load_newest(

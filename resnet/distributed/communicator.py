@@ -123,6 +123,11 @@ class Communicator:
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
 
+    def lift_time_limit(self) -> None:
+        """Reports that what this rank does now may take longer than the stall time."""
+        if self._watchdog is not None:
+            self._watchdog.lift_time_limit()
+
     def report_warning(self, level: str, text: str) -> bool:
         """Has rank 0's watchdog print a warning of this rank, with the rank's name.
 

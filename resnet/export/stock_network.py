@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from data_prep.errors import UserError
 from resnet.export.contents import Contents
 from resnet.models import layers, mlp
 from resnet.models.layers.pooled_conv_norm import SIDE
@@ -59,6 +60,7 @@ def _check(model: keras.Model, stock: keras.Model, contents: Contents) -> None:
     So a counterpart that misses an option of a layer is found before its export is.
 
     Raises:
+        UserError: If the network predicts NaN or infinity.
         RuntimeError: If they differ.
     """
     shape = (2, contents.image_size, contents.image_size, 3)
@@ -66,6 +68,12 @@ def _check(model: keras.Model, stock: keras.Model, contents: Contents) -> None:
     mean, stddev = contents.channel_mean, contents.channel_stddev
     normalized = ((images / 255 - mean) / stddev).astype(np.float32)
     expected = keras.ops.softmax(model(normalized, training=False)).numpy()
+    if not np.isfinite(expected).all():
+        raise UserError(
+            f"the exported {model.name} must have finite weights; it predicts NaN or"
+            " infinity, so its training has diverged. Export another checkpoint"
+            " (--step)."
+        )
     difference = np.abs(stock(images, training=False).numpy() - expected).max()
     casts = [layer.to for layer in model.layers if isinstance(layer, layers.Cast)]
     is_rounded = "bf16" in contents.precision or "bfloat16" in casts

@@ -59,6 +59,7 @@ class WatchdogClient:
                 launcher has died, rather than being killed. Its parent is then its
                 stand-in, a child of the launcher.
         """
+        self._status: dict[str, Any] = {}  # As it was reported last.
         self._process = subprocess.Popen(
             [
                 # Isolated from modules in the working folder and the environment.
@@ -110,13 +111,18 @@ class WatchdogClient:
             is_timed: Whether the activity must end within the stall time.
             waits_for_others: Whether the activity only ends when all ranks do the same.
         """
-        self._send(
-            {
-                "status": status,
-                "is_timed": is_timed,
-                "waits_for_others": waits_for_others,
-            }
-        )
+        self._status = {
+            "status": status,
+            "is_timed": is_timed,
+            "waits_for_others": waits_for_others,
+        }
+        self._send(self._status)
+
+    def lift_time_limit(self) -> None:
+        """Reports the last status once more, as one that may take long."""
+        if self._status:
+            self._status = {**self._status, "is_timed": False}
+            self._send(self._status)
 
     def report_warning(self, level: str, text: str) -> None:
         """Has the watchdog of rank 0 print a warning, with the name of this rank.

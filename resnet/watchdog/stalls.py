@@ -103,8 +103,12 @@ def find_stall(
         for peer in peers
         if now - peer.since > (allowed if peer.is_timed else max(allowed, untimed))
     ]
+    # Ranks of parameter servers and of workers wait for as long as a job takes.
+    is_held_up = any(peer.is_timed or not peer.waits_for_others for peer in late)
     for peer in peers:
-        if peer.stopped_since and (late or now - peer.stopped_since > stall_seconds):
+        if peer.stopped_since is None:
+            continue
+        if is_held_up or now - peer.stopped_since > stall_seconds:
             return (
                 f"{peer.name} was stopped by a signal {now - peer.stopped_since:.0f} s"
                 f" ago, while {peer.status}"

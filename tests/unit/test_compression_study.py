@@ -240,6 +240,17 @@ def test_the_table_has_medians_and_ranges():
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_a_training_that_diverges_at_once_is_in_no_median():
+    at_once = Result(None, 0, 0.0, 0.0, 0.0, 0.0)
+    dense = [at_once, Result(0.9, 100, 60.0, 4000.0, 0.0, 0.0)]
+    topk = [at_once, Result(0.85, 100, 120.0, 50.0, 150.0, 0.125, 0.5)]
+    *_, line = report.table({rows.DENSE: dense, TOPK: topk}).splitlines()
+    assert line == (
+        "| topk, ratio=0.01 | layer by layer | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
+        " | 150 | 0.5 | 12.5 % | 1.2 | 2.0 |"
+    )
+
+
 def test_the_figure_has_a_point_for_each_row_that_has_not_diverged():
     found = {
         rows.DENSE: [Result(0.5, 1, 1.0, 400.0, 0.0, 0.0)],

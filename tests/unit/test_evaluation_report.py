@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import math
 
 import pytest
 from absl import logging
@@ -71,6 +73,19 @@ def test_the_file_has_all_results_so_far_and_the_last_at_its_top(tmp_path):
         **second,
     }
     assert [one.name for one in tmp_path.iterdir()] == ["eval.json"]
+
+
+def test_numbers_that_are_not_finite_are_null_in_the_file(tmp_path):
+    report = EvaluationReport({}, str(tmp_path / "eval.json"))
+    result = dataclasses.replace(RESULT, loss=math.nan, cross_entropy=math.inf)
+    report.add(Evaluated([20], "raw", "none"), result)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    text = (tmp_path / "eval.json").read_text()
+    found = json.loads(text, parse_constant=refuse)
+    assert (found["loss"], found["cross_entropy"]) == (None, None)
 
 
 def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path):

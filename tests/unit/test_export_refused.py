@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
 from eval import export
+from resnet.checkpoint import trained_network
 from resnet.config.config import Config
 from resnet.export import contents, formats
 from resnet.export.exported_network import ExportedNetwork
@@ -25,6 +27,19 @@ def config(tmp_path_factory, make_config, one_block) -> Config:
     """The settings of a run with a checkpoint of step 20."""
     folder = tmp_path_factory.mktemp("run")
     return exported_run.save(folder, make_config(ema_decay=0.9), 20)
+
+
+def test_a_network_that_has_diverged_is_refused(tmp_path, make_config):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config = exported_run.save(folder, make_config(), 20)
+    trained = trained_network.load(config, folder)
+    for variable in trained.model.trainable_variables:
+        variable.assign(np.nan * variable)
+    description = contents.of_run(config, 20, "raw", formats.FLOAT32, is_folded=True)
+    with pytest.raises(UserError, match="must have finite weights"):
+        formats.write("savedmodel", trained, description, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
 
 
 def test_a_disk_that_is_full_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet.report.charts import series
+from resnet.report.charts import series, vega_lite
+from resnet.report.charts.curves import METRICS, Chart, Curve
 
 VALUES = st.lists(
     st.one_of(st.floats(-100, 100), st.just(math.nan)), min_size=1, max_size=60
@@ -39,3 +40,25 @@ def test_a_thinned_line_keeps_its_extremes(values, limit):
 )
 def test_rows_are_chosen_evenly_with_both_ends(count, limit, expected):
     assert series.evenly(count, limit) == expected
+
+
+def test_the_axis_of_a_chart_leaves_out_what_its_text_counts():
+    """A smoothed curve is drawn twice, but its values count once for the limits."""
+    steps, losses = list(range(40)), [2 + 0.01 * step for step in range(40)]
+    evaluated = [7.0, 6.9, 6.5, 3.0, 2.5]
+    lines = steps, [float(step) for step in steps], losses
+    of_evaluation = [8, 16, 24, 32, 40], [8.0, 16.0, 24.0, 32.0, 40.0], evaluated
+    drawn = [
+        Curve("training", 0, 0, style, lines[1], steps, losses, lines)
+        for style in ("raw", "smooth")
+    ]
+    epochs = of_evaluation[1]
+    drawn.append(
+        Curve(
+            "eval", 1, 0, "points", epochs, of_evaluation[0], evaluated, of_evaluation
+        )
+    )
+    (metric,) = (one for one in METRICS if one.title == "Cross-entropy")
+    chart = vega_lite.chart(Chart(metric, drawn), [], 40.0)
+    _, expected = series.robust_limits([*losses, *evaluated])
+    assert str(expected) in str(chart)

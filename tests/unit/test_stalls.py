@@ -54,6 +54,19 @@ def test_a_rank_that_was_stopped_for_a_moment_is_left_alone():
     assert find_stall([waiting(0, 121, stopped_since=NOW - 5)], 1000, NOW) is None
 
 
+def test_a_moment_is_allowed_also_where_ranks_wait_as_long_as_the_job_takes():
+    serving = peer(
+        1, "looking after its ps", 5000, is_timed=False, waits_for_others=True
+    )
+    coordinator = peer(0, "coordinating", 3, is_timed=False, stopped_since=NOW - 5)
+    assert find_stall([coordinator, serving], 120, NOW) is None
+    coordinator.set_stopped(False)
+    serving.stopped_since = NOW - 121
+    assert "rank 1 on node1 was stopped by a signal 121 s ago" in str(
+        find_stall([coordinator, serving], 120, NOW)
+    )
+
+
 def test_the_one_that_reads_is_named_and_not_those_that_wait():
     ranks = [waiting(0, 300), peer(1, "reading the batch of step 7", 121)]
     assert find_stall(ranks, 120, NOW) == (

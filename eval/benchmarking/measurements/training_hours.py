@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from data_prep.errors import UserError
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.metrics.jsonl import Line
 
@@ -12,7 +13,10 @@ _SECONDS_PER_HOUR = 3600
 def hours_of_steps(
     config: Config, trained: Sequence[Line], metrics: str
 ) -> tuple[list[int], list[float]]:
-    """Returns step numbers, from 0, and the hours of training up to each of them.
+    """Returns step numbers, and the hours of training up to each of them.
+
+    The first one is the number of steps before the run's first one: 0, unless it begins
+    with a later phase.
 
     The images per second of a line leave out evaluations, checkpoints and the step in
     which a start traces its graph, which counts as long as the others of its line. A
@@ -29,7 +33,7 @@ def hours_of_steps(
     last_rate = next(rate for rate in reversed(rates) if rate)
     for index in reversed(range(len(rates))):
         rates[index] = last_rate = rates[index] or last_rate
-    steps, hours = [0], [0.0]
+    steps, hours = [phases.first_step(config.phases, config.first_phase)], [0.0]
     for line, rate in zip(trained, rates, strict=True):
         num_images = (line["step"] - steps[-1]) * config.global_batch_size
         steps.append(line["step"])

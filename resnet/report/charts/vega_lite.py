@@ -50,7 +50,9 @@ def chart(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Json:
     metric = chart.metric
     scale: Json = {"zero": metric.starts_at_zero, "nice": True}
     if metric.has_outliers:
-        values = [value for curve in chart.curves for value in curve.rows[2]]
+        # A raw curve has the values of the smoothed one beside it.
+        drawn = [curve for curve in chart.curves if curve.style != "raw"]
+        values = [value for curve in drawn for value in curve.rows[2]]
         low, high = series.robust_limits(values)
         scale = {"domain": [low, high], "nice": False, "zero": False}
     x = {

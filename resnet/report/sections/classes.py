@@ -96,7 +96,10 @@ def _by_class(
         rows[:_OPEN_CLASSES],
     )
     whole = markup.table(caption, header, rows)
-    return markup.join([few, markup.folded(f"All {len(names):,} classes", whole)])
+    title = f"All {len(names):,} classes"
+    if len(rows) < len(names):
+        title = f"{len(rows):,} of {len(names):,} classes, those of the least accuracy"
+    return markup.join([few, markup.folded(title, whole)])
 
 
 def _bar(fraction: float) -> Html:

@@ -83,11 +83,8 @@ def _row(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     accuracies = [
         100 * one["top1"] for one in results if isinstance(one.get("top1"), float)
     ]
-    sizes = [
-        one["message_bytes"]
-        for one in results
-        if isinstance(one.get("message_bytes"), int | float)
-    ]
+    stated = [one.get("message_bytes") for one in results]
+    sizes = [size for size in stated if isinstance(size, int | float) and size > 0]
     top1 = statistics.median(accuracies) if accuracies else None
     num_diverged = len(results) - len(accuracies)
     texts = [f"{num_diverged} diverged"] if num_diverged else []

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resnet.config import phases
 from resnet.report import words
 from resnet.report.folder import RunFolder
 from resnet.report.sections import timeline
@@ -77,6 +78,8 @@ def training_seconds(run: RunFolder) -> float | None:
     if not usual or not isinstance(batch, int):
         return None
     seconds, before = 0.0, 0
+    if run.config is not None:
+        before = phases.first_step(run.config.phases, run.config.first_phase)
     for line in run.of_kind("train"):
         speed = line.get("images_per_second") or usual
         seconds += (line["step"] - before) * batch / speed
