@@ -240,6 +240,12 @@ def test_the_table_has_medians_and_ranges():
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_the_table_in_the_results_is_that_of_its_study():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    kept = StudyFile(root / "docs/curves/compression_study/study.json", {})
+    assert report.table(kept.by_row()) in (root / "RESULTS.md").read_text()
+
+
 def test_a_training_that_diverges_at_once_is_in_no_median():
     at_once = Result(None, 0, 0.0, 0.0, 0.0, 0.0)
     dense = [at_once, Result(0.9, 100, 60.0, 4000.0, 0.0, 0.0)]
