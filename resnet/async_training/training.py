@@ -13,12 +13,13 @@ from resnet.async_training import worker_step
 from resnet.async_training.child import START_SECONDS
 from resnet.async_training.closures import Closures
 from resnet.async_training.log import AsyncLog
+from resnet.async_training.segments import end_of_segment
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.async_training.worker_evaluation import WorkerEvaluator
 from resnet.async_training.worker_step import Done
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
-from resnet.config import intervals, phases, rounds, step_settings
+from resnet.config import phases, step_settings
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
@@ -27,7 +28,7 @@ from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.evaluation.evaluations import Evaluations, is_due_after
+from resnet.evaluation.evaluations import Evaluations
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 from resnet.runtime.run_lock import RunLock
@@ -101,9 +102,6 @@ class AsyncTraining:
             config, self._state, communicator, self._variables.pull_weights
         )
         self._manager = CheckpointManager(config, self._state, communicator, lock=lock)
-        self._checkpoint_interval = intervals.parse(
-            config.checkpoint_every, "--checkpoint_every"
-        )
         self._num_closures = 0  # Of this start of the run.
         self._examples: dict[int, tf.Tensor] = {}  # Of the closures that run.
         self._traced_phase: Phase | None = None
@@ -144,7 +142,7 @@ class AsyncTraining:
                 if stop_requested(self._signals):
                     self._manager.finish()
                     raise Preempted(f"stopped before step {state.step + 1}")
-                self._train_to(self._end_of_segment())
+                self._train_to(end_of_segment(config, state.step))
                 self._variables.pull()
                 self._save()
                 if stop_requested(self._signals):
@@ -152,22 +150,6 @@ class AsyncTraining:
                     raise Preempted(f"stopped after step {state.step}, which is saved")
             self._manager.finish()
         self._log.training_ended(self._evaluations.target_is_reached)
-
-    def _end_of_segment(self) -> int:
-        """Returns the next step after which the workers wait for a save."""
-        step = self._state.step + 1
-        while not self._ends_segment(step):
-            step += 1
-        return step
-
-    def _ends_segment(self, step: int) -> bool:
-        config = self._config
-        return (
-            step >= config.last_step
-            or phases.ended_by(config.phases, step) is not None
-            or rounds.ends_interval(config, self._checkpoint_interval, step)
-            or is_due_after(config, step)
-        )
 
     def _train_to(self, end: int) -> None:
         """Trains to a step of the present phase, or to an earlier one on a request."""
