@@ -86,18 +86,27 @@ class CheckpointWriter:
         Raises:
             UserError: If it can't be written after several attempts.
         """
+        if not self.try_to_finish():
+            raise UserError(
+                f"the newest checkpoint can't be written: {self._error}."
+                f" {self._describe_older()}. Free disk space, check the folder, and"
+                " rerun the same command to resume."
+            )
+
+    def try_to_finish(self) -> bool:
+        """Waits until the newest snapshot is written; tries several times.
+
+        Returns:
+            Whether it is written.
+        """
         for number in range(LAST_TRIES):
             self.close()
             if (failed := self._failed) is None:
-                return
+                return True
             if number < LAST_TRIES - 1:
                 time.sleep(min(_BETWEEN_LAST_TRIES_SECONDS, self._retry_seconds))
                 self.submit(failed)
-        raise UserError(
-            f"the newest checkpoint can't be written: {self._error}."
-            f" {self._describe_older()}. Free disk space, check the folder, and rerun"
-            " the same command to resume."
-        )
+        return False
 
     def close(self) -> None:
         """Waits until all submitted snapshots are written, replaced or have failed."""

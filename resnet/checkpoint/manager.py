@@ -112,7 +112,7 @@ class CheckpointManager:
                     f"waiting for the checkpoint of step {self._state.step}",
                     is_timed=False,
                 )
-                self._writer.close()
+                self._writer.try_to_finish()
         self._saved_step, self._saved_at = self._state.step, time.monotonic()
 
     def finish(self) -> None:

@@ -86,6 +86,17 @@ def test_the_last_one_is_tried_several_times(tmp_path, disk):
     assert saved_steps(tmp_path) == [1]
 
 
+def test_whether_the_last_one_is_written_can_be_asked(tmp_path, disk):
+    writer = CheckpointWriter(tmp_path, keep=5, retry_seconds=0.01)
+    disk.failures = async_writer.LAST_TRIES + 1
+    disk.go.set()
+    writer.submit(snapshot(1))
+    assert not writer.try_to_finish()
+    writer.submit(snapshot(2))
+    assert writer.try_to_finish()
+    assert saved_steps(tmp_path) == [2]
+
+
 def test_a_disk_that_stays_full_is_an_error_at_the_end(tmp_path, disk):
     writer = CheckpointWriter(tmp_path, keep=5, retry_seconds=0.01)
     disk.failures = async_writer.LAST_TRIES

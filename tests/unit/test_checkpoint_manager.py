@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet.checkpoint import async_writer, step_dirs, tensors
 from resnet.checkpoint.manager import (
     CheckpointManager,
     check_weights,
@@ -132,6 +133,27 @@ def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     for name, value in snapshot.tensors.items():
         np.testing.assert_array_equal(value.numpy(), before[name], err_msg=name)
         assert not np.array_equal(now[name].numpy(), before[name]), name
+
+
+def test_the_last_checkpoint_of_a_phase_is_tried_again(
+    make_config, tmp_path, monkeypatch
+):
+    save, failures = tensors.save, [OSError(28, "No space left on device")]
+
+    def fail_once(*arguments):
+        if failures:
+            raise failures.pop()
+        return save(*arguments)
+
+    monkeypatch.setattr(tensors, "save", fail_once)
+    monkeypatch.setattr(async_writer, "_BETWEEN_LAST_TRIES_SECONDS", 0.0)
+    config = dataclasses.replace(make_config(), model_dir=str(tmp_path))
+    state = TrainState(config)
+    manager = CheckpointManager(config, state, Communicator(ProcessInfo()))
+    state.step = config.phases[0].num_steps
+    manager.save({})
+    assert failures == []
+    assert step_dirs.saved_steps(tmp_path) == [state.step]
 
 
 @pytest.mark.parametrize("when", ["before the save", "after it"])
