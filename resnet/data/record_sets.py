@@ -33,7 +33,8 @@ def open_record_set(
         communicator: The communicator of the job's ranks.
 
     Raises:
-        AgreedError: On all ranks, if the folder holds no such data set.
+        AgreedError: On all ranks, if the folder holds no such data set, or its name is
+            not valid UTF-8, which TensorFlow requires.
     """
 
     def report(number: int, num_files: int) -> None:
@@ -51,7 +52,16 @@ def open_record_set(
                 indexing.make_if_missing(data_dir, logging.info, report)
     communicator.report_status("starting", is_timed=False)
     with communicator.collective_errors():
-        return manifest.load(data_dir, split_name)
+        record_set = manifest.load(data_dir, split_name)
+        folder = os.fsencode(record_set.records_dir)
+        try:
+            folder.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"--data_dir must be a name in UTF-8; got {folder!r}. Rename the"
+                " folder."
+            ) from error
+        return record_set
 
 
 def check_split(

@@ -1,8 +1,10 @@
 """A job's ranks are threads here, each with its communicator and its view of disks."""
 
+import os
 import shutil
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +52,14 @@ def test_what_one_rank_does_not_see_is_an_error_of_all(record_set):
         assert "/nowhere" in str(error)
 
 
+def test_a_folder_whose_name_is_not_utf_8_is_refused(record_set):
+    folder = os.fsdecode(os.fsencode(record_set.records_dir) + b"\xe9")
+    os.rename(record_set.records_dir, folder)
+    place = ProcessInfo()
+    with pytest.raises(AgreedError, match="--data_dir must be a name in UTF-8; got b'"):
+        record_sets.open_record_set(folder, "train", place, Communicator(place))
+
+
 def test_the_watchdog_hears_of_each_file_that_is_indexed(tmp_path, monkeypatch):
     reported: list[tuple[str, bool, bool]] = []
 
@@ -62,7 +72,8 @@ def test_the_watchdog_hears_of_each_file_that_is_indexed(tmp_path, monkeypatch):
         "make_if_missing",
         lambda folder, report, file_begins: [file_begins(i, 2) for i in (1, 2)],
     )
-    monkeypatch.setattr(manifest, "load", lambda *_: None)
+    found = SimpleNamespace(records_dir=tmp_path)
+    monkeypatch.setattr(manifest, "load", lambda *_: found)
     place = ProcessInfo()
     record_sets.open_record_set("records", "train", place, Listening(place))
     opening = ("opening the records", False, False)
