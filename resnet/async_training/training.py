@@ -13,13 +13,12 @@ from resnet.async_training import worker_step
 from resnet.async_training.child import START_SECONDS
 from resnet.async_training.closures import Closures
 from resnet.async_training.log import AsyncLog
-from resnet.async_training.segments import end_of_segment
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.async_training.worker_evaluation import WorkerEvaluator
 from resnet.async_training.worker_step import Done
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
-from resnet.config import phases, step_settings
+from resnet.config import intervals, phases, step_settings
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
@@ -291,3 +290,22 @@ class AsyncTraining:
         """Flushes the metrics so far to disk, then saves the state."""
         self._log.sync()
         self._manager.save(results or {})
+
+
+def end_of_segment(config: Config, step: int) -> int:
+    """Returns the next step after which the workers wait.
+
+    It is that of a checkpoint, an evaluation, the end of a phase or of the run,
+    whichever comes first.
+
+    Args:
+        config: The settings of the run, which has no local SGD.
+        step: The number of steps done, fewer than `config.last_step`.
+    """
+    every = [intervals.parse(config.checkpoint_every, "--checkpoint_every")]
+    if config.eval_every:
+        every.append(intervals.parse(config.eval_every, "--eval_every"))
+    sizes = config.num_train_examples, config.global_batch_size
+    ends = [one.next_end(step, *sizes) for one in every if one.unit != "minute"]
+    ends += [first for first in phases.first_steps(config.phases) if first > step]
+    return min([*ends, config.last_step])

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.async_training.segments import end_of_segment
+from resnet.async_training.training import end_of_segment
 from resnet.config import intervals, phases, rounds
 from resnet.config.resolve import resolve
 from resnet.evaluation.evaluations import is_due_after
