@@ -5,7 +5,6 @@ TensorFlow's format. A rank holds the state of one rank in memory at a time: tog
 the files are `num_ranks` times as large as the model.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +44,3 @@ class RankFiles:
             return {name: reader.get_tensor(name) for name in names}
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
             raise integrity.unreadable_now(self.folder, str(error)) from error
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the tensors of each rank, in the order of the ranks."""
-        for rank in range(self.num_ranks):
-            yield self.read(rank)

@@ -9,6 +9,7 @@ from absl import logging
 
 from resnet.checkpoint import merged_ranks, step_dirs, tensors
 from resnet.checkpoint.assignment import assign
+from resnet.checkpoint.merged_ranks import PartOfMean
 from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
@@ -73,14 +74,23 @@ def restore_newest(
     if own is not None:
         assign_flat(state.batch_norm_averages, own)
     if is_resumed and state.rank_variables:
-        with communicator.collective_errors():
-            files = RankFiles(step_dirs.of_step(model_dir, state.step))
-            is_as_many = files.num_ranks == communicator.num_ranks
-            saved_own = files.read(communicator.rank) if is_as_many else {}
-            if saved_own.keys() == state.own_variables.keys():
-                assign(state.own_variables, saved_own, _OTHER_OWN_STATE)
-            else:  # Other ranks, or another exchange of compressed gradients.
-                _restore_mean_of_ranks(state, files, communicator)
+        _restore_own(state, step_dirs.of_step(model_dir, state.step), communicator)
+
+
+def _restore_own(
+    state: TrainState, checkpoint: Path, communicator: Communicator
+) -> None:
+    """Gives each rank what it has saved, or the mean of what other ranks have saved."""
+    with communicator.collective_errors():
+        files = RankFiles(checkpoint)
+        is_as_many = files.num_ranks == communicator.num_ranks
+        saved_own = files.read(communicator.rank) if is_as_many else {}
+        is_other = saved_own.keys() != state.own_variables.keys()
+        if not is_other:
+            assign(state.own_variables, saved_own, _OTHER_OWN_STATE)
+    # Another number of ranks, or another exchange of compressed gradients.
+    if communicator.any_rank(is_other):
+        _restore_mean_of_ranks(state, files, communicator)
 
 
 def _restore_mean_of_ranks(
@@ -98,24 +108,24 @@ def _restore_mean_of_ranks(
             state.step,
         )
         return
+    with communicator.collective_errors():
+        part = PartOfMean.of(_read_share(files, communicator), files.num_ranks)
+    communicator.report_status("adding up what the ranks saved", waits_for_others=True)
     shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
-    merged = merged_ranks.merge(
-        _read_all(files, communicator),
-        *(files.num_ranks, shapes, state.config.dense_below),
-    )
-    assign(state.own_variables, merged, _OTHER_OWN_STATE)
+    merged = merged_ranks.merge(part, communicator, shapes, state.config.dense_below)
+    with communicator.collective_errors():
+        assign(state.own_variables, merged, _OTHER_OWN_STATE)
 
 
-def _read_all(
+def _read_share(
     files: RankFiles, communicator: Communicator
-) -> Iterator[Mapping[str, np.ndarray]]:
-    """Yields what each rank has saved; all together it may be hundreds of GB."""
-    of_ranks = iter(files)
-    for rank in range(files.num_ranks):
+) -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
+    """Yields what some of the ranks have saved; each one is read by one rank."""
+    for rank in range(communicator.rank, files.num_ranks, communicator.num_ranks):
         communicator.report_status(
             f"reading what rank {rank} of {files.num_ranks} saved", is_timed=False
         )
-        yield next(of_ranks)
+        yield rank, files.read(rank)
 
 
 def _load_newest(

@@ -76,8 +76,7 @@ def test_state_of_ranks_raises_the_format_and_lies_beside_the_rest(own_state):
     assert checkpoints.load_from(own_state).tensors.keys() == SMALL.keys()
     files = RankFiles(own_state)
     assert files.num_ranks == 1
-    (tensors,) = files
-    assert {name: one.tolist() for name, one in tensors.items()} == {
+    assert {name: one.tolist() for name, one in files.read(0).items()} == {
         "residual/stem": [3, 4]
     }
 

@@ -16,6 +16,12 @@ from resnet.hardware.placement import ProcessInfo
 ALONE = Communicator(ProcessInfo())
 
 
+def _merge(saved, shapes, dense_below=0):
+    """Returns what one rank begins with."""
+    part = merged_ranks.PartOfMean.of(enumerate(saved), len(saved))
+    return merged_ranks.merge(part, ALONE, shapes, dense_below)
+
+
 def test_slices_are_equal_parts_of_all_vectors():
     assert slices.cut([6, 2, 4], 3, 1) == [
         [Piece(0, 4)],
@@ -80,7 +86,7 @@ def test_what_slices_lacked_becomes_a_part_of_all_residuals():
             own[name] = draw.standard_normal(parts[rank])
         saved.append({name: one.astype(np.float32) for name, one in own.items()})
     new = {**sizes, "slice_residual/0": [7], "slice_residual/1": [1]}
-    merged = merged_ranks.merge(saved, 2, new)
+    merged = _merge(saved, new)
     for name, bucket in (("residual/a", 1), ("residual/b", 0)):
         lacked = np.concatenate([own[f"slice_residual/{bucket}"] for own in saved])
         expected = (saved[0][name] + saved[1][name]) / 2 + lacked
@@ -109,7 +115,7 @@ def test_vectors_that_are_sent_whole_are_in_no_slice():
         )
     alone = CompressedExchange(ALONE, shapes, compression, 0)
     new = {name: one.shape.as_list() for name, one in alone.rank_variables.items()}
-    merged = merged_ranks.merge(saved, 2, new, compression.dense_below)
+    merged = _merge(saved, new, compression.dense_below)
     assert merged.keys() == new.keys()
     lacked = np.concatenate([own["slice_residual/0"] for own in saved])
     of_slice = dict(zip(("b", "d"), _split_of_bucket(lacked), strict=True))
@@ -128,5 +134,5 @@ def _split_of_bucket(lacked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def test_without_slices_each_rank_gets_the_mean():
     saved = [{"residual/a": np.float32([1, 2])}, {"residual/a": np.float32([3, 6])}]
-    merged = merged_ranks.merge(saved, 2, {"residual/a": [2]})
+    merged = _merge(saved, {"residual/a": [2]})
     assert merged["residual/a"].tolist() == [2, 4]

@@ -93,7 +93,8 @@ def test_ranks_of_any_speed_write_the_same_steps_and_the_last(
     assert 1 < len(steps) <= 30
     for step in steps:
         files = RankFiles(checkpoints.of_step(tmp_path, step))
-        owners = [tensors["own"].tolist() for tensors in files]
+        assert files.num_ranks == num_ranks
+        owners = [files.read(rank)["own"].tolist() for rank in range(num_ranks)]
         assert owners == [[step, rank] for rank in range(num_ranks)]
 
 
