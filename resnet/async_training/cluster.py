@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 from absl import logging as absl_logging
@@ -12,6 +13,7 @@ from resnet.async_training.job import Endpoint
 from resnet.async_training.roles import SERVER, WORKER
 
 _CONNECT_SECONDS = 5.0
+_MAX_CONNECTIONS = 64
 
 
 def connect(
@@ -26,15 +28,7 @@ def connect(
     Raises:
         UserError: If a server has not started, or can't be reached.
     """
-    hosts: dict[str, dict[int, str]] = {SERVER: {}, WORKER: {}}
-    for job, index, endpoint, failure in endpoints:
-        if failure:
-            raise UserError(
-                f"the TensorFlow server of {job} {index} must start; {failure}. Its"
-                " messages are above."
-            )
-        if endpoint is not None:
-            hosts[job][index] = _reachable(job, index, *endpoint)
+    hosts = _hosts_that_answer(endpoints)
     cluster = tf.train.ClusterSpec(
         {
             job: [of_job[index] for index in sorted(of_job)]
@@ -53,6 +47,26 @@ def connect(
         return tf.distribute.coordinator.ClusterCoordinator(strategy)
     finally:
         absl_logging.set_verbosity(verbosity)
+
+
+def _hosts_that_answer(endpoints: Sequence[Endpoint]) -> dict[str, dict[int, str]]:
+    """Returns host and port of each server, by job and index; errors as `connect`."""
+    hosts: dict[str, dict[int, str]] = {SERVER: {}, WORKER: {}}
+    started = []
+    for job, index, endpoint, failure in endpoints:
+        if failure:
+            raise UserError(
+                f"the TensorFlow server of {job} {index} must start; {failure}. Its"
+                " messages are above."
+            )
+        if endpoint is not None:
+            started.append((job, index, *endpoint))
+    # At the same time: an address that doesn't answer takes seconds.
+    with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+        answers = pool.map(lambda server: _reachable(*server), started)
+        for (job, index, *_), address in zip(started, answers, strict=True):
+            hosts[job][index] = address
+    return hosts
 
 
 def _reachable(job: str, index: int, addresses: Sequence[str], port: int) -> str:
