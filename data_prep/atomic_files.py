@@ -1,6 +1,7 @@
 """Atomic writes: a file appears under its final name complete or not at all."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import re
@@ -26,6 +27,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The file, open for writing bytes.
     """
     final = pathlib.Path(path)
+    if not final.name:  # Such as ".".
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
     # The random part separates several writers of the same file, also on other hosts.
     temporary = final.with_name(
         f".{final.name}.{secrets.token_hex(4)}{_PARTIAL_SUFFIX}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import io
 import os
 import re
 import sys
@@ -67,11 +68,21 @@ def run_with_arguments(main: Callable[[Sequence[str]], None]) -> None:
 @contextlib.contextmanager
 def _one_sentence() -> Iterator[None]:
     """Prints a UserError of the block and exits with code 2."""
+    escape_unprintable()
     try:
         yield
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_CODE)
+
+
+def escape_unprintable() -> None:
+    """Has standard output escape characters that its encoding lacks.
+
+    By default it raises an error; standard error escapes them.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def parse_flags(

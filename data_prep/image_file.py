@@ -13,7 +13,11 @@ from data_prep.sources import image_start
 _MAX_BYTES = 2**31  # More than any image that can be decoded has.
 
 
-def read(path: str | os.PathLike[str], set_format: str | None) -> tuple[bytes, str]:
+def read(
+    path: str | os.PathLike[str],
+    set_format: str | None,
+    apply_exif_orientation: bool = False,
+) -> tuple[bytes, str]:
     """Returns an image as the converter would store it, and its format.
 
     The format is "jpeg" or "png". The converter stores a set with a lossily compressed
@@ -24,6 +28,8 @@ def read(path: str | os.PathLike[str], set_format: str | None) -> tuple[bytes, s
         path: Path of the file.
         set_format: Format of the images of the set that the network was trained on;
             None if it isn't known.
+        apply_exif_orientation: Whether that set was converted with
+            --apply_exif_orientation.
 
     Raises:
         UserError: If the file can't be read or decoded.
@@ -33,6 +39,7 @@ def read(path: str | os.PathLike[str], set_format: str | None) -> tuple[bytes, s
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}.") from error
     is_lossy = image_start.is_lossy(data[: image_start.NUM_BYTES])
+    encode, image_format = image_encoding.to_png, "png"
     if is_lossy or set_format == "jpeg":
-        return image_encoding.to_jpeg(data, str(path)).data, "jpeg"
-    return image_encoding.to_png(data, str(path)).data, "png"
+        encode, image_format = image_encoding.to_jpeg, "jpeg"
+    return encode(data, str(path), apply_exif_orientation).data, image_format

@@ -19,7 +19,6 @@ import os
 import pathlib
 import signal
 import sys
-import time
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -122,6 +121,7 @@ def run() -> None:
     """Runs the program; the entry point of the console script."""
     # SIGTERM, which batch systems send at the time limit, cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    errors.escape_unprintable()
     try:
         errors.parse_flags(sys.argv, __doc__)
         sys.exit(main())
@@ -168,8 +168,7 @@ def _convert() -> None:
             f"the conversion needs more memory than there is with {_num_processes()}"
             " worker processes; rerun the same command with a smaller --num_processes"
         ) from error
-    # Names of files may have bytes that aren't UTF-8, which Python can't print.
-    print(summary.encode(errors="backslashreplace").decode())
+    _print(summary)
 
 
 def _check_source_flags() -> None:
@@ -233,17 +232,15 @@ def _write(plan: Plan) -> str:
                 f"warning: {num_changed:,} shards of the earlier run are written again:"
                 " they, or the images in them, have changed since"
             )
-        num_kept = progress.num_done
-        start_time = time.perf_counter()
+        progress.start_rate()
         convert.write_shards(plan, finished, num_processes, progress.add)
-    seconds = time.perf_counter() - start_time
+        rate = progress.rate()
     written = convert.finish(plan)
     for split_name, class_name in convert.emptied_classes(plan, written):
         _log(
             f"warning: all {split_name} images of class {class_name!r} were skipped, so"
             " the class has no examples there"
         )
-    rate = (plan.num_images - num_kept) / seconds
     return "\n".join(
         (
             *_describe(written),
@@ -330,25 +327,29 @@ def _log(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
+def _print(text: str) -> None:
+    """Prints a text in which names of files may have bytes that aren't UTF-8."""
+    print(text.encode(errors="backslashreplace").decode())
+
+
 def _verify_set(record_set: manifest.RecordSet) -> int:
     folder = record_set.records_dir
     splits = record_set.manifest.splits.values()
     num_records = sum(split.num_examples for split in splits)
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
-    start_time = time.perf_counter()
     with Progress(num_records, "records") as progress:
         problems = verification.verify(record_set, _num_processes(), progress.add)
-    rate = num_records / (time.perf_counter() - start_time)
+        rate = progress.rate()
     for problem in problems:
         where = "" if problem.offset is None else f" at byte {problem.offset}"
-        print(f"{problem.path}{where}: {problem.what}")
-    if problems:
-        print(
-            f"verification failed: {len(problems):,} corrupt files or records;"
+        _print(f"{problem.path}{where}: {problem.what}")
+    if num_problems := sum(problem.count for problem in problems):
+        _print(
+            f"verification failed: {num_problems:,} corrupt files or records;"
             f" {folder} must hold {num_records:,} good records"
         )
         return CORRUPT_EXIT_CODE
-    print(
+    _print(
         f"verification passed: {num_records:,} records, {num_bytes:,} bytes in"
         f" {folder}, {rate:,.0f} records per second"
     )

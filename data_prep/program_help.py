@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from absl import flags
 
 WIDTH = 80  # Columns of a terminal.
-_OTHER_TITLE = "Flags"  # Of the flags that no topic names.
+_OTHER_TITLE = "Flags"  # Title above the flags that no topic names.
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from resnet.checkpoint import (
     tensors,
     weight_averaging,
 )
-from resnet.checkpoint.integrity import DamagedCheckpoint
+from resnet.checkpoint.integrity import CorruptCheckpoint
 from resnet.checkpoint.tensors import Checkpoint
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.distributed.communicator import Communicator
@@ -65,7 +65,7 @@ class CheckpointEvaluation:
         self._weights = weights
         self._report = report
         self._communicator = communicator
-        self._metadata: dict[str, Any] = {}  # Of the loaded checkpoint.
+        self._metadata: dict[str, Any] = {}  # Metadata of the loaded checkpoint.
 
     def newest(self) -> None:
         """Evaluates the newest checkpoint that is intact.
@@ -162,7 +162,7 @@ class CheckpointEvaluation:
         try:
             # A checkpoint of a newer format is not corrupt: its error ends the job.
             integrity.read_contents(step_dirs.of_step(self._model_dir, step))
-        except DamagedCheckpoint as error:
+        except CorruptCheckpoint as error:
             watch.skip(step, str(error))
             return None
         try:

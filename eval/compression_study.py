@@ -115,16 +115,18 @@ def main() -> None:
             _write(study, folder)  # The table and the figure may be missing.
     for seed in seeds:  # So that each row has a result early.
         for row in list(studied):
+            model_dir = folder / "runs" / rows.name(row) / f"seed-{seed}"
             result = study.find(row, seed)
             if result is None:
                 try:
-                    result = _train(row, seed, folder, further)
+                    result = _train(row, seed, model_dir, further)
                 except training.Refused as error:
                     _say(f"{rows.name(row)} is left out: {error}")
                     studied.remove(row)
                     continue
                 study.add(Run(row, seed, result))
                 _write(study, folder)
+            training.remove_weights(model_dir)  # The study has the result now.
             _say(f"{rows.name(row)}, seed {seed}: {_summary(result)}")
     if not study.runs:
         raise UserError("the training program refuses each of the rows (see above).")
@@ -147,13 +149,15 @@ def _seed(text: str) -> int:
 
 
 def _train(
-    row: CompressionSettings, seed: int, folder: pathlib.Path, further: Sequence[str]
+    row: CompressionSettings,
+    seed: int,
+    model_dir: pathlib.Path,
+    further: Sequence[str],
 ) -> Result:
     given = [f"--data_dir={FLAGS.data_dir}", f"--recipe={FLAGS.recipe}"]
     given += [f"--seed={seed}", *rows.flags(row), *further]
     if FLAGS.train_epochs is not None:
         given.append(f"--train_epochs={FLAGS.train_epochs}")
-    model_dir = folder / "runs" / rows.name(row) / f"seed-{seed}"
     return training.train(given, model_dir, FLAGS.num_ranks)
 
 

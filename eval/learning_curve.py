@@ -29,6 +29,7 @@ from resnet.metrics import figure_file
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
 from resnet.report.charts.series import robust_limits
+from resnet.report.folder import names_of
 
 if TYPE_CHECKING:  # Imported when a figure is drawn.
     from matplotlib.axes import Axes
@@ -57,10 +58,12 @@ class Run:
     """The settings and metrics of a run.
 
     Attributes:
+        folder: The folder of the run.
         config: The settings of the run.
         lines: The lines of `metrics.jsonl`, at least one of kind "train".
     """
 
+    folder: pathlib.Path
     config: Config
     lines: Sequence[Line]
 
@@ -114,7 +117,7 @@ def load(model_dir: pathlib.Path) -> Run:
                     f"each line of kind {line['kind']} in {metrics} must have {name};"
                     f" that of step {line['step']} has none. Remove the line."
                 )
-    return Run(load_config(str(model_dir)), lines)
+    return Run(model_dir, load_config(str(model_dir)), lines)
 
 
 def draw(runs: Sequence[Run]) -> "Figure":
@@ -247,7 +250,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     recipes = [run.config.recipe for run in runs]
     if len(set(recipes)) == len(recipes):
         return recipes
-    return [pathlib.Path(run.config.model_dir).name for run in runs]
+    return names_of([run.folder for run in runs])
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -114,6 +114,8 @@ class Network:
         class_names: The names of the classes, in the order of the labels.
         descriptions: The description of each class, or nothing.
         image_format: The format of the images of the training set; None if unknown.
+        apply_exif_orientation: Whether that set was converted with
+            --apply_exif_orientation.
         load: A function that loads it. It imports TensorFlow.
     """
 
@@ -121,6 +123,7 @@ class Network:
     class_names: Sequence[str]
     descriptions: Sequence[str]
     image_format: str | None
+    apply_exif_orientation: bool
     load: "Callable[[], Predictor | ExportedPredictor]"
 
 
@@ -191,6 +194,7 @@ def exported_network() -> Network:
         known.class_names,
         known.class_descriptions or imagenet_labels.describe(known.class_names),
         known.image_format or None,
+        known.apply_exif_orientation,
         load,
     )
 
@@ -217,6 +221,7 @@ def network_of_run() -> Network:
         config.class_names,
         described or imagenet_labels.describe(config.class_names),
         known.image_format if known else None,
+        known is not None and known.apply_exif_orientation,
         load,
     )
 
@@ -250,7 +255,7 @@ def predict_all(paths: Sequence[str], network: Network, problems: Problems) -> N
     report = JsonLines() if FLAGS.json else Table(paths, names, has_descriptions)
     for first in range(0, len(paths), FLAGS.batch_size):
         batch = paths[first : first + FLAGS.batch_size]
-        images = read_images(batch, network.image_format, predictor, problems)
+        images = read_images(batch, network, predictor, problems)
         for path, predicted in predict(predictor, images, network):
             report.add(path, predicted)
 
@@ -259,7 +264,7 @@ def restored_network(config: Config) -> "TrainedNetwork":
     """Returns the network of the run, as --step and --weights choose it.
 
     Raises:
-        UserError: If the checkpoint is damaged or gone.
+        UserError: If the checkpoint is corrupt or gone.
     """
     from resnet.checkpoint import trained_network
 
@@ -269,7 +274,7 @@ def restored_network(config: Config) -> "TrainedNetwork":
 
 def read_images(
     paths: Sequence[str],
-    set_format: str | None,
+    network: Network,
     predictor: "Predictor | ExportedPredictor",
     problems: Problems,
 ) -> list[tuple[str, "tf.Tensor"]]:
@@ -277,7 +282,7 @@ def read_images(
 
     Args:
         paths: The paths of the images.
-        set_format: As `image_file.read` takes it.
+        network: The network, which says how the images are read.
         predictor: What preprocesses the images.
         problems: What is told of images that can't be read.
     """
@@ -285,7 +290,10 @@ def read_images(
 
     def read(path: str) -> "tf.Tensor | str":
         try:
-            return predictor.preprocess(*image_file.read(path, set_format))
+            file = image_file.read(
+                path, network.image_format, network.apply_exif_orientation
+            )
+            return predictor.preprocess(*file)
         except UserError as error:
             return str(error)
         except tf.errors.OpError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from data_prep.errors import print_to_pipe
 
-_WIDTH = 80  # Of the table, in characters.
+_WIDTH = 80  # Width of the table, in characters.
 _MAX_CLASS = 20  # The width of a column, as the next one.
 _MAX_FILE = 28  # With descriptions, which have the rest; otherwise paths have it.
 _GAP = "  "

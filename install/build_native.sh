@@ -3,9 +3,10 @@
 #
 #   [CXX='ccache g++'] build_native.sh VENV
 #
-# Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed.
-# Without it everything works, but slower. Convolutions and normalization are compiled for
-# AVX-512 and for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang.
+# Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed; without
+# CXX, a library of these sources is kept, whichever compiler made it. Without the library
+# everything works, but slower. Convolutions and normalization are compiled for AVX-512 and
+# for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
@@ -22,21 +23,35 @@ products_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 with AVX512_BF16.
 kernels_any_cpu='kernel_set|momentum_kernels|activation_kernels|pooling_kernels'
 
 # CXX is a program, or a program and its options.
-CXX=${CXX:-g++}
+named_compiler=${CXX:-}
+if [ -z "$named_compiler" ]; then
+  CXX=g++
+  command -v g++ >/dev/null || CXX=c++
+fi
 if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compiler <<<"$CXX"; fi
 
-# Two checksums: of everything that the library is made from, and of the compiler.
-sources_key=$({
-  cat install/build_native.sh resnet/native/*.cc resnet/native/*.h
-  cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info
-} | sha256sum | cut -c1-64)
+# What the library is made from: the checksum of the sources, in the order of ASCII, and
+# TensorFlow. resnet/native/__init__.py compares the former. Then the compiler's checksum.
+sources_key=$(
+  LC_ALL=C
+  cat install/build_native.sh resnet/native/*.cc resnet/native/*.h | sha256sum | cut -c1-64
+)$'\n'$(cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info)
 version=$("${compiler[@]}" --version 2>/dev/null) || version=
-key=$sources_key$'\n'$(sha256sum <<<"${compiler[*]} $version" | cut -c1-64)
+compiler_key=$(sha256sum <<<"${compiler[*]} $version" | cut -c1-64)
+try_again='to be tried again'  # Instead of the compiler's checksum.
 
 is_current() {  # Whether there is a library of these sources, from any compiler.
-  [ -f "$target.so" ] && [ "$(sed -n 1p "$target.key" 2>/dev/null)" = "$sources_key" ]
+  [ -f "$target.so" ] && [ "$(sed -n 1,2p "$target.key" 2>/dev/null)" = "$sources_key" ]
 }
-is_done() { is_current && { [ -z "$version" ] || [ "$(cat "$target.key")" = "$key" ]; }; }
+is_done() {  # Whether nothing has to be built, with this compiler or the one of the library.
+  is_current || return 1
+  [ -n "$version" ] || return 0  # It can't be built again.
+  case $(sed -n 3p "$target.key") in
+  "$compiler_key") return 0 ;;
+  "$try_again") return 1 ;;
+  *) [ -z "$named_compiler" ] ;;
+  esac
+}
 
 # shellcheck source-path=SCRIPTDIR source=lock.sh
 . install/lock.sh
@@ -102,7 +117,7 @@ compile_kernels() {  # compile_kernels SET NAME SOURCE ...
   if ! compile "$set" "$@"; then
     echo "build_native.sh: the kernels for $name did not compile (see above), the rest did." >&2
     rm -f "$temporary"/*".$set.o"
-    key=$sources_key$'\nto be tried again'
+    compiler_key=$try_again
   fi
 }
 can_build=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
@@ -132,4 +147,4 @@ fi
 rm -f "$target.key"
 cp "$temporary/library.so" "$target.so.new"  # Renamed below: never incomplete under its name.
 mv "$target.so.new" "$target.so"
-echo "$key" >"$target.key"
+printf '%s\n' "$sources_key" "$compiler_key" >"$target.key"

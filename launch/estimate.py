@@ -107,8 +107,8 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     define_integer(
         "compare_on",
         None,
-        "The number of nodes that ways to exchange gradients are compared on; unset,"
-        " that of --within, or that of the knee.",
+        "The number of nodes on which compression methods are compared; unset, the"
+        " answer to --within, or the knee.",
     )
     define_integer(
         "num_classes",
@@ -134,15 +134,15 @@ def _define_flags_of_cluster(flag_values: flags.FlagValues) -> None:
     define_float(
         "bandwidth_gbit",
         100.0,
-        "The Gbit/s that a node sends while it receives as many.",
+        "The bandwidth of a node in each direction, in Gbit/s, full duplex.",
     )
     define_float(
-        "latency_us", 2.0, "The microseconds that a message takes, however short."
+        "latency_us", 2.0, "The latency of a message between nodes, in microseconds."
     )
     define_float(
         "overlap",
         1.0,
-        "The fraction of the backward pass during which the exchange goes on: 1 with"
+        "The fraction of the backward pass that overlaps with the exchange: 1 with"
         " cores left for communication, 0 where all cores compute.",
     )
     define_float(
@@ -154,13 +154,13 @@ def _define_flags_of_cluster(flag_values: flags.FlagValues) -> None:
     define_float(
         "shared_disk_gbit",
         None,
-        "The Gbit/s that all nodes together read from a shared disk; unset, each node"
+        "The read bandwidth of a disk that all nodes share, in Gbit/s; unset, each node"
         " has the records on a disk of its own.",
     )
     define_float(
         "image_kilobytes",
         110.0,
-        "The size of an image's record, with --shared_disk_gbit.",
+        "The size of an image's record in kB, with --shared_disk_gbit.",
     )
     flags.DEFINE_enum(
         "allreduce",

@@ -18,7 +18,7 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "hosts",
     None,
-    "A file of host names, one a line.",
+    "A file of host names, one per line.",
     short_name="H",
 )
 

@@ -33,7 +33,7 @@ from launch import flag_topics, labels, mpirun_command, plan_flags
 from launch.checking import allocation, host_report, preflight, table
 from launch.checking.preflight import DataFolders
 from launch.dialects.job_shape import Dialect
-from launch.nodes import asking, probe, topology
+from launch.nodes import host_commands, probe, topology
 from launch.nodes.topology import Topology
 from launch.planning import batch_file, job_plan, plan_text
 from launch.planning.job_plan import Plan
@@ -46,6 +46,7 @@ FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Flags of the training about how it is looked at.
 _WITHOUT = ("list_recipes", "explain", "explain_plot", "num_ranks")
+_OF_STATED_NODES = ("threads_per_core", "numa_per_socket", "memory_gb")
 
 
 def main() -> None:
@@ -87,7 +88,8 @@ def check_and_run() -> int:
         UserError: If a flag is missing, or there is no plan or launcher for the hosts.
     """
     if FLAGS.run:
-        shared_flags.check()  # That both folders are named.
+        shared_flags.check()  # Both folders must be named.
+        refuse_flags_of_scripts()
     requests = StopRequests()
     requests.catch()
     checked = preflight.check(
@@ -115,6 +117,21 @@ def check_and_run() -> int:
     return code
 
 
+def refuse_flags_of_scripts() -> None:
+    """Refuses flags about what a script does before the job, with --run.
+
+    Raises:
+        UserError: If one is given.
+    """
+    for name, what in (("stage_from", "records"), ("bundle", "programs")):
+        if FLAGS[name].value:
+            raise UserError(
+                f"--run starts the job without copying {what} to the nodes; got"
+                f" --{name}={FLAGS[name].value}. Run what --print=script prints, or"
+                f" leave --{name} out."
+            )
+
+
 def plan_for(topologies: Mapping[str, Topology]) -> Plan:
     """Returns the plan for hosts that have been asked.
 
@@ -139,7 +156,7 @@ def job_words(plan: Plan) -> list[str]:
 
 
 def require_one_source() -> None:
-    """Refuses flags that describe the nodes in no way, or in several.
+    """Refuses flags that describe the nodes in no way, in several, or beside a probe.
 
     Raises:
         UserError: If they do.
@@ -149,6 +166,12 @@ def require_one_source() -> None:
         raise UserError(
             "expected the nodes by one of --sockets with --cores_per_socket, --probe,"
             f" and --topology=FILE; got {'several' if num_sources else 'none'}."
+        )
+    given = [f"--{name}" for name in _OF_STATED_NODES if FLAGS[name].present]
+    if given and not is_stated():
+        raise UserError(
+            "--probe and --topology already describe the nodes; got"
+            f" {', '.join(given)} as well, which only --sockets needs. Leave it out."
         )
 
 
@@ -227,7 +250,7 @@ def probe_hosts(hosts: list[str]) -> list[tuple[str, Topology]]:
     requests = StopRequests()
     requests.catch()
     words = ["--probe", "--print=topology"]
-    answers, failures = asking.ask(hosts, dialect(), words, requests)
+    answers, failures = host_commands.run_on_hosts(hosts, dialect(), words, requests)
     for sentence in failures.values():
         raise UserError(sentence)
     return [

@@ -24,10 +24,10 @@ _PLANNED = (
     "model_dir",
     "num_intra_threads",
     "num_inter_threads",
-    "kmp_blocktime",
     "use_tpu",
     "num_ps",
 )
+_OF_EVALUATION = ("eval_batch_size", "kmp_blocktime")  # A plan sets them by itself.
 
 flags.DEFINE_integer("sockets", None, "The number of processor sockets of a node.")
 flags.DEFINE_integer("cores_per_socket", None, "The number of cores of a socket.")
@@ -41,8 +41,8 @@ flags.DEFINE_float("memory_gb", 0.0, "The memory of a node in GB; 0 if unknown."
 flags.DEFINE_bool(
     "probe",
     False,
-    "Read the nodes, rather than have them stated: this machine or, with --hosts, each"
-    " host of the file.",
+    "Detect the hardware instead of taking it from flags: of this machine or, with"
+    " --hosts, of each host of the file.",
 )
 flags.DEFINE_string(
     "topology",
@@ -83,7 +83,8 @@ flags.DEFINE_bool(
 flags.DEFINE_string(
     "run_name",
     None,
-    "The name of the job and, in a script, of the run's folder in OUTPUT_DIR.",
+    "The name of the job and, in a script without --model_dir, of the run's folder in"
+    " OUTPUT_DIR.",
 )
 flags.DEFINE_string("time_limit", "24:00", "The time limit of a batch job, as HH:MM.")
 flags.DEFINE_string("partition", None, "The partition or queue of a batch job.")
@@ -147,11 +148,32 @@ def request() -> Request:
         ranks_per_node=FLAGS.ranks_per_node,
         num_intra_threads=FLAGS.num_intra_threads,
         num_inter_threads=FLAGS.num_inter_threads,
-        num_servers=FLAGS.num_servers,
+        num_servers=num_servers(),
         hosts_file=FLAGS.hosts or "",
         srun_mpi=FLAGS.srun_mpi or "",
         kmp_blocktime=FLAGS.kmp_blocktime,
     )
+
+
+def num_servers() -> int | None:
+    """Returns the number of servers that is asked for; None if it isn't.
+
+    Raises:
+        UserError: If the two flags for it differ, or the job has no servers.
+    """
+    names = [name for name in ("num_servers", "num_ps") if FLAGS[name].present]
+    given = " and ".join(f"--{name}={FLAGS[name].value}" for name in names)
+    if names and FLAGS.job != "parameter_server":
+        raise UserError(
+            "only a job with parameter servers (--job=parameter_server) has a number"
+            f" of them; got {given} with --job={FLAGS.job}. Leave it out."
+        )
+    values = {FLAGS[name].value for name in names}
+    if len(values) > 1:
+        raise UserError(
+            f"the number of parameter servers must be one; got {given}. Leave one out."
+        )
+    return values.pop() if values else None
 
 
 def given_flags() -> dict[str, str]:
@@ -168,7 +190,8 @@ def given_flags() -> dict[str, str]:
             if flag.present and flag.name not in _PLANNED:
                 found[flag.name] = flag.serialize()
     if FLAGS.job == "eval":
-        found.pop("eval_batch_size", None)
+        for name in _OF_EVALUATION:
+            found.pop(name, None)
         if found:
             raise UserError(
                 "--job=eval plans an evaluation, which has no flags of a training; got"
@@ -181,7 +204,7 @@ def batch_settings() -> BatchSettings:
     """Returns what a scheduler is asked for.
 
     Raises:
-        UserError: If the time limit isn't one.
+        UserError: If the time limit isn't one, or the name can't be a job's.
     """
     match = re.fullmatch(r"(\d{1,4}):([0-5]\d)", FLAGS.time_limit)
     if not match or match[0].replace("0", "") == ":":
@@ -189,13 +212,11 @@ def batch_settings() -> BatchSettings:
             "--time_limit must be hours and minutes, such as 04:00; got"
             f" {FLAGS.time_limit!r}."
         )
-    name = FLAGS.run_name or FLAGS.recipe
-    if FLAGS.model_dir:
-        name = FLAGS.run_name or pathlib.Path(FLAGS.model_dir).name
+    name = FLAGS.run_name or _run_dir() or FLAGS.recipe
     if not re.fullmatch(r"[\w.-]+", name):
         raise UserError(
-            "--run_name must consist of letters, digits and any of _.-, since it names"
-            f" a job and a folder; got {name!r}."
+            "the name of a job must consist of letters, digits and any of _.-; got"
+            f" {name!r}. Give another one by --run_name."
         )
     return BatchSettings(
         name=name,
@@ -204,6 +225,11 @@ def batch_settings() -> BatchSettings:
         partition=FLAGS.partition or "",
         is_resumed=FLAGS.job != "eval",
     )
+
+
+def _run_dir() -> str:
+    """Returns the last part of --model_dir; empty without it."""
+    return pathlib.Path(FLAGS.model_dir or "").name
 
 
 def folders() -> Folders:
@@ -222,6 +248,7 @@ def folders() -> Folders:
         clone=str(ROOT) if FLAGS.clone is None else FLAGS.clone,
         data_dir=FLAGS.data_dir or "",
         output_dir=output_dir,
+        run_dir=_run_dir(),
         stage_from=FLAGS.stage_from or "",
         stages_shards=FLAGS.shard_by == "file",
         bundle=FLAGS.bundle or "",

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -76,7 +76,10 @@ class StopRequests:
             child.send_signal(number)
 
     def start(
-        self, words: Sequence[str], is_captured: bool = False
+        self,
+        words: Sequence[str],
+        is_captured: bool = False,
+        unset: Collection[str] = (),
     ) -> subprocess.Popen[bytes]:
         """Starts a command, to which signals are forwarded; `finish` must be called.
 
@@ -87,6 +90,7 @@ class StopRequests:
             words: The words of the command.
             is_captured: Whether its standard output and error are pipes, rather than
                 those of this program.
+            unset: Variables of this program's environment that it doesn't get.
 
         Raises:
             UserError: If there is no such program.
@@ -98,6 +102,7 @@ class StopRequests:
                 stdout=subprocess.PIPE if is_captured else None,
                 stderr=subprocess.PIPE if is_captured else None,
                 start_new_session=True,
+                env={k: v for k, v in os.environ.items() if k not in unset},
                 # If this program is killed, the command is stopped too: nobody would
                 # restart it, and a second supervisor would find the folder locked.
                 preexec_fn=functools.partial(
@@ -126,7 +131,9 @@ class StopRequests:
         """
         return self.finish(self.start(words))
 
-    def run_captured(self, words: Sequence[str], seconds: float) -> Completed:
+    def run_captured(
+        self, words: Sequence[str], seconds: float, unset: Collection[str] = ()
+    ) -> Completed:
         """Runs a command, and returns what it prints. Threads may call it.
 
         It has nothing to save, so it is killed if it doesn't end soon after a signal.
@@ -134,11 +141,12 @@ class StopRequests:
         Args:
             words: The words of the command.
             seconds: The time after which it is ended.
+            unset: Variables of this program's environment that it doesn't get.
 
         Raises:
             UserError: If there is no such program.
         """
-        child = self.start(words, is_captured=True)
+        child = self.start(words, is_captured=True, unset=unset)
         end_at = time.monotonic() + seconds
         timed_out = False
         while True:

@@ -5,8 +5,10 @@ raise `data_prep.errors.UserError`, whose text is one sentence. TensorFlow is im
 when a network is made.
 """
 
+import dataclasses
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def load(
 
     Args:
         path: The folder of the run (--model_dir), or of one of its checkpoints.
-        step: The step of the checkpoint in a run's folder; None for the newest.
+        step: The step of the checkpoint in a run's folder, None for the newest; only
+            with the folder of a run.
         weights: "raw", or "ema" for the exponential moving average of the weights; None
             for "ema" if the run has it.
 
@@ -71,6 +74,11 @@ def load(
     """
     folder = Path(path)
     if step_dirs.is_checkpoint(folder) and step_dirs.step_of(folder) is not None:
+        if step is not None:
+            raise UserError(
+                f"step is for the folder of a run, but {path} is one checkpoint; got"
+                f" step={step}. Leave it out."
+            )
         step, folder = step_dirs.step_of(folder), folder.absolute().parents[1]
     config = load_config(str(folder))
     if weights not in (None, "raw", "ema"):
@@ -113,8 +121,7 @@ def build(
         raise UserError(
             f"expected a network among {', '.join(names.MODELS)}; got {name!r}"
         )
-    every = range(classes) if isinstance(classes, int) else classes
-    class_names = tuple(map(str, every))
+    class_names = _class_names(classes)
     chosen = json_file.get(recipe)
     if chosen.model != name:
         settings.setdefault("image_size", names.default_image_size(name))
@@ -125,11 +132,29 @@ def build(
     )
     startup.import_tensorflow()
     from resnet.checkpoint import restore
+    from resnet.runtime import precision
     from resnet.train_state import build_model
 
+    if config.precision == "auto":
+        measured = precision.choose("auto", Communicator(ProcessInfo()))
+        config = dataclasses.replace(config, precision=measured)
     model = build_model(config)
     if weights is None:
         return Network(model, config, 0, "random", is_trained=False)
     is_whole = restore.assign_initial_weights(model, config)
     described = f"of {weights}{'' if is_whole else ' and a new classifier'}"
     return Network(model, config, 0, described, is_whole)
+
+
+def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of classes, which are numbers if only their count is known."""
+    try:
+        known: Iterable[object] = range(operator.index(classes))  # type: ignore[arg-type]
+    except TypeError:  # It is no count.
+        known = classes  # type: ignore[assignment]
+    if not (found := tuple(map(str, known))):
+        raise UserError(
+            f"classes must be the names of the classes, or how many, at least 1; got"
+            f" {classes!r}."
+        )
+    return found

@@ -88,8 +88,9 @@ class Network:
     ) -> None:
         self.model, self.config = model, config
         self.step, self.weights, self.is_trained = step, weights, is_trained
-        training_set = contents.training_set(config)
-        self._set_format = training_set.image_format if training_set else None
+        known = contents.training_set(config)
+        self._set_format = known.image_format if known else None
+        self._apply_exif = known is not None and known.apply_exif_orientation
 
     @functools.cached_property
     def _predictor(self) -> "Predictor":
@@ -233,7 +234,8 @@ class Network:
                 )
             return preprocess.of_pixels(tf.constant(image))
         try:
-            return preprocess(*image_file.read(image, self._set_format))
+            file = image_file.read(image, self._set_format, self._apply_exif)
+            return preprocess(*file)
         except tf.errors.OpError as error:
             reason = error.message.splitlines()[0].rstrip(".")
             raise UserError(f"{image} can't be decoded: {reason}.") from error

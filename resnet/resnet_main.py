@@ -1,12 +1,13 @@
-r"""Trains a ResNet on one process, or on all ranks that mpirun starts.
+r"""Trains an image classifier in one process, or on all ranks that mpirun starts.
 
-python resnet/resnet_main.py --recipe=digits --data_dir=DATA --model_dir=MODEL
+python resnet/resnet_main.py --recipe=digits \
+    --data_dir=RECORDS --model_dir=MODEL
 mpirun -np 2 python resnet/resnet_main.py --recipe=imagenette \
-    --train_epochs=3 --data_dir=DATA --model_dir=MODEL
+    --train_epochs=3 --data_dir=RECORDS --model_dir=MODEL
 python resnet/resnet_main.py --explain --recipe=imagenette --num_ranks=2
 
-A flag that is not given has the value of the recipe, if it is a setting of
-recipes. The same command resumes an interrupted run.
+Flags that are not given take the recipe's values. Rerun the same command to
+resume an interrupted run.
 """
 
 import contextlib
@@ -55,7 +56,7 @@ from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.recipes import changes as recipe_changes
 from resnet.recipes import earlier, json_file, registry
 from resnet.report import refresh
-from resnet.runtime import host_warnings, leaving, program, startup
+from resnet.runtime import host_warnings, process_exit, program, startup
 from resnet.runtime.run_lock import RunLock
 from resnet.watchdog import failure_file, history
 
@@ -168,7 +169,7 @@ def train_async(
         job_signals: job.JobSignals,
     ) -> None:
         startup.start_tensorflow(alone)
-        leaving.require_at_once()
+        process_exit.require_at_once()
         from resnet.async_training import cluster
         from resnet.async_training.training import AsyncTraining
         from resnet.runtime import precision
@@ -192,8 +193,8 @@ def train_async(
         )
         communicator.report_status("coordinating the workers", is_timed=False)
         with failures_recorded(settings, communicator):
-            training.run()
-            end_of_training.export(settings, alone)
+            if training.run():
+                end_of_training.export(settings, alone)
 
     job.run(
         *(config.num_ps, threads, communicator, FLAGS.stall_seconds, signals),
@@ -240,11 +241,11 @@ def resolve_settings(
     lock = None
     with communicator.collective_errors():
         split = contents.splits["train"]
-        meanings = earlier.meanings(
+        possible_configs = earlier.possible_configs(
             *(FLAGS.recipe, train_flags.overrides()),
             *(split.num_examples, contents.class_names),
         )
-        config = meanings[0]
+        config = possible_configs[0]
         number, measured = 0, dict[str, str]()
         splits = run_plan.splits_to_read(config, contents)
         check_ranks(config, run_plan.num_parts(config, communicator.num_ranks))
@@ -255,9 +256,10 @@ def resolve_settings(
             run_folder.make(config.model_dir)
             lock = saved_run.take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
-            number, measured = saved_run.match_saved_run(meanings)
+            number, measured = saved_run.match_saved_run(possible_configs)
+            saved_run.set_aside_unsaved(pathlib.Path(config.model_dir))
     number, measured = communicator.broadcast((number, measured))
-    config = dataclasses.replace(meanings[number], **measured)
+    config = dataclasses.replace(possible_configs[number], **measured)
     return config, splits, lock
 
 
@@ -307,7 +309,7 @@ def train(
     from resnet import train as training  # Imports TensorFlow.
 
     with failures_recorded(config, communicator):
-        training.train_and_evaluate(
+        is_complete = training.train_and_evaluate(
             config,
             shards["train"],
             shards.get("validation"),
@@ -316,7 +318,8 @@ def train(
             signals,
             lock,
         )
-        end_of_training.export(config, communicator)
+        if is_complete:
+            end_of_training.export(config, communicator)
 
 
 @contextlib.contextmanager

@@ -40,10 +40,12 @@ def print_plan(
     Raises:
         UserError: If the settings of the run are wrong.
     """
-    num_examples, class_names = recipe.num_train_examples, ("of the data",)
+    num_examples = recipe.num_train_examples
+    class_names: tuple[str, ...] = ("of the data",)
     if data_dir:
         contents = manifest.load(data_dir, "train").manifest
         num_examples = contents.splits["train"].num_examples
+        class_names = contents.class_names
     config = resolve(recipe, overrides, num_examples, class_names)
     if data_dir and splits_to_read(config, contents) == ["train"]:
         config = dataclasses.replace(config, mode="train")

@@ -1,11 +1,15 @@
 """The run that a model directory holds: its lock, and settings that continue it."""
 
 import dataclasses
+import itertools
 import pathlib
+import shutil
 from collections.abc import Sequence
 
 from absl import logging
 
+from data_prep import errors
+from data_prep.errors import UserError
 from resnet.checkpoint import retention, step_dirs
 from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.config import (
@@ -15,9 +19,11 @@ from resnet.config.config import (
     load_config,
     refuse_other,
 )
-from resnet.runtime import leaving
+from resnet.evaluation import prediction_file
+from resnet.metrics import jsonl
+from resnet.runtime import process_exit
 from resnet.runtime.run_lock import Locked, RunLock
-from resnet.watchdog import failure_file
+from resnet.watchdog import failure_file, history
 
 # Where these are "auto", a measurement at the start of the run decides.
 MEASURED_SETTINGS = ("precision", "exchange")
@@ -37,27 +43,26 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
     except Locked as error:
         failure_file.write(model_dir, str(error), is_locked=True)
         raise
-    leaving.register(lock.release)
+    process_exit.register(lock.release)
     step_dirs.remove_leftovers(model_dir)
     return lock
 
 
-def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
-    """Returns the index of the saved run's settings in `meanings`, and its choices.
+def match_saved_run(possible_configs: Sequence[Config]) -> tuple[int, dict[str, str]]:
+    """Returns the index of the saved run's settings, and the choices that it made.
 
     The choices are its values of those `MEASURED_SETTINGS` that are "auto" now. A run
-    without a checkpoint doesn't count: its files are overwritten. Without a saved run
-    the index is 0.
+    without a checkpoint doesn't count. Without a saved run the index is 0.
 
     Args:
-        meanings: The possible settings of the command: those of the present recipes,
-            then those of earlier versions (`earlier.meanings`).
+        possible_configs: The possible settings of the command: those of the present
+            recipes, then those of earlier versions (`earlier.possible_configs`).
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the
             differences; or if a new run has initial weights that don't exist.
     """
-    config = meanings[0]
+    config = possible_configs[0]
     model_dir = pathlib.Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
@@ -73,7 +78,9 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
         for name in MEASURED_SETTINGS
         if getattr(config, name) == "auto"
     }
-    candidates = [dataclasses.replace(meaning, **measured) for meaning in meanings]
+    candidates = [
+        dataclasses.replace(possible, **measured) for possible in possible_configs
+    ]
     nearest = min(candidates, key=lambda new: len(differences(old, new)))
     refuse_other(old, nearest)
     if changed := differences(old, candidates[0]):
@@ -83,3 +90,39 @@ def match_saved_run(meanings: Sequence[Config]) -> tuple[int, dict[str, str]]:
             *(config.recipe, "; ".join(changed)),
         )
     return candidates.index(nearest), measured
+
+
+def set_aside_unsaved(model_dir: pathlib.Path) -> None:
+    """Moves what a run without a checkpoint has logged to a folder `unsaved-N`.
+
+    Otherwise a start at step 0 would overwrite it. The run's history stays.
+
+    Raises:
+        UserError: If the run had ended, so that its checkpoints must have been removed.
+    """
+    metrics = model_dir / jsonl.FILE
+    has_metrics = metrics.is_file() and metrics.stat().st_size > 0
+    if not has_metrics or step_dirs.saved_steps(model_dir):
+        return
+    for event in history.read(model_dir)[0]:
+        if event["event"] == "end" and event.get("step"):
+            raise UserError(
+                f"{model_dir} must have the checkpoints of its run, which has ended"
+                f" after step {event['step']}; there are none. Put them back to resume"
+                " the run, or choose another --model_dir for a new one."
+            )
+    with errors.naming_failures(f"moving the metrics of {model_dir}"):
+        names = (model_dir / f"unsaved-{number}" for number in itertools.count(1))
+        folder = next(name for name in names if not name.exists())
+        folder.mkdir()
+        if (model_dir / CONFIG_FILE).exists():
+            shutil.copy2(model_dir / CONFIG_FILE, folder)
+        for name in (prediction_file.FOLDER, jsonl.FILE):
+            if (model_dir / name).exists():
+                (model_dir / name).rename(folder / name)
+    logging.warning(
+        "%s has no checkpoint, so the training starts at step 0. What an earlier start"
+        " has logged is in %s now.",
+        model_dir,
+        folder,
+    )

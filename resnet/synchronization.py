@@ -14,7 +14,7 @@ from resnet.config import phases, rounds, step_settings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount, Traffic
 from resnet.train_state import TrainState
-from resnet.train_step import move_ema
+from resnet.train_step import update_ema
 
 
 class Synchronization:
@@ -115,4 +115,4 @@ class Synchronization:
         if velocities == "reset":
             for velocity in state.optimizer.velocities:
                 velocity.assign(tf.zeros_like(velocity))
-        move_ema(state.ema, state.model.variables, ema_decay)
+        update_ema(state.ema, state.model.variables, ema_decay)

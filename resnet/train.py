@@ -18,7 +18,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluations import Evaluations
 from resnet.exchange.gradients import GradientExchange
 from resnet.exchange.local import LocalExchange
-from resnet.exchange.of_run import exchange_of_run
+from resnet.exchange.make_exchange import make_exchange
 from resnet.metrics.run_log import RunLog
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
@@ -36,7 +36,7 @@ def train_and_evaluate(
     num_parallel_calls: int,
     signals: StopSignals | None = None,
     lock: RunLock | None = None,
-) -> None:
+) -> bool:
     """Trains to `config.last_step`, from the newest checkpoint if there is one.
 
     Args:
@@ -47,6 +47,9 @@ def train_and_evaluate(
         num_parallel_calls: The number of images that a rank decodes in parallel.
         signals: The stop requests of this rank; None ignores them.
         lock: The lock of the run's folder on rank 0; None on other ranks.
+
+    Returns:
+        Whether the run is complete: it has done all steps, or reached `stop_at_top1`.
 
     Raises:
         AgreedError: On all ranks, if the run's folder is removed or replaced.
@@ -80,9 +83,7 @@ def train_and_evaluate(
                 break
             if phases.at(config.phases, state.step) is not train_step.phase:
                 train_step = _step_of_phase(state, exchange, communicator)
-            state.begin_step()
-            if phases.resets_momentum_at(config.phases, state.step):
-                exchange.reset_momentum()
+            _begin_step(state, exchange, communicator)
             settings = step_settings.at(config, state.step)
             last, places, mask = _read_and_accumulate(
                 train_batches, train_step, state, log, communicator
@@ -106,6 +107,7 @@ def train_and_evaluate(
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         manager.finish()
     log.training_ended(evaluations.target_is_reached)
+    return state.step >= config.train_steps or evaluations.target_is_reached
 
 
 def _restored_state(
@@ -120,7 +122,7 @@ def _restored_state(
     """
     with communicator.collective_errors():
         state = TrainState(config)
-    exchange = exchange_of_run(config, state.shapes, communicator)
+    exchange = make_exchange(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
     restore_newest(
         *(state, Path(config.model_dir), communicator),
@@ -129,6 +131,18 @@ def _restored_state(
         ),
     )
     return state, exchange
+
+
+def _begin_step(
+    state: TrainState, exchange: GradientExchange, communicator: Communicator
+) -> None:
+    """Prepares the state for a phase, if one begins with the next step."""
+    state.begin_step()
+    if phases.resets_momentum_at(state.config.phases, state.step):
+        exchange.reset_momentum()
+    if phases.freezes_batch_norm_at(state.config.phases, state.step):
+        # Otherwise each rank would normalize with averages of its own from now on.
+        communicator.allreduce_mean(state.batch_norm_averages)
 
 
 def _evaluate(
@@ -208,6 +222,7 @@ def _save(
         results: The results of evaluating this very state, by the kind of their metrics
             line; None if it was not evaluated.
     """
-    log.sync()
-    manager.save(results or {})
+    with log.progress.paused():
+        log.sync()
+        manager.save(results or {})
     log.input_wait.paused()

@@ -89,7 +89,7 @@ class TrainState:
 
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
-        decaying = which_decay(self.names, config)
+        decaying = has_weight_decay(self.names, config)
         if config.optimizer != "lars":
             kind = Sgdw if config.optimizer == "sgdw" else Momentum
             return kind(variables, decaying, config.nesterov)
@@ -252,7 +252,7 @@ def build_model(config: Config) -> keras.Model:
         activation=config.activation,
         se_ratio=config.se_ratio,
         blur_pool=config.blur_pool,
-        initial_logit=losses.initial_logit(phase, config.num_classes),
+        classifier_bias_init=losses.classifier_bias_init(phase, config.num_classes),
     )
 
 
@@ -269,7 +269,7 @@ def weight_penalty(
         config: The settings of the run.
         step: The number of steps done.
     """
-    if config.optimizer == "sgdw":  # Its decay isn't the gradient of a loss.
+    if config.optimizer == "sgdw":  # Decoupled decay isn't the gradient of a loss.
         return 0.0
     weight_decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
     return losses.weight_penalty(variables, weight_decay)
@@ -278,12 +278,12 @@ def weight_penalty(
 def decayed_variables(model: keras.Model, config: Config) -> list[tf.Variable]:
     """Returns the variables of a network that weight decay applies to in a run."""
     variables = model.trainable_variables
-    decaying = which_decay([variable.path for variable in variables], config)
+    decaying = has_weight_decay([variable.path for variable in variables], config)
     each = zip(variables, decaying, strict=True)
     return [variable.value for variable, decays in each if decays]
 
 
-def which_decay(names: Sequence[str], config: Config) -> list[bool]:
+def has_weight_decay(names: Sequence[str], config: Config) -> list[bool]:
     """Returns whether each of the variables of these names has weight decay."""
     if config.optimizer != "lars":
         return [decays(name) or config.decay_batch_norm for name in names]

@@ -14,7 +14,7 @@ from resnet.data.input_pipeline import Batch
 from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.gradients import GradientExchange
 from resnet.models.layers import dropout
-from resnet.optim import losses
+from resnet.optim import losses, norms
 from resnet.optim.momentum import Momentum
 from resnet.train_state import TrainState
 
@@ -92,7 +92,7 @@ class TrainStep:
         self._training = not freeze_batch_norm
         self._rate_factors = rate_factors
         self._seed = seed
-        self._sums: list[tf.Variable] = []  # Of the loss and of each gradient.
+        self._sums: list[tf.Variable] = []  # Sums of the loss and of each gradient.
         if num_micro_batches > 1:
             self._sums = [tf.Variable(0.0)]
             self._sums += [
@@ -157,13 +157,17 @@ class TrainStep:
             stop_requested: Whether this rank has been asked to stop.
             save_requested: Whether this rank asks for a checkpoint.
         """
-        changing = (settings.learning_rate, settings.momentum, settings.ema_decay)
+        changing = (
+            settings.learning_rate,
+            settings.velocity_factor,
+            settings.ema_decay,
+        )
         agreed, account = self._step(
             *self._inputs(last, settings.step),
             tf.constant(changing, tf.float32),
             tf.constant([stop_requested, save_requested], tf.float32),
             tf.constant(settings.step, tf.int64),
-            settings.lookahead,
+            settings.nesterov_momentum,
             settings.weight_decay,
         )
         local_loss, loss, stop, save = agreed.numpy()
@@ -196,16 +200,16 @@ class TrainStep:
         changing: tf.Tensor,
         flags: tf.Tensor,
         step: tf.Tensor,
-        lookahead: float,
+        nesterov_momentum: float,
         weight_decay: float,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns local loss, loss and both flags of all ranks, and the account.
 
         The former are `[4]` float32, the latter `[5]` float64 (`ExchangeAccount`).
-        `lookahead` and `weight_decay` are constants of the graph: they change with the
-        phase only.
+        `nesterov_momentum` and `weight_decay` are constants of the graph: they change
+        with the phase only.
         """
-        learning_rate, momentum, ema_decay = tf.unstack(changing)
+        learning_rate, velocity_factor, ema_decay = tf.unstack(changing)
         loss, gradients = self._gradients(
             images, labels, mix_weight, examples, dropout_key
         )
@@ -215,7 +219,10 @@ class TrainStep:
                 for total, value in zip(self._sums, [loss, *gradients], strict=True)
             )
         settings = StepSettings(
-            *(learning_rate, momentum, tf.constant(lookahead), weight_decay),
+            learning_rate,
+            velocity_factor,
+            tf.constant(nesterov_momentum),
+            weight_decay,
             *(ema_decay, step, self.phase.layer_rates_scale_decay),
         )
         trained = (place for place, one in enumerate(self._rate_factors) if one != 0)
@@ -229,7 +236,7 @@ class TrainStep:
                 *(self._optimizer, exchanged.gradients, settings),
                 *(self._clip_norm, self._rate_factors),
             )
-        move_ema(self._ema, self._model.variables, ema_decay)
+        update_ema(self._ema, self._model.variables, ema_decay)
         for total in self._sums:
             total.assign(tf.zeros_like(total))
         agreed = tf.concat(
@@ -328,7 +335,7 @@ def apply_update(
             variables; empty for 1.
     """
     if clip_norm:
-        gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
+        gradients = norms.clip_by_global_norm(gradients, clip_norm)
     optimizer.apply(gradients, settings, rate_factors)
 
 
@@ -351,7 +358,7 @@ def apply_directions(
         variable.assign_sub(settings.learning_rate * direction)
 
 
-def move_ema(
+def update_ema(
     ema: Sequence[tf.Variable], variables: Sequence[keras.Variable], decay: tf.Tensor
 ) -> None:
     """Updates the EMA of variables; to be called inside the graph of a step.

@@ -8,6 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from launch.nodes import probe
 from resnet.hardware import cpu_features
 from tests import tiny_set
 from tests.made_once import made_once
@@ -32,21 +33,24 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # Likewise under nohup.
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves out tests of instructions that this CPU lacks (`needs_cpu`).
+    """Leaves out tests of what this machine lacks (`needs_cpu`, `needs_cores`).
 
-    Unlike a skip under CI, it is no failure: no set-up can add them.
+    Unlike a skip under CI, it is no failure: no set-up can add it.
     """
-    flags = cpu_features.flags()
-    lacking = [
-        item
-        for item in items
-        if any(
-            not flags.issuperset(mark.args) for mark in item.iter_markers("needs_cpu")
-        )
-    ]
+    lacking = [item for item in items if not _has_what_it_needs(item)]
     if lacking:
         config.hook.pytest_deselected(items=lacking)
         items[:] = [item for item in items if item not in lacking]
+
+
+def _has_what_it_needs(item: pytest.Item) -> bool:
+    return all(
+        cpu_features.flags().issuperset(mark.args)
+        for mark in item.iter_markers("needs_cpu")
+    ) and all(
+        len(probe.probe().cores) >= mark.args[0]
+        for mark in item.iter_markers("needs_cores")
+    )
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

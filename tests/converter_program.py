@@ -1,11 +1,14 @@
 """The converter as its tests call it, and images for it."""
 
+import contextlib
 import io
 import os
 import pathlib
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 from PIL import Image
 
 from data_prep import imagenet_to_tfrecords, worker_processes
-from tests import in_process
+from tests import in_process, shared_memory
 from tests.in_process import Done
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
@@ -49,6 +52,44 @@ def convert(
         check=False,
         **options,
     )
+
+
+@contextlib.contextmanager
+def started_conversions() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Gives `start(*words)`, which starts a program in a process group of its own.
+
+    In the end those that still run are killed, with their workers, and the semaphores
+    that killed ones have left are removed.
+    """
+    earlier = shared_memory.all_names()
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: Any) -> subprocess.Popen[str]:
+        program = subprocess.Popen(
+            [sys.executable, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(program)
+        return program
+
+    try:
+        yield start
+    finally:
+        for program in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+            program.communicate()  # Also its workers have closed their ends.
+        shared_memory.remove_unused(shared_memory.all_names("sem.mp-") - earlier)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Returns the function of `started_conversions`."""
+    with started_conversions() as function:
+        yield function
 
 
 def run_jobs_here(

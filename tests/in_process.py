@@ -150,13 +150,16 @@ def _limits_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Restores pytest's handlers of signals."""
+    """Restores pytest's handlers of signals, and ends the thread that reads them."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    pytests_pipe = signal.set_wakeup_fd(-1)
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        if (pipe := signal.set_wakeup_fd(pytests_pipe)) != -1:
+            os.close(pipe)
 
 
 @contextlib.contextmanager

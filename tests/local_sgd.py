@@ -18,7 +18,7 @@ from resnet.config.schedules import Schedule
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
-from resnet.exchange.of_run import exchange_of_run
+from resnet.exchange.make_exchange import make_exchange
 from resnet.models import layers
 from resnet.recipes import digits
 from resnet.synchronization import Synchronization
@@ -95,7 +95,7 @@ def do_step(
     if train_step is None or train_step.phase is not phase_list.at(
         run.phases, state.step
     ):
-        exchange = exchange_of_run(run, state.shapes, communicator)
+        exchange = make_exchange(run, state.shapes, communicator)
         train_step = train._step_of_phase(state, exchange, communicator)
     state.begin_step()
     train_step(batch, step_settings.at(run, state.step))

@@ -225,21 +225,21 @@ def _check_chunks(data: bytes) -> None:
 
 def _check_not_empty(data: bytes, name: str) -> None:
     if not data:
-        raise UserError(f"{name} is an empty file. Replace or remove it.")
+        raise UserError(f"{name} is an empty file. Replace it.")
 
 
 def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None:
     if max(image.size) > max_side:
         raise UserError(
             f"{name} must have at most {max_side:,} pixels per side to be stored as"
-            f" {kind}; it has {image.width:,} x {image.height:,}. Shrink or remove it."
+            f" {kind}; it has {image.width:,} x {image.height:,}. Shrink it."
         )
 
 
 def _undecodable(name: str, formats: tuple[str, ...], error: Exception) -> UserError:
     return UserError(
         f"{name} can't be decoded as an image ({', '.join(formats)}):"
-        f" {_reason(error)}. Replace or remove it."
+        f" {_reason(error)}. Replace it."
     )
 
 

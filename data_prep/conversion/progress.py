@@ -24,7 +24,7 @@ class Progress:
         self._total = total
         self._unit = unit
         self.num_done = 0
-        self._start_time = time.perf_counter()
+        self.start_rate()
         self._bar = tqdm.tqdm(
             total=total, unit=f" {unit}", disable=not sys.stderr.isatty()
         )
@@ -40,6 +40,16 @@ class Progress:
     ) -> None:
         self._bar.close()
 
+    def start_rate(self) -> None:
+        """Leaves what was done so far, and its time, out of the rate."""
+        self._num_before = self.num_done
+        self._start_time = time.perf_counter()
+
+    def rate(self) -> float:
+        """Returns the number of units per second since the rate was started."""
+        seconds = time.perf_counter() - self._start_time
+        return (self.num_done - self._num_before) / seconds
+
     def add(self, count: int) -> None:
         """Adds `count` units to the units done."""
         tenths_before = 10 * self.num_done // self._total
@@ -47,10 +57,9 @@ class Progress:
         self._bar.update(count)
         tenths = 10 * self.num_done // self._total
         if self._bar.disable and tenths > tenths_before:
-            rate = self.num_done / (time.perf_counter() - self._start_time)
             print(
                 f"{10 * tenths} %: {self.num_done:,} of {self._total:,} {self._unit},"
-                f" {rate:,.0f} {self._unit} per second",
+                f" {self.rate():,.0f} {self._unit} per second",
                 file=sys.stderr,
                 flush=True,
             )

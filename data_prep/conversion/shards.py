@@ -91,7 +91,8 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
             except UserError as error:
                 if not job.skip_bad_images:
                     raise UserError(
-                        f"{error} Or skip such images: --on_bad_image=skip."
+                        f"{error} Or skip such images: --on_bad_image=skip. If one is"
+                        " removed instead, the conversion has to start over."
                     ) from error
                 skipped_images.append(manifest.SkippedImage(source.name, str(error)))
                 continue
@@ -115,7 +116,8 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
         if not offsets:
             raise UserError(
                 f"none of the {len(job.images)} images of shard {job.path} can be"
-                f" decoded; the first error: {skipped_images[0].reason}"
+                f" decoded; the first error: {skipped_images[0].reason} Or convert"
+                " with fewer shards into another --local_scratch_dir."
             )
     report = shard_reports.ShardReport(
         path=job.path,

@@ -16,7 +16,7 @@ from data_prep.records.index_location import cache_folder as cache_folder
 from data_prep.records.layouts import Layout
 from data_prep.records.scan import ScannedFile
 
-_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # A set with more classes than both limits has a wrong label. A set with a few classes
 # of a larger set, whose labels it keeps, has fewer.
 _MAX_CLASSES = 100_000
@@ -32,8 +32,8 @@ def make_if_missing(
 
     Known layouts are those of tensorflow_datasets and of the TPU scripts. The records
     are scanned, about 30,000 per second, and the manifest is written beside them or, if
-    that folder isn't writable, to `cache_folder`. In any other folder the function does
-    nothing; `manifest.load` then reports the error.
+    that folder isn't writable or is full, to `cache_folder`. In any other folder the
+    function does nothing; `manifest.load` then reports the error.
 
     Args:
         data_dir: Folder of the set, as for `manifest.load`.

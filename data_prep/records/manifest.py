@@ -30,7 +30,7 @@ from data_prep.records.manifest_json import Split as Split
 
 FILE_NAME = "manifest.json"
 
-_MAX_MANIFEST_BYTES = 2**31  # That of ImageNet has less than a million.
+_MAX_MANIFEST_BYTES = 2**31  # ImageNet's manifest has less than a million.
 _MAX_NUMPY_HEADER = 4096  # Bytes before the values of an offsets file.
 
 _VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_datasets.

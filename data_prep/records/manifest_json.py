@@ -88,7 +88,7 @@ class Manifest:
         class_names: Synsets or folder names, in label order.
         first_label: Label of the first class in the records.
         splits: Splits by name; `train` or `validation` can be missing.
-        source: Origin and options of the conversion, which only people read.
+        source: Origin and options of the conversion.
         class_descriptions: Description of each class ("tench, Tinca tinca"), or empty.
         image_key: Name of the feature with the encoded image.
         label_key: Name of the feature with the label.
@@ -105,6 +105,11 @@ class Manifest:
     label_key: str = schema.LABEL
     image_format: str = "jpeg"
     format_version: int = FORMAT_VERSION
+
+    @property
+    def apply_exif_orientation(self) -> bool:
+        """Whether images were rotated and flipped by their EXIF orientation."""
+        return self.source.get("apply_exif_orientation") is True
 
     def to_json(self) -> str:
         """Returns the text of the manifest file."""

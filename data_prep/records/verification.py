@@ -41,11 +41,13 @@ class Problem:
         offset: Byte offset of the record in the file; None if the problem is the
             file's as a whole.
         what: Clause that describes the problem.
+        count: Number of corrupt records or files that it stands for.
     """
 
     path: str
     offset: int | None
     what: str
+    count: int = 1
 
     def __str__(self) -> str:
         place = "" if self.offset is None else f", record at byte {self.offset:,}"
@@ -349,5 +351,5 @@ def _shortened(problems: list[Problem]) -> list[Problem]:
         return problems
     rest = len(problems) - _MAX_PROBLEMS_PER_FILE
     path = problems[0].path
-    more = Problem(path, None, f"{rest:,} more of its records are corrupt")
+    more = Problem(path, None, f"{rest:,} more of its records are corrupt", rest)
     return [*problems[:_MAX_PROBLEMS_PER_FILE], more]

@@ -17,7 +17,8 @@ from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
 from data_prep.sources import image_start
 
-_ENCODING = ("utf-8", "surrogateescape")  # Of file names, independent of the locale.
+# The encoding of file names, independent of the locale.
+_ENCODING = ("utf-8", "surrogateescape")
 _MAX_IMAGE_BYTES = 2**31  # More than any image that can be decoded has.
 _UNKNOWN = -1  # Size of an image that is a whole file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 that is the sort key; no collision is known.
@@ -76,7 +77,8 @@ class SourceImage:
                     raise UserError(
                         f"{self.path} must be an image; it has {num_bytes:,} bytes,"
                         f" more than the {_MAX_IMAGE_BYTES:,} that an image can have."
-                        " Remove it."
+                        " Replace it; if it is removed, the conversion has to start"
+                        " over."
                     )
                 return file.readall()
             return self._read_span(file.fileno(), self.offset, self.num_bytes)

@@ -29,6 +29,7 @@ from data_prep import errors
 from resnet import shared_flags
 from resnet.distributed import links, transport
 from resnet.distributed.communicator import Communicator
+from resnet.hardware import boot_id
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import program, startup
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
             "rank": process.rank,
             "local_rank": process.local_rank,
             "host": host_name(),
-            "boot_id": boot_id(),
+            "boot_id": boot_id.read(),
             "given_cpus": given,
             "cpus": sorted(os.sched_getaffinity(0)),
             "clock_offset": offset,
@@ -88,14 +89,6 @@ def host_name() -> str:
     """Returns the name by which the launcher knows this host, or else its own."""
     names = [os.environ.get(name) for name in _HOST_VARIABLES]
     return next(filter(None, names), platform.node())
-
-
-def boot_id() -> str:
-    """Returns what two hosts share only if they are one machine."""
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return platform.node()
 
 
 def clock_offset(communicator: Communicator) -> float:

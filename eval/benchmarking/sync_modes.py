@@ -40,7 +40,7 @@ FLAGS = flags.FLAGS
 _PROGRAM = pathlib.Path(__file__).parents[2] / "resnet" / "resnet_main.py"
 _PERIOD_SECONDS = 0.5  # Shorter than a heartbeat, so that nobody calls it lost.
 _POLL_SECONDS = 0.1
-_WARMUP_LINES = 2  # Of the log: the first has the start, the second begins even.
+_WARMUP_LINES = 2  # Log lines to skip: the first one contains the startup.
 
 
 @dataclass(frozen=True)

@@ -104,14 +104,12 @@ def main() -> None:
     record = functools.partial(
         record_step, FLAGS.model, FLAGS.precision, FLAGS.batch_size, side
     )
-    # Each number of threads needs a process, as TensorFlow's pool starts only once.
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=1,
-        mp_context=multiprocessing.get_context("spawn"),
-        max_tasks_per_child=1,
-    ) as processes:
-        distinct = sorted({1, *counts})
-        steps = dict(zip(distinct, processes.map(record, distinct), strict=True))
+    spawn = multiprocessing.get_context("spawn")
+    steps = {}
+    for count in sorted({1, *counts}):
+        # Each needs a process, as TensorFlow's pool starts only once.
+        with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
+            steps[count] = process.submit(record, count).result()
     print(table(steps[1], [steps[count] for count in counts]))
 
 

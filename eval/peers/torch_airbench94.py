@@ -44,7 +44,8 @@ MOMENTUM = 0.85
 # Rates are for the sum of the losses of a batch, without the factor of the momentum.
 NESTEROV_FACTOR = 1 + 1 / (1 - MOMENTUM)
 RATE = 11.5 / 1024 / NESTEROV_FACTOR
-DECAY = 0.0153 / 1024 / NESTEROV_FACTOR  # Of a step, for each example of its batch.
+# Decay of a step, for each example of its batch.
+DECAY = 0.0153 / 1024 / NESTEROV_FACTOR
 BIAS_FACTOR = 64
 LABEL_SMOOTHING = 0.2
 LOOKAHEAD_STEPS = 5

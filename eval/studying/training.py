@@ -23,8 +23,7 @@ class Refused(UserError):
 def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
     """Trains to the end, from the newest checkpoint if there is one.
 
-    What the program prints is appended to `<model_dir>.log`. Of a training that has
-    ended, the checkpoints and TensorBoard's files are removed.
+    What the program prints is appended to `<model_dir>.log`.
 
     Args:
         flags: The flags of the training, without --model_dir.
@@ -52,10 +51,13 @@ def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
             f"the training in {model_dir} failed with exit code {code}, and {log_path}"
             f" ends with {reason!r}. The same command resumes the study."
         )
-    result = results.of_training(model_dir, has_diverged)
+    return results.of_training(model_dir, has_diverged)
+
+
+def remove_weights(model_dir: Path) -> None:
+    """Removes the checkpoints and TensorBoard's files of a training that has ended."""
     for folder in ("checkpoints", "tensorboard"):
         shutil.rmtree(model_dir / folder, ignore_errors=True)
-    return result
 
 
 def _run(command: Sequence[str], log_path: Path) -> int:

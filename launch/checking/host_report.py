@@ -19,11 +19,12 @@ from typing import Any
 from data_prep.errors import UserError
 from launch.nodes import probe, topology
 from launch.nodes.topology import Topology
+from resnet.hardware import boot_id
 from resnet.runtime import versions
 
 BUSY_SECONDS = 1.0  # For which the processors are watched.
 _BUSY = 0.5  # The part of this time from which on a processor counts as busy.
-_IDLE_COLUMNS = (3, 4)  # Of /proc/stat: idle, and waiting for a disk.
+_IDLE_COLUMNS = (3, 4)  # Columns of /proc/stat: idle, and waiting for a disk.
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class HostReport:
 
     Attributes:
         topology: Its processors, memory and network.
+        boot_id: What two hosts share only if they are one machine.
         versions: The versions and digests of the software, by their descriptions.
         data: The SHA-256 of the data set's manifest; empty without a data set.
         data_problem: Why the data set can't be read; empty if it can.
         records_bytes: The size of all records of the data set.
+        staged_bytes: The size of those that are where they will be copied to, already.
         busy_cpus: The usable logical processors that other programs keep busy.
         free_memory_bytes: The memory that is available; 0 if it isn't known.
         scratch_dir: The folder of temporary files.
@@ -44,10 +47,12 @@ class HostReport:
     """
 
     topology: Topology
+    boot_id: str
     versions: Mapping[str, str]
     data: str
     data_problem: str
     records_bytes: int
+    staged_bytes: int
     busy_cpus: tuple[int, ...]
     free_memory_bytes: int
     scratch_dir: str
@@ -68,15 +73,17 @@ def gather(data_dir: str, manifest_dir: str, root: Path = Path("/")) -> HostRepo
     before = _times(root)
     time.sleep(BUSY_SECONDS)
     cpus = [cpu for core in node.cores for cpu in core.cpus]
-    data, problem, records_bytes = _data(manifest_dir)
+    data, problem, records_bytes, staged_bytes = _data(manifest_dir, data_dir)
     available = _available_memory(root)
     scratch = tempfile.gettempdir()
     return HostReport(
         topology=node,
+        boot_id=boot_id.read(root),
         versions=versions.describe(),
         data=data,
         data_problem=problem,
         records_bytes=records_bytes,
+        staged_bytes=staged_bytes,
         busy_cpus=tuple(_busy(cpus, before, _times(root))),
         free_memory_bytes=min(available, node.memory_bytes or available),
         scratch_dir=scratch,
@@ -158,19 +165,43 @@ def _free_space(folder: Path) -> int:
     return space.f_bavail * space.f_frsize
 
 
-def _data(folder: str) -> tuple[str, str, int]:
-    """Returns the digest of a data set's manifest, why there is none, and its bytes."""
+def _data(folder: str, data_dir: str) -> tuple[str, str, int, int]:
+    """Returns what the manifest of a data set says.
+
+    Args:
+        folder: The folder of the manifest; empty for none.
+        data_dir: The folder of the records.
+
+    Returns:
+        Its digest, why there is none, and the bytes of all records and of those that
+        are in `data_dir`.
+    """
     if not folder:
-        return "", "", 0
+        return "", "", 0, 0
     try:
         from data_prep.records import manifest  # It needs NumPy.
 
         found = manifest.find(folder)
     except (UserError, ImportError) as error:
-        return "", str(error), 0
+        return "", str(error), 0, 0
     if found is None:
-        return "", f"{folder} has no manifest", 0
+        return "", f"{folder} has no manifest", 0, 0
     contents = dataclasses.replace(found.manifest, source={})  # It may differ.
-    splits = contents.splits.values()
-    num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
-    return hashlib.sha256(repr(contents).encode()).hexdigest(), "", num_bytes
+    sizes = {
+        shard.path: shard.num_bytes
+        for split in contents.splits.values()
+        for shard in split.shards
+    }
+    present = [
+        size for path, size in sizes.items() if _has_size(Path(data_dir, path), size)
+    ]
+    digest = hashlib.sha256(repr(contents).encode()).hexdigest()
+    return digest, "", sum(sizes.values()), sum(present)
+
+
+def _has_size(path: Path, num_bytes: int) -> bool:
+    """Returns whether there is a file of a size."""
+    try:
+        return path.stat().st_size == num_bytes
+    except OSError:
+        return False

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.errors import UserError
-from launch.checking import host_report, of_hosts, of_ranks, rank_report
+from launch.checking import host_findings, host_report, rank_findings, rank_report
 from launch.checking.findings import Finding, Problem
 from launch.checking.host_report import HostReport
 from launch.dialects.job_shape import Dialect
-from launch.nodes import asking
+from launch.nodes import host_commands
 from launch.nodes.topology import Topology
 from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
@@ -92,10 +92,10 @@ def check(
         UserError: If there is no such launcher, or no plan for the hosts.
     """
     reports, failures = _host_reports(hosts, dialect, data, requests)
-    findings = [of_hosts.answers([*reports, *failures], failures)]
+    findings = [host_findings.answers([*reports, *failures], failures)]
     if reports:
         expects_data = bool(data.data_dir)
-        findings += of_hosts.compare(reports, expects_data, allows_single_core)
+        findings += host_findings.compare(reports, expects_data, allows_single_core)
     if _prevents(findings) or requests.seen:
         return Preflight(tuple(findings), None, {})
     topologies = {host: report.topology for host, report in reports.items()}
@@ -103,10 +103,10 @@ def check(
     num_bytes = next(iter(reports.values())).records_bytes * bool(data.stage_from)
     if data.is_divided:
         num_bytes //= len(reports)
-    findings += of_hosts.compare_with_plan(reports, plan, num_bytes)
+    findings += host_findings.compare_with_plan(reports, plan, num_bytes)
     if _prevents(findings):
         return Preflight(tuple(findings), plan, {})
-    found, hosts_of_ranks = _rank_findings(plan, topologies, requests)
+    found, hosts_of_ranks = _rank_findings(plan, reports, requests)
     return Preflight((*findings, *found), plan, hosts_of_ranks)
 
 
@@ -127,7 +127,7 @@ def _host_reports(
     arguments = ["--probe", "--print=host", f"--data_dir={data.data_dir}"]
     if data.stage_from:
         arguments.append(f"--stage_from={data.stage_from}")
-    answers, failures = asking.ask(hosts, dialect, arguments, requests)
+    answers, failures = host_commands.run_on_hosts(hosts, dialect, arguments, requests)
     reports = {}
     for host, answer in answers.items():
         try:
@@ -138,7 +138,7 @@ def _host_reports(
 
 
 def _rank_findings(
-    plan: Plan, topologies: Mapping[str, Topology], requests: StopRequests
+    plan: Plan, reports: Mapping[str, HostReport], requests: StopRequests
 ) -> tuple[list[Finding], dict[int, str]]:
     """Starts the ranks of a plan; returns what they got, and their hosts."""
     layout = plan.layout
@@ -166,6 +166,5 @@ def _rank_findings(
         report = rank_report.parse(done.stdout)
     except UserError as error:
         return [Finding("ranks", "not started", (Problem(str(error)),))], {}
-    interfaces = {host: one.interfaces for host, one in topologies.items()}
     hosts = {rank.rank: rank.host for rank in report.ranks}
-    return of_ranks.compare(report, plan, interfaces), hosts
+    return rank_findings.compare(report, plan, reports), hosts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from launch.checking.findings import Finding
 
-_WIDTH = 80  # Of most terminals.
+_WIDTH = 80  # The width of most terminals.
 _NAME, _STATE = 11, 9
 
 

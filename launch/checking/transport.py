@@ -55,9 +55,9 @@ def find(
     if unknown:
         problems.append(
             Problem(
-                f"it must be known what carries MPI's messages; on {names(unknown)}"
-                " neither a TCP connection nor the port of a fabric has sent them."
-                " Compare the bandwidth with that of the network.",
+                f"what carries MPI's messages could not be determined on"
+                f" {names(unknown)}: neither a TCP connection nor the port of a fabric"
+                " has sent them. Compare the bandwidth with that of the network.",
                 prevents_run=False,
             )
         )

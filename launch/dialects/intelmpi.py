@@ -7,6 +7,7 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "Intel MPI"
 PROGRAM = mpich.PROGRAM
+UNSET_ON_HOST: tuple[str, ...] = ()
 LABEL_OPTIONS: tuple[str, ...] = ("-prepend-rank",)
 LABEL = r"^\[(?P<rank>\d+)\] "
 # Its own pinning divides the node in another way where cores or ranks are uneven.
@@ -31,4 +32,4 @@ def header(shape: JobShape, batch: BatchSettings) -> list[str]:
 
 def script_launcher(shape: JobShape) -> list[str]:
     """Returns the lines of a script that set the array `launcher`."""
-    return ["export I_MPI_PIN=${I_MPI_PIN:-off}", *mpich.script_launcher(shape)]
+    return mpich.script_launcher(shape)

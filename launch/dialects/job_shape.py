@@ -53,6 +53,8 @@ class Dialect(Protocol):
 
     TITLE: str
     PROGRAM: str
+    # Variables of the environment that the command of `on_host` must not see.
+    UNSET_ON_HOST: tuple[str, ...]
     # Options by which each line that a rank prints gets a label, and what matches it:
     # the group `rank` and, if the launcher names it, `host`.
     LABEL_OPTIONS: tuple[str, ...]

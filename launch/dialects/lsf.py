@@ -3,21 +3,26 @@
 import shlex
 from collections.abc import Sequence
 
-from launch.dialects import mpich
+from launch.dialects import intelmpi, mpich
 from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "LSF"
 PROGRAM = mpich.PROGRAM
+UNSET_ON_HOST: tuple[str, ...] = ()
 LABEL_OPTIONS, LABEL = mpich.LABEL_OPTIONS, mpich.LABEL
 # Hydra takes the hosts from LSF, and starts its helper processes by blaunch.
 _OPTIONS = ("-rmk", "lsf", "-launcher", "lsf")
 _SIGNAL_MINUTES = 2  # Before the time limit; a save takes seconds.
-_REQUEUE_EXIT_CODE = 75  # That of a run that was stopped and has saved.
+_REQUEUE_EXIT_CODE = 75  # A run that was preempted and has saved.
 
 
 def command(shape: JobShape) -> list[str]:
     """Returns the words in front of the program, inside a job."""
-    first, *others = mpich.command(shape)
+    return _with_options(intelmpi.command(shape))
+
+
+def _with_options(words: Sequence[str]) -> list[str]:
+    first, *others = words
     return [first, *_OPTIONS, *others]
 
 
@@ -45,4 +50,5 @@ def header(shape: JobShape, batch: BatchSettings) -> list[str]:
 
 def script_launcher(shape: JobShape) -> list[str]:
     """Returns the lines of a script that set the array `launcher`."""
-    return [f"launcher=({shlex.join(command(shape))})"]
+    # The variable of Intel MPI is exported by launch/jobs/site.sh.
+    return [f"launcher=({shlex.join(_with_options(mpich.command(shape)))})"]

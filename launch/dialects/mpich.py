@@ -6,6 +6,7 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "MPICH"
 PROGRAM = "mpirun"
+UNSET_ON_HOST: tuple[str, ...] = ()
 # Characters that no program prints, since Hydra labels each piece of a line, too.
 LABEL_OPTIONS: tuple[str, ...] = ("-prepend-pattern", "\x1e%r %h\x1f")
 LABEL = "\x1e(?P<rank>\\d+) (?P<host>[^\x1f]*)\x1f"

@@ -7,6 +7,7 @@ from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "Open MPI"
 PROGRAM = "mpirun"
+UNSET_ON_HOST: tuple[str, ...] = ()
 LABEL_OPTIONS: tuple[str, ...] = ("--tag-output",)
 # Not only where a line begins: it labels each piece, as Hydra does.
 LABEL = r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:"

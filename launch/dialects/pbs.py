@@ -3,19 +3,26 @@
 import shlex
 from collections.abc import Sequence
 
-from launch.dialects import mpich
+from launch.dialects import intelmpi, mpich
 from launch.dialects.job_shape import BatchSettings, JobShape
 
 TITLE = "PBS"
 PROGRAM = mpich.PROGRAM
+UNSET_ON_HOST: tuple[str, ...] = ()
 LABEL_OPTIONS, LABEL = mpich.LABEL_OPTIONS, mpich.LABEL
 _OPTIONS = ("-rmk", "pbs")  # Hydra takes the hosts from PBS_NODEFILE.
+# PBS starts a job in the home folder, where relative paths would mean other folders.
+ENTER_SUBMIT_DIR = 'cd "${PBS_O_WORKDIR:-.}"'
 _SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
 
 
 def command(shape: JobShape) -> list[str]:
     """Returns the words in front of the program, inside a job."""
-    first, *others = mpich.command(shape)
+    return _with_options(intelmpi.command(shape))
+
+
+def _with_options(words: Sequence[str]) -> list[str]:
+    first, *others = words
     return [first, *_OPTIONS, *others]
 
 
@@ -42,7 +49,8 @@ def header(shape: JobShape, batch: BatchSettings) -> list[str]:
 
 def script_launcher(shape: JobShape) -> list[str]:
     """Returns the lines of a script that set the array `launcher`."""
-    return [f"launcher=({shlex.join(command(shape))})"]
+    # The variable of Intel MPI is exported by launch/jobs/site.sh.
+    return [f"launcher=({shlex.join(_with_options(mpich.command(shape)))})"]
 
 
 def before_limit(batch: BatchSettings) -> list[str]:

@@ -9,6 +9,12 @@ TITLE = "Slurm"
 PROGRAM = "srun"
 LABEL_OPTIONS: tuple[str, ...] = ("--label",)
 LABEL = r"^ *(?P<rank>\d+): "
+# With -c of an allocation, a single task would see the processors of one rank only.
+UNSET_ON_HOST: tuple[str, ...] = (
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+)
 _SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
 
 
@@ -52,6 +58,7 @@ def header(shape: JobShape, batch: BatchSettings) -> list[str]:
         f"ntasks-per-node={shape.processes_per_node}",
         f"cpus-per-task={cpus_per_task(shape)}",
         "exclusive",
+        "mem=0",  # All of a node's; else the exclusive node has its default memory.
         "output=%x-%j.log",
     ]
     comment = "# Started over if its node fails, since it has nothing to save."

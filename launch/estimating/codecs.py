@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from resnet.config.compression import CompressionSettings
 
-_MEASURED_VALUES = 25_557_032  # Of ResNet-50.
+_MEASURED_VALUES = 25_557_032  # The parameters of ResNet-50.
 
 
 class Codec(NamedTuple):

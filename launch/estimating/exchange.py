@@ -17,7 +17,7 @@ _FLAG_BYTES = 16
 # Of three products of matrices in a layer, the backward pass computes two: the
 # gradients of the kernel and those of the inputs (`resnet.models.flops`).
 BACKWARD_SHARE = 2 / 3
-_ASSUMED_RATIO = 0.01  # Of methods with a threshold, as `resnet.exchange.choice`.
+_ASSUMED_RATIO = 0.01  # For methods with a threshold, as in `resnet.exchange.choice`.
 
 
 class Exchange(NamedTuple):

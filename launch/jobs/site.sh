@@ -33,12 +33,16 @@ if [ -n "$HOSTFILE" ] && [ ! -f "$HOSTFILE" ]; then
   exit 2
 fi
 export PATH=$VENV/bin:$PATH
+# The ranks bind themselves. Intel MPI would pin them in another way, and no other MPI
+# reads this variable.
+export I_MPI_PIN=${I_MPI_PIN:-off}
 
 # set_launcher NUM_RANKS RANKS_PER_NODE [cyclic]: sets the array `launcher`, the start of a
 # command. With `cyclic`, successive ranks are on different nodes. The ranks of a node
 # divide its cores by themselves, so srun must not bind them.
-# A step of Slurm 22.05 or newer has one core per task, unless SRUN_CPUS_PER_TASK is set.
-# Hydra's mpirun starts one task on each node, for all of its ranks there.
+# From Slurm 22.05 to 23.02, a task of srun has one core, unless SRUN_CPUS_PER_TASK is set.
+# Hydra's mpirun starts one task on each node, for all of its ranks there. Since 23.11,
+# srun takes the cores from SLURM_CPUS_PER_TASK again, and mpirun's task gets all of them.
 set_launcher() {
   local cores=
   case $LAUNCHER in

@@ -19,6 +19,19 @@ if [ "$parts" -gt 1 ]; then
 fi
 files=$(python "$here/place_shards.py" --data_dir="$shared" --num_nodes="$parts" --node="$node")
 mkdir -p "$local"
+# The files that were copied by this host. When a job starts again, its nodes may have other
+# numbers: of a divided set, only the own part may stay, since each file has to be on one
+# node. Files that somebody else has put there are left alone.
+copied=$local/.staged.$HOSTNAME
+touch "$copied"
+if [ "$parts" -gt 1 ]; then
+  comm -23 <(sort "$copied") <(sort <<<"$files") | while IFS= read -r file; do
+    rm -f "$local/$file"
+  done
+fi
+while IFS= read -r file; do
+  [ -e "$local/$file" ] || echo "$file"
+done <<<"$files" >>"$copied"
 # rsync copies only what isn't there yet, and never leaves half a file under its name.
 if command -v rsync >/dev/null; then
   rsync -a --files-from=- "$shared" "$local" <<<"$files"

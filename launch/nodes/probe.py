@@ -123,7 +123,7 @@ def _cpu_quota(root: Path) -> float:
         if len(words) < 2:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             words = [_read(folder / name) for name in names]
-        if all(word.isdigit() for word in words):  # Else "max" or -1.
+        if all(word.isdigit() for word in words):  # Without a limit it is "max" or -1.
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=0.0)
 

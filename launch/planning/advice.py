@@ -93,6 +93,32 @@ def exchange_seconds(topology: Topology, numbers: RunNumbers) -> float:
     return 8 * sent / (speed * 1e9)
 
 
+def of_srun(shape: JobShape, launcher: str, layout: Layout) -> list[str]:
+    """Returns the warnings about processors that srun leaves unused.
+
+    It gives each task of a node the same number, and a step only those of its tasks
+    (srun(1): --cpus-per-task implies --exact).
+    """
+    size = shape.processes_per_node
+    lost = shape.cpus_per_node % size
+    if launcher != "slurm" or not lost:
+        return []
+    num_others = size - layout.ranks_per_node  # Servers and the coordinator.
+    even = [
+        number - num_others
+        for number in range(num_others + 1, layout.cores_per_node + 1)
+        if layout.cores_per_node % number == 0
+    ]
+    better = min(even, key=lambda one: abs(one - layout.ranks_per_node), default=0)
+    advice = f"--ranks_per_node={better} avoids it, and so does" if better else "Use"
+    return [
+        f"srun gives each of the {size} processes of a node"
+        f" {shape.cpus_per_node // size} of its {shape.cpus_per_node} processors, so"
+        f" that {lost} are unused. {advice} mpirun (--launcher=mpich, or the batch file"
+        " without LAUNCHER=srun)"
+    ]
+
+
 def of_servers(shape: JobShape, job: str, workers_per_node: int) -> list[str]:
     """Returns the warnings about the ranks of an asynchronous training."""
     num_others = shape.num_processes - workers_per_node * shape.num_nodes

@@ -5,6 +5,7 @@ by launch/jobs/stage.sh.
 """
 
 import dataclasses
+import re
 import shlex
 import textwrap
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from launch.planning import job_plan
 from launch.planning.job_plan import Plan
 
 _WIDTH = 88
-_RUN_OF_SLURM = "run_and_requeue"  # Of launch/jobs/requeue.sh.
+_RUN_OF_SLURM = "run_and_requeue"  # A function of launch/jobs/requeue.sh.
 # The folder in which a job was submitted, by the scheduler's name.
 _SUBMIT_DIRS = {"lsf": "LS_SUBCWD", "pbs": "PBS_O_WORKDIR"}
 
@@ -29,6 +30,7 @@ class Folders:
             script in launch/jobs has to.
         data_dir: The records.
         output_dir: The folder in which the run has its own.
+        run_dir: The name of the run's own folder; empty for that of the job.
         stage_from: The shared folder whose records are first copied to the `data_dir`
             on each node; empty for no copies.
         stages_shards: Whether each node copies only its own shards.
@@ -39,6 +41,7 @@ class Folders:
     clone: str = ""
     data_dir: str = ""
     output_dir: str = ""
+    run_dir: str = ""
     stage_from: str = ""
     stages_shards: bool = False
     bundle: str = ""
@@ -63,6 +66,7 @@ def script(plan: Plan, batch: BatchSettings, folders: Folders, written_by: str) 
         " many modules",
         "#                   # use unset variables.",
         "set -euo pipefail",
+        *([pbs.ENTER_SUBMIT_DIR] if plan.launcher == "pbs" else []),
         "",
         *_clone(plan.launcher, folders.clone),
         *_defaults(folders, plan.shape.hosts_file),
@@ -76,7 +80,7 @@ def script(plan: Plan, batch: BatchSettings, folders: Folders, written_by: str) 
         ]
     lines += ["", *_bundle(plan, folders.bundle), *_staging(plan, folders)]
     start = [_RUN_OF_SLURM if is_slurm_training else "exec"]
-    if plan.is_launched:
+    if _needs_launcher(plan):
         lines += plan.dialect.script_launcher(plan.shape)
         start.append('"${launcher[@]}"')
     else:
@@ -89,10 +93,21 @@ def script(plan: Plan, batch: BatchSettings, folders: Folders, written_by: str) 
         + job_plan.PROGRAMS[plan.job]
         + '"',
         job_plan.DATA_DIR: '"$DATA_DIR"',
-        job_plan.MODEL_DIR: f'"${{MODEL_DIR:-$OUTPUT_DIR/{batch.name}}}"',
+        job_plan.MODEL_DIR: _model_dir(folders.run_dir or batch.name),
     }
     words = [*start, *job_plan.shell(plan.program, variables), '"$@"']
     return "\n".join([*lines, *_broken(words), ""])
+
+
+def _needs_launcher(plan: Plan) -> bool:
+    """Returns whether a launcher starts the program, rather than the script itself."""
+    return plan.shape.num_processes > 1 or bool(plan.shape.hosts_file)
+
+
+def _model_dir(run_dir: str) -> str:
+    """Returns the folder of the run as a shell reads it, quoted."""
+    escaped = re.sub(r'([\\"$`}])', r"\\\1", run_dir)
+    return f'"${{MODEL_DIR:-$OUTPUT_DIR/{escaped}}}"'
 
 
 def _title(plan: Plan) -> str:
@@ -172,7 +187,7 @@ def _defaults(folders: Folders, hosts_file: str) -> list[str]:
 def _once_per_node(plan: Plan) -> list[str]:
     """Returns the lines that set `launcher` to start one process on each node."""
     num_nodes = plan.shape.num_nodes
-    if num_nodes == 1:
+    if num_nodes == 1 and not plan.shape.hosts_file:
         return ["launcher=()"]
     shape = dataclasses.replace(
         plan.shape, num_processes=num_nodes, processes_per_node=1, goes_round=False
@@ -206,7 +221,7 @@ def _staging(plan: Plan, folders: Folders) -> list[str]:
         '"$DATA_DIR"',
         f"{parts}",
     ]
-    if num_nodes == 1:
+    if num_nodes == 1 and not plan.shape.hosts_file:
         return [
             f"# The record files are copied to {folders.data_dir}.",
             " ".join(words),

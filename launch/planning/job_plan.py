@@ -37,7 +37,7 @@ PROGRAMS = {
 DATA_DIR, MODEL_DIR, CLONE = "@DATA_DIR@", "@MODEL_DIR@", "@CLONE@/"
 _PYTHON = "python"  # In front of it may be a restriction to some cores.
 # Flags with which the published command still says the whole run.
-_OF_PUBLISHED_COMMAND = {"train_batch_size", "train_steps"}
+_OF_PUBLISHED_COMMAND = {"train_batch_size", "train_steps", "kmp_blocktime"}
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,9 @@ class Plan:
 
     @property
     def is_launched(self) -> bool:
-        """Whether a launcher starts the job; a single process needs none."""
-        return self.shape.num_processes > 1
+        """Whether a launcher starts the job; a single process here needs none."""
+        is_elsewhere = self.launcher == "slurm" or bool(self.shape.hosts_file)
+        return self.shape.num_processes > 1 or is_elsewhere
 
     def command(
         self,
@@ -201,6 +202,7 @@ def make(topology: Topology, request: Request) -> Plan:
             else ()
         ),
         *advice.of_servers(shape, request.job, chosen.ranks_per_node),
+        *advice.of_srun(shape, request.launcher, chosen),
     ]
     return Plan(
         job=request.job,
@@ -218,12 +220,18 @@ def make(topology: Topology, request: Request) -> Plan:
 
 
 def require_servers(request: Request) -> None:
-    """Refuses an asynchronous training that is planned without parameter servers.
+    """Refuses an asynchronous training without parameter servers, and the converse.
 
     Raises:
-        UserError: If it is.
+        UserError: If it is planned.
     """
-    mode = request.overrides.get("sync_mode", request.recipe.sync_mode)
+    given = request.overrides.get("sync_mode")
+    if request.job == "parameter_server" and given not in (None, "async"):
+        raise UserError(
+            "parameter servers (--job=parameter_server) need --sync_mode=async; got"
+            f" --sync_mode={given}. Leave one of the two out."
+        )
+    mode = given or request.recipe.sync_mode
     if mode == "async" and request.job == "train":
         raise UserError(
             "an asynchronous training (--sync_mode=async) needs parameter servers; got"

@@ -10,7 +10,7 @@ from launch.planning import job_plan
 from launch.planning.job_plan import Plan
 from launch.planning.run_numbers import PhaseRates
 
-_WIDTH = 80  # Of most terminals.
+_WIDTH = 80  # The width of most terminals.
 _LABEL = 14
 _MOST_BINDINGS = 16  # Further local ranks are only counted.
 

@@ -21,7 +21,7 @@ from resnet.recipes.changes import describe_changes
 _COPIES_OF_ACTIVATIONS = 1.72
 _PROGRAM_BYTES = 756 << 20
 _USABLE_MEMORY = 0.9  # The rest is for the system, and for its cache of the records.
-_BYTES_PER_VALUE = {"bf16": 2}  # Of an activation; else float32's.
+_BYTES_PER_VALUE = {"bf16": 2}  # Bytes of an activation where they aren't float32's.
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from resnet.async_training.roles import Role
 from resnet.hardware.placement import Threads
 
-START_SECONDS = 120.0  # To import TensorFlow, from a slow network disk too.
+START_SECONDS = 120.0  # Importing TensorFlow from a slow network disk takes long.
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START = """
 import sys

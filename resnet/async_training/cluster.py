@@ -41,7 +41,7 @@ def connect(
     # A lost worker isn't an error: its rank tells of it in a sentence.
     logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
     verbosity = absl_logging.get_verbosity()
-    absl_logging.set_verbosity(absl_logging.WARNING)  # Else it prints its settings.
+    absl_logging.set_verbosity(absl_logging.WARNING)  # At INFO, it prints its settings.
     try:
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         return tf.distribute.coordinator.ClusterCoordinator(strategy)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from data_prep.errors import UserError
 from resnet.async_training import roles, serving
-from resnet.async_training.ending import Ending
+from resnet.async_training.job_end import Ending
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.hardware.placement import Threads

@@ -65,8 +65,8 @@ def apply(
             number=number,
             read_at=read_at,
             learning_rate=settings.learning_rate,
-            momentum=settings.momentum,
-            lookahead=settings.lookahead,
+            momentum=settings.velocity_factor,
+            nesterov_momentum=settings.nesterov_momentum,
             nesterov=nesterov,
             inverse_staleness=inverse_staleness,
             average_step=statistics[0].step_size if statistics else 0.0,
@@ -90,7 +90,7 @@ def apply_with_stock_ops(
     updates of several closures can mix, and of two executions of a closure at the same
     time both could be applied.
     """
-    rate, momentum, lookahead, weight_decay = settings[:4]
+    rate, velocity_factor, nesterov_momentum, weight_decay = settings[:4]
     with tf.device(server.device):
         # All that is sent has arrived before anything is applied.
         gradients = [tf.identity(gradient) for gradient in gradients]
@@ -114,16 +114,16 @@ def apply_with_stock_ops(
             ):
                 if decays and weight_decay:
                     gradient = gradient + weight_decay * weight
-                # velocity = momentum * velocity + gradient, and the weight moves by the
-                # new velocity, in one locked op: read afterwards, the velocity could be
-                # that of another update.
+                # velocity = velocity_factor * velocity + gradient, and the weight moves
+                # by the new velocity, in one locked op: read afterwards, the velocity
+                # could be that of another update.
                 ops.append(
                     tf.raw_ops.ResourceApplyMomentum(
                         var=weight.handle,
                         accum=velocity.handle,
-                        lr=rate * lookahead if nesterov else rate,
+                        lr=rate * nesterov_momentum if nesterov else rate,
                         grad=gradient,
-                        momentum=momentum,
+                        momentum=velocity_factor,
                         use_locking=True,
                     )
                 )

@@ -16,8 +16,8 @@ class Server:
 
     Attributes:
         device: Its name.
-        places: The places of its trainable variables in the order of the network's.
-        average_places: The places of its averages in the order of the network's
+        indices: The indices of its trainable variables in the order of the network's.
+        average_indices: The indices of its averages in the order of the network's
             variables that are not trained.
         weights: The trainable variables.
         velocities: Their velocities.
@@ -33,20 +33,20 @@ class Server:
         Args:
             index: The number of the server.
             state: The state of the run, on the coordinator.
-            indices: The places of its variables in the order of the network's, first
+            indices: The indices of its variables in the order of the network's, first
                 the trainable ones, then the others.
         """
         self.device = f"/job:ps/replica:0/task:{index}/device:CPU:0"
         num_weights = len(state.trainable_variables)
-        self.places = [place for place in indices if place < num_weights]
-        self.average_places = [
-            place - num_weights for place in indices if place >= num_weights
+        self.indices = [index for index in indices if index < num_weights]
+        self.average_indices = [
+            index - num_weights for index in indices if index >= num_weights
         ]
-        self.decays = [state.optimizer.decays[place] for place in self.places]
+        self.decays = [state.optimizer.decays[index] for index in self.indices]
         with tf.device(self.device):
-            self.weights = _copies(state.trainable_variables, self.places)
-            self.velocities = _copies(state.optimizer.velocities, self.places)
-            self.averages = _copies(_averages(state), self.average_places)
+            self.weights = _copies(state.trainable_variables, self.indices)
+            self.velocities = _copies(state.optimizer.velocities, self.indices)
+            self.averages = _copies(_averages(state), self.average_indices)
             self.applied = tf.Variable(tf.zeros([1 + MOST_APART], tf.int64))
 
 
@@ -80,11 +80,11 @@ class ServerVariables:
         To be called inside the graph of a closure, which reads each of them once, so
         that all of it has the same weights.
         """
-        return _read((one, one.places, one.weights) for one in self.servers)
+        return _read((one, one.indices, one.weights) for one in self.servers)
 
     def read_averages(self) -> list[tf.Tensor]:
         """Returns the averages of batch normalization, as `read_weights`."""
-        return _read((one, one.average_places, one.averages) for one in self.servers)
+        return _read((one, one.average_indices, one.averages) for one in self.servers)
 
     def push(self) -> None:
         """Sets the variables of the servers to those of the state."""
@@ -116,19 +116,21 @@ class ServerVariables:
     def pull_weights(self) -> None:
         """Sets only the trainable variables of the state to those of the servers."""
         for server in self.servers:
-            for place, weight in zip(server.places, server.weights, strict=True):
-                self._state.trainable_variables[place].assign(weight.read_value())
+            for index, weight in zip(server.indices, server.weights, strict=True):
+                self._state.trainable_variables[index].assign(weight.read_value())
 
     def _pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
         state = self._state
         pairs: list[tuple[tf.Variable, tf.Variable]] = []
         for server in self.servers:
-            for all_ours, places, theirs in (
-                (state.trainable_variables, server.places, server.weights),
-                (state.optimizer.velocities, server.places, server.velocities),
-                (_averages(state), server.average_places, server.averages),
+            for all_ours, indices, theirs in (
+                (state.trainable_variables, server.indices, server.weights),
+                (state.optimizer.velocities, server.indices, server.velocities),
+                (_averages(state), server.average_indices, server.averages),
             ):
-                pairs += zip((all_ours[place] for place in places), theirs, strict=True)
+                pairs += zip(
+                    (all_ours[index] for index in indices), theirs, strict=True
+                )
         return pairs
 
 
@@ -153,17 +155,17 @@ def balanced(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
 def _read(
     parts: Iterable[tuple[Server, Sequence[int], Sequence[tf.Variable]]],
 ) -> list[tf.Tensor]:
-    """Returns the values of the variables of all servers, in the order of the places.
+    """Returns the values of the variables of all servers, in the order of the indices.
 
     Args:
-        parts: Each server with the places of some of its variables, and these.
+        parts: Each server with the indices of some of its variables, and these.
     """
     values: dict[int, tf.Tensor] = {}
-    for server, places, variables in parts:
+    for server, indices, variables in parts:
         with tf.device(server.device):
-            for place, variable in zip(places, variables, strict=True):
-                values[place] = variable.read_value()
-    return [values[place] for place in sorted(values)]
+            for index, variable in zip(indices, variables, strict=True):
+                values[index] = variable.read_value()
+    return [values[index] for index in sorted(values)]
 
 
 def _averages(state: TrainState) -> list[tf.Variable]:
@@ -171,6 +173,6 @@ def _averages(state: TrainState) -> list[tf.Variable]:
 
 
 def _copies(
-    variables: Sequence[tf.Variable], places: Sequence[int]
+    variables: Sequence[tf.Variable], indices: Sequence[int]
 ) -> list[tf.Variable]:
-    return [tf.Variable(variables[place].numpy(), trainable=False) for place in places]
+    return [tf.Variable(variables[index].numpy(), trainable=False) for index in indices]

@@ -6,7 +6,7 @@ from typing import Any
 from absl import logging
 
 from resnet.async_training.child import Child, ChildFailed
-from resnet.async_training.ending import Ending
+from resnet.async_training.job_end import Ending
 from resnet.async_training.roles import SERVER, Role
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import Communicator
@@ -70,7 +70,7 @@ def serve(
                 logging.warning("worker %d %s; it is restarted", role.index, reason)
                 child.kill()
                 child = Child(role, threads, port)
-        ending.value.enact()
+        ending.value.raise_on_rank()
     finally:
         child.kill()
 

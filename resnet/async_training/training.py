@@ -101,13 +101,16 @@ class AsyncTraining:
             config, self._state, communicator, self._variables.pull_weights
         )
         self._manager = CheckpointManager(config, self._state, communicator, lock=lock)
-        self._num_closures = 0  # Of this start of the run.
-        self._examples: dict[int, tf.Tensor] = {}  # Of the closures that run.
+        self._num_closures = 0  # Closures since this start of the run.
+        self._examples: dict[int, tf.Tensor] = {}  # By the numbers of running closures.
         self._traced_phase: Phase | None = None
-        self._losses: list[float] = []  # Of the closures of an incomplete step.
+        self._losses: list[float] = []  # Losses of an incomplete step's closures.
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Trains to the last step.
+
+        Returns:
+            Whether the run is complete, as `train.train_and_evaluate` returns it.
 
         Raises:
             AgreedFailure: If the loss is no longer finite.
@@ -115,12 +118,12 @@ class AsyncTraining:
             UserError: If a record is corrupt.
         """
         try:
-            self._run()
+            return self._run()
         except tf.errors.OpError:
             time.sleep(_SECONDS_OF_OTHERS)
             raise
 
-    def _run(self) -> None:
+    def _run(self) -> bool:
         config, state = self._config, self._state
         self._log.training_starts()
         logging.info(
@@ -148,7 +151,9 @@ class AsyncTraining:
                     self._manager.finish()
                     raise Preempted(f"stopped after step {state.step}, which is saved")
             self._manager.finish()
-        self._log.training_ended(self._evaluations.target_is_reached)
+        is_reached = self._evaluations.target_is_reached
+        self._log.training_ended(is_reached)
+        return state.step >= config.train_steps or is_reached
 
     def _train_to(self, end: int) -> None:
         """Trains to a step of the present phase, or to an earlier one on a request."""
@@ -202,7 +207,11 @@ class AsyncTraining:
         step = number // self._num_workers
         settings = step_settings.at(self._config, step)
         key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
-        changing = (settings.learning_rate, settings.momentum, settings.lookahead)
+        changing = (
+            settings.learning_rate,
+            settings.velocity_factor,
+            settings.nesterov_momentum,
+        )
         self._examples[number] = what.examples
         self._closures.start(
             number,
@@ -288,8 +297,9 @@ class AsyncTraining:
 
     def _save(self, results: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Flushes the metrics so far to disk, then saves the state."""
-        self._log.sync()
-        self._manager.save(results or {})
+        with self._log.progress.paused():
+            self._log.sync()
+            self._manager.save(results or {})
 
 
 def end_of_segment(config: Config, step: int) -> int:

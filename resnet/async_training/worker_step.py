@@ -48,7 +48,7 @@ def make(
     """Returns the function of the closures of a phase, to be scheduled on workers.
 
     Its arguments are the number of the closure (int64), what to read (`ToRead`), the
-    key of dropout (int64) and learning rate, momentum and lookahead (float32 `[3]`).
+    key of dropout (int64) and the first three of `StepSettings` (float32 `[3]`).
 
     Args:
         config: The settings of the run.
@@ -86,13 +86,15 @@ def make(
             config, phase, state, values, batch, dropout_key
         )
         is_finite = tf.math.is_finite(tf.reduce_sum(gradients[0]))
-        rate, momentum, lookahead = tf.unstack(changing)
-        settings = StepSettings(rate, momentum, lookahead, phase.weight_decay)
+        rate, velocity_factor, nesterov_momentum = tf.unstack(changing)
+        settings = StepSettings(
+            rate, velocity_factor, nesterov_momentum, phase.weight_decay
+        )
         staleness = [
             server_update.apply(
                 server,
-                [gradients[place] for place in server.places],
-                [averages[place] for place in server.average_places],
+                [gradients[index] for index in server.indices],
+                [averages[index] for index in server.average_indices],
                 number,
                 count,
                 settings,

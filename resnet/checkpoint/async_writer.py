@@ -13,7 +13,7 @@ from resnet.checkpoint.tensors import ALONE, Checkpoint
 from resnet.distributed.background_communicator import BackgroundCommunicator
 
 RETRY_SECONDS = 60.0  # From a failed save to the request for another snapshot.
-LAST_TRIES = 3  # Of `finish`, at the end of the run.
+LAST_TRIES = 3  # How often `finish` tries the last checkpoint of a run.
 _BETWEEN_LAST_TRIES_SECONDS = 5.0
 
 

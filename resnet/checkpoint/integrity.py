@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 20
 Fingerprint = dict[str, Any]  # "bytes": size; "sha256": hexadecimal digest.
 
 
-class DamagedCheckpoint(UserError):
+class CorruptCheckpoint(UserError):
     """A checkpoint that exists, but whose files are not as they were written."""
 
     def __init__(self, folder: Path, reason: str) -> None:
@@ -36,7 +36,7 @@ class DamagedCheckpoint(UserError):
         self.reason = reason
 
 
-class OtherStep(DamagedCheckpoint):
+class OtherStep(CorruptCheckpoint):
     """A checkpoint whose folder was renamed or copied to the name of another step."""
 
 
@@ -91,7 +91,7 @@ def drop_files(folder: Path, is_dropped: Callable[[str], bool]) -> None:
             as that of a rank's own state.
 
     Raises:
-        DamagedCheckpoint: If `checkpoint.json` is not as it was written.
+        CorruptCheckpoint: If `checkpoint.json` is not as it was written.
         OSError: If a file can't be removed.
         UserError: If `checkpoint.json` has a later format, or can't be read now.
     """
@@ -112,7 +112,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
     not a later format.
 
     Raises:
-        DamagedCheckpoint: If the file is missing or not as it was written, or the
+        CorruptCheckpoint: If the file is missing or not as it was written, or the
             folder has the name of another step.
         UserError: If it has a later format, or can't be read now.
     """
@@ -126,7 +126,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise _unread(folder, CONTENTS_FILE, error) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedCheckpoint(folder, f"{CONTENTS_FILE}: {error}") from error
+        raise CorruptCheckpoint(folder, f"{CONTENTS_FILE}: {error}") from error
     if not is_known:
         raise UserError(
             f"{folder} has the format {contents['format']}; this program reads formats"
@@ -142,24 +142,26 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """Returns the metadata of a checkpoint, without reading its tensors.
 
     Raises:
-        DamagedCheckpoint: If `checkpoint.json` is not as it was written.
+        CorruptCheckpoint: If `checkpoint.json` is not as it was written.
         UserError: If it has a later format, or can't be read now.
     """
     return dict(read_contents(folder)[METADATA])
 
 
 def verify(
-    folder: Path, is_wanted: Callable[[str], bool] = lambda name: True
+    folder: Path,
+    is_wanted: Callable[[str], bool] = lambda name: True,
+    checks_other_sizes: bool = True,
 ) -> dict[str, Any]:
     """Reads each byte of a checkpoint, and returns its metadata.
 
     Args:
         folder: Folder of the checkpoint.
-        is_wanted: A function that returns whether to read the file of a name; of the
-            other files only the size is checked.
+        is_wanted: A function that returns whether to read the file of a name.
+        checks_other_sizes: Whether to check the sizes of the files that aren't wanted.
 
     Raises:
-        DamagedCheckpoint: If a file is not as it was written.
+        CorruptCheckpoint: If a file is not as it was written.
         UserError: If the checkpoint has a later format, or can't be read now.
     """
     contents = read_contents(folder)
@@ -167,13 +169,15 @@ def verify(
         try:
             if is_wanted(name):
                 actual = _fingerprint(folder / name)
+            elif not checks_other_sizes:
+                continue
             else:
                 num_bytes = (folder / name).stat().st_size
                 actual = {"bytes": num_bytes, "sha256": expected["sha256"]}
         except OSError as error:
             raise _unread(folder, name, error) from error
         if actual != expected:
-            raise DamagedCheckpoint(
+            raise CorruptCheckpoint(
                 folder,
                 f"{name} has {actual['bytes']} bytes and SHA-256"
                 f" {actual['sha256'][:8]}...; it was written with {expected['bytes']}"
@@ -194,7 +198,7 @@ def _unread(folder: Path, name: str, error: OSError) -> UserError:
     """Returns the error for an unreadable file, a damage only if it doesn't exist."""
     reason = f"{name}: {os.strerror(error.errno or 0)}"
     if isinstance(error, NO_FILE):
-        return DamagedCheckpoint(folder, reason)
+        return CorruptCheckpoint(folder, reason)
     return unreadable_now(folder, reason)
 
 

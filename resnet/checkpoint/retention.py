@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet.checkpoint import integrity, rank_names, step_dirs
-from resnet.checkpoint.integrity import DamagedCheckpoint, OtherStep, read_metadata
+from resnet.checkpoint.integrity import CorruptCheckpoint, OtherStep, read_metadata
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config.config import Config, config_from_json
 
@@ -49,7 +49,7 @@ def phase_ends(model_dir: Path) -> dict[int, str]:
 def ends_run(
     model_dir: Path, step: int, train_steps: int, stop_at_top1: float | None = None
 ) -> bool:
-    """Returns whether a run ends with a step's checkpoint, which may be damaged.
+    """Returns whether a run ends with a step's checkpoint, which may be corrupt.
 
     Args:
         model_dir: Folder of the run.
@@ -62,7 +62,7 @@ def ends_run(
         metadata = read_metadata(of_step(model_dir, step))
     except OtherStep:
         return False
-    except DamagedCheckpoint:
+    except CorruptCheckpoint:
         return step >= train_steps
     if step >= train_steps:
         return True
@@ -102,7 +102,7 @@ def remove_old(model_dir: Path, keep: int) -> None:
         if old not in kept:
             step_dirs.remove(of_step(model_dir, old))
     for old in steps[:-1]:
-        with contextlib.suppress(DamagedCheckpoint):
+        with contextlib.suppress(CorruptCheckpoint):
             if (folder := of_step(model_dir, old)).exists():
                 integrity.drop_files(
                     folder, lambda name: rank_names.owner(name) is not None
@@ -110,12 +110,12 @@ def remove_old(model_dir: Path, keep: int) -> None:
 
 
 def _has_step(model_dir: Path, step: int) -> bool:
-    """Returns whether a step's folder holds that step; True if it is damaged."""
+    """Returns whether a step's folder holds that step; True if it is corrupt."""
     try:
         read_metadata(of_step(model_dir, step))
     except OtherStep:
         return False
-    except DamagedCheckpoint:
+    except CorruptCheckpoint:
         pass
     return True
 
@@ -123,5 +123,5 @@ def _has_step(model_dir: Path, step: int) -> bool:
 def _metadata_of_all(model_dir: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields step and metadata of each checkpoint whose `checkpoint.json` is intact."""
     for step in saved_steps(model_dir):
-        with contextlib.suppress(DamagedCheckpoint):
+        with contextlib.suppress(CorruptCheckpoint):
             yield step, read_metadata(of_step(model_dir, step))

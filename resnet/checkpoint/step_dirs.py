@@ -96,7 +96,7 @@ def _removed(folder: Path) -> Path:
 
 
 def quarantine(folder: Path) -> Path:
-    """Renames a damaged checkpoint, so that it is no longer listed.
+    """Renames a corrupt checkpoint, so that it is no longer listed.
 
     Returns:
         The new path, `damaged-step-...`.

@@ -22,7 +22,7 @@ from absl import logging
 
 from data_prep.errors import UserError
 from resnet.checkpoint import integrity, rank_names, retention, step_dirs
-from resnet.checkpoint.integrity import DamagedCheckpoint, Fingerprint
+from resnet.checkpoint.integrity import CorruptCheckpoint, Fingerprint
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import Communicator
@@ -147,7 +147,7 @@ def _on_all_ranks(ranks: BackgroundCommunicator, action: Callable[[], _T]) -> li
     except Exception as error:
         failed = error
     reason = None if failed is None else f"on {platform.node()}: {failed}"
-    outcomes = ranks.allgather((result, reason))  # Also the barrier.
+    outcomes = ranks.allgather((result, reason))  # This also is the barrier.
     if failed is not None:
         raise failed
     for rank, (_, reason) in enumerate(outcomes):
@@ -178,7 +178,7 @@ def load(model_dir: Path, step: int) -> Checkpoint:
     the sizes are checked.
 
     Raises:
-        DamagedCheckpoint: If it is not as it was written.
+        CorruptCheckpoint: If it is not as it was written.
         UserError: If there is none, it has a later format, or can't be read now.
     """
     if step not in (saved := saved_steps(model_dir)):
@@ -197,7 +197,7 @@ def _read(folder: Path) -> Checkpoint:
         names = reader.get_variable_to_shape_map()
         tensors = {name: reader.get_tensor(name) for name in sorted(names)}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        # The files are as they were written, so nothing is known to be damaged.
+        # The files are as they were written, so nothing is known to be corrupt.
         raise integrity.unreadable_now(folder, str(error)) from error
     step = int(tensors.pop("step"))
     # The metadata that earlier versions wrote have no step to check.
@@ -222,14 +222,14 @@ def load_from(folder: Path) -> Checkpoint:
 def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
     """Returns the newest checkpoint that is intact; None if there is none at all.
 
-    Warns of each damaged checkpoint, and of each that can't be renamed.
+    Warns of each corrupt checkpoint, and of each that can't be renamed.
 
     Args:
         model_dir: Folder of the run.
-        quarantine: Whether to rename damaged checkpoints to `damaged-step-...`.
+        quarantine: Whether to rename corrupt checkpoints to `damaged-step-...`.
 
     Raises:
-        UserError: If there are checkpoints, but all of them are damaged, or one can't
+        UserError: If there are checkpoints, but all of them are corrupt, or one can't
             be read now.
     """
 
@@ -285,14 +285,14 @@ def load_newest_on_ranks(
             try:
                 if communicator.rank == 0:
                     loaded = load(model_dir, step)
-                integrity.verify(folder, is_mine)
-            except DamagedCheckpoint as error:
+                integrity.verify(folder, is_mine, checks_other_sizes=False)
+            except CorruptCheckpoint as error:
                 damage = error.reason
         reasons = [
             reason for reason in communicator.allgather(damage) if reason is not None
         ]
         if reasons:
-            raise DamagedCheckpoint(folder, reasons[0])
+            raise CorruptCheckpoint(folder, reasons[0])
         return loaded
 
     return _newest_of(model_dir, steps, load_on_ranks, communicator.rank == 0)
@@ -304,27 +304,27 @@ def _newest_of(
     load_step: Callable[[int], _T],
     quarantine: bool,
 ) -> _T | None:
-    """Returns the result of `load_step` for the newest step that isn't damaged.
+    """Returns the result of `load_step` for the newest step that isn't corrupt.
 
     It is None if there are no steps.
     """
-    damaged: list[DamagedCheckpoint] = []
+    corrupt: list[CorruptCheckpoint] = []
     for step in reversed(steps):
         try:
             intact = load_step(step)
-        except DamagedCheckpoint as error:
-            damaged.append(error)
+        except CorruptCheckpoint as error:
+            corrupt.append(error)
             logging.warning("%s. Falling back to the checkpoint before it.", error)
             continue
         if quarantine:
-            for damage in damaged:
+            for damage in corrupt:
                 _quarantine(damage.folder)
         return intact
-    if damaged:
+    if corrupt:
         raise UserError(
-            f"all {len(damaged)} checkpoints in"
-            f" {model_dir / step_dirs.FOLDER} are damaged. Restore one from a"
-            f" backup, or start over in another --model_dir. The newest: {damaged[0]}"
+            f"all {len(corrupt)} checkpoints in"
+            f" {model_dir / step_dirs.FOLDER} are corrupt. Restore one from a"
+            f" backup, or start over in another --model_dir. The newest: {corrupt[0]}"
         )
     return None
 

@@ -44,7 +44,7 @@ def load(
         weights: "raw" or "ema"; None for "ema" if the run has it, else "raw".
 
     Raises:
-        UserError: If there is no such checkpoint, or it is damaged, or has no such
+        UserError: If there is no such checkpoint, or it is corrupt, or has no such
             weights.
     """
     weights = weights or ("ema" if config.ema_decay else "raw")

@@ -106,7 +106,7 @@ def cut(message: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]
         int32.
 
     Raises:
-        tf.errors.OpError: In the graph, if the message is damaged.
+        tf.errors.OpError: In the graph, if the message is corrupt.
     """
     ops = native.ops()
     if ops:
@@ -134,7 +134,7 @@ def decode_mean(
         num_ranks: Number of ranks.
 
     Raises:
-        tf.errors.DataLossError: In the graph, if they are damaged.
+        tf.errors.DataLossError: In the graph, if they are corrupt.
     """
     ops = native.ops()
     if ops:
@@ -157,7 +157,7 @@ def decode_mean_in_numpy(
     """Returns the means over ranks of vectors, as `decode_mean` does.
 
     Raises:
-        ValueError: If the messages are damaged.
+        ValueError: If the messages are corrupt.
     """
     factor = np.float32(1) / np.float32(num_ranks)
     means = [np.zeros(size, np.float32) for size in sizes]
@@ -181,7 +181,7 @@ def decode(kind: int, bit_width: int, body: bytes, num_values: int) -> wire.Valu
         num_values: Length of the vector.
 
     Raises:
-        ValueError: If the message is damaged.
+        ValueError: If the message is corrupt.
     """
     if kind == wire.TERNARY:
         return ternary.decode(body, num_values)

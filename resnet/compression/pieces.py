@@ -24,7 +24,7 @@ def cut(message: Bytes, sizes: Sequence[int]) -> list[Bytes]:
             values and of the bucket in one of QSGD.
 
     Raises:
-        ValueError: If the message is damaged, or can't be cut there.
+        ValueError: If the message is corrupt, or can't be cut there.
     """
     kind, bit_width, body, rest = wire.split(message)
     if rest.size:

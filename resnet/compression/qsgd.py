@@ -146,10 +146,10 @@ def _layout(bit_width: int, body: bytes, num_values: int) -> tuple[int, int, int
     size = min(bucket or num_values, num_values) or 1
     norms_end = FIXED_BYTES + 4 * -(-num_values // size)
     expected = norms_end + wire.num_packed_bytes(num_values, bit_width)
-    is_damaged = not 1 <= states <= LARGEST_STATES or len(body) != expected
-    if is_damaged or bit_width != level_width(states):
+    is_corrupt = not 1 <= states <= LARGEST_STATES or len(body) != expected
+    if is_corrupt or bit_width != level_width(states):
         raise ValueError(
-            f"a QSGD message of {num_values} values is damaged: s = {states}"
+            f"a QSGD message of {num_values} values is corrupt: s = {states}"
         )
     return states, size, norms_end
 

@@ -129,7 +129,7 @@ def pieces(kind: int, bit_width: int, body: bytes, sizes: Sequence[int]) -> list
         sizes: Length of each piece; their sum is the length of the vector.
 
     Raises:
-        ValueError: If the message is damaged.
+        ValueError: If the message is corrupt.
     """
     indices, sent = _kept(kind, bit_width, body, sum(sizes))
     if kind == wire.SPARSE_BFLOAT16:
@@ -202,9 +202,9 @@ def _kept(
     count = int.from_bytes(body[:COUNT_BYTES], "little")
     values_end = COUNT_BYTES + count * dtype.itemsize
     remainders_end = values_end + wire.num_packed_bytes(count, bit_width)
-    is_damaged = len(body) < COUNT_BYTES or bit_width > 31
-    if is_damaged or count > num_values or remainders_end > len(body):
-        raise ValueError(f"a sparse message of {num_values} values is damaged: {count}")
+    is_corrupt = len(body) < COUNT_BYTES or bit_width > 31
+    if is_corrupt or count > num_values or remainders_end > len(body):
+        raise ValueError(f"a sparse message of {num_values} values is corrupt: {count}")
     numbers = np.frombuffer(body[COUNT_BYTES:values_end], dtype)
     packed = np.frombuffer(body[values_end:remainders_end], np.uint8)
     remainders = wire.unpack_integers(packed, bit_width, count).astype(np.int64)

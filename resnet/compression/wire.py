@@ -62,7 +62,7 @@ def split(messages: Bytes) -> tuple[int, int, bytes, Bytes]:
     length, kind, bit_width, zero = _HEADER.unpack(messages[:HEADER_BYTES].tobytes())
     if zero or kind > BFLOAT16 or not HEADER_BYTES <= length <= len(messages):
         raise ValueError(
-            f"the header of a message is damaged: length {length} of {len(messages)}"
+            f"the header of a message is corrupt: length {length} of {len(messages)}"
             f" bytes, kind {kind}"
         )
     body = messages[HEADER_BYTES:length].tobytes()

@@ -26,15 +26,15 @@ class AsyncSettings:
     )
     max_staleness: int = setting(
         NO_BOUND,
-        "With --sync_mode=async, the most updates by others between reading the weights"
-        " and updating them (stale synchronous parallel); 0 is one worker at a time, -1"
-        " no bound.",
+        "With --sync_mode=async, the bound of the staleness, which is the number of"
+        " updates by others between a worker's read and its update (stale synchronous"
+        " parallel); 0 is one worker at a time, -1 no bound.",
         bounds=(NO_BOUND, LARGEST_COUNT),
     )
     staleness_rate: str = setting(
         "none",
-        "With --sync_mode=async, how the learning rate depends on the staleness of a"
-        " gradient, one of {names}: not at all, or divided by it where it is above 1.",
+        "With --sync_mode=async, how the staleness of a gradient scales its learning"
+        " rate, one of {names}: not at all, or by 1 / staleness where that is above 1.",
         names=STALENESS_RATES,
     )
 

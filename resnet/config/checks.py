@@ -7,6 +7,7 @@ from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.recipe import PARTS
 from resnet.models.names import (
+    MODELS_OF_ONE_IMAGE_SIZE,
     MODELS_WITH_IMAGE_STATISTICS,
     MODELS_WITH_RESIDUAL_BLOCKS,
     MODELS_WITHOUT_BATCH_NORM,
@@ -24,6 +25,7 @@ def problems_of(config: Config) -> list[str]:
         problems += _problems_of_dgc(config)
     problems += _problems_of_channels(config)
     problems += _problems_of_parts(config)
+    problems += _problems_of_image_sizes(config)
     has_residual_blocks = config.model in MODELS_WITH_RESIDUAL_BLOCKS
     if config.fixed_gamma and config.zero_last_gamma and has_residual_blocks:
         problems.append(
@@ -94,6 +96,12 @@ def _problems_of_fine_tuning(config: Config) -> list[str]:
         problems.append(
             "--freeze_batch_norm in the first phase of a run needs --initial_weights:"
             " the averages of a new network are not those of any images."
+        )
+    if freezing and config.recalibration_batches:
+        problems.append(
+            "--freeze_batch_norm excludes --recalibration_batches, which would evaluate"
+            " with other statistics than those that the weights are trained for. Leave"
+            " one of them out."
         )
     return problems
 
@@ -235,6 +243,17 @@ def _problems_of_async(config: Config) -> list[str]:
         " --sync_mode=bsp."
         for name, is_set in excluded.items()
         if is_set
+    ]
+
+
+def _problems_of_image_sizes(config: Config) -> list[str]:
+    sizes = {phase.image_size for phase in config.phases} | {config.image_size}
+    if config.model not in MODELS_OF_ONE_IMAGE_SIZE or len(sizes) == 1:
+        return []
+    return [
+        f"{config.model} needs images of the same size in all phases and in evaluation;"
+        f" got {', '.join(map(str, sorted(sizes)))} pixels in the recipe"
+        f" {config.recipe}. Take a recipe without progressive sizes."
     ]
 
 

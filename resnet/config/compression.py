@@ -83,8 +83,8 @@ class CompressionSettings:
     )
     dense_below: int = setting(
         0,
-        "The gradients of variables with fewer values than this are sent whole; 0"
-        " compresses all.",
+        "The gradients of variables with fewer values than this are sent uncompressed;"
+        " 0 compresses all.",
         bounds=COUNT_OR_ZERO,
     )
     powersgd_rank: int = setting(
@@ -99,22 +99,22 @@ class CompressionSettings:
     )
     exchange: str = setting(
         "auto",
-        "How compressed gradients reach all ranks, one of {names}: all messages by an"
-        " all-gather, slices of them by way of the rank that sums each slice up, or the"
-        " one that is predicted to take less time on this network. randomk and powersgd"
-        " are summed by an all-reduce instead.",
+        "How compressed gradients reach all ranks, one of {names}: by an all-gather of"
+        " all messages, by a scatter-reduce of slices and an all-gather (sliced), or by"
+        " the one that is predicted to be faster on this network. randomk and powersgd"
+        " use an all-reduce instead.",
         names=EXCHANGES,
         decides_the_result=False,
     )
     error_feedback: bool = setting(
         False,
-        "Whether each rank adds what a message lacks to its gradients of the next"
-        " step; dgc always keeps it.",
+        "Whether each rank adds its residual, the compression error of the last step,"
+        " to its next gradients (error feedback); dgc always does.",
     )
 
     @property
     def keeps_residuals(self) -> bool:
-        """Whether each rank keeps what its messages lack for later steps."""
+        """Whether each rank keeps the residuals of its messages for later steps."""
         return self.error_feedback or self.method == "dgc"
 
 
@@ -151,8 +151,8 @@ def problems(settings: CompressionSettings) -> list[str]:
         return []
     if settings.method == "dgc" and settings.error_feedback:
         return [
-            "--error_feedback has no effect with --method=dgc, which keeps what its"
-            " messages lack in any case: leave it out."
+            "--error_feedback has no effect with --method=dgc, which keeps residuals in"
+            " any case: leave it out."
         ]
     if settings.method == "powersgd" and settings.compress != "layerwise":
         return [

@@ -15,9 +15,10 @@ from resnet.config.dataclass_json import from_json, shortened
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
 from resnet.config.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.models.names import RESNETS_WITH_PARTS
 
 CONFIG_FILE = "config.json"
-_SHOWN_CHARACTERS = 60  # Of a setting in the message about another value.
+_SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +64,16 @@ class Config(TrainingSettings):
     )
     num_ps: int = setting(
         1,
-        "With --sync_mode=async, the number of ranks that are parameter servers, behind"
-        " rank 0, which coordinates; the others are workers.",
+        "With --sync_mode=async, the number of parameter servers: the ranks from 1 on."
+        " Rank 0 coordinates, and the other ranks are workers.",
         bounds=COUNT,
         decides_the_result=False,
     )
     shard_by: str = setting(
         "example",
-        "What ranks share the data set by: with example each rank reads from all record"
-        " files, with file only from those on its node.",
+        "How the data set is divided among ranks, one of {names}: by example, where a"
+        " rank reads from all record files, or by file, where it reads only those on"
+        " its node.",
         names=("example", "file"),
     )
     first_phase: str = setting(
@@ -96,9 +98,9 @@ class Config(TrainingSettings):
     )
     mode: str = setting(
         "train_and_eval",
-        "Whether the run only trains or evaluates too, one of {names}; or eval, which"
-        " evaluates the checkpoints of the run in --model_dir as they are saved, with"
-        " the settings of that run.",
+        "What the run does, one of {names}: only trains, or also evaluates; or eval,"
+        " which evaluates the checkpoints of the run in --model_dir as they are saved,"
+        " with the settings of that run.",
         names=("train", "train_and_eval"),
         decides_the_result=False,
     )
@@ -295,8 +297,8 @@ def check_ranks(config: Config, num_ranks: int) -> None:
 
     Raises:
         UserError: If it can't be split evenly, naming the nearest sizes that can; if
-            the batch is larger than the data set; or if mixup or CutMix would get an
-            odd number of examples.
+            the batch is larger than the data set; if batch normalization would get a
+            single value; or if mixup or CutMix would get an odd number of examples.
     """
     batch = config.global_batch_size
     if batch > config.num_train_examples:
@@ -316,6 +318,13 @@ def check_ranks(config: Config, num_ranks: int) -> None:
             f"--train_batch_size must be a multiple of the number of {ranks}{times};"
             f" got train_batch_size={batch}, {num_ranks} {ranks}. Use {sizes}."
         )
+    if batch == parts and _normalizes_single_values(config):
+        raise UserError(
+            "batch normalization needs at least two values, and the last layers of"
+            f" {config.model} have one for each image of this size; got one image on"
+            " each rank at a time. Start fewer ranks, or change --train_batch_size or"
+            " --accumulation_steps."
+        )
     is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
     if is_mixed and (batch // parts) % 2:
         raise UserError(
@@ -323,6 +332,17 @@ def check_ranks(config: Config, num_ranks: int) -> None:
             f" since they mix pairs; got {batch // parts}. Change --train_batch_size or"
             " --accumulation_steps."
         )
+
+
+def _normalizes_single_values(config: Config) -> bool:
+    """Returns whether batch normalization of one image has one value in a channel.
+
+    The features of the last stage have 1/32 of the side of the images.
+    """
+    return config.model in RESNETS_WITH_PARTS and any(
+        phase.image_size <= 32 and not phase.freeze_batch_norm
+        for phase in config.phases
+    )
 
 
 def differences(old: Config, new: Config) -> list[str]:

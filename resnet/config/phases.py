@@ -14,7 +14,7 @@ from resnet.config.settings import (
     setting,
 )
 
-SMALLEST_IMAGE = 28  # Of the small Inception, and MNIST's.
+SMALLEST_IMAGE = 28  # Input size of the small Inception-BN and of MNIST.
 LARGEST_IMAGE = 1024
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 # What becomes of the velocities of the ranks when their weights are averaged.
@@ -32,7 +32,7 @@ class PhaseSettings:
         name: The name of the phase.
         schedule: The schedule of the learning rate, its time 0 being the beginning of
             the phase; None continues the schedule of the phase before.
-        reset_momentum: Whether the momentum buffers are set to zero at the beginning.
+        reset_momentum: Whether the velocities are set to zero at the beginning.
 
     The help texts of the other fields say what these are.
     """
@@ -45,16 +45,16 @@ class PhaseSettings:
     )
     weight_decay: float = setting(
         5e-5,
-        "The weight decay, whose product with the variable is added to the gradient or,"
-        " with --optimizer=sgdw, to the velocity in the update of the variable; batch"
-        " normalization's parameters don't decay and, with LARS, neither do biases.",
+        "The weight decay coefficient: L2, or with --optimizer=sgdw decoupled. Batch"
+        " normalization's parameters don't decay, unless the recipe has"
+        " decay_batch_norm; with LARS, neither do biases.",
         bounds=AT_LEAST_ZERO,
     )
     loss: str = setting(
         "cross_entropy",
-        "The loss of an example, one of {names}: the cross-entropy of the softmax, or"
-        " the sum over classes of the cross-entropy of each class against the rest, for"
-        " which the biases of the last layer begin with -log(classes).",
+        "The loss, one of {names}: softmax cross-entropy, or binary cross-entropy"
+        " summed over the classes, with which the last layer's biases begin at"
+        " -log(classes).",
         names=LOSSES,
     )
     target_threshold: float = setting(
@@ -122,9 +122,9 @@ class PhaseSettings:
     )
     layer_rates: str = setting(
         "",
-        "The factors by which the learning rates of layers are multiplied, by the"
-        " beginnings of the layers' names or by kinds of variables, such as"
-        " stem:0,stage1:0.1,classifier:10 or /beta:64; 0 freezes weights.",
+        "Multipliers of the learning rate as prefix:factor pairs, such as"
+        " stem:0,stage1:0.1,classifier:10; a prefix is the beginning of layers' names,"
+        " or with a slash a kind of variable, as in /beta:64. 0 freezes weights.",
     )
     layer_rates_scale_decay: bool = setting(
         True,
@@ -134,8 +134,8 @@ class PhaseSettings:
     )
     freeze_batch_norm: bool = setting(
         False,
-        "Whether batch normalization normalizes with its moving averages in training,"
-        " too, and leaves them as they are.",
+        "Whether batch normalization uses its moving statistics in training as in"
+        " evaluation, and doesn't update them.",
     )
     sync_every: int = setting(
         1,
@@ -227,8 +227,16 @@ def at(phases: Sequence[Phase], step: int) -> Phase:
 
 
 def resets_momentum_at(phases: Sequence[Phase], step: int) -> bool:
-    """Returns whether the momentum buffers are set to zero before a step."""
+    """Returns whether the velocities are set to zero before a step."""
     return step in first_steps(phases) and at(phases, step).reset_momentum
+
+
+def freezes_batch_norm_at(phases: Sequence[Phase], step: int) -> bool:
+    """Returns whether batch normalization stops updating its averages with a step."""
+    if step == 0 or step not in first_steps(phases):
+        return False
+    before = at(phases, step - 1)
+    return at(phases, step).freeze_batch_norm and not before.freeze_batch_norm
 
 
 def ended_by(phases: Sequence[Phase], step: int) -> Phase | None:
@@ -251,7 +259,7 @@ def learning_rate(phases: Sequence[Phase], step: int) -> float:
     return schedules.learning_rate(schedule, step - first)
 
 
-def momentum(
+def velocity_factor(
     phases: Sequence[Phase], step: int, learning_rate_in_velocity: bool
 ) -> float:
     """Returns the factor by which a step multiplies the velocity of the step before.

@@ -44,8 +44,8 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     model: str = setting(help="The network to train, one of {names}.", names=MODELS)
     resnet_variant: str = setting(
         "tpu",
-        "The program whose ResNet-18 to 200 the network equals in the padding of the"
-        " max pooling and the shortcuts of the first stage, one of {names}.",
+        "The program whose ResNet-18 to 200 to build, one of {names}; they differ in"
+        " the padding of the max pooling and in the shortcuts of the first stage.",
         names=RESNET_VARIANTS,
     )
     activation: str = setting(
@@ -55,15 +55,14 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     se_ratio: float = setting(
         0.0,
-        "The ratio of squeeze-and-excitation in the same networks: the units of the"
-        " first of its two dense layers as a fraction of a block's channels; 0 turns it"
-        " off.",
+        "The ratio of squeeze-and-excitation in a ResNet-18 to 200 or ResNet-D: the"
+        " units of its bottleneck as a fraction of a block's channels; 0 turns it off.",
         bounds=(0, 1),
     )
     blur_pool: str = setting(
         "none",
-        "The strided layers of the same networks that blur their inputs (BlurPool), one"
-        " of {names}: none, the convolutions, or the max pooling, too.",
+        "Where a ResNet-18 to 200 or ResNet-D has BlurPool, one of {names}: nowhere, in"
+        " its strided convolutions, or in these and the stem's max pooling.",
         names=BLUR_POOLS,
     )
     image_size: int = setting(
@@ -124,7 +123,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     learning_rate_in_velocity: bool = setting(
         False,
         "Whether the update is that of Caffe-style momentum, whose velocity contains"
-        " the learning rate (phases.momentum).",
+        " the learning rate (phases.velocity_factor).",
         flag=None,
     )
     trust_coefficient: float = setting(

@@ -302,10 +302,11 @@ def schedule_in_steps(
     decay_end = num_steps
     if schedule.decay_end is not None:
         decay_end = scaling.steps(schedule.decay_end)
-    if decay_end <= decay_start:
+    earliest = max(decay_start, warmup_steps)
+    if decay_end <= earliest:
         raise UserError(
-            "a decay must end after the warmup that it begins from; got the end"
-            f" {decay_end} and the beginning {decay_start} in steps of phase {name!r}."
+            "a decay must end after its beginning and after the warmup; got the end"
+            f" {decay_end} and {earliest} in steps of phase {name!r}."
             f" Change it in a recipe file, or train longer.{trial}"
         )
     return dataclasses.replace(

@@ -14,9 +14,9 @@ class StepSettings(NamedTuple):
 
     Attributes:
         learning_rate: Learning rate for the mean gradient of the global batch.
-        momentum: Factor by which the velocity of the step before is multiplied
-            (`phases.momentum`).
-        lookahead: Momentum coefficient of the phase, the factor of the velocity in
+        velocity_factor: Factor of the previous velocity: the momentum, with Caffe-style
+            momentum times a ratio of learning rates (`phases.velocity_factor`).
+        nesterov_momentum: Momentum of the phase, the factor of the new velocity in
             Nesterov's update.
         weight_decay: Factor of a variable that is added to its gradient.
         ema_decay: Decay of the moving average of the weights; 0 without one.
@@ -26,8 +26,8 @@ class StepSettings(NamedTuple):
     """
 
     learning_rate: Any
-    momentum: Any
-    lookahead: Any
+    velocity_factor: Any
+    nesterov_momentum: Any
     weight_decay: float
     ema_decay: Any = 0.0
     step: Any = 0
@@ -39,8 +39,10 @@ def at(config: Config, step: int) -> StepSettings:
     phase = phases.at(config.phases, step)
     return StepSettings(
         learning_rate=phases.learning_rate(config.phases, step),
-        momentum=phases.momentum(config.phases, step, config.learning_rate_in_velocity),
-        lookahead=phase.momentum,
+        velocity_factor=phases.velocity_factor(
+            config.phases, step, config.learning_rate_in_velocity
+        ),
+        nesterov_momentum=phase.momentum,
         weight_decay=phase.weight_decay,
         ema_decay=ema_decay(config, step),
         step=step,

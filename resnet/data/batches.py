@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from resnet.augmentation import preprocessing
 from resnet.augmentation.preprocessing import Normalization
@@ -165,13 +166,15 @@ def evaluation(
         return np.arange(begin, min(begin + batch_size, end))
 
     return Batches(
-        make_dataset, examples_of_batch, corrupt_records, 0, config.num_classes
+        *(make_dataset, examples_of_batch, corrupt_records, 0, config.num_classes),
+        num_examples=end - first,
     )
 
 
 class Batches(Iterator[Batch]):
     """Batches that continue after a failure that was caused by corrupt records.
 
+    They also continue after a failure that doesn't recur, such as one of a file server.
     A batch with replaced records has the same size as any other, so the other ranks are
     not affected.
     """
@@ -183,6 +186,7 @@ class Batches(Iterator[Batch]):
         corrupt_records: CorruptRecords,
         start_batch: int,
         num_classes: int,
+        num_examples: int | None = None,
     ) -> None:
         """Starts reading at a batch.
 
@@ -194,12 +198,17 @@ class Batches(Iterator[Batch]):
             corrupt_records: The corrupt records of the split that are known so far.
             start_batch: The number of the first batch.
             num_classes: The number of classes; each label has to be below.
+            num_examples: The number of all examples of the batches, on which the limit
+                of corrupt ones depends; None if their order is random, so that the
+                examples up to a batch are a sample of the split.
         """
         self._make_dataset = make_dataset
         self._examples_of_batch = examples_of_batch
         self._corrupt_records = corrupt_records
-        self._next = start_batch
+        self._first = self._next = start_batch
         self._num_classes = num_classes
+        self._num_examples = num_examples
+        self._failed: int | None = None  # The last batch that failed without a reason.
         self._iterator = self._start()
 
     def __next__(self) -> Batch:
@@ -207,23 +216,32 @@ class Batches(Iterator[Batch]):
 
         Raises:
             UserError: If a record is corrupt and can't be replaced.
+            RuntimeError: If a record file can't be read now.
         """
         while True:
             try:
                 batch = next(self._iterator)
                 _check_labels(batch.labels.numpy(), self._num_classes)
             # A UnicodeDecodeError is an OpError whose message quotes a corrupt record.
-            except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange):
-                examples = self._examples_of_batch(self._next)
-                known = self._corrupt_records.replacements
-                replacements = known.replacements[np.isin(known.corrupt, examples)]
-                candidates = np.concatenate([examples, replacements])
-                if not self._corrupt_records.detect(candidates):
-                    raise
+            except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange) as error:
+                if not self._detect_corrupt_records():
+                    if self._failed == self._next:
+                        raise
+                    self._failed = self._next
+                    logging.warning("reading a batch again, which failed: %s", error)
                 self._iterator = self._start()
             else:
                 self._next += 1
                 return batch
+
+    def _detect_corrupt_records(self) -> bool:
+        """Returns whether the next batch has corrupt records that weren't known."""
+        examples = self._examples_of_batch(self._next)
+        known = self._corrupt_records.replacements
+        replacements = known.replacements[np.isin(known.corrupt, examples)]
+        candidates = np.concatenate([examples, replacements])
+        num_read = (self._next - self._first + 1) * len(examples)
+        return self._corrupt_records.detect(candidates, self._num_examples or num_read)
 
     def _start(self) -> Iterator[Batch]:
         return iter(self._make_dataset(self._next, self._corrupt_records.replacements))

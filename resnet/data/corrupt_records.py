@@ -16,10 +16,13 @@ from data_prep.errors import UserError
 from data_prep.records import scan, tf_example, tfrecord
 from resnet.data.record_files import RecordFiles
 
-# A split with more corrupt records than both limits has a fault that concerns more than
-# single records, and training on it is of no use.
+# A split with a larger fraction of corrupt records has a fault that concerns more than
+# single records, and training on it is of no use. The others are allowed in addition,
+# since the fraction in the first examples that are read can be larger by chance.
 MAX_CORRUPT_FRACTION = 0.01
 MAX_CORRUPT = 10
+# Errors that remain until the user does something about the file.
+_LASTING_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 @dataclass(frozen=True)
@@ -95,18 +98,21 @@ class CorruptRecords:
         """Returns the number of those from `first_example` to `end_example - 1`."""
         return sum(first_example <= example < end_example for example in self._corrupt)
 
-    def detect(self, examples: np.ndarray) -> bool:
+    def detect(self, examples: np.ndarray, num_read: int = 0) -> bool:
         """Checks the records of a failed batch and remembers the corrupt ones.
 
         Args:
             examples: The examples of the batch, int64 `[batch]`.
+            num_read: The number of examples that this rank has read, in which the
+                corrupt ones were detected.
 
         Returns:
             Whether a corrupt record was detected, so that a new graph can replace it.
 
         Raises:
             UserError: If a record is corrupt and the policy is "fail", if there are too
-                many corrupt records, or if a file can't be read.
+                many corrupt records, or if there is no file that can be read.
+            RuntimeError: If a file can't be read now.
         """
         descriptions = {}
         for example in sorted(set(examples.tolist()) - self._corrupt):
@@ -124,14 +130,14 @@ class CorruptRecords:
             logging.error("skipping a record: %s", description)
         self._corrupt.update(descriptions)
         num_examples = self._records.num_examples
-        limit = max(MAX_CORRUPT, int(MAX_CORRUPT_FRACTION * num_examples))
+        num_read = min(num_read, num_examples)  # Later epochs read the same ones.
+        limit = MAX_CORRUPT + int(MAX_CORRUPT_FRACTION * num_read)
         limit = min(limit, num_examples - 1)  # A replacement needs one intact record.
         if len(self._corrupt) > limit:
             raise UserError(
-                f"at most {limit} corrupt records can be skipped, but"
-                f" {len(self._corrupt)} of {num_examples} records are corrupt; the last"
-                f" one detected: {description}. Restore the data set or convert it"
-                " again."
+                f"at most {limit} corrupt records can be skipped in {num_read:,}"
+                f" examples of a rank, but {len(self._corrupt)} were detected; the last"
+                f" one: {description}. Restore the data set or convert it again."
             )
         return True
 
@@ -144,16 +150,20 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
         example: The index of the example in `records`.
 
     Raises:
-        UserError: If the file can't be read.
+        UserError: If there is no file that can be read.
+        RuntimeError: If the file can't be read now.
     """
     path = records.paths[records.file_of_example[example]]
     offset = int(records.offset_of_example[example])
     try:
         fault = _fault(_read_record(path, offset), records)
     except OSError as error:
-        raise UserError(
-            f"the record file {path} can't be read ({os.strerror(error.errno or 0)});"
-            " put it back"
+        reason = os.strerror(error.errno or 0)
+        message = f"the record file {path} can't be read ({reason});"
+        if isinstance(error, _LASTING_ERRORS):
+            raise UserError(f"{message} put it back") from error
+        raise RuntimeError(
+            f"{message} check its disk or file server, and rerun the same command"
         ) from error
     except tfrecord.CorruptRecord as error:
         fault = str(error)

@@ -29,7 +29,7 @@ class BackgroundCommunicator:
             mpi_communicator: An `mpi4py.MPI.Comm`, or None for a process that is alone.
         """
         self._mpi = mpi_communicator
-        self._requests: list[Any] = []  # Of messages that are on their way.
+        self._requests: list[Any] = []  # Requests of messages that are on their way.
         self._was_notified = False
         self.rank = 0 if self._mpi is None else self._mpi.Get_rank()
         self.num_ranks = 1 if self._mpi is None else self._mpi.Get_size()

@@ -7,8 +7,8 @@ import resource
 from data_prep.errors import UserError
 from resnet.hardware.placement import ProcessInfo
 
-_SHARED_MEMORY_BYTES = 5 << 20  # Of one rank: what MPICH 5 takes, rounded down.
-_OTHER_OPEN_FILES = 32  # Of rank 0's watchdog, besides its connections; it has 10.
+_SHARED_MEMORY_BYTES = 5 << 20  # What a rank of MPICH 5 takes, rounded down.
+_OTHER_OPEN_FILES = 32  # Rank 0's watchdog has 10 besides its connections.
 
 
 def check_shared_memory(process: ProcessInfo) -> None:

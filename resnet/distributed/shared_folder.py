@@ -1,5 +1,6 @@
 """Checks that all ranks see the same folder."""
 
+import contextlib
 import os
 import platform
 import secrets
@@ -9,8 +10,9 @@ from pathlib import Path
 from data_prep.errors import UserError
 from resnet.distributed.communicator import AgreedError, Communicator
 
-_SECONDS = 5.0  # For file servers on which a new file takes a moment to appear.
-_POLL_SECONDS = 0.1
+# A host may remember for so long that a file on NFS doesn't exist (acdirmax is 60 s).
+_SECONDS = 90.0
+_POLL_SECONDS = 0.5
 
 
 def check_is_shared(
@@ -56,8 +58,21 @@ def check_is_shared(
 
 def _appears(path: Path, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while not path.exists():
+    while True:
+        _list_nearest_folder(path)
+        if path.exists():
+            return True
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_SECONDS)
-    return True
+
+
+def _list_nearest_folder(path: Path) -> None:
+    """Lists the folder of a file, or the nearest one above it that exists.
+
+    An NFS client then asks the server what is in it, rather than its own memory.
+    """
+    for folder in path.parents:
+        with contextlib.suppress(OSError):
+            os.listdir(folder)
+            return

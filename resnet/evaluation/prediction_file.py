@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ FOLDER = "predictions"
 TOP_K = 5  # Classes of each image.
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-    zipfile.BadZipFile,
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),
 )
 _ARRAYS = ("examples", "labels", "top_classes", "top_probabilities")
 

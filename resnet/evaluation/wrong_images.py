@@ -15,9 +15,9 @@ from resnet.evaluation.top_classes import Block
 
 NUM_IMAGES = 48
 _SIDE = 128  # Pixels of the longer side, at most.
-# Pillow raises SyntaxError for some damaged PNGs.
+# Pillow raises SyntaxError for some corrupt PNGs.
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
-_QUALITY = 80  # Of the JPEGs, which have some 4 KB.
+_QUALITY = 80  # JPEG quality; an image has about 4 KB.
 
 
 def of_all(
@@ -98,7 +98,7 @@ def small_jpeg(encoded: bytes) -> bytes:
     """Returns an image as a JPEG of at most 128 pixels on the longer side.
 
     Raises:
-        OSError: If the image can't be decoded; damaged ones raise others of
+        OSError: If the image can't be decoded; corrupt ones raise others of
             `_UNREADABLE` too.
     """
     with Image.open(io.BytesIO(encoded)) as image:

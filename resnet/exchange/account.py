@@ -60,7 +60,7 @@ class ExchangeAccount(NamedTuple):
         message_bytes: As in `Traffic`.
         bytes_sent: As in `Traffic`.
         num_dense: As in `Traffic`.
-        compression_error: Euclidean norm of what the messages lack, divided by that of
+        compression_error: Euclidean norm of the residuals, divided by that of
             what was to be sent (with error feedback, the gradients plus what earlier
             messages lacked); 0 without compression.
         exposed_seconds: Seconds from this rank's last gradient to the last mean

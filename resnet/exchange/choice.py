@@ -4,9 +4,9 @@ from absl import logging
 
 from resnet.compression import message_sizes
 from resnet.config.compression import SUMMED_METHODS, CompressionSettings
-from resnet.distributed import network
+from resnet.distributed import interconnect
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.network import Network
+from resnet.distributed.interconnect import Interconnect
 from resnet.exchange.gathered import BUCKET_VALUES
 
 # The fraction of the values that thresholdv and adaptivethreshold keep isn't known
@@ -33,7 +33,7 @@ def choose(compression: CompressionSettings, communicator: Communicator) -> str:
     num_ranks = communicator.num_ranks
     if num_ranks <= 2:
         return "allgather"
-    measured = network.measure(communicator)
+    measured = interconnect.measure(communicator)
     num_bytes = bytes_of_bucket(compression)
     seconds = {
         "allgather": seconds_of_allgather(num_bytes, num_ranks, measured),
@@ -69,7 +69,9 @@ def bytes_of_bucket(compression: CompressionSettings) -> int:
     return message_sizes.of_vector(compression, BUCKET_VALUES)
 
 
-def seconds_of_allgather(num_bytes: int, num_ranks: int, measured: Network) -> float:
+def seconds_of_allgather(
+    num_bytes: int, num_ranks: int, measured: Interconnect
+) -> float:
     """Returns the predicted time of an all-gather, R - 1 messages, in seconds.
 
     Args:
@@ -81,7 +83,7 @@ def seconds_of_allgather(num_bytes: int, num_ranks: int, measured: Network) -> f
     return measured.seconds(num_ranks - 1, sent)
 
 
-def seconds_of_slices(num_bytes: int, num_ranks: int, measured: Network) -> float:
+def seconds_of_slices(num_bytes: int, num_ranks: int, measured: Interconnect) -> float:
     """Returns the predicted time of an exchange in slices, 2 (R - 1) messages.
 
     Args:

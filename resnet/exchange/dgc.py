@@ -69,10 +69,12 @@ class DgcExchange(CompressedExchange):
         for (name, velocity), gradient in zip(
             self._velocities.items(), self._as_vectors(gradients), strict=True
         ):
-            new = velocity.assign(settings.momentum * velocity + gradient)
+            new = velocity.assign(settings.velocity_factor * velocity + gradient)
             if self._config.nesterov:
-                new = gradient + settings.lookahead * new
-            accumulated.append(self._residuals[name] + new)
+                new = gradient + settings.nesterov_momentum * new
+            # A sum of three tensors would be one op in TensorFlow's optimized graph, which
+            # adds them in an order that differs from run to run.
+            accumulated.append(self._residuals[name].assign_add(new).read_value())
         return accumulated
 
     def _keep(self, flat: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:

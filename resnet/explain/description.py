@@ -11,7 +11,7 @@ from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
 from resnet.explain import facts
 
-WIDTH = 80  # Of most terminals.
+WIDTH = 80  # The width of most terminals.
 _NARROWEST_COLUMN = 16
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 48

@@ -43,6 +43,8 @@ class Contents:
         class_descriptions: A description of each class, or empty.
         image_format: The format of the images of the training set, "jpeg" or "png";
             empty if unknown.
+        apply_exif_orientation: Whether that set was converted with
+            --apply_exif_orientation.
         program: The name and version of the program that exported the network.
     """
 
@@ -65,6 +67,7 @@ class Contents:
     blur_pool: str = "none"
     class_descriptions: tuple[str, ...] = ()
     image_format: str = ""
+    apply_exif_orientation: bool = False
     program: str = ""
 
     def as_json(self) -> str:
@@ -104,6 +107,7 @@ def of_run(
         class_names=config.class_names,
         class_descriptions=known.class_descriptions if known else (),
         image_format=known.image_format if known else "",
+        apply_exif_orientation=known is not None and known.apply_exif_orientation,
         program=f"resnet-cpu {_version()}",
     )
 

@@ -8,9 +8,13 @@ from pathlib import Path
 from absl import logging
 
 from data_prep.errors import UserError
+from resnet.checkpoint import step_dirs
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
+from resnet.watchdog import history
+
+_EVENT = "export"  # Of the run's history.
 
 
 def check(config: Config) -> None:
@@ -35,7 +39,8 @@ def export(config: Config, communicator: Communicator) -> None:
     """Writes a SavedModel of the newest checkpoint on rank 0, if the run asks for it.
 
     Its folder in `export_dir` is named by the time in seconds, so that a server takes
-    the newest. It has the EMA weights if the run has them. Imports TensorFlow.
+    the newest. It has the EMA weights if the run has them. A checkpoint is not exported
+    again if the run is started again at its last step. Imports TensorFlow.
 
     Args:
         config: The settings of the run, which has saved its last checkpoint.
@@ -50,8 +55,23 @@ def export(config: Config, communicator: Communicator) -> None:
         return
     communicator.report_status("exporting the network", is_timed=False)
     with communicator.collective_errors():
-        if communicator.rank == 0:
+        if communicator.rank == 0 and not _is_exported(config):
             _export(config)
+
+
+def _is_exported(config: Config) -> bool:
+    """Returns whether the newest checkpoint has been exported, by the run's history."""
+    model_dir, export_dir = Path(config.model_dir), Path(config.export_dir)
+    step = step_dirs.saved_steps(model_dir)[-1]
+    for event in reversed(history.read(model_dir)[0]):
+        if event["event"] == "start" and event.get("step") != step:
+            return False  # Its steps were trained after any earlier export.
+        if event["event"] == _EVENT and event.get("step") == step:
+            path = Path(str(event.get("path")))
+            if path.parent == export_dir.resolve() and path.exists():
+                logging.info("Step %d is exported already, to %s", step, path)
+                return True
+    return False
 
 
 def _export(config: Config) -> None:
@@ -69,3 +89,6 @@ def _export(config: Config) -> None:
     finally:
         logging.set_verbosity(verbosity)
     logging.info("Exported step %d to %s", trained.step, folder)
+    history.append(
+        *(Path(config.model_dir), _EVENT), step=trained.step, path=str(folder.resolve())
+    )

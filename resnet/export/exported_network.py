@@ -160,7 +160,7 @@ def _onnx_session(path: Path) -> Any:
 
     try:
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # Those of onnxruntime have no common base.
+    except Exception as error:  # The errors of onnxruntime have no common base.
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} can't be loaded: {reason}") from error
 
@@ -182,7 +182,7 @@ def _load_tflite(path: Path) -> Probabilities:
     import numpy as np
     import tensorflow as tf
 
-    with warnings.catch_warnings():  # That a separate package will replace it.
+    with warnings.catch_warnings():  # Hides the notice of deprecation.
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(str(path))
     run = interpreter.get_signature_runner()

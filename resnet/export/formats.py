@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from data_prep.errors import UserError
 from resnet.checkpoint.weight_formats import torchvision_file
-from resnet.export import new_path
+from resnet.export import atomic_path
 from resnet.export.contents import Contents
 
 if TYPE_CHECKING:  # It imports TensorFlow.
@@ -128,7 +128,7 @@ def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
                 f"--format={name} needs the package {module}, which is not installed."
                 f" Run python -m pip install '{requirement}'"
             )
-    new_path.check(path)
+    atomic_path.check(path)
 
 
 def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) -> None:
@@ -147,7 +147,7 @@ def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) 
 
     writer = importlib.import_module(FORMATS[name].writer)
     try:
-        with new_path.made(path) as unfinished:
+        with atomic_path.create(path) as unfinished:
             writer.write(trained, contents, unfinished)
     except tf.errors.OpError as error:  # So TensorFlow tells of a full disk.
         raise UserError(f"{path} can't be written: {error.message}") from error

@@ -13,4 +13,4 @@ CONTENTS_OF_SAVED_MODEL = Path("assets.extra", "contents.json")
 CONTENTS_FILE = "contents.json"
 KEY = "resnet_cpu"
 
-OPENVINO_FILE = "model.xml"  # Its weights are beside it, in model.bin.
+OPENVINO_FILE = "model.xml"  # The weights are beside it, in model.bin.

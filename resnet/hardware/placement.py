@@ -223,7 +223,7 @@ def environment(
         "KMP_BLOCKTIME": str(kmp_blocktime),
         "KMP_SETTINGS": "0",
         "TF_CPP_MIN_LOG_LEVEL": "2",  # Errors only; else each rank prints notes.
-        "CUDA_VISIBLE_DEVICES": "-1",  # Else TensorFlow warns of missing GPUs.
+        "CUDA_VISIBLE_DEVICES": "-1",  # Without it, TensorFlow warns of missing GPUs.
         **TENSOR_ALLOCATOR,
     }
     if amx_is_hidden:
@@ -238,7 +238,7 @@ def environment(
     return settings
 
 
-def settle(threads: Threads, variables: Mapping[str, str]) -> None:
+def apply(threads: Threads, variables: Mapping[str, str]) -> None:
     """Binds this process to its processors and sets its environment."""
     os.sched_setaffinity(0, threads.cpus)
     os.environ.update(variables)

@@ -17,7 +17,7 @@ class AppendFile:
         """
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see close.
-        self._waiting = b""
+        self._waiting = bytearray()
         self._has_failed = False
 
     def write(self, text: str) -> None:
@@ -33,22 +33,30 @@ class AppendFile:
         try:
             while self._waiting:
                 num_written = self._file.write(self._waiting)
-                self._waiting = self._waiting[num_written:]
+                del self._waiting[:num_written]
             if is_synced:
                 os.fsync(self._file.fileno())
         except OSError as error:
-            if not self._has_failed:
-                logging.error(
-                    "%s can't be written (%s). Its lines are kept in memory until it"
-                    " can be written again.",
-                    self._path,
-                    os.strerror(error.errno or 0),
-                )
-            self._has_failed = True
+            self._report(error)
         else:
             self._has_failed = False
+
+    def _report(self, error: OSError) -> None:
+        if not self._has_failed:
+            logging.error(
+                "%s can't be written (%s). %s",
+                self._path,
+                os.strerror(error.errno or 0),
+                "Its lines are kept in memory until it can be written again."
+                if self._waiting
+                else "Its last lines may be lost.",
+            )
+        self._has_failed = True
 
     def close(self) -> None:
         """Writes the lines that are left, if possible, and closes the file."""
         self.write("")
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # Of NFS, which may write only now.
+            self._report(error)

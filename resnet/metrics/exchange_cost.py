@@ -34,7 +34,7 @@ class ExchangeCost:
             self._logs_dense = False
             logging.info(
                 "The gradients of %d compressed vector(s) are sent dense in this step:"
-                " their coded message would be longer. This is not said again.",
+                " their coded message would be longer (logged once).",
                 account.num_dense,
             )
         self._accounts.append(account)

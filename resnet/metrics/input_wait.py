@@ -18,7 +18,7 @@ class InputWait:
     of all ranks is reported. Batches are prefetched, so the first batch of a run
     arrives late and the first one after a pause at once; neither is counted. Core time
     that decoding takes while a step runs is not counted either. With gradient
-    accumulation only the last micro-batch of each step is measured.
+    accumulation, the waits for all micro-batches of a step are added up.
 
     Attributes:
         waited_in_last_step: The seconds that the last step waited for its input.

@@ -14,9 +14,9 @@ from data_prep.atomic_files import atomic_write_bytes
 from data_prep.errors import UserError
 from resnet.metrics import jsonl
 from resnet.metrics.append_file import AppendFile
+from resnet.metrics.event_file import EventFile
 
 TENSORBOARD_FOLDER = "tensorboard"
-_NOT_METRICS = ("kind", "step", "epoch", "time", jsonl.RANK_SPEEDS)
 
 
 class MetricsLog:
@@ -78,7 +78,7 @@ class MetricsLog:
             )
         shutil.rmtree(model_dir / TENSORBOARD_FOLDER, ignore_errors=True)
         self._folder = model_dir / TENSORBOARD_FOLDER
-        self._summaries: dict[str, tf.summary.SummaryWriter] = {}
+        self._event_files: dict[str, EventFile] = {}
         for line in kept:
             self._summarize(line)
         self._flush()
@@ -114,31 +114,23 @@ class MetricsLog:
     def _summarize(self, line: jsonl.Line) -> None:
         kind = line["kind"]
         with contextlib.suppress(tf.errors.OpError):  # A full disk.
-            if kind not in self._summaries:
-                self._summaries[kind] = tf.summary.create_file_writer(
-                    str(self._folder / kind)
-                )
-            with self._summaries[kind].as_default(line["step"]):
-                self._write_scalars(line)
-
-    def _write_scalars(self, line: jsonl.Line) -> None:
-        for name, value in line.items():
-            if name not in _NOT_METRICS:
-                tf.summary.scalar(name, value)
+            if kind not in self._event_files:
+                self._event_files[kind] = EventFile(self._folder / kind)
+            self._event_files[kind].add(line)
 
     def _flush(self) -> None:
         """Flushes TensorBoard's files; a full disk is ignored."""
-        for summary in self._summaries.values():
+        for file in self._event_files.values():
             with contextlib.suppress(tf.errors.OpError):
-                summary.flush()
+                file.flush()
 
     def close(self) -> None:
         """Closes the files."""
         if self._is_writer:
             self._file.close()
-            for summary in self._summaries.values():
+            for file in self._event_files.values():
                 with contextlib.suppress(tf.errors.OpError):
-                    summary.close()
+                    file.close()
 
 
 def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.Line]:

@@ -80,7 +80,7 @@ class Progress:
         """Excludes the time of the block from the images per second."""
         before = time.monotonic()
         yield
-        if self._marked_at:  # Else no step has begun that the time could be part of.
+        if self._marked_at:  # Otherwise the time belongs to no step.
             self._marked_at += time.monotonic() - before
 
     def say(self, line: str) -> None:

@@ -4,17 +4,53 @@
 `{"step": 0, "examples": [...], "replaced": [...]}`. `step` is the number of the global
 batch, from 0. `examples` are indices in the order of the manifest, shard by shard.
 `replaced` lists the examples that were read in place of a corrupt record. A run that
-resumes from a checkpoint writes new files, named by the first step. The examples of a
-step are in the files with the latest first step that isn't after it.
+resumes from a checkpoint writes new files, named by the first step, and removes those
+of its steps. The examples of a step are in the files with the latest first step that
+isn't after it.
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import UserError
 from resnet.metrics.append_file import AppendFile
+
+_NAME = re.compile(r"from-step-(\d{8,})-rank-\d{5,}-of-\d{5,}\.jsonl")
+
+
+def prepare(folder: str, start_step: int, is_first_start: bool) -> None:
+    """Removes the files of steps that will be done again, on behalf of all ranks.
+
+    Args:
+        folder: The folder of the log; empty for no log.
+        start_step: The number of the first global batch.
+        is_first_start: Whether the run has never started before.
+
+    Raises:
+        UserError: If the folder has the log of another run, or can't be written to.
+    """
+    if not folder:
+        return
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        first_steps = {
+            path: int(match[1])
+            for path in Path(folder).iterdir()
+            if (match := _NAME.fullmatch(path.name))
+        }
+        if is_first_start and any(path.stat().st_size for path in first_steps):
+            raise UserError(
+                "--record_log must be a folder without the log of another run;"
+                f" {folder} has one. Name another, or remove its files."
+            )
+        for path, first_step in first_steps.items():
+            if first_step >= start_step:
+                path.unlink()
+    except OSError as error:
+        raise _not_writable(folder, error) from error
 
 
 class RecordLog:
@@ -41,10 +77,7 @@ class RecordLog:
             Path(folder, name).write_bytes(b"")
             self._file = AppendFile(Path(folder, name))
         except OSError as error:
-            raise UserError(
-                "--record_log must be a folder that can be written to;"
-                f" {folder}: {error.strerror}. Name another."
-            ) from error
+            raise _not_writable(folder, error) from error
 
     def write(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
         """Writes the line of a step.
@@ -68,3 +101,10 @@ class RecordLog:
         """Closes the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _not_writable(folder: str, error: OSError) -> UserError:
+    return UserError(
+        "--record_log must be a folder that can be written to;"
+        f" {folder}: {error.strerror}. Name another."
+    )

@@ -17,7 +17,7 @@ from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware import cpu_features, process_age
-from resnet.metrics import jsonl
+from resnet.metrics import jsonl, record_log
 from resnet.metrics.exchange_cost import ExchangeCost
 from resnet.metrics.input_wait import InputWait
 from resnet.metrics.log import MetricsLog
@@ -57,10 +57,17 @@ class RunLog:
         self._num_skipped = 0
         self._started_at = time.monotonic()
         rank, num_ranks = communicator.rank, communicator.num_ranks
+        model_dir = Path(config.model_dir)
+        communicator.report_status("opening the logs", is_timed=False)
+        with communicator.collective_errors():
+            if rank == 0:
+                events, _ = history.read(model_dir)
+                is_first = all(event["event"] != "start" for event in events)
+                record_log.prepare(config.record_log, state.step, is_first)
         with communicator.collective_errors():
             self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
             self._metrics = MetricsLog(
-                Path(config.model_dir),
+                model_dir,
                 state.step,
                 rank,
                 state.top1 is not None,

@@ -64,9 +64,9 @@ def build(
         else:
             model = resnet.build(depth, chosen, is_resnet_d=name.endswith("d"))
     initialize(model, chosen.initialization, chosen.seed)
-    if chosen.initial_logit:
-        initialize_last_bias(model, chosen.initial_logit)
-    if name in ("alexnet", "mlp"):
+    if chosen.classifier_bias_init:
+        initialize_last_bias(model, chosen.classifier_bias_init)
+    if name in names.MODELS_OF_ONE_IMAGE_SIZE:
         return model
     # Without this Keras refuses images of any size but `image_size`.
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))

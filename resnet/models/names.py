@@ -43,6 +43,8 @@ BLUR_POOLS = ("none", "convolutions", "all")
 # The last layer of these has no bias.
 MODELS_WITHOUT_LAST_BIAS = ("resnet9", "airbench94", "alexnet_bn")
 MODELS_WITHOUT_BATCH_NORM = ("alexnet", "mlp")
+# The dense layers of these fit one size of images.
+MODELS_OF_ONE_IMAGE_SIZE = ("alexnet", "mlp")
 
 # The networks with weights that are computed from the training images.
 MODELS_WITH_IMAGE_STATISTICS = ("airbench94",)

@@ -32,8 +32,8 @@ class NetworkOptions:
             for none.
         blur_pool: The strided layers of the same networks that blur, one of
             `names.BLUR_POOLS`.
-        initial_logit: What the biases of the last layer are initialized to; 0 leaves
-            them as `initialization` says.
+        classifier_bias_init: The initial biases of the last layer; 0 leaves them as
+            `initialization` says.
     """
 
     num_classes: int = 1000
@@ -49,7 +49,7 @@ class NetworkOptions:
     activation: str = "relu"
     se_ratio: float = 0.0
     blur_pool: str = "none"
-    initial_logit: float = 0.0
+    classifier_bias_init: float = 0.0
 
     @property
     def batch_norm(self) -> dict[str, Any]:

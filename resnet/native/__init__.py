@@ -7,6 +7,7 @@ where the library is missing, can't be loaded or needs instructions that the CPU
 
 import contextlib
 import functools
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,12 +75,30 @@ def _load() -> tuple[Any | None, str]:
     """Returns the module of the compiled ops, or None and the reason."""
     if not OPS_LIBRARY.exists():
         return None, f"expected the library {OPS_LIBRARY}, found no such file"
+    if _is_of_other_sources():
+        return None, f"the library {OPS_LIBRARY} was built from other sources"
     try:
         library = tf.load_op_library(str(OPS_LIBRARY))
     except tf.errors.OpError as error:  # Built for another TensorFlow or machine.
         return None, f"the library {OPS_LIBRARY} can't be loaded ({error.message})"
     instruction_sets.kernels(OPS_LIBRARY)  # Limits them as the environment says.
     return library, ""
+
+
+def _is_of_other_sources() -> bool:
+    """Returns whether the sources have changed since `make venv` compiled them.
+
+    False without a build script beside them, as in an installed wheel.
+    """
+    script = OPS_LIBRARY.parents[2] / "install" / "build_native.sh"
+    key = OPS_LIBRARY.with_suffix(".key")
+    if not (script.exists() and key.exists()):
+        return False
+    digest = hashlib.sha256(script.read_bytes())
+    for suffix in ("cc", "h"):
+        for source in sorted(OPS_LIBRARY.parent.glob(f"*.{suffix}")):
+            digest.update(source.read_bytes())
+    return key.read_text().split("\n")[0] != digest.hexdigest()
 
 
 def _advice() -> str:

@@ -1,7 +1,7 @@
 // A TensorFlow op that cuts the message of a vector into messages of its pieces.
 //
 // The reference implementation is resnet/compression/pieces.py. The op never reads outside
-// of the message: a damaged one is an error.
+// of the message: a corrupt one is an error.
 
 #include <algorithm>
 #include <cstdint>
@@ -157,7 +157,7 @@ class CutMessageOp : public OpKernel {
     const uint8_t* const end = from + input.NumElements();
     Message message;
     OP_REQUIRES_OK(context, TakeMessage(&from, end, num_values_, &message));
-    OP_REQUIRES(context, from == end, Damaged("there are bytes behind it"));
+    OP_REQUIRES(context, from == end, Corrupt("there are bytes behind it"));
     PieceWriter writer(message);
     OP_REQUIRES_OK(context, Cut(message, &writer));
     Tensor *pieces, *lengths;

@@ -1,7 +1,7 @@
 // A TensorFlow op that decodes the messages of all ranks to the mean of their vectors.
 //
 // The reference implementation is resnet/compression/messages.py. The op never reads
-// outside of the messages: damaged ones are an error.
+// outside of the messages: corrupt ones are an error.
 
 #include <algorithm>
 #include <cstdint>
@@ -66,7 +66,7 @@ absl::Status AddTernary(const Message& message, float factor, const Part& part,
   const uint8_t* digits = message.body + 4;
   for (int64_t i = part.begin; i < part.end; i += 5) {
     uint8_t byte = digits[i / 5];
-    if (byte >= 243) return Damaged("a byte of five ternary digits is above 242");
+    if (byte >= 243) return Corrupt("a byte of five ternary digits is above 242");
     for (int64_t j = i; j < std::min(i + 5, part.end); ++j, byte /= 3) {
       sums[j] += static_cast<float>(byte % 3 - 1) * scale * factor;
     }
@@ -89,7 +89,7 @@ absl::Status AddQsgd(const Message& message, float factor, const Part& part,
     const float norm = Load<float>(norms + 4 * number);
     for (; from < to; ++from) {
       const int64_t code = reader.Next(message.bit_width);
-      if (code > 2 * states) return Damaged(absl::StrCat("level ", code - states));
+      if (code > 2 * states) return Corrupt(absl::StrCat("level ", code - states));
       sums[from] += norm * static_cast<float>(code - states) / num_states * factor;
     }
   }
@@ -167,7 +167,7 @@ class DecodeMeanOp : public OpKernel {
         (*of_vectors)[i].push_back(message);
       }
     }
-    return from == end ? absl::OkStatus() : Damaged("there are bytes behind it");
+    return from == end ? absl::OkStatus() : Corrupt("there are bytes behind it");
   }
 
   absl::Status Add(const Message& message, const Part& part, float* sums) const {

@@ -29,16 +29,16 @@ struct Message {
   bool is_sparse() const { return kind == kSparseFloat32 || kind == kSparseBfloat16; }
 };
 
-inline absl::Status Damaged(const std::string& what) {
+inline absl::Status Corrupt(const std::string& what) {
   return absl::DataLossError(
-      absl::StrCat("a message of compressed gradients is damaged: ", what));
+      absl::StrCat("a message of compressed gradients is corrupt: ", what));
 }
 
 // Checks that a message is one of a vector of so many values, as far as its header and
 // length say it.
 inline absl::Status Check(const Message& message, int64_t num_values) {
   const auto wrong_length = [&](int64_t expected) {
-    return Damaged(absl::StrCat(message.size(), " bytes instead of ", expected));
+    return Corrupt(absl::StrCat(message.size(), " bytes instead of ", expected));
   };
   switch (message.kind) {
     case kDense:
@@ -53,7 +53,7 @@ inline absl::Status Check(const Message& message, int64_t num_values) {
       if (message.size() < 4) return wrong_length(4);
       const int64_t count = Load<uint32_t>(message.body);
       if (count > num_values || message.bit_width > 31) {
-        return Damaged(absl::StrCat(count, " of ", num_values, " values are kept"));
+        return Corrupt(absl::StrCat(count, " of ", num_values, " values are kept"));
       }
       const int64_t value_bytes = message.kind == kSparseFloat32 ? 4 : 2;
       const int64_t least =
@@ -69,12 +69,12 @@ inline absl::Status Check(const Message& message, int64_t num_values) {
       const int64_t states = Load<uint32_t>(message.body);
       const int64_t bucket = Load<uint32_t>(message.body + 4);
       if (states < 1 || states > 1 << 23) {
-        return Damaged(absl::StrCat(states, " states"));
+        return Corrupt(absl::StrCat(states, " states"));
       }
       int bit_width = 0;
       while (int64_t{1} << bit_width <= 2 * states) ++bit_width;
       if (bit_width != message.bit_width) {
-        return Damaged(absl::StrCat(message.bit_width, " bits for ", states, " states"));
+        return Corrupt(absl::StrCat(message.bit_width, " bits for ", states, " states"));
       }
       const int64_t size = bucket == 0 ? std::max<int64_t>(num_values, 1) : bucket;
       const int64_t expected =
@@ -82,7 +82,7 @@ inline absl::Status Check(const Message& message, int64_t num_values) {
       return message.size() == expected ? absl::OkStatus() : wrong_length(expected);
     }
     default:
-      return Damaged(absl::StrCat("kind ", message.kind));
+      return Corrupt(absl::StrCat("kind ", message.kind));
   }
 }
 
@@ -90,11 +90,11 @@ inline absl::Status Check(const Message& message, int64_t num_values) {
 // that it is one of a vector of so many values.
 inline absl::Status TakeMessage(const uint8_t** from, const uint8_t* end,
                                 int64_t num_values, Message* message) {
-  if (end - *from < kHeaderBytes) return Damaged("it is cut");
+  if (end - *from < kHeaderBytes) return Corrupt("it is cut");
   const uint8_t* header = *from;
   const int64_t length = Load<uint32_t>(header);
   if (length < kHeaderBytes || length > end - header || header[6] != 0 || header[7] != 0) {
-    return Damaged(absl::StrCat("a length of ", length, " bytes in its header"));
+    return Corrupt(absl::StrCat("a length of ", length, " bytes in its header"));
   }
   *message = {header[4], header[5], header + kHeaderBytes, header + length};
   *from += length;
@@ -115,14 +115,14 @@ absl::Status ForEachKept(const Message& message, int64_t num_values, const Visit
     uint64_t word = 0;
     std::memcpy(&word, from, std::min<int64_t>(8, message.end - from));
     for (; word != 0; word &= word - 1) {
-      if (i == count) return Damaged("there are more indices than values");
+      if (i == count) return Corrupt("there are more indices than values");
       const int64_t bit = 8 * (from - unary) + __builtin_ctzll(word);
       const int64_t quotient = bit - last_bit - 1;
-      if (quotient >= num_values) return Damaged("an index is behind the end");
+      if (quotient >= num_values) return Corrupt("an index is behind the end");
       last_bit = bit;
       place += (quotient << message.bit_width) + reader.Next(message.bit_width) + 1;
       if (place >= num_values) {
-        return Damaged(absl::StrCat("index ", place, " of ", num_values));
+        return Corrupt(absl::StrCat("index ", place, " of ", num_values));
       }
       visit(place, is_bfloat16
                        ? FloatOfBits(uint32_t{Load<uint16_t>(values + 2 * i)} << 16)
@@ -130,7 +130,7 @@ absl::Status ForEachKept(const Message& message, int64_t num_values, const Visit
       ++i;
     }
   }
-  return i == count ? absl::OkStatus() : Damaged("there are fewer indices than values");
+  return i == count ? absl::OkStatus() : Corrupt("there are fewer indices than values");
 }
 
 }  // namespace resnet

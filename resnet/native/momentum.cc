@@ -114,7 +114,7 @@ class MomentumOp : public OpKernel {
     for (int i = first_scalar; i < context->num_inputs(); ++i) {
       OP_REQUIRES(context, context->input(i).dims() == 0,
                   absl::InvalidArgumentError(absl::StrCat(
-                      "learning_rate, momentum and lookahead must be scalars; got ",
+                      "learning_rate, momentum and nesterov_momentum must be scalars; got ",
                       context->input(i).shape().DebugString())));
     }
     const MomentumStep step = {context->input(first_scalar).scalar<float>()(),
@@ -150,7 +150,7 @@ REGISTER_OP("ResnetMomentum")
     .Input("gradients: num_variables * float")
     .Input("learning_rate: float")
     .Input("momentum: float")
-    .Input("lookahead: float")
+    .Input("nesterov_momentum: float")
     .Attr("num_variables: int >= 1")
     .Attr("nesterov: bool")
     .Attr("weight_decays: list(float)")

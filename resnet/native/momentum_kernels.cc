@@ -15,12 +15,12 @@ namespace resnet::RESNET_ISA {
 namespace {
 
 void MoveNesterov(const float* gradient, int64_t size, float learning_rate, float momentum,
-                  float lookahead, float weight_decay, float* __restrict__ variable,
+                  float nesterov_momentum, float weight_decay, float* __restrict__ variable,
                   float* __restrict__ velocity) {
   for (int64_t i = 0; i < size; ++i) {
     const float step = gradient[i] + weight_decay * variable[i];
     velocity[i] = momentum * velocity[i] + step;
-    variable[i] -= learning_rate * (step + lookahead * velocity[i]);
+    variable[i] -= learning_rate * (step + nesterov_momentum * velocity[i]);
   }
 }
 
@@ -38,7 +38,7 @@ void MovePlain(const float* gradient, int64_t size, float learning_rate, float m
 void Move(const MomentumPiece& piece, const MomentumStep& step) {
   if (step.nesterov) {
     MoveNesterov(piece.gradient, piece.size, step.learning_rate, step.momentum,
-                 step.lookahead, piece.weight_decay, piece.variable, piece.velocity);
+                 step.nesterov_momentum, piece.weight_decay, piece.variable, piece.velocity);
   } else {
     MovePlain(piece.gradient, piece.size, step.learning_rate, step.momentum,
               piece.weight_decay, piece.variable, piece.velocity);

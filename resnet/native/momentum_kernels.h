@@ -11,7 +11,7 @@ namespace resnet {
 struct MomentumStep {
   float learning_rate;
   float momentum;
-  float lookahead;
+  float nesterov_momentum;
   bool nesterov;
 };
 

@@ -55,16 +55,22 @@ class File {
 };
 
 // A cache of open files. Opening a file for each record costs more than reading the record,
-// and loads the metadata server of a parallel file system, which all nodes share. Each op
-// of a graph has its own cache, so that its files are closed with the data set. It may use
-// a quarter of the process's file descriptors, because training, evaluation and other
-// readers need some at the same time.
+// and loads the metadata server of a parallel file system, which all nodes share. All ops
+// of the process share the cache, since each phase of a run has an op of its own, and ops
+// live as long as the data set. It may use a quarter of the process's file descriptors.
 class OpenFiles {
  public:
-  OpenFiles() {
-    rlimit limit;
-    const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-    most_ = known ? std::max<rlim_t>(limit.rlim_cur / 4, 1) : 64;
+  // Returns the cache of the process, whose files are closed with the last op.
+  static std::shared_ptr<OpenFiles> OfProcess() {
+    static std::mutex mutex;
+    static std::weak_ptr<OpenFiles> shared;
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::shared_ptr<OpenFiles> files = shared.lock();
+    if (files == nullptr) {
+      files = std::make_shared<OpenFiles>();
+      shared = files;
+    }
+    return files;
   }
 
   std::shared_ptr<File> Get(const std::string& path, int* error) {
@@ -81,7 +87,7 @@ class OpenFiles {
     auto file = std::make_shared<File>(descriptor);
     const std::lock_guard<std::mutex> lock(mutex_);
     // Any file may go, because reads are in random order.
-    if (files_.size() >= most_) files_.erase(files_.begin());
+    if (files_.size() >= MostFiles()) files_.erase(files_.begin());
     files_[path] = file;
     return file;
   }
@@ -94,7 +100,12 @@ class OpenFiles {
   }
 
  private:
-  size_t most_;
+  static size_t MostFiles() {
+    rlimit limit;
+    const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+    return known ? std::max<rlim_t>(limit.rlim_cur / 4, 1) : 64;
+  }
+
   std::mutex mutex_;  // Guards `files_`.
   std::unordered_map<std::string, std::shared_ptr<File>> files_;
 };
@@ -281,15 +292,15 @@ class ReadExampleOp : public OpKernel {
 
     int error = 0;
     struct stat status;
-    std::shared_ptr<File> file = files_.Get(path, &error);
+    std::shared_ptr<File> file = files_->Get(path, &error);
     OP_REQUIRES(context, file != nullptr,
                 absl::NotFoundError(absl::StrCat(path, " can't be opened (",
                                                  strerror(error), ")")));
     OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
                 ReadError(path, offset));
     if (status.st_nlink == 0) {  // Another file may have its name now.
-      files_.Forget(path, file);
-      if (auto replacement = files_.Get(path, &error)) file = replacement;
+      files_->Forget(path, file);
+      if (auto replacement = files_->Get(path, &error)) file = replacement;
       OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
                   ReadError(path, offset));
     }
@@ -352,7 +363,7 @@ class ReadExampleOp : public OpKernel {
 
   std::string image_key_;
   std::string label_key_;
-  OpenFiles files_;
+  const std::shared_ptr<OpenFiles> files_ = OpenFiles::OfProcess();
 };
 
 REGISTER_OP("ResnetReadExample")

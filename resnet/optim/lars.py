@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from resnet.config.step_settings import StepSettings
+from resnet.optim import norms
 from resnet.optim.momentum import Momentum
 
 
@@ -20,8 +21,8 @@ class Lars(Momentum):
     as `Momentum` does. Unlike here, the paper's velocity contains the learning rate;
     the setting `learning_rate_in_velocity` leads to the same updates.
 
-    Source: You et al. 2017, arXiv:1708.03888, algorithm 1. MLPerf's reference has the
-    same epsilon of 0, and leaves out the same variables.
+    Source: You et al. 2017, arXiv:1708.03888, algorithm 1. MLPerf's reference leaves
+    out the same variables; it adds an epsilon of 1e-7 to the denominator.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Lars(Momentum):
     def _scaled(
         self, variable: tf.Variable, gradient: tf.Tensor, weight_decay: float
     ) -> tf.Tensor:
-        weight_norm, gradient_norm = tf.norm(variable), tf.norm(gradient)
+        weight_norm, gradient_norm = norms.norm(variable), norms.norm(gradient)
         trust = tf.where(
             (weight_norm > 0) & (gradient_norm > 0),
             self.trust_coefficient

@@ -96,7 +96,7 @@ def binary_cross_entropy(
     return tf.reduce_sum(each, axis=-1)
 
 
-def initial_logit(phase: PhaseSettings, num_classes: int) -> float:
+def classifier_bias_init(phase: PhaseSettings, num_classes: int) -> float:
     """Returns what the biases of the last layer begin with.
 
     With binary cross-entropy it is -log(num_classes), so that the first probabilities

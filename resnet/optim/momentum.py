@@ -11,14 +11,15 @@ from resnet.config.step_settings import StepSettings
 class Momentum:
     """Gradient descent with momentum, whose velocity holds no learning rate.
 
-    velocity = momentum * velocity + gradient
-    variable = variable - learning_rate * velocity                             (plain)
-    variable = variable - learning_rate * (gradient + lookahead * velocity) (Nesterov)
+    velocity = velocity_factor * velocity + gradient
+    direction = velocity                                   (plain)
+    direction = gradient + nesterov_momentum * velocity    (Nesterov)
+    variable = variable - learning_rate * direction
 
-    where, for variables that decay, `weight_decay` times the variable is added to the
-    gradient first. Where a variable has a factor of the learning rate, this term is
-    divided by the factor unless `StepSettings.decay_is_scaled`, so that the factor has
-    no effect on the decay.
+    with the factors of `StepSettings`. For variables that decay, `weight_decay` times
+    the variable is added to the gradient first. Where a variable has a factor of the
+    learning rate, this term is divided by the factor unless
+    `StepSettings.decay_is_scaled`, so that the factor has no effect on the decay.
 
     Attributes:
         variables: The variables that are trained.
@@ -73,17 +74,17 @@ class Momentum:
         if library is None:
             self.apply_with_stock_ops(gradients, settings, rate_factors)
             return
-        for factor, places in self._places_by_factor(gradients, rate_factors):
+        for factor, indices in self._indices_by_factor(gradients, rate_factors):
             weight_decay = _decay(settings, factor)
             library.resnet_momentum(
-                variables=[self.variables[place].handle for place in places],
-                velocities=[self.velocities[place].handle for place in places],
-                gradients=[gradients[place] for place in places],
+                variables=[self.variables[index].handle for index in indices],
+                velocities=[self.velocities[index].handle for index in indices],
+                gradients=[gradients[index] for index in indices],
                 learning_rate=settings.learning_rate * factor,
-                momentum=settings.momentum,
-                lookahead=settings.lookahead,
+                momentum=settings.velocity_factor,
+                nesterov_momentum=settings.nesterov_momentum,
                 nesterov=self.nesterov,
-                weight_decays=[weight_decay * self.decays[place] for place in places],
+                weight_decays=[weight_decay * self.decays[index] for index in indices],
             )
 
     def apply_with_stock_ops(
@@ -93,33 +94,33 @@ class Momentum:
         rate_factors: Sequence[float] = (),
     ) -> None:
         """Does what `apply` does, with TensorFlow's own ops."""
-        rate, momentum, lookahead, *_ = settings
-        for factor, places in self._places_by_factor(gradients, rate_factors):
+        rate, velocity_factor, nesterov_momentum, *_ = settings
+        for factor, indices in self._indices_by_factor(gradients, rate_factors):
             weight_decay = _decay(settings, factor)
-            for place in places:
-                variable, gradient = self.variables[place], gradients[place]
-                velocity = self.velocities[place]
-                if self.decays[place] and weight_decay:
+            for index in indices:
+                variable, gradient = self.variables[index], gradients[index]
+                velocity = self.velocities[index]
+                if self.decays[index] and weight_decay:
                     gradient = gradient + weight_decay * variable
-                new = velocity.assign(momentum * velocity + gradient)
-                direction = gradient + lookahead * new if self.nesterov else new
+                new = velocity.assign(velocity_factor * velocity + gradient)
+                direction = gradient + nesterov_momentum * new if self.nesterov else new
                 variable.assign_sub(rate * factor * direction)
 
-    def _places_by_factor(
+    def _indices_by_factor(
         self, gradients: Sequence[tf.Tensor], rate_factors: Sequence[float]
     ) -> Iterable[tuple[float, list[int]]]:
-        """Returns each factor other than 0, and the places of its variables.
+        """Returns each factor other than 0, and the indices of its variables.
 
         Raises:
             ValueError: If there isn't one gradient and one factor for each variable.
         """
         factors = rate_factors or [1.0] * len(self.variables)
         groups: dict[float, list[int]] = {}
-        for place, (_, _, factor) in enumerate(
+        for index, (_, _, factor) in enumerate(
             zip(self.variables, gradients, factors, strict=True)
         ):
             if factor:
-                groups.setdefault(factor, []).append(place)
+                groups.setdefault(factor, []).append(index)
         return groups.items()
 
 

@@ -166,5 +166,7 @@ def _consequence(
                 "; neither is the form of the momentum (LARS's source has momentum"
                 " without Nesterov and with the learning rate in the velocity)"
             )
+        if overrides[name] == "lars" and config.decay_batch_norm:
+            text += "; biases and batch normalization's parameters no longer decay"
         return text
     return ""

@@ -51,7 +51,7 @@ RECIPES = {
 }
 
 
-def meanings(
+def possible_configs(
     recipe: str,
     overrides: Mapping[str, Any],
     num_train_examples: int,

@@ -130,6 +130,10 @@ _CAFFE_DEVIATIONS = (
     " resized",
     "random crops have at least 10 % of an image's area, since min_object_covered of"
     " the TPU code overrules the 8 % of the source",
+    "the scales of all batch normalizations begin with 1; in the source's files, those"
+    " of the last one of some stages begin with 0",
+    "batch normalization's parameters don't decay; in the source, the layers without"
+    " decay are merged into layers that may decay",
 )
 
 COLLAPSE_72EP_4K = Recipe(

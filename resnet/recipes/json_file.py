@@ -12,7 +12,7 @@ file is based on or, without one, its default. The phases are replaced as a whol
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from resnet.recipes import registry
 _MOST_EPOCHS = 1e6
 # Fields of a file that aren't fields of a `Recipe`.
 _FIELDS_OF_FILES = ("based_on", "train_epochs")
-_TOLERANCE = 1e-3  # Of the sum of the phases' lengths, in epochs.
+_TOLERANCE = 1e-3  # Tolerance of the phases' total length, in epochs.
 
 
 def get(name: str, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe:
@@ -55,7 +55,9 @@ def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe
         UserError: If the file doesn't hold a recipe, naming the field that is wrong.
     """
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(
+            path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates
+        )
         if not isinstance(values, dict):
             raise UserError("it must be one object, {...}")
         recipe = _recipe(values, recipes)
@@ -69,6 +71,20 @@ def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must be JSON; it isn't: {error}") from error
     return recipe
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the fields of a JSON object.
+
+    Raises:
+        UserError: If a field is given twice, of which JSON would keep the last.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"each field must be given once; {twice!r} is given twice")
+    return values
 
 
 def _recipe(values: dict[str, Any], recipes: Mapping[str, Recipe]) -> Recipe:

@@ -236,5 +236,5 @@ def best_top1(checkpoint: SavedStep) -> float | None:
     """Returns the top-1 of a checkpoint; None if it wasn't evaluated."""
     try:
         return retention.best_top1(checkpoint.metadata)
-    except (KeyError, TypeError):  # Of another version.
+    except (KeyError, TypeError):  # Written by another version.
         return None

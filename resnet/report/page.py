@@ -32,7 +32,7 @@ _NO_CHARTS = (
     "The charts need the Python package vl-convert-python where the report is written;"
     " it is not installed. The tables have the same numbers."
 )
-_MAX_ROWS = 200  # Of the table of what happened.
+_MAX_ROWS = 200  # Longest table of events.
 
 
 def write(paths: Sequence[Path], out: Path) -> None:

@@ -25,27 +25,27 @@ def fork_rank() -> int | None:
 
     The child is in a session and a process group of its own. It uses the connection of
     its parent to the proxy, which the MPI library needs only when it starts and ends.
-    The parent remains as the stand-in of the rank: it forwards the signals that ask to
-    stop, and ends as the rank does. If the stand-in dies, so does the rank, until it
+    The parent remains as the wrapper of the rank: it forwards the signals that ask to
+    stop, and ends as the rank does. If the wrapper dies, so does the rank, until it
     calls `StopSignals.outlive_launcher`.
 
     To be called before threads are started.
 
     Returns:
-        The process id of the stand-in; None in a process that was not started by
+        The process id of the rank wrapper; None in a process that was not started by
         MPICH's mpirun, and is left as it is.
     """
     if not _is_under_hydra(os.environ):
         return None
-    stand_in, launcher = os.getpid(), os.getppid()
+    wrapper, launcher = os.getpid(), os.getppid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     rank = os.fork()
     if rank == 0:
         os.setsid()
-        parent_death.send_signal(signal.SIGKILL, stand_in)
+        parent_death.send_signal(signal.SIGKILL, wrapper)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return stand_in
-    _stand_in_for(rank, launcher, mask)
+        return wrapper
+    _act_as_wrapper(rank, launcher, mask)
 
 
 def _is_under_hydra(environ: Mapping[str, str]) -> bool:
@@ -54,7 +54,7 @@ def _is_under_hydra(environ: Mapping[str, str]) -> bool:
     return {"PMI_FD", "MPI_LOCALRANKID"} <= set(environ) and not is_intels
 
 
-def _stand_in_for(rank: int, launcher: int, mask: Iterable[int]) -> NoReturn:
+def _act_as_wrapper(rank: int, launcher: int, mask: Iterable[int]) -> NoReturn:
     def forward(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank, number)

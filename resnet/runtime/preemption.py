@@ -1,6 +1,7 @@
 """Stop signals: a run that receives one saves after the next step, and exits."""
 
 import contextlib
+import math
 import os
 import signal
 import stat
@@ -16,7 +17,7 @@ from resnet.watchdog import parent_death
 REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
-_POLL_SECONDS = 0.25  # Of the thread that notices the launcher's death.
+_POLL_SECONDS = 0.25  # How often a thread looks for the launcher's death.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -70,9 +71,9 @@ def _discard_output(descriptor: int) -> None:
     os.close(nowhere)
 
 
-def _die_with(await_end_of_watchdog: Callable[[], None], stand_in: int) -> None:
-    """Ends this process when both its stand-in and its watchdog have ended."""
-    while os.getppid() == stand_in:
+def _die_with(await_end_of_watchdog: Callable[[], None], wrapper: int) -> None:
+    """Ends this process when both its rank wrapper and its watchdog have ended."""
+    while os.getppid() == wrapper:
         time.sleep(_POLL_SECONDS)
     await_end_of_watchdog()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -83,27 +84,34 @@ class StopSignals:
 
     They are SIGTERM, SIGUSR1, SIGINT, and SIGHUP of a terminal that is closed; also the
     death of the launcher, after `outlive_launcher`. Repeated signals change nothing,
-    except that a second Ctrl-C (SIGINT) ends the process at once.
+    except that a second Ctrl-C (SIGINT) ends the process at once, also within a step.
 
     Attributes:
         seen: Name of the first signal, such as "SIGTERM"; empty before.
     """
 
-    def __init__(self, stand_in: int | None = None) -> None:
+    def __init__(self, wrapper: int | None = None) -> None:
         """Installs the handlers. To be created in the main thread.
 
         Args:
-            stand_in: Process id of the rank's stand-in (`launcher_death`), if any.
+            wrapper: Process id of the rank wrapper (`launcher_death`), if any.
         """
         self.seen = ""
-        self._stand_in = stand_in
-        self._seen_at = 0.0
+        self._wrapper = wrapper
+        # Python calls handlers only between its own instructions, and then once for
+        # equal signals. The numbers of all signals are in the pipe at once.
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(
+            target=self._await_interrupts, args=(reader,), name="signals", daemon=True
+        ).start()
         catch_stop_signals(self._record)
 
     @property
     def can_outlive_launcher(self) -> bool:
         """Whether this process survives the death of its launcher."""
-        return self._stand_in is not None
+        return self._wrapper is not None
 
     def outlive_launcher(self, await_end_of_watchdog: Callable[[], None]) -> None:
         """Turns the death of the launcher into SIGTERM, where it was SIGKILL.
@@ -116,35 +124,47 @@ class StopSignals:
             await_end_of_watchdog: A function that returns when the watchdog has ended.
                 If a signal has stopped the watchdog, it has to continue it.
         """
-        if self._stand_in is None or self.seen == "SIGINT":
+        if self._wrapper is None or self.seen == "SIGINT":
             return
         threading.Thread(
             target=_die_with,
-            args=(await_end_of_watchdog, self._stand_in),
+            args=(await_end_of_watchdog, self._wrapper),
             name="launcher-death",
             daemon=True,
         ).start()
-        parent_death.send_signal(signal.SIGTERM, self._stand_in)
+        parent_death.send_signal(signal.SIGTERM, self._wrapper)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             discard_output_to_closed_terminal()
-        if self._stand_in is not None:
-            if os.getppid() != self._stand_in:
-                # Nobody reads the launcher's pipes. Ranks inherit each other's, so
-                # that writing would block rather than fail.
-                for descriptor in (1, 2):
-                    _discard_output(descriptor)
-            elif number == signal.SIGINT:  # A second one kills the launcher.
-                parent_death.send_signal(signal.SIGKILL, self._stand_in)
+        if self._wrapper is not None and os.getppid() != self._wrapper:
+            # Nobody reads the launcher's pipes. Ranks inherit each other's, so that
+            # writing would block rather than fail.
+            for descriptor in (1, 2):
+                _discard_output(descriptor)
         if not self.seen:
             self.seen = signal.Signals(number).name
-            self._seen_at = time.monotonic()
-        elif (
-            number == signal.SIGINT
-            and time.monotonic() - self._seen_at > _SAME_KEYSTROKE_SECONDS
-        ):
-            os._exit(128 + number)
+
+    def _await_interrupts(self, reader: int) -> None:
+        """Ends the process at a second Ctrl-C, whatever the main thread does.
+
+        Args:
+            reader: The end of a pipe from which to read the numbers of all signals.
+        """
+        first_at = math.inf
+        with open(reader, "rb", buffering=0) as numbers:
+            while byte := numbers.read(1):
+                if (number := byte[0]) not in STOP_SIGNALS:
+                    continue
+                now = time.monotonic()
+                first_at = min(first_at, now)
+                if number != signal.SIGINT:
+                    continue
+                if now - first_at > _SAME_KEYSTROKE_SECONDS:
+                    os._exit(128 + number)
+                if self._wrapper is not None and os.getppid() == self._wrapper:
+                    # A second one kills the launcher.
+                    parent_death.send_signal(signal.SIGKILL, self._wrapper)
 
 
 class SeenSignals(Protocol):

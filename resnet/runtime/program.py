@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from absl import logging
 
 from data_prep import import_failures
-from data_prep.errors import EXIT_CODE, UserError
+from data_prep.errors import EXIT_CODE, UserError, escape_unprintable
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import host_warnings, leaving, preemption
+from resnet.runtime import host_warnings, preemption, process_exit
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
 
 Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
@@ -40,6 +40,7 @@ def run(main: Main) -> None:
     logging.set_verbosity(logging.INFO if process.rank == 0 else logging.ERROR)
     if process.rank != 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
+    escape_unprintable()
     try:
         try:
             with host_warnings.reported(communicator):
@@ -47,9 +48,9 @@ def run(main: Main) -> None:
         finally:
             preemption.ignore_stop_signals()
         communicator.deregister()
-        if leaving.is_at_once():
+        if process_exit.is_at_once():
             communicator.finalize()
-            leaving.leave(0)
+            process_exit.exit_at_once(0)
     except distributed.AgreedError as error:
         _exit_all_ranks(communicator, f"error: {error}", EXIT_CODE)
     except distributed.AgreedFailure as error:
@@ -74,7 +75,7 @@ def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) ->
         print(message, file=sys.stderr, flush=True)
     communicator.allgather(None)  # No rank exits before the message is printed.
     communicator.deregister()
-    if leaving.is_at_once():
+    if process_exit.is_at_once():
         communicator.finalize()
-        leaving.leave(exit_code)
+        process_exit.exit_at_once(exit_code)
     sys.exit(exit_code)

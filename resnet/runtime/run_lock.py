@@ -18,6 +18,8 @@ from resnet.metrics import jsonl
 FILE = "lock"
 # Other files of the folder, such as an evaluation's results, are not the job's.
 _FILES_OF_A_JOB = (CONFIG_FILE, jsonl.FILE, "diverged-step-*.json")
+# ESTALE is NFS's for an open file that another host has removed.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -53,24 +55,36 @@ class RunLock:
     def require(self) -> None:
         """Refuses to continue in a folder that is no longer this job's.
 
-        If only the lock's file was removed, it is locked again.
+        If only the lock's file was removed, it is locked again. If the file system
+        can't tell now, the job continues with a warning.
 
         Raises:
             UserError: If the folder was removed, moved or replaced.
             Locked: If another job has locked it meanwhile.
         """
-        if not _is_at(self._folder, self._path.parent):
+        try:
+            is_here = _is_at(self._folder, self._path.parent)
+            is_locked = self._descriptor is None or _is_at(self._descriptor, self._path)
+        except OSError as error:
+            logging.warning(
+                "it can't be checked whether %s is still locked (%s); the run"
+                " continues.",
+                self._path.parent,
+                os.strerror(error.errno or 0),
+            )
+            return
+        if not is_here:
             raise UserError(
                 f"{self._path.parent} must stay where it is while the run trains; it"
                 f" was {self._what_happened()}. The run ends, since nothing more can be"
                 " saved there. To resume from the last checkpoint, put the folder back"
                 " and rerun the same command."
             )
-        if self._descriptor is None or _is_at(os.fstat(self._descriptor), self._path):
+        if is_locked:
             return
         logging.warning("%s was removed or replaced and is locked again.", self._path)
         descriptor = _lock(self._path)
-        os.close(self._descriptor)
+        self._close()
         self._descriptor = descriptor
 
     def _what_happened(self) -> str:
@@ -86,9 +100,14 @@ class RunLock:
         """Releases the lock, and removes its file; a file of another job stays."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # A folder that is read-only by now.
-                if _is_at(os.fstat(self._descriptor), self._path):
+                if _is_at(self._descriptor, self._path):
                     self._path.unlink()
-            os.close(self._descriptor)
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # Of NFS, which writes only now.
+                os.close(self._descriptor)
             self._descriptor = None
 
 
@@ -121,7 +140,7 @@ def _lock(path: Path) -> int | None:
                 f" ({holder or 'of unknown origin'}). Wait for it, stop it, or choose"
                 " another --model_dir."
             ) from error
-        if _is_at(os.fstat(descriptor), path):
+        if _is_at(descriptor, path):
             break
         os.close(descriptor)  # The previous holder has just removed the file.
     job = os.environ.get("SLURM_JOB_ID")
@@ -134,9 +153,21 @@ def _lock(path: Path) -> int | None:
     return descriptor
 
 
-def _is_at(opened: os.stat_result, path: Path) -> bool:
-    """Returns whether the file or folder that was opened is still at its path."""
+def _is_at(opened: int | os.stat_result, path: Path) -> bool:
+    """Returns whether a file or folder is still at its path.
+
+    Args:
+        opened: The descriptor of the file, or what it was when it was at the path.
+        path: The path.
+
+    Raises:
+        OSError: If the file system can't tell.
+    """
     try:
+        if isinstance(opened, int):
+            opened = os.fstat(opened)
         return os.path.samestat(opened, path.stat())
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise

@@ -176,7 +176,7 @@ def settle_placement(
     variables = placement.environment(
         threads, kmp_blocktime, hidden, os.environ, num_on_machine
     )
-    placement.settle(threads, variables)
+    placement.apply(threads, variables)
     num_usable_cores = len({core for seen in cores_seen for core in seen})
     _log_placement(process, threads, len(cores), num_usable_cores)
     if hidden:

@@ -57,9 +57,9 @@ class WatchdogClient:
                 no file.
             outlives_launcher: Whether this rank saves and ends by itself when the
                 launcher has died, rather than being killed. Its parent is then its
-                stand-in, a child of the launcher.
+                rank wrapper, a child of the launcher.
         """
-        self._status: dict[str, Any] = {}  # As it was reported last.
+        self._status: dict[str, Any] = {}  # The status that was reported last.
         self._process = subprocess.Popen(
             [
                 # Isolated from modules in the working folder and the environment.

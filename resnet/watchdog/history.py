@@ -22,8 +22,8 @@ def append(model_dir: Path, event: str, **facts: Any) -> None:
 
     Args:
         model_dir: The folder of the run.
-        event: What has happened: "start", "end", "failure" or, of the supervisor,
-            "supervisor".
+        event: What has happened: "start", "end", "export", "failure" or, of the
+            supervisor, "supervisor".
         facts: JSON values that belong to it.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"

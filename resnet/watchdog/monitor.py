@@ -50,7 +50,8 @@ class Watchdog:
         self._heard_monitor_at = time.monotonic()
         self._attempts: Attempts | None = None  # Once the rank has reported where.
         self._monitor_has_deregistered = False
-        self._unregistered = set(range(args.num_ranks)) - {args.rank}  # Of the monitor.
+        # The ranks whose connections the monitor waits for.
+        self._unregistered = set(range(args.num_ranks)) - {args.rank}
         self._deregistered_at: float | None = None  # When the rank was done.
         self._kill_at: float | None = None  # Deadline of a job that is ending.
         self._has_reported_orphan = False

@@ -20,7 +20,7 @@ class RankProcess:
         """
         self._args = args
         self._launcher: int | None = args.parent
-        if args.outlives_launcher:  # Its parent is its stand-in.
+        if args.outlives_launcher:  # The parent is the rank wrapper.
             self._launcher = parent_of(args.parent)
         self._orphaned_ticks = 0
         self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
@@ -37,7 +37,7 @@ class RankProcess:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether its parent has died: the launcher's process, or its stand-in."""
+        """Whether its parent has died: the launcher's process, or its rank wrapper."""
         return parent_of(self._args.pid) not in (self._args.parent, None)
 
     @property
@@ -57,10 +57,10 @@ class RankProcess:
     @property
     def reason_of_orphanhood(self) -> str:
         """The reason why it is orphaned, as a sentence without its full stop."""
-        stand_in = f", or its child {self._args.parent}," * self._args.outlives_launcher
+        wrapper = f", or its child {self._args.parent}," * self._args.outlives_launcher
         return (
             f"the launcher's process {self._launcher} on {self._args.host}, which"
-            f" started rank {self._args.rank}{stand_in or ','} has died"
+            f" started rank {self._args.rank}{wrapper or ','} has died"
         )
 
     @property

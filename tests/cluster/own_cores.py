@@ -13,7 +13,7 @@ if __name__ == "__main__":
     process = placement.find_process_info(os.environ)
     seen = placement.group_by_core(sorted(os.sched_getaffinity(0)))
     cores = placement.cores_of_rank(process, [seen] * process.num_local_ranks)
-    placement.settle(placement.choose_threads(cores, 0, 0), {})
+    placement.apply(placement.choose_threads(cores, 0, 0), {})
     found = [process.rank, process.num_ranks, process.local_rank]
     # One write, so that the lines of several ranks don't mix.
     os.write(1, f"{json.dumps([*found, sorted(os.sched_getaffinity(0))])}\n".encode())

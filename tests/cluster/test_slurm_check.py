@@ -17,9 +17,10 @@ RUN = ("--probe", "--check", "--recipe=digits", "--train_batch_size=12")
 SLURM = ("--launcher=slurm", "--srun_mpi=pmi2")
 # The planner, with as much time for hosts and ranks as a starved machine may need.
 PROGRAM = """
-from launch import asking, plan
+from launch import plan
 from launch.checking import preflight
-asking.SECONDS = preflight._START_SECONDS = 500
+from launch.nodes import host_commands
+host_commands.SECONDS = preflight._START_SECONDS = 500
 plan.run()
 """
 

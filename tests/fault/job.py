@@ -19,11 +19,14 @@ from pathlib import Path
 
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import proc
+from tests import shared_memory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
+SUPERVISE = (sys.executable, str(REPOSITORY / "launch/supervise.py"))
 START_SECONDS = 120.0  # To wait for what a healthy job does soon.
 STEP = re.compile(r"^step (\d+)/", re.M)
+_DYING_SECONDS = 10.0  # For processes that have been killed.
 _MARK = "RESNET_TEST_JOB"
 _HYDRAS_FILE = re.compile(rb"/tmp/hydra_hwloc_xmlfile_\w{6}")
 
@@ -50,7 +53,7 @@ class Job:
         self.num_ranks = num_ranks
         self.faulted_at = time.monotonic()
         self.ended_after = 0.0
-        self._earlier_segments = set(os.listdir("/dev/shm"))
+        self._earlier_segments = shared_memory.all_names()
         self._segments: set[str] = set()
         self._temporary = Path(tempfile.mkdtemp(prefix="job-"))
         self._hydras_files: set[Path] = set()
@@ -76,12 +79,17 @@ class Job:
         return self
 
     def __exit__(self, *error: object) -> None:
+        segments = self._segments | self._find_segments()
         for pid in (self.process.pid, *self._processes()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self.process.wait()
+        deadline = time.monotonic() + _DYING_SECONDS
+        while self._processes() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        shared_memory.remove_unused(segments)
         if self._terminal:
             self._terminal.close()
         self._output.close()
@@ -121,7 +129,7 @@ class Job:
 
     @property
     def segments(self) -> set[str]:
-        """The files in shared memory that its processes have mapped."""
+        """The files in shared memory that its processes use."""
         return self._find_segments()
 
     def processes_of(self, words: bytes) -> list[int]:
@@ -129,7 +137,7 @@ class Job:
         return self._processes(lambda facts: words in facts)
 
     def pid(self, rank: int) -> int:
-        """Returns the process of a rank, once it is there; not that of its stand-in."""
+        """Returns the process of a rank, once it is there; not its wrapper."""
         found: list[int] = []
 
         def is_there() -> list[int]:
@@ -238,21 +246,20 @@ class Job:
             time.sleep(0.05)
 
     def _find_segments(self) -> set[str]:
-        """Returns the files in shared memory that the job's processes have mapped."""
-        names = set(os.listdir("/dev/shm")) - self._earlier_segments
-        return {name for pid in self._processes() for name in _mapped(pid, names)}
+        """Returns the files in shared memory that the job's processes use."""
+        names = shared_memory.all_names() - self._earlier_segments
+        used = (shared_memory.used_by(pid, names) for pid in self._processes())
+        return set().union(*used)
 
     def _unused_segments(self) -> set[str]:
-        """Returns the job's files in shared memory that no process has mapped.
+        """Returns the job's files in shared memory that no process uses.
 
         They are all new ones if the job's own are unknown, because it ended too early.
         """
-        names = set(os.listdir("/dev/shm")) - self._earlier_segments
+        names = shared_memory.all_names() - self._earlier_segments
         if self._segments:
             names &= self._segments
-        for entry in Path("/proc").glob("[0-9]*"):
-            names -= _mapped(int(entry.name), names)
-        return names
+        return shared_memory.unused(names)
 
     def _find_hydras_files(self) -> set[Path]:
         """Returns the files whose names Hydra's processes have in their memory."""
@@ -330,15 +337,6 @@ def _heap(pid: int) -> bytes:
                 memory.seek(begin)
                 return memory.read(end - begin)
     return b""
-
-
-def _mapped(pid: int, names: set[str]) -> set[str]:
-    """Returns those files in shared memory that a process has mapped."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return set()
-    return {name for name in names if f"/dev/shm/{name}" in maps}
 
 
 def _is_rank(facts: bytes, rank: int) -> bool:

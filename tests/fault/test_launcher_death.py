@@ -1,20 +1,19 @@
 """Ranks whose mpirun dies, as of a closed terminal, save and end."""
 
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from resnet.checkpoint.step_dirs import saved_steps
-from tests.fault.job import Job
+from tests.fault.job import SUPERVISE, Job
 
 pytestmark = pytest.mark.fault
 
 GRACE_SECONDS = 30.0  # What Slurm gives by default between SIGTERM and SIGKILL.
 EVERY = "--checkpoint_every=1000steps"
-SUPERVISOR = (sys.executable, "launch/supervise.py", "--")
+SUPERVISOR = (*SUPERVISE, "--")
 
 
 def wait_for_step(job: Job, model_dir: Path, step: int) -> None:

@@ -84,7 +84,7 @@ def test_a_rank_receives_a_few_numbers_of_each_other(started):
 def test_rank_0_has_one_connection_to_each_other(started):
     start, _ = started
     assert start.num_connections == NUM_RANKS - 1
-    # The rank, its stand-in and its watchdog; mpirun and its proxy.
+    # The rank, its wrapper and its watchdog; mpirun and its proxy.
     assert start.num_processes == 3 * NUM_RANKS + 2
 
 

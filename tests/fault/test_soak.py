@@ -12,6 +12,7 @@ import pytest
 
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
+from tests.fault.job import REPOSITORY
 from tests.fault.test_resume import read_order
 
 pytestmark = [
@@ -48,7 +49,7 @@ def records(tmp_path):
             f"--local_scratch_dir={records}",
         ),
     ):
-        subprocess.run([sys.executable, program, *flags], check=True)
+        subprocess.run([sys.executable, REPOSITORY / program, *flags], check=True)
     return records
 
 

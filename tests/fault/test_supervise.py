@@ -1,12 +1,12 @@
 """The supervisor starts a failed job again, and knows when not to."""
 
 import signal
-import sys
 
 import pytest
 
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests.fault.job import SUPERVISE
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -14,10 +14,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 @pytest.fixture
 def supervise(start):
     def start_it(*flags: str, max_restarts: int = 2, **facts):
-        supervisor = [
-            *(sys.executable, "launch/supervise.py", "--restart_seconds=0.1"),
-            *(f"--max_restarts={max_restarts}", "--"),
-        ]
+        own = ("--restart_seconds=0.1", f"--max_restarts={max_restarts}", "--")
+        supervisor = [*SUPERVISE, *own]
         return start(*flags, supervisor=supervisor, **facts)
 
     return start_it

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sys
 import time
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests.fault.conftest import STALL_SECONDS
+from tests.fault.job import SUPERVISE
 
 pytestmark = [
     pytest.mark.fault,
@@ -56,7 +56,7 @@ def test_a_host_that_is_cut_off_ends_the_job_after_the_set_time(
 def test_the_supervisor_restarts_without_a_lost_host(start, hosts, model_dir, outcome):
     job = start(
         supervisor=(
-            *(sys.executable, "launch/supervise.py"),
+            *SUPERVISE,
             *("--max_restarts=2", "--restart_seconds=0.1", "--"),
         )
     )

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.converter_program import bad, raw  # noqa: F401 - Fixtures.
+from tests import shared_memory
+from tests.converter_program import bad, raw, start  # noqa: F401 - Fixtures.
+from tests.temporary_files import temporary_files  # noqa: F401 - A fixture.
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -26,11 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def run_ranks() -> Job:
+def run_ranks() -> Iterator[Job]:
     """Returns `run(num_ranks, program, *arguments)`; one rank runs without mpirun.
 
-    Behind ":" in the arguments, as mpirun has it, is what further ranks run.
+    Behind ":" in the arguments, as mpirun has it, is what further ranks run. What ranks
+    that are killed leave in shared memory is removed in the end.
     """
+    earlier = shared_memory.all_names()
 
     def run(
         num_ranks: int, program: str | Path, *arguments: str, cwd: Path = REPOSITORY
@@ -41,10 +45,15 @@ def run_ranks() -> Job:
         return subprocess.run(
             [*launcher, *python, *arguments],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "HWLOC_XMLFILE": "/nonexistent",  # So that Hydra leaves no file.
+            },
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
         )
 
-    return run
+    yield run
+    shared_memory.remove_unused(shared_memory.all_names("mpich_shm_") - earlier)

@@ -28,6 +28,7 @@ SBATCH = {  # The values that sbatch takes.
     "cpus-per-task": r"\d+",
     "exclusive": "",
     "job-name": r".+",
+    "mem": r"\d+[KMGT]?",
     "nodes": r"\d+",
     "ntasks-per-node": r"\d+",
     "open-mode": "append|truncate",
@@ -121,7 +122,7 @@ def srun(arguments: list[str]) -> None:
 
 
 def salloc(arguments: list[str]) -> None:
-    given = Parser("salloc", "--nodes=", "--exclusive").parse_args(arguments)
+    given = Parser("salloc", "--nodes=", "--exclusive", "--mem=").parse_args(arguments)
     run(given.command)
 
 
@@ -172,7 +173,7 @@ def ssh(arguments: list[str]) -> None:
 
 def rsync(arguments: list[str]) -> None:
     """Copies files to a folder, or a file to one on a host, which is here as well."""
-    parser = Parser("rsync", "-a", "--archive", "--mkpath", command=False)
+    parser = Parser("rsync", "-a", "--archive", command=False)
     parser.add_argument("--files-from", choices=["-"])
     parser.add_argument("source", type=Path)
     parser.add_argument("target")
@@ -181,6 +182,7 @@ def rsync(arguments: list[str]) -> None:
     assert given.source.exists(), given.source
     assert not host or host in (CLONE / "hosts").read_text().split(), host
     assert path.startswith(str(CLONE.parent)), path
+    assert Path(path).parent.is_dir(), path  # It creates the last folder only.
     for name in sys.stdin.read().splitlines() if given.files_from else ():
         (Path(path) / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(given.source / name, Path(path) / name)
@@ -190,7 +192,7 @@ def rsync(arguments: list[str]) -> None:
 
 def make(arguments: list[str]) -> None:
     """Lets make find what it would do; an archive is one of two small files."""
-    words = ["/usr/bin/make", "--dry-run", *arguments]
+    words = [os.environ["PAGE_MAKE"], "--dry-run", *arguments]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     settings = dict(word.split("=", 1) for word in arguments if "=" in word)
     if arguments[0] == "bundle":

@@ -13,11 +13,12 @@ _PYTHON = r"""#!/bin/bash
 here=$(cd "$(dirname "$0")/.." && pwd)
 case "$*" in
 "-m venv "*)
-  echo "venv $3" >>"$LOG"
-  mkdir -p "$3/bin" "$3/lib/python3.11/site-packages"
-  cp "$0" "$3/bin/python"
-  echo "#!$3/bin/python" >"$3/bin/tool"
-  echo "command = $3" >"$3/pyvenv.cfg" ;;
+  echo "venv ${*:3}" >>"$LOG"
+  made=${*: -1}
+  mkdir -p "$made/bin" "$made/lib/python3.11/site-packages"
+  cp "$0" "$made/bin/python"
+  echo "#!$made/bin/python" >"$made/bin/tool"
+  echo "command = $made" >"$made/pyvenv.cfg" ;;
 "-m pip --version") ;;
 "-m pip -qq install "*)
   echo "pip $here" >>"$LOG"
@@ -43,7 +44,7 @@ esac
 _COMPILER = r"""#!/bin/bash
 case "$*" in
 *--version) echo "g++ stub"; exit ;;
-*" -E "* | "-E "*) exec /usr/bin/cpp -P $MACROS ;;
+*" -E "* | "-E "*) exec "$REAL_CPP" -P $MACROS ;;
 esac
 for word; do
   [ "$word" = "${REFUSED:-none}" ] && { echo "error: $word" >&2; exit 1; }
@@ -97,6 +98,10 @@ class Clone:
         """Returns the end of a script of install/."""
         return self._run([f"install/{script}", *arguments], environment)
 
+    def run_make(self, target: str) -> subprocess.CompletedProcess[str]:
+        """Returns the end of a target of the Makefile, which the clone must have."""
+        return self._run(["make", target], {})
+
     def run_python(self, *arguments: str) -> None:
         """Runs the stand-in for Python."""
         assert self._run(["python3", *arguments], {}).returncode == 0
@@ -109,6 +114,7 @@ class Clone:
             "HOME": str(self.folder.parent / "home"),
             "LOG": str(self.log),
             "REAL_PYTHON": sys.executable,
+            "REAL_CPP": shutil.which("cpp"),
             "OFFLINE": "",
             "MPIRUN_DOES": "exit 0",
             "MACROS": "-D__x86_64__=1 -U__clang__",

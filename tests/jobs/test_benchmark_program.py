@@ -49,7 +49,7 @@ def test_the_program_measures_and_prints_json_last():
         "data_dir": None,
         "compiled_ops": False,
         "instruction_set": "NONE",
-        "waited_share": None,
+        "input_wait_share": None,
     }
     assert {name: result[name] for name in expected} == expected
     assert set(result["versions"]) == {"TensorFlow", "Keras"}

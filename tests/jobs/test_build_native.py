@@ -1,5 +1,7 @@
 """The script that compiles the ops, with stand-ins for compiler and TensorFlow."""
 
+import shutil
+
 import pytest
 
 from tests.jobs.stub_programs import Clone
@@ -107,15 +109,29 @@ def test_an_option_that_only_gcc_knows_is_not_for_clang(clone, is_clang, code):
     assert done.returncode == code  # 123 is xargs's, whose command failed.
 
 
-def test_kernels_that_fail_leave_the_others_and_are_tried_again(clone):
+@pytest.mark.parametrize("compiler", [None, "g++ -pipe"])
+def test_kernels_that_fail_leave_the_others_and_are_tried_again(clone, compiler):
     refused = "resnet/native/gemm_bf16.cc"  # Only compiled for AVX512_BF16.
-    done = clone.run("build_native.sh", ".venv", REFUSED=refused)
+    done = clone.run("build_native.sh", ".venv", CXX=compiler, REFUSED=refused)
     assert done.returncode == 0
     assert "the kernels for AVX512_BF16 did not compile" in done.stderr
     assert objects(clone).keys() == {"ANY_CPU", "AVX2", "AVX512"}
     done = clone.run("build_native.sh", ".venv")
     assert (done.returncode, done.stderr) == (0, "")
     assert objects(clone).keys() == {"ANY_CPU", "AVX2", *AVX512}
+
+
+def test_a_library_stays_unless_another_compiler_is_named(clone):
+    shutil.copy(clone.programs / "g++", clone.programs / "other")
+    library = clone.folder / "resnet/native/libresnet_ops.so"
+    clone.run("build_native.sh", ".venv", CXX="other")
+    first = library.stat()
+    for name in (None, "other"):
+        done = clone.run("build_native.sh", ".venv", CXX=name)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert library.stat() == first
+    assert clone.run("build_native.sh", ".venv", CXX="g++").returncode == 0
+    assert library.stat() != first
 
 
 def test_without_a_compiler_a_library_of_these_sources_stays(clone):

@@ -9,7 +9,6 @@ import pathlib
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -17,27 +16,10 @@ import pytest
 from PIL import Image
 
 from data_prep import errors
-from data_prep.conversion import convert
+from tests.converter_program import PROGRAM, arguments, content, started_conversions
 
-PROGRAM = pathlib.Path(convert.__file__).parents[1] / "imagenet_to_tfrecords.py"
 NUM_SHARDS = 18 + 3
 SHARDS = ("--train_shards=18", "--validation_shards=3")
-
-
-def write_image(path: pathlib.Path, seed: int, size: int = 8, kind="JPEG") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    generator = np.random.default_rng(seed)
-    pixels = generator.integers(0, 256, (size, size, 3), np.uint8)
-    Image.fromarray(pixels).save(path, kind)
-
-
-def content(root: pathlib.Path) -> dict[str, bytes]:
-    """Each file's bytes, hidden ones included."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
 
 
 @dataclasses.dataclass
@@ -50,28 +32,18 @@ class Reference:
     seconds_to_begin: float
 
 
-def start(raw: pathlib.Path, records: pathlib.Path, num_processes: int):
-    return subprocess.Popen(
-        [
-            sys.executable,
-            PROGRAM,
-            f"--raw_data_dir={raw}",
-            f"--local_scratch_dir={records}",
-            f"--num_processes={num_processes}",
-            *SHARDS,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # It leads a process group of its own.
-        text=True,
-    )
+def words(raw: pathlib.Path, records: pathlib.Path, num_processes: int) -> list[str]:
+    more = (f"--num_processes={num_processes}", *SHARDS)
+    return [str(PROGRAM), *arguments(raw, records, *more)]
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> Reference:
     """Images that take a while to convert, hence PNG, and what becomes of them."""
     raw = tmp_path_factory.mktemp("killed") / "raw"
-    write_image(raw / "image.png", 0, size=192, kind="PNG")
+    raw.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (192, 192, 3), np.uint8)
+    Image.fromarray(pixels).save(raw / "image.png")
     for split, num_images in {"train": 216, "val": 24}.items():
         for index in range(num_images):
             path = raw / split / f"n{index % 3}" / f"{index}.png"
@@ -79,14 +51,15 @@ def reference(tmp_path_factory) -> Reference:
             os.link(raw / "image.png", path)
     records = raw.parent / "records"
     begin = time.monotonic()
-    running = start(raw, records, num_processes=1)
-    while not (records / "train").exists():
-        time.sleep(0.01)
-        assert running.poll() is None
-    seconds_to_begin = time.monotonic() - begin
-    _, stderr = running.communicate(timeout=200)
-    assert running.returncode == 0, stderr
-    seconds = time.monotonic() - begin
+    with started_conversions() as start:
+        running = start(*words(raw, records, num_processes=1))
+        while not (records / "train").exists():
+            time.sleep(0.01)
+            assert running.poll() is None
+        seconds_to_begin = time.monotonic() - begin
+        _, stderr = running.communicate(timeout=200)
+        assert running.returncode == 0, stderr
+        seconds = time.monotonic() - begin
     return Reference(raw, content(records), seconds, seconds_to_begin)
 
 
@@ -116,7 +89,9 @@ def finished_shards(records: pathlib.Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_path):
+def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(
+    reference, start, tmp_path
+):
     chance = random.Random(7)
     victims = ["group"] * 6 + ["parent"] * 2 + ["worker"] * 2
     chance.shuffle(victims)
@@ -124,7 +99,7 @@ def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_p
     records = tmp_path / "records0"
     while victims or records.exists() or not num_finished:
         before = finished_shards(records)
-        running = start(reference.raw, records, num_processes=chance.choice((1, 2, 3)))
+        running = start(*words(reference.raw, records, chance.choice((1, 2, 3))))
         if victims:
             missing = 1 - len(before) / NUM_SHARDS
             first = 0.8 * reference.seconds_to_begin
@@ -159,10 +134,10 @@ def test_a_conversion_killed_ten_times_ends_as_one_that_was_not(reference, tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_conversion_resumes_and_repairs_damaged_files(
-    reference, tmp_path, number
+    reference, start, tmp_path, number
 ):
     records = tmp_path / "records"
-    running = start(reference.raw, records, num_processes=2)
+    running = start(*words(reference.raw, records, num_processes=2))
     while len(finished_shards(records)) < 4:
         time.sleep(0.01)
         assert running.poll() is None
@@ -180,7 +155,7 @@ def test_an_interrupted_conversion_resumes_and_repairs_damaged_files(
     data[len(data) // 2] ^= 0x10
     (records / "train" / flipped).write_bytes(data)
     os.truncate(records / "train" / cut, 1000)
-    running = start(reference.raw, records, num_processes=2)
+    running = start(*words(reference.raw, records, num_processes=2))
     _, stderr = running.communicate(timeout=200)
     assert running.returncode == 0, stderr
     assert (

@@ -3,7 +3,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -31,20 +30,11 @@ def num_threads(pid: int) -> int:
 
 
 @pytest.fixture(params=["starting", "writing"])
-def running(request, raw, tmp_path):
+def running(request, raw, start, tmp_path):
     """Stops the worker of a conversion when it is `starting` or `writing`."""
     for index in range(3000):
         os.link(raw / "train/n01/n01_1.JPEG", raw / f"train/n01/again{index}.JPEG")
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            PROGRAM,
-            *arguments(raw, tmp_path / "records", "--num_processes=1"),
-        ],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = start(PROGRAM, *arguments(raw, tmp_path / "records", "--num_processes=1"))
     deadline = time.monotonic() + 120
     worker = None
     # Its second thread is the one that waits for its parent's end.
@@ -53,9 +43,7 @@ def running(request, raw, tmp_path):
         time.sleep(0.001)
         worker = worker_of(process.pid)
     os.kill(worker, signal.SIGSTOP)
-    yield Running(process, worker)
-    process.kill()
-    process.communicate(timeout=120)
+    return Running(process, worker)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests.jobs.conftest import REPOSITORY
 
 pytestmark = pytest.mark.multiprocess
 
@@ -42,7 +43,7 @@ def test_a_program_that_starts_ranks_refuses_to_be_one(run_ranks):
 
 def test_ranks_with_different_code_are_refused(run_ranks, records, tmp_path):
     for folder in ("resnet", "data_prep"):
-        shutil.copytree(folder, tmp_path / "copy" / folder)
+        shutil.copytree(REPOSITORY / folder, tmp_path / "copy" / folder)
     with (tmp_path / "copy/resnet/optim/losses.py").open("a") as file:
         file.write("# A line that the other has not.\n")
     flags = [

@@ -36,6 +36,7 @@ def check() -> None:
         test_compression_ops,
         test_convolution,
         test_normalization,
+        test_norms,
     )
 
     # The kernels in use have all dtypes only with AVX-512.
@@ -59,6 +60,7 @@ def check() -> None:
     test_convolution.test_the_same_call_gives_the_same_bits()
     for compression in test_compression_ops.METHODS[::3]:
         test_compression_ops.test_the_op_gives_the_bytes_of_the_reference(compression)
+    print(*test_norms.digests_of_updates(), flush=True)
 
 
 for num_threads in sys.argv[1:]:
@@ -91,4 +93,10 @@ def test_tensorflow_starts_without_packages_that_only_keras_plots_need(printed):
 
 
 def test_any_number_of_threads_gives_right_results_and_always_the_same(printed):
-    assert printed[1:] == ["1 threads", "5 threads", "exit code 0"]
+    assert printed[2::2] == ["1 threads", "5 threads"]
+    assert printed[-1] == "exit code 0"
+
+
+def test_updates_with_norms_are_the_same_for_any_number_of_threads(printed):
+    assert len(printed[1].split()) == 2
+    assert printed[1] == printed[3]

@@ -1,4 +1,5 @@
 import io
+import os
 import pathlib
 import subprocess
 import sys
@@ -87,8 +88,29 @@ def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_pa
     assert verified.stdout.startswith("verification passed: 22 records, ")
 
 
+def test_a_folder_whose_name_is_not_utf8_is_named_in_what_is_printed(raw, tmp_path):
+    records = tmp_path / os.fsdecode(b"records\xff")
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # As in most locales.
+    converted = convert(raw, records, env=strict)
+    assert converted.returncode == 0, converted.stderr
+    assert f"records: {tmp_path}/records\\udcff\n" in converted.stdout
+    flags = ("--verify", f"--local_scratch_dir={records}")
+    for code in (0, 1):
+        verified = subprocess.run(
+            [sys.executable, PROGRAM, *flags],
+            env=strict,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert verified.returncode == code, verified.stderr
+        assert f"{tmp_path}/records\\udcff" in verified.stdout.splitlines()[-1]
+        (records / "validation" / "validation-00000-of-00001").unlink(missing_ok=True)
+
+
 def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
-    raw, tmp_path
+    raw, start, tmp_path
 ):
     # The second one waits, behind its first look, until the first one has finished.
     slow = tmp_path / "slow.py"
@@ -108,11 +130,7 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
         "    imagenet_to_tfrecords.run()\n"
     )
     records = tmp_path / "records"
-    second = subprocess.Popen(
-        [sys.executable, slow, *arguments(raw, records, "--shuffle_seed=5")],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    second = start(slow, *arguments(raw, records, "--shuffle_seed=5"))
     while not (tmp_path / "waits").exists():
         assert second.poll() is None
         time.sleep(0.01)

@@ -67,7 +67,8 @@ def test_a_set_up_ends_with_what_it_has_checked(clone):
     assert "[venv] ready" in done.stdout.splitlines()[-1]
     assert (clone.folder / "resnet/native/libresnet_ops.so").exists()
     assert (clone.folder / ".venv/charts").exists()
-    assert not (clone.folder / ".venv.new").exists()
+    assert f"venv --prompt .venv {clone.folder}/.venv.new" in clone.calls()
+    assert not list(clone.folder.glob(".venv.[!l]*"))  # All but the lock.
 
 
 def test_the_function_that_makes_the_library_of_charts_is_there():
@@ -140,7 +141,44 @@ def test_another_python_replaces_what_is_there_and_says_so(finished):
     assert done.returncode == 0, done.stderr
     assert "since it was made with Python 3." in done.stdout
     assert not is_kept(finished)
-    assert not (finished.folder / ".venv.old").exists()
+    assert not list(finished.folder.glob(".venv.[!l]*"))
+
+
+@pytest.mark.parametrize("name", ["data", "data.new"])
+def test_a_folder_that_is_no_environment_is_not_replaced(clone, tmp_path, name):
+    (clone.folder / ".venv").symlink_to(tmp_path / "data")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").touch()
+    done = clone.run("install.sh")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"make venv: {tmp_path / name} is no virtual env")
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.glob("data*/*")] == ["mine"]
+    assert clone.calls() == []
+
+
+def test_what_has_the_name_for_the_previous_environment_is_not_removed(finished):
+    aside = finished.folder / ".venv.old"
+    aside.mkdir()
+    other = finished.programs / "other"
+    shutil.copy(finished.programs / "python3", other)
+    done = finished.run("install.sh", PYTHON=str(other))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"make venv: {aside} is in the way")
+    assert len(done.stderr.splitlines()) == 1
+    assert aside.exists()
+    assert is_kept(finished)
+    assert finished.calls() == []
+
+
+def test_an_environment_that_was_put_aside_stays_there(finished):
+    aside = finished.folder / ".venv.old"
+    (finished.folder / ".venv").rename(aside)
+    done = finished.run("install.sh")
+    assert done.returncode == 0, done.stderr
+    assert "since there is none" in done.stdout
+    assert (aside / "known").exists()
+    assert not is_kept(finished)
 
 
 def test_an_environment_in_use_is_not_replaced(finished):
@@ -160,12 +198,24 @@ def test_an_environment_in_use_is_not_replaced(finished):
 def test_an_exchange_that_was_cut_short_is_taken_back(finished):
     venv = finished.folder / ".venv"
     venv.rename(finished.folder / ".venv.old")
+    (finished.folder / ".venv.replacing").touch()
     done = finished.run("install.sh")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert is_kept(finished)
+    assert not list(finished.folder.glob(".venv.[!l]*"))
+
+
+def test_what_an_exchange_left_is_removed(finished):
+    (finished.folder / ".venv.old").mkdir()
+    (finished.folder / ".venv.replacing").touch()
+    done = finished.run("install.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert is_kept(finished)
+    assert not list(finished.folder.glob(".venv.[!l]*"))
 
 
 def test_an_environment_elsewhere_stays_there(clone, tmp_path):
+    (tmp_path / "roomy/environment").mkdir(parents=True)
     (clone.folder / ".venv").symlink_to(tmp_path / "roomy/environment")
     done = clone.run("install.sh")
     assert done.returncode == 0, done.stderr
@@ -204,6 +254,54 @@ def test_an_unknown_self_check_is_refused(clone):
 def test_a_finished_clone_needs_no_compiler(finished):
     done = finished.run("install.sh", CXX="/no/such/g++")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_ops_of_another_compiler_stay_until_one_is_named(finished):
+    other = finished.programs / "other"
+    shutil.copy(finished.programs / "g++", other)
+    library = finished.folder / "resnet/native/libresnet_ops.so"
+    first = library.stat()
+    assert finished.run("install.sh", CXX=str(other)).returncode == 0
+    second = library.stat()
+    assert second != first
+    assert finished.run("install.sh").returncode == 0
+    (finished.folder / "setup.py").write_text("changed")
+    done = finished.run("install.sh")
+    assert done.returncode == 0
+    assert "[venv] ready" in done.stdout
+    assert library.stat() == second
+    assert finished.run("install.sh", CXX="g++").returncode == 0
+    assert library.stat() != second
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "expected"),
+    [
+        ("mpicxx", "mpicc"),
+        ("mpic++", "mpicc"),
+        ("mpicxx.openmpi", "mpicc.openmpi"),
+        ("mpiicpx", "mpiicx"),
+        ("mpiicpc", "mpiicc"),
+        ("mpigxx", "mpigcc"),
+        ("CC", "cc"),
+    ],
+)
+def test_the_c_wrapper_is_that_of_the_same_mpi(clone, tmp_path, wrapper, expected):
+    (tmp_path / "mpi").mkdir()
+    wrapper = shutil.copy(clone.programs / "g++", tmp_path / "mpi" / wrapper)
+    done = clone.run("install.sh", MPICXX=str(wrapper))
+    assert done.returncode == 1
+    assert f"no C compiler wrapper {tmp_path}/mpi/{expected} beside" in done.stderr
+
+
+def test_clean_removes_what_was_made(finished):
+    shutil.copy(ROOT / "Makefile", finished.folder)
+    done = finished.run_make("clean")
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in finished.folder.iterdir()}
+    assert not {name for name in names if name.startswith(".venv")}
+    native = list((finished.folder / "resnet/native").iterdir())
+    assert {path.suffix for path in native} == {".cc", ".h"}
 
 
 def test_without_locks_of_files_it_goes_on_and_says_so(clone):

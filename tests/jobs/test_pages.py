@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,7 @@ class Site:
             "HOME": os.environ["HOME"],
             "PAGE_CLONE": str(self.clone),
             "PAGE_LOG": str(self.log),
+            "PAGE_MAKE": str(shutil.which("make")),
             "PAGE_PYTHON": sys.executable,
             "PYTHONPATH": str(REPOSITORY),
             "REPOSITORY": str(self.clone),

@@ -138,7 +138,7 @@ def test_a_job_of_pbs_runs_on_the_hosts_of_its_file(tmp_path):
     assert [rank["local_rank"] for rank in ranks] == [0, 1, 0, 1]
 
 
-@pytest.mark.skipif(NUM_CORES < 2, reason="needs a second core")
+@pytest.mark.needs_cores(2)
 def test_cores_that_are_left_out_are_not_used(tmp_path):
     slow = [dataclasses.replace(one, is_efficiency_core=True) for one in NODE.cores]
     node = dataclasses.replace(NODE, cores=(NODE.cores[0], *slow[1:]))
@@ -151,7 +151,7 @@ def test_cores_that_are_left_out_are_not_used(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(NUM_CORES < 2, reason="needs a second core")
+@pytest.mark.needs_cores(2)
 def test_horovods_thread_is_on_the_core_that_is_left_for_it(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("a\nb\n")

@@ -7,7 +7,7 @@ import pytest
 
 from launch import plan
 from launch.checking import preflight
-from launch.nodes import asking, probe
+from launch.nodes import host_commands, probe
 from tests.in_process import Done, run
 from tests.jobs.conftest import MPIRUN
 
@@ -22,7 +22,7 @@ def hydra(monkeypatch):
     monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HYDRA_LAUNCHER", "fork")
     # A starved machine may need more time than the hosts of a job should.
-    monkeypatch.setattr(asking, "SECONDS", 500)
+    monkeypatch.setattr(host_commands, "SECONDS", 500)
     monkeypatch.setattr(preflight, "_START_SECONDS", 500)
 
 
@@ -54,7 +54,7 @@ def test_this_machine_and_its_ranks_are_checked(records):
     assert rows["transport"] == ("-", "one host: shared memory")
 
 
-@pytest.mark.skipif(NUM_CORES < 2, reason="needs a second core")
+@pytest.mark.needs_cores(2)
 def test_a_launcher_that_binds_all_ranks_to_a_core_is_found(monkeypatch):
     monkeypatch.setenv("HYDRA_BINDING", "user:0,0")
     done = run(plan, *RUN, "--ranks_per_node=2")

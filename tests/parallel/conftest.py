@@ -26,6 +26,7 @@ from resnet.watchdog import scratch_dir
 from tests import tiny_set
 from tests.parallel import in_process
 from tests.parallel.lockstep import Lockstep
+from tests.temporary_files import temporary_files  # noqa: F401 - A fixture.
 
 PROCESS = placement.find_process_info(os.environ)
 TEST_SECONDS = 600.0  # On two cores that do other things too.

@@ -30,7 +30,7 @@ def test_ranks_measure_together_on_records(communicator, records, capsys, monkey
     assert re.search(r"^waiting for images +[\d.]+% of the time$", output, re.M)
     assert result["ranks"] == 2
     assert 0 < result["min"] <= result["images_per_second"] <= result["max"]
-    assert 0 <= result["waited_share"] < 1
+    assert 0 <= result["input_wait_share"] < 1
     rates = communicator.allgather(result["images_per_second"])
     assert rates[0] == rates[1]
     assert communicator.rank != 0 or "gradient exchange" in result["profile_ms"]

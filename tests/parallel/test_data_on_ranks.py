@@ -159,7 +159,7 @@ def make_nodes(raw: Path, tmp_path: Path) -> tuple[Path, Path]:
     whole = tmp_path / "whole"
     tiny_set.convert(raw, whole, "--train_shards=4", "--validation_shards=3")
     nodes = tmp_path / "node0", tmp_path / "node1"
-    program = (sys.executable, "launch/place_shards.py")
+    program = (sys.executable, tiny_set.REPOSITORY / "launch/place_shards.py")
     for number, node in enumerate(nodes):
         listed = subprocess.run(
             [*program, f"--data_dir={whole}", "--num_nodes=2", f"--node={number}"],

@@ -147,6 +147,7 @@ def test_compressed_gradients_train_and_resume_on_other_ranks(train, tmp_path):
     [
         ("--method=topk", "--ratio=0.1", "--exchange=sliced", "--error_feedback"),
         ("--method=powersgd", "--powersgd_rank=2", "--error_feedback"),
+        ("--method=dgc", "--ratio=0.1", "--dgc_warmup_epochs=1", "--dense_below=100"),
         pytest.param(
             ("--method=qsgd", "--qstates=7", "--qsgd_norm=max", "--error_feedback"),
             marks=pytest.mark.ranks(3),  # The exchange is chosen by a measurement.
@@ -239,7 +240,7 @@ def test_all_checkpoints_can_be_evaluated(run, records, model_dir, tmp_path):
         assert_same(one, line)
 
 
-def test_bf16_trains_and_says_if_float32_is_faster(train, tmp_path):
+def test_bf16_trains(train, tmp_path):
     job = train(tmp_path / "model", "--precision=bf16", is_alone=True)
     assert job.returncode == 0, job.stderr
     config = json.loads((tmp_path / "model" / "config.json").read_text())

@@ -54,7 +54,7 @@ def test_a_set_that_tensorflow_datasets_prepared(
         lambda: subprocess.run(
             [
                 sys.executable,
-                "tests/parallel/prepare_tfds.py",
+                Path(__file__).with_name("prepare_tfds.py"),
                 records.parent / "raw",
                 tmp_path / "tfds",
                 image_format,

@@ -1,12 +1,16 @@
 """Ranks train as one process would, and end with the same bits."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
+from resnet import train as training
 from resnet.distributed import communicator as distributed
+from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
+from tests import rank_state
 from tests.parallel.train_some_steps import train
 
 
@@ -58,3 +62,22 @@ def test_weights_are_the_same_bits_on_all_ranks_and_averages_while_averaged(outc
     mean = before.mean(axis=0)
     np.testing.assert_allclose(averaged[0], mean, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(result["averages_after"], before)
+
+
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(3, marks=pytest.mark.ranks(3))])
+def test_a_phase_with_frozen_batch_norm_begins_with_the_mean_of_the_averages(
+    communicator, tmp_path, num_ranks
+):
+    state = rank_state.make(tmp_path)
+    first = state.config.phases[0]
+    frozen = dataclasses.replace(first, name="frozen", freeze_batch_norm=True)
+    state.config = dataclasses.replace(state.config, phases=(first, frozen))
+    exchange = GradientExchange(communicator.collectives, state.names)
+    for step, expected in [
+        (first.num_steps - 1, communicator.rank),
+        (first.num_steps, (num_ranks - 1) / 2),
+        (first.num_steps + 1, communicator.rank),
+    ]:
+        rank_state.set_to(state, step, communicator.rank)
+        training._begin_step(state, exchange, communicator)
+        rank_state.assert_averages_are(state, expected)

@@ -55,7 +55,7 @@ def write_records(
 
 def runner(
     make_config: Callable[..., Config], records: RecordFiles
-) -> Callable[..., None]:
+) -> Callable[..., bool]:
     """Returns a function that trains in a folder."""
     alone = Communicator(ProcessInfo())
 
@@ -63,7 +63,7 @@ def runner(
         model_dir: pathlib.Path,
         signals: Any = None,
         **changes: Any,
-    ) -> None:
+    ) -> bool:
         own = make_config(
             *(NUM_EXAMPLES, CLASSES),
             **{**SETTINGS, "model_dir": str(model_dir), **changes},
@@ -71,7 +71,7 @@ def runner(
         shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
         save_config(own)
         eval_shard = shard if own.mode == "train_and_eval" else None
-        train.train_and_evaluate(own, shard, eval_shard, alone, 2, signals)
+        return train.train_and_evaluate(own, shard, eval_shard, alone, 2, signals)
 
     return run
 

@@ -29,10 +29,12 @@ def host(**changes: Any) -> HostReport:
     node = dataclasses.replace(NODE, **changes.pop("node", {}))
     report = HostReport(
         topology=node,
+        boot_id="machine a",
         versions=dict(VERSIONS),
         data="d" * 64,
         data_problem="",
         records_bytes=140_000_000_000,
+        staged_bytes=0,
         busy_cpus=(),
         free_memory_bytes=60_000_000_000,
         scratch_dir="/tmp",

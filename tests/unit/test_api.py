@@ -17,6 +17,7 @@ import resnet
 from data_prep.errors import UserError
 from eval import predict, resnet_eval
 from resnet.config.config import Config, save_config
+from resnet.runtime import precision
 from tests import in_process
 from tests.unit.saved_runs import make_run
 
@@ -184,10 +185,14 @@ def test_mistakes_are_sentences(folder, run, network, tmp_path):
     records = resnet.open_records(folder / "RECORDS")
     other = resnet.build(run.model, ("a", "b", "c"), recipe="digits")
     gray = np.zeros((40, 40), np.uint8)
+    checkpoint = Path(run.model_dir) / "checkpoints" / "step-00000010"
     for call, message in (
         (lambda: resnet.build("resnet51"), "a network among .*resnet50.*'resnet51'"),
         (lambda: resnet.load(tmp_path), "must exist"),
         (lambda: resnet.load(run.model_dir, step=11), "11"),
+        (lambda: resnet.load(checkpoint, step=20), "is one checkpoint; got step=20"),
+        (lambda: resnet.build("resnet20", 0), "how many, at least 1; got 0"),
+        (lambda: resnet.build("resnet20", ()), r"how many, at least 1; got \(\)"),
         (lambda: resnet.load(run.model_dir, weights="best"), "raw or ema; got 'best'"),
         (lambda: resnet.open_records(tmp_path), "is not a record set"),
         (lambda: other.evaluate(records), r"3 classes \(a, .*it has 3 \(class0, "),
@@ -217,6 +222,17 @@ def test_every_network_has_settings_to_be_built_with(monkeypatch):
         resnet.build(name)
     assert [config.model for config in built] == list(resnet.network_names())
     assert {config.image_size for config in built} == {28, 32, 224}
+
+
+def test_the_number_of_classes_may_be_one_of_numpy(run):
+    built = resnet.build(run.model, np.int64(3), recipe="digits")
+    assert built.config.class_names == ("0", "1", "2")
+
+
+def test_the_precision_is_measured_if_it_is_to_be(run, monkeypatch):
+    monkeypatch.setattr(precision, "choose", lambda requested, _: "float32")
+    built = resnet.build(run.model, CLASSES, recipe="digits", precision="auto")
+    assert built.config.precision == "float32"
 
 
 def test_the_reference_has_each_name(tmp_path):

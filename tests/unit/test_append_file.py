@@ -7,9 +7,10 @@ from resnet.metrics.append_file import AppendFile
 class Disk:
     """A file of which only so many bytes have room."""
 
-    def __init__(self, file, room: int) -> None:
+    def __init__(self, file, room: int, closes: bool = True) -> None:
         self.file = file
         self.room = room
+        self.closes = closes
 
     def write(self, data: bytes) -> int:
         if not self.room:
@@ -23,6 +24,8 @@ class Disk:
 
     def close(self) -> None:
         self.file.close()
+        if not self.closes:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
 
 def test_lines_are_appended_at_once(tmp_path):
@@ -83,5 +86,16 @@ def test_a_disk_that_cannot_sync_ends_no_run_and_is_named(
     monkeypatch.setattr(os, "fsync", fail)
     file.sync()
     file.close()
-    assert f"{tmp_path / 'log'} can't be written (Input/output error)" in caplog.text
+    assert (
+        f"{tmp_path / 'log'} can't be written (Input/output error). Its last lines may"
+        " be lost."
+    ) in caplog.text
     assert (tmp_path / "log").read_text() == "1\n"
+
+
+def test_a_disk_that_is_full_at_the_close_ends_no_run_and_is_named(tmp_path, caplog):
+    file = AppendFile(tmp_path / "log")
+    file._file = Disk(file._file, 100, closes=False)
+    file.write("1\n")
+    file.close()
+    assert f"{tmp_path / 'log'} can't be written (Disk quota exceeded)" in caplog.text

@@ -1,12 +1,15 @@
-"""Where the segments of an asynchronous run end, against a search step by step."""
+"""Where the segments of an asynchronous run end, and what its speed leaves out."""
+
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.async_training.training import end_of_segment
+from resnet.async_training.training import AsyncTraining, end_of_segment
 from resnet.config import intervals, phases, rounds
 from resnet.config.resolve import resolve
 from resnet.evaluation.evaluations import is_due_after
+from resnet.metrics import progress
 from resnet.recipes import imagenet
 
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
@@ -45,3 +48,22 @@ def test_a_segment_ends_at_the_first_step_that_is_due(
     config = resolve(COLLAPSE, given_settings, num_examples, ("a", "b"))
     step = int(done * config.last_step)
     assert end_of_segment(config, step) == found_step_by_step(config, step)
+
+
+def test_saves_are_not_in_the_images_per_second(make_config, monkeypatch):
+    now = [1.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shown = progress.Progress(make_config(global_batch_size=50), 0, rank=1)
+    shown.step_done()
+
+    class Manager:
+        def save(self, results) -> None:
+            now[0] += 1000
+
+    training = AsyncTraining.__new__(AsyncTraining)
+    training._log = SimpleNamespace(sync=lambda: None, progress=shown)  # type: ignore[assignment]
+    training._manager = Manager()  # type: ignore[assignment]
+    training._save()
+    now[0] += 2
+    shown.step_done()
+    assert shown.show(2, 1.0, 0.1) == 25.0

@@ -46,3 +46,9 @@ def test_a_write_that_fails_names_its_file(tmp_path):
     with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
         write_to_full_disk()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_a_folder_without_a_name_is_no_file(path):
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
+        atomic_files.atomic_write_bytes(path, b"")

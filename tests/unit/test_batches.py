@@ -1,4 +1,5 @@
 import io
+import itertools
 import pathlib
 from collections.abc import Callable
 
@@ -228,27 +229,73 @@ def test_a_missing_file_ends_a_run_with_a_sentence(records, config, put_record, 
 def test_too_many_corrupt_records_end_a_run(records, config, put_record):
     for number in range(11):
         records = put_record(records, number, FLIPPED)
-    with pytest.raises(UserError, match="11 of 13 records are corrupt"):
+    with pytest.raises(UserError, match=r"at most 10 .* but 11 were detected"):
         train(records, config)
 
 
-def test_an_error_that_no_record_explains_is_passed_on(records):
-    def fail(step: tf.Tensor) -> Batch:
-        with tf.control_dependencies([tf.debugging.assert_less(step, tf.int64.min)]):
-            return Batch(tf.zeros([1]), tf.zeros([1], tf.int32), step, step, step)
+def test_what_may_be_corrupt_depends_on_what_a_rank_reads(
+    two_corrupt, config, monkeypatch
+):
+    counts: list[int] = []
 
-    def make_dataset(step: int, replacements: Replacements) -> tf.data.Dataset:
-        return tf.data.Dataset.range(step, 3).map(fail)
+    def note(known: CorruptRecords, examples: np.ndarray, num_read: int) -> bool:
+        counts.append(num_read)
+        return detect(known, examples, num_read)
 
-    failing = Batches(
+    detect = CorruptRecords.detect
+    monkeypatch.setattr(CorruptRecords, "detect", note)
+    with_corrupt = [
+        step
+        for step, examples in enumerate(wanted_examples(config))
+        if step >= 1 and {3, 4} & set(examples)
+    ]
+    train(two_corrupt, config, start_step=1)
+    assert counts[0] == 6 * with_corrupt[0]
+    counts.clear()
+    evaluate(two_corrupt, config)
+    assert set(counts) == {NUM_EXAMPLES}
+
+
+def failing_batches(records: RecordFiles, fails: Callable[[int, int], bool]) -> Batches:
+    """Batches of three steps.
+
+    Args:
+        records: The split, without corrupt records.
+        fails: A function of the numbers of a graph and a step, whether it fails there.
+    """
+    graphs = itertools.count()
+
+    def make_dataset(start: int, replacements: Replacements) -> tf.data.Dataset:
+        graph = next(graphs)
+        is_bad = tf.constant([fails(graph, step) for step in range(3)])
+
+        def read(step: tf.Tensor) -> Batch:
+            with tf.control_dependencies(
+                [tf.debugging.assert_equal(is_bad[step], False)]
+            ):
+                return Batch(tf.zeros([1]), tf.zeros([1], tf.int32), step, step, step)
+
+        return tf.data.Dataset.range(start, 3).map(read)
+
+    return Batches(
         make_dataset,
         lambda step: np.array([step]),
         CorruptRecords(records, "skip"),
         0,
         NUM_CLASSES,
     )
+
+
+def test_an_error_that_no_record_explains_is_passed_on(records):
+    failing = failing_batches(records, lambda graph, step: step == 1)
+    next(failing)
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(failing)
+
+
+def test_a_batch_that_fails_once_is_read_again(records):
+    failing = failing_batches(records, lambda graph, step: graph == step)
+    assert [int(batch.examples) for batch in failing] == [0, 1, 2]
 
 
 def test_labels_are_below_the_number_of_classes_of_the_run(records, config):

@@ -8,7 +8,7 @@ import pytest
 from data_prep.errors import UserError
 from data_prep.records.manifest import Manifest, Shard, Split
 from resnet.data import record_sets
-from resnet.distributed import host_limits, network
+from resnet.distributed import host_limits, interconnect
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
@@ -136,7 +136,7 @@ class Sent:
 )
 def test_the_measurement_of_the_network_stays_short(num_ranks, most):
     ranks = Sent(num_ranks)
-    network.measure(ranks)
+    interconnect.measure(ranks)
     assert 24e6 < ranks.num_bytes < most
 
 

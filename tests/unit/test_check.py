@@ -1,5 +1,6 @@
 """launch/plan.py --check and --run with stored reports: sentences and exit codes."""
 
+import dataclasses
 import json
 import re
 
@@ -28,6 +29,7 @@ esac
 """
 # 4 ranks in all, two on each host.
 FLAGS = ("--probe", "--recipe=tpu_90ep_24k", "--data_dir=/records", "--model_dir=/m")
+RUN = FLAGS[2:]
 ISNT = "it isn't"
 
 
@@ -46,8 +48,10 @@ def check(tmp_path, monkeypatch):
         hosts_file.write_text("".join(f"{name}\n" for name in hosts))
         for name, report in hosts.items():
             if report is not None:
+                report = dataclasses.replace(report, boot_id=f"machine {name}")
                 (tmp_path / name).write_text(f"{host_report.to_json(report)}\n")
-        report = stored_reports.as_printed(ranks or stored_reports.ranks())
+        got = ranks or stored_reports.ranks(tuple(hosts))
+        report = stored_reports.as_printed(got)
         (tmp_path / "ranks").write_text(f"a note\n{json.dumps(report)}\n")
         (tmp_path / "code").write_text(str(code))
         flags = (*FLAGS, f"--hosts={hosts_file}", *(others or ("--check",)))
@@ -174,6 +178,14 @@ def test_the_records_that_are_staged_must_fit(check):
     assert check(hosts, None, *staged, "--shard_by=file").returncode == 0
 
 
+def test_records_that_are_staged_already_need_no_room(check):
+    there = host(data_bytes=10**9, staged_bytes=139 * 10**9)
+    done = check({"a": host(), "b": there}, None, "--check", "--stage_from=/shared")
+    assert done.returncode == 0, done.stdout
+    text = re.sub(r"\s+", " ", done.stdout)
+    assert "; 1.0 GB for 1.0 GB of records on b" in text
+
+
 def test_hosts_that_are_not_those_of_the_plan_are_named(check, tmp_path):
     node = tmp_path / "node.json"
     node.write_text(
@@ -203,6 +215,14 @@ def test_what_the_ranks_got_is_compared(check):
         sentences(done)
     )
     check({"a": host(), "b": host()}, wrong, "--run")
+    assert not check.job.exists()
+
+
+def test_ranks_on_another_machine_are_named(check):
+    hosts = {"a": host(), "b": host()}
+    done = check(hosts, stored_reports.ranks(("a", "login")), "--run")
+    assert done.returncode == 2
+    assert "of the job, a, b; there are ranks on login. Choose the" in sentences(done)
     assert not check.job.exists()
 
 
@@ -249,6 +269,8 @@ def test_the_commands_of_the_page_run(words, check, tmp_path, monkeypatch):
     [
         (("--check", "--num_nodes=3"), "to check 3 node(s), their names must be known"),
         (("--run",), "--data_dir is required"),
+        (("--run", *RUN, "--stage_from=/s"), "without copying records to the nodes"),
+        (("--run", *RUN, "--bundle=b.tar.gz"), "without copying programs to the nodes"),
         (("--check", "--sockets=2", "--cores_per_socket=8"), "got several"),
     ],
 )

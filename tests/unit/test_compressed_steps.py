@@ -10,7 +10,7 @@ from resnet.compression import sparse
 from resnet.config import step_settings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
-from resnet.exchange.of_run import exchange_of_run
+from resnet.exchange.make_exchange import make_exchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
@@ -53,7 +53,7 @@ def test_the_mean_of_all_micro_batches_is_compressed_then_clipped_then_applied(
     )
     state, reference = TrainState(config), TrainState(config)
     parts = parts_of(batch(), 2)
-    exchange = exchange_of_run(config, state.shapes, ALONE)
+    exchange = make_exchange(config, state.shapes, ALONE)
     step = TrainStep.of_run(state, config.phases[0], exchange)
     settings = step_settings.at(config, 50)
     in_parts(step, parts, settings, 50)
@@ -79,7 +79,7 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
         global_batch_size=8, compress="layerwise", method="topk", error_feedback=True
     )
     state = TrainState(config)
-    exchange = exchange_of_run(config, state.shapes, ALONE)
+    exchange = make_exchange(config, state.shapes, ALONE)
     for phase in (config.phases[0], dataclasses.replace(config.phases[0], name="b")):
         before = {name: one.numpy() for name, one in exchange.rank_variables.items()}
         step = TrainStep.of_run(state, phase, exchange)
@@ -87,6 +87,24 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
         name = "residual/classifier/kernel"
         assert np.abs(exchange.rank_variables[name] - before[name]).max() > 0
     assert np.abs(before[name]).max() > 0
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_dgc_that_sends_all_values_is_momentum(make_config, nesterov):
+    def trained(**settings) -> list[np.ndarray]:
+        config = make_config(seed=3, global_batch_size=8, clip_norm=1.0, **settings)
+        config = dataclasses.replace(config, nesterov=nesterov)
+        state = TrainState(config)
+        exchange = make_exchange(config, state.shapes, ALONE)
+        step = TrainStep.of_run(state, config.phases[0], exchange)
+        for number in (0, 1):
+            in_parts(step, [batch()], SETTINGS, number)
+        return values_of(state.trainable_variables)
+
+    # Vectors that are always sent keep their velocity.
+    found = trained(compress="layerwise", method="dgc", dense_below=10**9)
+    for one, expected in zip(found, trained(), strict=True):
+        np.testing.assert_allclose(one, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -146,7 +146,7 @@ def test_damaged_messages_are_an_error_and_nothing_is_read_behind_them():
         parts = [encode(vector(size), compression)[0] for size in sizes]
         whole = np.concatenate(parts)
         for end in (0, 3, 8, len(parts[0]), len(whole) - 1):
-            with pytest.raises(tf.errors.DataLossError, match="is damaged"):
+            with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
                 messages.decode_mean(tf.constant(whole[:end]), sizes, 1)
         for _ in range(100):
             damaged = whole.copy()
@@ -208,7 +208,7 @@ def test_damaged_messages_are_not_cut():
         whole, _ = encode(vector(320), compression)
         sizes = [160, 160] if compression.qsgd_bucket != 100 else [320]
         for end in (0, 3, 8, len(whole) - 1):
-            with pytest.raises(tf.errors.DataLossError, match="is damaged"):
+            with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
                 messages.cut(tf.constant(whole[:end]), sizes)
         for _ in range(100):
             damaged = whole.copy()

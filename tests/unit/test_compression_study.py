@@ -362,6 +362,22 @@ def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
     assert len(stub.read_text().splitlines()) == 3  # The first one twice.
 
 
+def test_checkpoints_are_kept_until_the_study_has_the_result(
+    stub, tmp_path, monkeypatch
+):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    flags = ("--methods=topk", "--ways=layerwise", "--feedback=without")
+    checkpoints = tmp_path / "study" / "runs" / "dense" / "seed-0" / "checkpoints"
+    with monkeypatch.context() as patched:
+        patched.setattr(StudyFile, "add", interrupted)
+        assert study(tmp_path / "study", *flags).returncode == 130
+    assert checkpoints.exists()
+    assert study(tmp_path / "study", *flags).returncode == 0
+    assert not checkpoints.exists()
+
+
 def test_a_file_that_is_no_study_is_refused(tmp_path):
     path = tmp_path / "study.json"
     StudyFile(path, {"recipe": "a"}).add(

@@ -196,6 +196,21 @@ def test_examples_that_are_mixed_come_in_pairs(name):
     check_ranks(plain, 4)
 
 
+def test_one_small_image_is_too_little_for_batch_normalization():
+    small = resolved(recipe=digits.DIGITS, global_batch_size=8)
+    check_ranks(small, 4)
+    for config, ranks in [
+        (small, 8),
+        (dataclasses.replace(small, accumulation_steps=4), 2),
+    ]:
+        with pytest.raises(UserError, match="needs at least two values, and the last"):
+            check_ranks(config, ranks)
+    frozen = dataclasses.replace(small.phases[0], freeze_batch_norm=True)
+    check_ranks(dataclasses.replace(small, phases=(frozen,)), 8)
+    check_ranks(dataclasses.replace(small, model="resnet20"), 8)  # 8x8 features.
+    check_ranks(config_with(global_batch_size=8), 8)  # 224 pixels.
+
+
 def test_equal_settings_do_not_differ():
     assert differences(resolved(), resolved()) == []
 

@@ -12,6 +12,7 @@ from data_prep.conversion.plan import Options, Plan, shard_jobs
 from data_prep.conversion.plan import make_plan as make_plan_of
 from data_prep.records import manifest, schema
 from data_prep.sources import raw_data
+from tests.converter_program import content
 
 pytestmark = pytest.mark.usefixtures("one_process_is_this")
 
@@ -45,15 +46,6 @@ def convert_all(plan: Plan) -> manifest.Manifest:
         finished = convert.find_finished(plan, 1, lambda _: None)
         convert.write_shards(plan, finished, 1, lambda _: None)
         return convert.finish(plan)
-
-
-def content(root: pathlib.Path) -> dict[str, bytes]:
-    """Each file's bytes, hidden ones included."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
@@ -246,16 +238,15 @@ def test_records_of_a_split_that_the_source_lacks_are_strangers_too(raw, tmp_pat
         convert_all(plan)
 
 
-def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path):
+def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path, monkeypatch):
     plan = make_plan(raw, tmp_path / "deep" / "set")
     output_folder.check_space(plan)
-    free = shutil.disk_usage(tmp_path).free
-    with open(raw / "train" / "n0" / "0.JPEG", "r+b") as file:
-        file.truncate(2 * free)  # Of holes: it takes no room itself.
+    room = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
     with pytest.raises(
-        errors.UserError, match=r"need about [\d.]+ .B in .* has only [\d.]"
+        errors.UserError, match=r"need about [\d.]+ kB in .* has only 1\.0 kB free"
     ):
-        output_folder.check_space(make_plan(raw, tmp_path / "deep" / "set"))
+        output_folder.check_space(plan)
     assert not (tmp_path / "deep").exists()
 
 

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import types
 
 import pytest
 from PIL import Image
 
+from data_prep.conversion import progress, shards
 from data_prep.records import manifest
-from data_prep.sources import raw_data
 from tests.converter_program import (
     content,
     convert_here,
@@ -152,9 +153,11 @@ def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
         assert sizes["n01_1.JPEG"] == size
 
 
-def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(raw, tmp_path):
-    with open(raw / "train" / "n01" / "n01_1.JPEG", "r+b") as file:
-        file.truncate(2 * shutil.disk_usage(tmp_path).free)  # Takes no room itself.
+def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(
+    raw, tmp_path, monkeypatch
+):
+    room = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
     assert_refused(
         convert_here(raw, tmp_path / "records"), "too little); free some space"
     )
@@ -169,11 +172,13 @@ def test_ignored_files_are_told_by_their_extensions(raw, tmp_path):
 
 
 def test_warnings_of_the_source_are_said(raw, tmp_path):
+    folder = raw / "validation"
+    (folder / "v0.JPEG").rename(folder / "ILSVRC2012_val_00000001.JPEG")
     done = convert_here(raw, tmp_path / "records")
-    warnings = [
-        line for line in done.stderr.splitlines() if line.startswith("warning: ")
-    ]
-    assert len(warnings) == len(raw_data.open_raw_data(raw).warnings)
+    assert done.returncode == 0, done.stderr
+    sentence = "contradicts ImageNet's published labels for 1 of 4 images, for example"
+    assert done.stderr.count("warning: ") == 1
+    assert f"warning: {raw / 'synset_labels.txt'} {sentence} ILSVRC" in done.stderr
 
 
 def test_a_second_start_finishes_what_a_killed_one_left(raw, bad, tmp_path):
@@ -202,6 +207,32 @@ def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_
     assert f"{num_finished} shards of the earlier run are written again" in done.stderr
     assert convert_here(raw, tmp_path / "other", *more).returncode == 0
     assert content(records) == content(tmp_path / "other")
+
+
+def test_the_rate_of_a_second_start_is_that_of_the_images_it_writes(
+    raw, bad, tmp_path, monkeypatch
+):
+    clock = types.SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(progress, "time", clock)
+
+    def taking(seconds, function):
+        def take(job):
+            clock.now += seconds
+            return function(job)
+
+        return take
+
+    monkeypatch.setattr(shards, "check_shard", taking(1000, shards.check_shard))
+    monkeypatch.setattr(shards, "write_shard", taking(1, shards.write_shard))
+    more = ("--train_shards=9", "--validation_shards=2", "--num_processes=1")
+    assert convert_here(raw, tmp_path / "records", *more).returncode == 2
+    bad.write_bytes(encoded_image(11))
+    done = convert_here(raw, tmp_path / "records", *more)
+    assert "resuming: " in done.stderr
+    last = "100 %: 22 of 22 images, 2 images per second"
+    assert done.stderr.splitlines()[-1] == last
+    assert "\n2 images per second, 1 processes\n" in done.stdout
 
 
 @pytest.mark.parametrize(

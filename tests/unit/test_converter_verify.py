@@ -1,4 +1,4 @@
-from data_prep.records import manifest
+from data_prep.records import manifest, verification
 from tests.converter_program import content, convert_here, run_here, write
 from tests.in_process import Done, assert_refused
 
@@ -58,3 +58,15 @@ def test_verify_lists_each_damaged_record(raw, tmp_path):
         f"verification failed: 3 corrupt files or records; {records} must hold 22 good"
         " records"
     )
+
+
+def test_records_that_are_not_listed_are_counted(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(verification, "_MAX_PROBLEMS_PER_FILE", 5)
+    records = tmp_path / "records"
+    assert convert_here(raw, records).returncode == 0
+    path = records / "train" / "train-00000-of-00001"
+    path.write_bytes(bytes(path.stat().st_size))
+    lines = verify(records).stdout.splitlines()
+    assert len(lines) == 7
+    assert lines[0] == f"{path}: 13 more of its records are corrupt"
+    assert "verification failed: 18 corrupt files or records" in lines[6]

@@ -4,14 +4,16 @@ import io
 import json
 import os
 import pathlib
+import threading
 
 import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
-from resnet.checkpoint import tensors
+from resnet.checkpoint import integrity, rank_names, tensors
 from resnet.checkpoint.retention import best_step, ends_run, phase_ends
 from resnet.checkpoint.step_dirs import saved_steps
+from tests.unit.simulated_ranks import on_all_ranks
 from tests.unit.small_checkpoint import save
 
 INDEX, DATA = "state.index", "state.data-00000-of-00001"
@@ -82,7 +84,7 @@ def test_the_one_before_a_damaged_one_is_taken_with_a_warning(tmp_path, caplog, 
 def test_if_all_are_damaged_nothing_is_begun_anew(tmp_path):
     for step in (1, 2):
         (save(tmp_path, step) / DATA).write_bytes(b"")
-    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged\. "):
+    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are corrupt\. "):
         tensors.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1, 2]
 
@@ -189,3 +191,30 @@ def test_what_is_damaged_is_neither_best_nor_the_end_of_a_phase(tmp_path):
     assert best_step(tmp_path) == 2
     assert phase_ends(tmp_path) == {}
     assert not ends_run(tmp_path, 1, 7, 0.5)
+
+
+def test_only_rank_0_looks_at_the_files_that_other_ranks_check(tmp_path, monkeypatch):
+    folder = save(tmp_path, 1)
+    files = [folder / f"{rank_names.prefix(rank, 4)}.index" for rank in range(4)]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    saved = [file for file in folder.iterdir() if file.name != CONTENTS]
+    contents = integrity.fingerprints(saved)
+    integrity.write_contents(folder, {"step": 1}, contents, has_rank_files=True)
+    this = threading.local()
+    looked: list[list[str]] = [[], []]
+    stat = pathlib.Path.stat
+
+    def note(path, **options):
+        if path in files:
+            looked[this.rank].append(path.name)
+        return stat(path, **options)
+
+    def load(communicator, place):
+        this.rank = communicator.rank
+        return tensors.load_newest_on_ranks(tmp_path, communicator)
+
+    monkeypatch.setattr(pathlib.Path, "stat", note)
+    (loaded, nothing), _ = on_all_ranks(load, 2)
+    assert (loaded.step, nothing) == (1, None)
+    assert looked == [[file.name for file in files], []]

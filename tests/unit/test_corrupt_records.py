@@ -1,6 +1,8 @@
 import dataclasses
+import errno
 import io
 import logging
+import os
 import pathlib
 import struct
 
@@ -143,6 +145,20 @@ def test_a_missing_file_ends_the_run(records, put_record, policy):
     )
 
 
+def test_a_file_that_cannot_be_read_now_is_no_mistake_of_the_user(records, monkeypatch):
+    def fail(path, offset):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(corrupt_records, "_read_record", fail)
+    with pytest.raises(RuntimeError) as caught:
+        CorruptRecords(records, "skip").detect(np.array([7]))
+    path = records.paths[records.file_of_example[7]]
+    assert str(caught.value) == (
+        f"the record file {path} can't be read (Input/output error); check its disk or"
+        " file server, and rerun the same command"
+    )
+
+
 def corrupted(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
     for number in numbers:
         records = put_record(records, number, DAMAGES["data"][0])
@@ -172,14 +188,14 @@ def test_some_corrupt_records_of_a_small_set_are_skipped_and_more_are_not(
 ):
     assert corrupt_records.MAX_CORRUPT == 10
     ten = CorruptRecords(corrupted(records, set(range(10)), put_record), "skip")
-    assert ten.detect(np.arange(NUM_EXAMPLES))
+    assert ten.detect(np.arange(NUM_EXAMPLES), NUM_EXAMPLES)
     eleven = corrupted(records, set(range(11)), put_record)
     with pytest.raises(UserError) as caught:
-        CorruptRecords(eleven, "skip").detect(np.arange(NUM_EXAMPLES))
+        CorruptRecords(eleven, "skip").detect(np.arange(NUM_EXAMPLES), NUM_EXAMPLES)
     sentence = str(caught.value)
     assert sentence.startswith(
-        "at most 10 corrupt records can be skipped, but 11 of 13 records are corrupt;"
-        " the last one detected: the record at byte "
+        "at most 10 corrupt records can be skipped in 13 examples of a rank, but 11"
+        " were detected; the last one: the record at byte "
     )
     assert sentence.endswith(". Restore the data set or convert it again.")
 
@@ -187,20 +203,25 @@ def test_some_corrupt_records_of_a_small_set_are_skipped_and_more_are_not(
 def test_one_record_must_be_left(records, put_record):
     three = corrupted(records, {9, 10, 11}, put_record).only_files([3, 4, 5])
     assert three.num_examples == 3
-    with pytest.raises(UserError, match=r"at most 2 corrupt.* 3 of 3 records are"):
-        CorruptRecords(three, "skip").detect(np.arange(3))
+    with pytest.raises(UserError, match=r"at most 2 corrupt.* but 3 were detected"):
+        CorruptRecords(three, "skip").detect(np.arange(3), 3)
 
 
-def test_a_hundredth_of_a_large_set_is_skipped_and_more_is_not(records, put_record):
+@pytest.mark.parametrize(
+    ("num_read", "limit"), [(99, 10), (100, 11), (1000, 20), (2000, 30), (5000, 30)]
+)
+def test_a_hundredth_of_what_was_read_is_skipped_in_addition_to_ten(
+    records, put_record, num_read, limit
+):
     one = put_record(records, 0, DAMAGES["data"][0])
     files = np.full(2000, 1, np.int32)
-    files[:21] = 3
+    files[: limit + 1] = 3
     offsets = np.where(files == 3, 5, 0)
     large = dataclasses.replace(one, file_of_example=files, offset_of_example=offsets)
     known = CorruptRecords(large, "skip")
-    assert known.detect(np.arange(20))
-    with pytest.raises(UserError, match=r"at most 20 corrupt .* 21 of 2000 "):
-        known.detect(np.array([20]))
+    assert known.detect(np.arange(limit), num_read)
+    with pytest.raises(UserError, match=rf"at most {limit} .* but {limit + 1} were"):
+        known.detect(np.array([limit]), num_read)
 
 
 @st.composite

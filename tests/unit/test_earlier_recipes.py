@@ -41,10 +41,10 @@ DATA_SETS = {
 }
 
 
-def meanings(recipe: str, model_dir: Path, **overrides) -> list[Config]:
+def possible_configs(recipe: str, model_dir: Path, **overrides) -> list[Config]:
     given = {"model_dir": str(model_dir), **overrides}
     data_set = DATA_SETS.get(recipe, (1_281_167, ("a", "b")))
-    return earlier.meanings(recipe, given, *data_set)
+    return earlier.possible_configs(recipe, given, *data_set)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def values(config: Config) -> dict[str, object]:
 @pytest.mark.parametrize("name", CHANGED)
 def test_the_same_command_resumes_a_run_as_it_was_begun(begun, name):
     model_dir = begun(name)
-    now, before, *_ = found = meanings(name, model_dir)
+    now, before, *_ = found = possible_configs(name, model_dir)
     number, choices = saved_run.match_saved_run(found)
     assert (found[number], choices) == (before, {"exchange": "auto"})
     old = load_config(str(model_dir))
@@ -83,7 +83,7 @@ def test_crops_that_had_the_name_of_others_stay_what_they_were(begun):
         "augmentation": "random_resized_crop_2018_02",
         "eval_crop": "resize_then_crop",
     }
-    found = meanings("tpu_90ep_8k", begun("tpu_90ep_8k"), **given)
+    found = possible_configs("tpu_90ep_8k", begun("tpu_90ep_8k"), **given)
     (number, _) = saved_run.match_saved_run(found)
     assert found[0].phases[0].augmentation == "random_resized_crop_2018_02"
     assert found[number].phases[0].augmentation == PARTLY_DECODED_2018_02
@@ -96,7 +96,7 @@ def test_crops_that_had_the_name_of_others_stay_what_they_were(begun):
 
 def test_the_run_says_that_it_keeps_the_settings_that_it_was_begun_with(begun, caplog):
     caplog.set_level("INFO")
-    saved_run.match_saved_run(meanings("goyal_90ep_8k", begun("goyal_90ep_8k")))
+    saved_run.match_saved_run(possible_configs("goyal_90ep_8k", begun("goyal_90ep_8k")))
     assert (
         "goyal_90ep_8k has changed since this run was begun"
         " (learning_rate_in_velocity=True, now False); the run keeps the settings that"
@@ -105,20 +105,20 @@ def test_the_run_says_that_it_keeps_the_settings_that_it_was_begun_with(begun, c
 
 
 def test_another_setting_is_still_refused_and_named_alone(begun):
-    found = meanings("goyal_90ep_8k", begun("goyal_90ep_8k"), momentum=0.8)
+    found = possible_configs("goyal_90ep_8k", begun("goyal_90ep_8k"), momentum=0.8)
     with pytest.raises(UserError) as caught:
         saved_run.match_saved_run(found)
     assert "(momentum=0.9, now 0.8)" in str(caught.value)
 
 
 def test_a_new_run_has_the_settings_of_today(tmp_path):
-    found = meanings("goyal_90ep_8k", tmp_path)
+    found = possible_configs("goyal_90ep_8k", tmp_path)
     assert saved_run.match_saved_run(found) == (0, {})
     assert not found[0].learning_rate_in_velocity
 
 
 def test_a_run_of_today_stays_one(tmp_path):
-    found = meanings("goyal_90ep_8k", tmp_path)
+    found = possible_configs("goyal_90ep_8k", tmp_path)
     save_config(found[0])
     of_step(tmp_path, 100).mkdir(parents=True)
     assert saved_run.match_saved_run(found) == (0, {"exchange": "auto"})
@@ -131,7 +131,7 @@ def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
     (model_dir / CONFIG_FILE).write_text(text)
     contents = {"based_on": "goyal_90ep_8k", "name": "mine"}
     file = small_recipe_file.write(tmp_path, contents)
-    found = meanings(str(file), model_dir)
+    found = possible_configs(str(file), model_dir)
     assert saved_run.match_saved_run(found) == (1, {"exchange": "auto"})
     assert found[1].learning_rate_in_velocity
 
@@ -139,7 +139,9 @@ def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
 def test_recipes_that_have_not_changed_have_one_meaning(tmp_path):
     for name, recipe in registry.RECIPES.items():
         if recipe.phases[0].augmentation != "random_resized_crop_2018_02":
-            assert len(meanings(name, tmp_path)) == 1 + (name in earlier.RECIPES)
+            assert len(possible_configs(name, tmp_path)) == 1 + (
+                name in earlier.RECIPES
+            )
 
 
 def test_the_stored_settings_have_the_old_names():

@@ -1,10 +1,13 @@
 import errno
+import io
 import os
+import sys
 
 import pytest
 from absl import flags
 
 from data_prep import errors
+from resnet.runtime import program
 
 
 def fail(error: BaseException) -> None:
@@ -38,3 +41,27 @@ def test_other_errors_stay_as_they_are():
         with pytest.raises(type(error)) as caught:
             fail(error)
         assert caught.value is error
+
+
+def test_what_a_locale_lacks_is_printed_escaped(monkeypatch):
+    def main(*_) -> None:
+        print("café \u2026 \udcff")
+
+    for run in (errors.run, errors.run_with_arguments, program.run):
+        stdout = io.TextIOWrapper(io.BytesIO(), "latin-1")
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", stdout)
+            patched.setattr(sys, "argv", ["program"])
+            patched.setattr(flags, "FLAGS", flags.FlagValues())
+            patched.setattr(program.logging, "use_absl_handler", lambda: None)
+            patched.setattr(program.preemption, "ignore_stop_signals", lambda: None)
+            run(main)
+        stdout.flush()
+        assert stdout.buffer.getvalue() == b"caf\xe9 \\u2026 \\udcff\n"
+
+
+def test_the_errors_of_a_replaced_standard_output_stay(monkeypatch):
+    for stdout in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), errors="replace")):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        errors.escape_unprintable()
+        assert stdout.errors in (None, "replace")

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from resnet.config.compression import CompressionSettings, problems
-from resnet.distributed import network
+from resnet.distributed import interconnect
 from resnet.distributed.communicator import Communicator
-from resnet.distributed.network import Network
+from resnet.distributed.interconnect import Interconnect
 from resnet.exchange import choice as exchange_choice
 from resnet.hardware.placement import ProcessInfo
 
 TOPK = CompressionSettings(compress="layerwise", method="topk", ratio=0.01)
-GIGABIT = Network(latency=50e-6, bandwidth=125e6)
+GIGABIT = Interconnect(latency=50e-6, bandwidth=125e6)
 
 
 def of_ranks(num_ranks: int) -> Communicator:
@@ -47,8 +47,8 @@ def test_the_time_is_that_of_all_messages_one_after_the_other():
 def test_the_faster_exchange_is_chosen(
     monkeypatch, settings, num_ranks, latency, chosen
 ):
-    measured = Network(latency, bandwidth=125e6)
-    monkeypatch.setattr(network, "measure", lambda _: measured)
+    measured = Interconnect(latency, bandwidth=125e6)
+    monkeypatch.setattr(interconnect, "measure", lambda _: measured)
     assert exchange_choice.choose(settings, of_ranks(num_ranks)) == chosen
 
 

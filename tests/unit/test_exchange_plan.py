@@ -101,6 +101,14 @@ def test_the_program_tells_the_exchange_of_its_network():
     assert "each of 2 sends 75.3 kB instead of 301.2 kB" in words
 
 
+def test_the_program_takes_the_classes_of_the_data(records):
+    flags = ("--recipe=digits", "--train_batch_size=8", "-c", "layerwise")
+    given = ("--model=resnet8", f"--data_dir={records}", *flags)
+    done = run(resnet_main, "--explain", *given)
+    assert done.returncode == 0, done.stderr
+    assert "with 3 classes," in done.stdout
+
+
 def test_a_run_without_compression_tells_no_exchange():
     done = run(resnet_main, "--explain", "--recipe=digits", "--num_ranks=2")
     assert "exchange  " not in done.stdout

@@ -195,10 +195,13 @@ def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
         assert set(recipe.published.split()) <= set(words)
 
 
-def test_the_page_has_the_list_and_the_plan_that_are_printed():
-    page = (PROGRAM.parents[1] / "docs" / "recipes.md").read_text()
+def test_the_pages_have_the_list_and_the_plan_that_are_printed():
+    docs = PROGRAM.parents[1] / "docs"
+    page = (docs / "recipes.md").read_text()
+    for name in registry.RECIPES:
+        assert f"`{name}`" in page  # In the table of what each is for.
     listed = description.list_recipes(list(registry.RECIPES.values()))
-    assert f"```\n{listed}\n```" in page
+    assert f"```\n{listed}\n```" in (docs / "recipe_sources.md").read_text()
     plan = told(num_ranks=64, global_batch_size=2048)
     table = plan[plan.index("phase  ") :].partition("\n\n")[0]
     assert f"```\n{table}\n```" in page

@@ -17,8 +17,9 @@ from eval.peers import saved_model as peer
 from resnet.augmentation import preprocessing
 from resnet.config.config import Config
 from resnet.evaluation.predictor import Preprocessor
-from resnet.export import end_of_training
+from resnet.export import end_of_training, formats
 from resnet.export.exported_network import ExportedNetwork
+from resnet.watchdog import history
 from tests.in_process import Done
 from tests.unit import exported_run
 
@@ -298,3 +299,31 @@ def test_a_training_that_ends_exports_its_newest_checkpoint(exports, tmp_path):
     assert abs(int(version.name) - time.time()) < 600
     contents = ExportedNetwork(version).contents
     assert (contents.step, contents.weights, contents.is_folded) == (20, "ema", True)
+
+
+def test_a_network_is_exported_again_only_if_it_was_trained_again(
+    exports, tmp_path, monkeypatch
+):
+    seconds = iter(range(100))
+    monkeypatch.setattr(time, "time", lambda: next(seconds))
+    written = []
+    monkeypatch.setattr(
+        formats,
+        "write",
+        lambda name, trained, described, path: (path.mkdir(), written.append(path)),
+    )
+    config = exported_run.save(tmp_path / "run", exports.config, 20)
+
+    def export(step: int, folder: str) -> int:
+        """Exports after a start from a step; returns the number of exports so far."""
+        history.append(Path(config.model_dir), "start", step=step)
+        to = dataclasses.replace(config, export_dir=str(tmp_path / folder))
+        end_of_training.check(to)
+        end_of_training.export(to, exported_run.ALONE)
+        return len(written)
+
+    assert [export(step, "first") for step in (0, 20, 20)] == [1, 1, 1]
+    assert export(20, "second") == 2
+    assert [export(step, "first") for step in (20, 15)] == [2, 3]
+    written[-1].rmdir()
+    assert export(20, "first") == 4

@@ -42,6 +42,14 @@ def test_the_statistics_of_a_new_network_are_not_frozen():
     )
 
 
+def test_frozen_statistics_are_not_computed_again():
+    given = {"freeze_batch_norm": True, "recalibration_batches": 10, **WEIGHTS}
+    assert refusal(**given).startswith(
+        "--freeze_batch_norm excludes --recalibration_batches, which would evaluate"
+    )
+    assert resolved(recalibration_batches=10).recalibration_batches == 10
+
+
 @pytest.mark.parametrize("model", ["mlp", "alexnet"])
 def test_a_network_without_statistics_cannot_freeze_them(model):
     given = {"model": model, "image_size": 32, "freeze_batch_norm": True, **WEIGHTS}

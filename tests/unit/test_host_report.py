@@ -1,5 +1,8 @@
 """What a host says of itself."""
 
+import platform
+import shutil
+
 import pytest
 
 from data_prep.errors import UserError
@@ -9,7 +12,7 @@ from tests.unit import machine_trees, stored_reports
 STAT = "cpu  9 9 9 9\ncpu0 {0} 0 {0} {1} {1} 0 0 0 0 0\ncpu1 0 0 0 900 0 0 0 {2} 0 0\n"
 
 
-def gather(root, monkeypatch, later: str = "", data_dir=""):
+def gather(root, monkeypatch, later: str = "", data_dir="", stage_from=""):
     """Returns the report of a machine whose /proc/stat changes meanwhile."""
 
     def wait(seconds: float) -> None:
@@ -17,7 +20,7 @@ def gather(root, monkeypatch, later: str = "", data_dir=""):
             (root / "proc/stat").write_text(later)
 
     monkeypatch.setattr(host_report.time, "sleep", wait)
-    return host_report.gather(str(data_dir), str(data_dir), root)
+    return host_report.gather(str(data_dir), str(stage_from or data_dir), root)
 
 
 def test_a_report_survives_json(tmp_path, monkeypatch):
@@ -79,6 +82,29 @@ def test_the_manifest_is_compared_without_where_it_came_from(
         text.replace('"source": {', '"source": {"of": "another folder", ')
     )
     assert gather(root, monkeypatch, data_dir=other).data == report.data
+
+
+def test_records_that_are_staged_already_are_counted(records, tmp_path, monkeypatch):
+    root = machine_trees.single_core(tmp_path / "root")
+    local = tmp_path / "local"
+    shard = next(iter(sorted(records.glob("*/*-of-*"))))
+    copy = local / shard.relative_to(records)
+    folders = {"data_dir": local, "stage_from": records}
+    assert gather(root, monkeypatch, **folders).staged_bytes == 0
+    copy.parent.mkdir(parents=True)
+    shutil.copy(shard, copy)
+    assert gather(root, monkeypatch, **folders).staged_bytes == shard.stat().st_size
+    copy.write_bytes(copy.read_bytes()[:-1])
+    assert gather(root, monkeypatch, **folders).staged_bytes == 0
+
+
+def test_a_machine_is_known_by_the_random_number_of_its_boot(tmp_path, monkeypatch):
+    file = tmp_path / "proc/sys/kernel/random/boot_id"
+    root = machine_trees.write(tmp_path, [(0, 0, 0)], files={file.name: ""})
+    assert gather(root, monkeypatch).boot_id == platform.node()
+    file.parent.mkdir(parents=True)
+    file.write_text("bc49\n")
+    assert gather(root, monkeypatch).boot_id == "bc49"
 
 
 def test_a_data_set_that_is_not_there_is_said(tmp_path, monkeypatch):

@@ -68,6 +68,18 @@ def test_an_image_is_read_as_the_converter_stores_it(tmp_path, data, alone, set_
         assert (image.format, image.mode) == (expected.upper(), "RGB")
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_an_image_is_turned_as_those_of_the_set_are(tmp_path, kind, is_applied):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # The orientation: a quarter turn.
+    path = tmp_path / "image"
+    path.write_bytes(encode(Image.new("RGB", (48, 32)), kind, exif=exif))
+    stored, _ = image_file.read(path, None, is_applied)
+    with Image.open(io.BytesIO(stored)) as image:
+        assert image.size == ((32, 48) if is_applied else (48, 32))
+
+
 def test_files_that_are_no_images_are_refused_in_one_sentence(tmp_path):
     path = tmp_path / "x.jpg"
     with pytest.raises(UserError, match=r"x\.jpg can't be read: No such file"):

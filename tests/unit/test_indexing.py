@@ -196,20 +196,21 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
         indexing.make_if_missing(str(tmp_path / "absent"))
 
 
-def test_the_index_of_a_folder_without_write_permission_goes_to_the_cache(
-    tmp_path, index_cache, monkeypatch, forbid_scans, read_split
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT])
+def test_the_index_of_a_folder_that_cannot_be_written_to_goes_to_the_cache(
+    tmp_path, index_cache, monkeypatch, forbid_scans, read_split, number
 ):
     root = tmp_path / "records"
     write_tpu_set(root, in_folders=True)
     before = sorted(root.rglob("*"))
     write = atomic_files.atomic_write_bytes
 
-    def write_as_if_read_only(path, data):
+    def write_elsewhere(path, data):
         if root in path.parents:  # The tests may run as root, who may write anywhere.
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            raise OSError(number, os.strerror(number), str(path))
         write(path, data)
 
-    monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_as_if_read_only)
+    monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_elsewhere)
     said = []
     indexing.make_if_missing(str(root), said.append)
     index_dir = indexing.cache_folder(root)
@@ -225,7 +226,9 @@ def test_the_index_of_a_folder_without_write_permission_goes_to_the_cache(
         assert len(read_split(record_set, "train")) == 7
 
 
-def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(tmp_path, monkeypatch):
+def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(
+    tmp_path, index_cache, monkeypatch
+):
     write_tpu_set(tmp_path, in_folders=True)
 
     def write_nothing(path, data):

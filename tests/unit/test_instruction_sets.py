@@ -129,7 +129,7 @@ def test_weights_are_the_same_bits_with_every_instruction_set(kernels, nesterov)
             [tf.constant(gradients.astype(np.float32))],
             learning_rate=0.1,
             momentum=0.9,
-            lookahead=0.9,
+            nesterov_momentum=0.9,
             nesterov=nesterov,
             weight_decays=[1e-4],
         )

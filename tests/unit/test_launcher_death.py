@@ -1,4 +1,4 @@
-"""A rank and its stand-in, without MPI."""
+"""A rank and its wrapper, without MPI."""
 
 import os
 import signal
@@ -15,13 +15,18 @@ from resnet.watchdog import proc
 
 # Prints the rank's process id, then waits for a stop request and says which it was.
 PROGRAM = """
-import os, sys, threading, time
+import ctypes, os, signal, sys, threading, time
 from resnet.runtime import launcher_death, preemption
 signals = preemption.StopSignals(launcher_death.fork_rank())
 forever = threading.Event().wait
 if sys.argv[1] != "starting":
-    signals.outlive_launcher({"watched": forever, "unwatched": bool}[sys.argv[1]])
+    signals.outlive_launcher(bool if sys.argv[1] == "unwatched" else forever)
+mutex, lock = ctypes.create_string_buffer(256), ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
 print(os.getpid(), flush=True)
+if sys.argv[1] == "computing":
+    signal.alarm(60)
+    lock(mutex)  # One call of C, in which Python calls no handler.
 while not signals.seen:
     time.sleep(0.01)
 print("saving")  # Where nobody reads any more.
@@ -36,25 +41,30 @@ SOON = 30.0
 
 @pytest.fixture
 def start(tmp_path) -> Iterator:
-    """Returns `start(state)`, which returns the stand-in and the rank's process id."""
-    stand_ins, ranks = [], []
+    """Returns `start(state)`, which returns the wrapper and the rank's process id."""
+    wrappers, ranks = [], []
+    not_of_intel_mpi = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("I_MPI_")
+    }
 
     def start_it(state: str) -> tuple[subprocess.Popen, int]:
-        stand_in = subprocess.Popen(
+        wrapper = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, state, str(tmp_path / "saved")],
-            env={**os.environ, **UNDER_HYDRA},
+            env={**not_of_intel_mpi, **UNDER_HYDRA},
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        stand_ins.append(stand_in)
-        ranks.append(int(stand_in.stdout.readline()))
-        return stand_in, ranks[-1]
+        wrappers.append(wrapper)
+        ranks.append(int(wrapper.stdout.readline()))
+        return wrapper, ranks[-1]
 
     yield start_it
-    for stand_in in stand_ins:
-        stand_in.kill()
-        stand_in.wait()
-        stand_in.stdout.close()
+    for wrapper in wrappers:
+        wrapper.kill()
+        wrapper.wait()
+        wrapper.stdout.close()
     for rank in ranks:
         wait_until(lambda rank=rank: proc.parent_of(rank) is None)
 
@@ -67,45 +77,54 @@ def wait_until(is_so) -> None:
 
 
 def test_a_rank_whose_launcher_kills_the_stand_in_saves(start, tmp_path):
-    stand_in, rank = start("watched")
-    assert proc.parent_of(rank) == stand_in.pid
-    os.killpg(stand_in.pid, signal.SIGKILL)  # As Hydra's proxy does.
-    stand_in.stdout.close()
+    wrapper, rank = start("watched")
+    assert proc.parent_of(rank) == wrapper.pid
+    os.killpg(wrapper.pid, signal.SIGKILL)  # As Hydra's proxy does.
+    wrapper.stdout.close()
     saved = tmp_path / "saved"
     wait_until(lambda: saved.exists() and saved.read_text() == "SIGTERM")
 
 
 @pytest.mark.parametrize("state", ["starting", "unwatched"])
 def test_a_rank_that_could_hang_dies_with_its_launcher(start, tmp_path, state):
-    stand_in, rank = start(state)
-    stand_in.kill()
+    wrapper, rank = start(state)
+    wrapper.kill()
     wait_until(lambda: proc.parent_of(rank) is None)
     if state == "starting":  # Otherwise it may save before it is found unwatched.
         assert not (tmp_path / "saved").exists()
 
 
+def test_a_rank_that_computes_dies_with_its_launcher_after_a_keystroke(start):
+    stand_in, rank = start("computing")
+    time.sleep(0.5)
+    stand_in.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    stand_in.kill()
+    wait_until(lambda: proc.parent_of(rank) is None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_signals_and_the_exit_code_are_passed_on(start, tmp_path, number):
-    stand_in, _ = start("watched")
-    os.killpg(stand_in.pid, number)
-    assert stand_in.wait(SOON) == 75
+    wrapper, _ = start("watched")
+    os.killpg(wrapper.pid, number)
+    assert wrapper.wait(SOON) == 75
     assert (tmp_path / "saved").read_text() == number.name
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_stand_in_ends_by_the_signal_that_ended_its_rank(start, number):
-    stand_in, rank = start("watched")
+    wrapper, rank = start("watched")
     os.kill(rank, number)
-    assert stand_in.wait(SOON) == -number
+    assert wrapper.wait(SOON) == -number
 
 
 def test_the_stand_in_has_a_launchers_name(start):
-    stand_in, _ = start("watched")
-    comm = Path(f"/proc/{stand_in.pid}/comm")
+    wrapper, _ = start("watched")
+    comm = Path(f"/proc/{wrapper.pid}/comm")
     wait_until(lambda: comm.read_text().strip() == launcher_death.STAND_IN_NAME)
 
 
-def test_only_mpichs_ranks_get_a_stand_in(monkeypatch):
+def test_only_mpichs_ranks_get_a_wrapper(monkeypatch):
     for name in UNDER_HYDRA:
         monkeypatch.delenv(name, raising=False)
     assert launcher_death.fork_rank() is None

@@ -53,6 +53,10 @@ def config(tmp_path) -> Config:
     return config
 
 
+def run_in(config: Config, lines) -> Run:
+    return Run(pathlib.Path(config.model_dir), config, lines)
+
+
 def write_metrics(config: Config, lines) -> None:
     path = pathlib.Path(config.model_dir, jsonl.FILE)
     path.write_text("".join(map(jsonl.encode, lines)))
@@ -70,7 +74,9 @@ def drawn(axes: Axes) -> dict[str, list[tuple[float, float]]]:
 @pytest.mark.parametrize("lines", [TRAIN, TRAIN + EVAL, TRAIN[:1]])
 def test_a_png_is_drawn_with_and_without_evaluations(config, tmp_path, lines):
     picture = tmp_path / "new folder" / "curve.png"
-    figure_file.write(learning_curve.draw([Run(config, lines)]), picture, "--picture")
+    figure_file.write(
+        learning_curve.draw([run_in(config, lines)]), picture, "--picture"
+    )
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert image.size == (1320, 396)  # 12 x 3.6 inches of 110 dots.
@@ -78,7 +84,7 @@ def test_a_png_is_drawn_with_and_without_evaluations(config, tmp_path, lines):
 
 
 def test_a_run_is_drawn_with_its_numbers(config):
-    losses, accuracy, rate = learning_curve.draw([Run(config, TRAIN + EVAL)]).axes
+    losses, accuracy, rate = learning_curve.draw([run_in(config, TRAIN + EVAL)]).axes
     assert losses.get_lines()[0].get_xdata().tolist() == [1.0, 2.0, 3.0]
     assert losses.get_lines()[0].get_ydata() == pytest.approx([0.2, 0.1, 2 / 30])
     assert losses.get_lines()[1].get_xydata().tolist() == [[3.0, 1.5]]
@@ -96,7 +102,7 @@ def test_a_run_is_drawn_with_its_numbers(config):
 def test_several_runs_are_drawn_over_one_another_by_their_recipes(config):
     other = dataclasses.replace(config, recipe="mine")
     average = [jsonl.make_line("eval_ema", 30, 3.0, {"top1": 0.625})]
-    runs = [Run(config, TRAIN + EVAL), Run(other, TRAIN + EVAL + average)]
+    runs = [run_in(config, TRAIN + EVAL), run_in(other, TRAIN + EVAL + average)]
     _, accuracy, rate = learning_curve.draw(runs).axes
     assert drawn(accuracy) == {
         "digits: 50.00 %": [(3.0, 50.0)],
@@ -114,7 +120,7 @@ def with_cross_entropy(lines):
 
 
 def test_the_cross_entropy_is_drawn_where_the_metrics_have_it(config):
-    run = Run(config, with_cross_entropy(TRAIN + EVAL))
+    run = run_in(config, with_cross_entropy(TRAIN + EVAL))
     losses = learning_curve.draw([run]).axes[0]
     assert losses.get_title(loc="left") == "Cross-entropy"
     assert losses.get_lines()[0].get_ydata() == pytest.approx([0.15, 0.05, 1 / 60])
@@ -122,16 +128,16 @@ def test_the_cross_entropy_is_drawn_where_the_metrics_have_it(config):
 
 
 def test_an_older_run_shows_the_sum_and_says_so(config):
-    old = Run(config, TRAIN + EVAL)
+    old = run_in(config, TRAIN + EVAL)
     losses = learning_curve.draw([old]).axes[0]
     assert losses.get_title(loc="left") == "Cross-entropy plus weight penalty"
     # A run that was resumed by a newer version has only some of the numbers.
-    mixed = Run(config, TRAIN + with_cross_entropy(EVAL))
+    mixed = run_in(config, TRAIN + with_cross_entropy(EVAL))
     losses = learning_curve.draw([mixed]).axes[0]
     assert losses.get_title(loc="left") == "Cross-entropy plus weight penalty"
     assert losses.get_lines()[1].get_xydata().tolist() == [[3.0, 1.5]]
     new = dataclasses.replace(config, recipe="mine")
-    runs = [old, Run(new, with_cross_entropy(TRAIN + EVAL))]
+    runs = [old, run_in(new, with_cross_entropy(TRAIN + EVAL))]
     losses = learning_curve.draw(runs).axes[0]
     expected = "Cross-entropy (digits: plus weight penalty)"
     assert losses.get_title(loc="left") == expected
@@ -148,7 +154,7 @@ def losses_of(config, train_losses, eval_losses) -> Axes:
         jsonl.make_line("eval", step, step / 10, {"loss": loss, **numbers})
         for step, loss in enumerate(eval_losses, start=1)
     ]
-    return learning_curve.draw([Run(config, lines)]).axes[0]
+    return learning_curve.draw([run_in(config, lines)]).axes[0]
 
 
 def test_one_outlier_does_not_squeeze_the_losses_and_is_named(config):
@@ -175,13 +181,22 @@ def test_a_loss_that_is_not_finite_leaves_the_axis_as_it_is(config):
 def test_runs_of_one_recipe_are_called_by_their_folders(config):
     other = dataclasses.replace(config, model_dir="somewhere/seed-1")
     _, accuracy, _ = learning_curve.draw(
-        [Run(config, TRAIN + EVAL), Run(other, TRAIN + EVAL)]
+        [run_in(config, TRAIN + EVAL), run_in(other, TRAIN + EVAL)]
     ).axes
     assert list(drawn(accuracy)) == ["model: 50.00 %", "seed-1: 50.00 %"]
 
 
+def test_runs_in_folders_of_the_same_name_are_told_apart(config):
+    runs = [
+        Run(pathlib.Path(folder), config, TRAIN + EVAL)
+        for folder in ("a/model", "b/model")
+    ]
+    _, accuracy, _ = learning_curve.draw(runs).axes
+    assert list(drawn(accuracy)) == ["a/model: 50.00 %", "b/model: 50.00 %"]
+
+
 def test_the_suffix_says_the_format(config, tmp_path):
-    figure = learning_curve.draw([Run(config, TRAIN)])
+    figure = learning_curve.draw([run_in(config, TRAIN)])
     figure_file.write(figure, tmp_path / "curve.svg", "--picture")
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 

@@ -189,5 +189,7 @@ def test_the_loss_of_a_phase_is_the_cross_entropy_otherwise():
 
 def test_biases_begin_near_the_probabilities_of_a_guess():
     binary = PhaseSettings(loss="binary_cross_entropy")
-    assert losses.initial_logit(binary, 1000) == pytest.approx(-6.907755, rel=1e-6)
-    assert losses.initial_logit(PhaseSettings(), 1000) == 0.0
+    assert losses.classifier_bias_init(binary, 1000) == pytest.approx(
+        -6.907755, rel=1e-6
+    )
+    assert losses.classifier_bias_init(PhaseSettings(), 1000) == 0.0

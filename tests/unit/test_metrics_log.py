@@ -2,6 +2,7 @@ import errno
 import json
 import math
 import os
+import time
 
 import pytest
 import tensorflow as tf
@@ -9,6 +10,7 @@ from tensorflow.core.util import event_pb2
 
 from data_prep.errors import UserError
 from resnet.metrics import jsonl
+from resnet.metrics.event_file import EventFile
 from resnet.metrics.log import MetricsLog
 
 TRAIN = {"loss": 2.0, "learning_rate": 0.1, "images_per_second": 30.5}
@@ -242,10 +244,13 @@ def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     log = MetricsLog(tmp_path, 0, rank=0)
-    monkeypatch.setattr(tf.summary, "scalar", full)
     log.write("train", 1, 0.1, TRAIN)
+    for action in ("write", "flush", "close"):
+        monkeypatch.setattr(tf.io.TFRecordWriter, action, full)
+    for kind in ("train", "eval"):  # Of an open file, and of one that isn't there yet.
+        log.write(kind, 2, 0.2, TRAIN)
     log.close()
-    assert steps_in(tmp_path) == [1]
+    assert steps_in(tmp_path) == [1, 2, 2]
 
 
 def test_going_back_gives_tensorboard_each_step_once(tmp_path):
@@ -254,3 +259,48 @@ def test_going_back_gives_tensorboard_each_step_once(tmp_path):
     found = events(tmp_path / "tensorboard" / "train")
     assert sorted(step for name, step in found if name == "loss") == [1, 2, 3]
     assert len(list((tmp_path / "tensorboard" / "train").iterdir())) == 1
+
+
+def test_events_are_written_again_with_the_times_of_their_lines(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("train", 1, 0.1, {"loss": 2.0, "time": 1_000_000_000.5})
+    log.write("train", 2, 0.2, {"loss": 1.0})  # As older versions wrote it.
+    log.close()
+    before = time.time()
+    MetricsLog(tmp_path, 2, rank=0).close()
+    (path,) = (tmp_path / "tensorboard" / "train").iterdir()
+    version, first, second = tf.compat.v1.train.summary_iterator(str(path))
+    assert version.file_version == "brain.Event:2"
+    assert (first.step, first.wall_time) == (1, 1_000_000_000.5)
+    assert second.wall_time >= before
+
+
+def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
+    with tf.summary.create_file_writer(str(tmp_path / "expected")).as_default(7):
+        tf.summary.scalar("loss", 2.5)
+    file = EventFile(tmp_path / "ours")
+    file.add({"kind": "train", "step": 7, "epoch": 1.0, "loss": 2.5})
+    file.close()
+    ours, expected = (
+        [
+            list(tf.compat.v1.train.summary_iterator(str(path)))
+            for path in folder.iterdir()
+        ]
+        for folder in (tmp_path / "ours", tmp_path / "expected")
+    )
+    ((_, our_event),), ((_, event),) = ours, expected
+    assert our_event.step == event.step
+    (our_value,), (value,) = our_event.summary.value, event.summary.value
+    assert (our_value.tag, our_value.metadata) == (value.tag, value.metadata)
+    our_tensor, tensor = map(tf.make_ndarray, (our_value.tensor, value.tensor))
+    assert (our_tensor.shape, our_tensor.dtype) == (tensor.shape, tensor.dtype)
+    assert our_tensor == tensor
+
+
+def test_numbers_that_no_float32_can_hold_are_infinite_in_tensorboard(tmp_path):
+    log = MetricsLog(tmp_path, 0, rank=0)
+    log.write("train", 1, 0.1, {"loss": 1e300, "count": 10**100, "lost": math.nan})
+    log.close()
+    found = events(tmp_path / "tensorboard" / "train")
+    assert (found["loss", 1], found["count", 1]) == (math.inf, math.inf)
+    assert math.isnan(found["lost", 1])

@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
             replaced.append(step)
             shutil.rmtree(of_step(tmp_path, 1))
             save(tmp_path, 1 if is_same_step else 2)
-            raise integrity.DamagedCheckpoint(of_step(tmp_path, 1), "half of it")
+            raise integrity.CorruptCheckpoint(of_step(tmp_path, 1), "half of it")
         return load(model_dir, step)
 
     monkeypatch.setattr(tensors, "load", load_late)
@@ -80,7 +80,7 @@ def test_checkpoints_that_are_always_replaced_are_a_sentence(tmp_path, monkeypat
     def load_late(model_dir, old):
         shutil.rmtree(of_step(tmp_path, old))
         of_step(tmp_path, next(step)).mkdir()
-        raise integrity.DamagedCheckpoint(of_step(tmp_path, old), "half of it")
+        raise integrity.CorruptCheckpoint(of_step(tmp_path, old), "half of it")
 
     monkeypatch.setattr(tensors, "load", load_late)
     with pytest.raises(UserError, match="are replaced faster than they can be read"):

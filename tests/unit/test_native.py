@@ -1,6 +1,7 @@
 """The library of compiled ops, and whole batches with and without it."""
 
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -184,3 +185,25 @@ def test_an_installation_without_the_library_says_how_to_get_it(monkeypatch, tmp
     (tmp_path / "install").mkdir()
     (tmp_path / "install/build_native.sh").touch()
     assert f"run make venv in {tmp_path}." in native.describe()
+
+
+def test_a_library_of_other_sources_is_not_used(monkeypatch, tmp_path):
+    assert not native._is_of_other_sources()
+    sources = native.OPS_LIBRARY.parent
+    clone = tmp_path / "resnet/native"
+    (tmp_path / "install").mkdir()
+    clone.mkdir(parents=True)
+    script = sources.parents[1] / "install/build_native.sh"
+    shutil.copy(script, tmp_path / "install")
+    for source in [*sources.glob("*.cc"), *sources.glob("*.h")]:
+        shutil.copy(source, clone)
+    for suffix in ("so", "key"):
+        shutil.copy(native.OPS_LIBRARY.with_suffix(f".{suffix}"), clone)
+    monkeypatch.setattr(native, "OPS_LIBRARY", clone / "libresnet_ops.so")
+    assert not native._is_of_other_sources()
+    (clone / "momentum.cc").write_text("// Changed.")
+    assert "libresnet_ops.so was built from other sources. To build" in (
+        native.describe()
+    )
+    (tmp_path / "install/build_native.sh").unlink()
+    assert not native._is_of_other_sources()

@@ -110,14 +110,14 @@ def momentum(variable: tf.Variable, **changed) -> None:
         "gradients": [tf.ones([3])],
         "learning_rate": 0.1,
         "momentum": 0.9,
-        "lookahead": 0.9,
+        "nesterov_momentum": 0.9,
         "nesterov": False,
         "weight_decays": [0.0],
     }
     native.ops().resnet_momentum(**{**arguments, **changed})
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "momentum", "lookahead"])
+@pytest.mark.parametrize("name", ["learning_rate", "momentum", "nesterov_momentum"])
 def test_momentum_takes_scalars(name):
     with pytest.raises(REFUSED, match=r"must be scalars; got \[2\]"):
         momentum(tf.Variable(tf.ones([3])), **{name: tf.constant([0.1, 0.2])})

@@ -16,10 +16,15 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 def settings(
-    rate: float, momentum: float, weight_decay: float, lookahead: float | None = None
+    rate: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov_momentum: float | None = None,
 ) -> StepSettings:
-    lookahead = momentum if lookahead is None else lookahead
-    return StepSettings(*map(tf.constant, (rate, momentum, lookahead)), weight_decay)
+    nesterov_momentum = momentum if nesterov_momentum is None else nesterov_momentum
+    return StepSettings(
+        *map(tf.constant, (rate, momentum, nesterov_momentum)), weight_decay
+    )
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -27,7 +32,7 @@ def settings(
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
     generator = np.random.default_rng(0)
-    weight_decay, lookahead = 0.05, 0.9
+    weight_decay, nesterov_momentum = 0.05, 0.9
     decays = [True, False, True]
     shapes = [(2, 3), (70_000,), ()]  # More than a task of the compiled op.
     weights = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
@@ -43,12 +48,14 @@ def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
         gradients = [generator.normal(size=one).astype(np.float32) for one in shapes]
         apply(
             [tf.constant(one) for one in gradients],
-            settings(learning_rate, momentum, weight_decay, lookahead),
+            settings(learning_rate, momentum, weight_decay, nesterov_momentum),
         )
         for i, gradient in enumerate(gradients):
             total = gradient + (weight_decay * weights[i] if decays[i] else 0)
             velocities[i] = momentum * velocities[i] + total
-            direction = total + lookahead * velocities[i] if nesterov else velocities[i]
+            direction = (
+                total + nesterov_momentum * velocities[i] if nesterov else velocities[i]
+            )
             weights[i] = weights[i] - learning_rate * direction
         for ours, expected in zip(variables, weights, strict=True):
             np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
@@ -153,7 +160,11 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
             ours._replace(
                 **{
                     name: tf.constant(getattr(ours, name), tf.float32)
-                    for name in ("learning_rate", "momentum", "lookahead")
+                    for name in (
+                        "learning_rate",
+                        "velocity_factor",
+                        "nesterov_momentum",
+                    )
                 }
             ),
             factors[:2],

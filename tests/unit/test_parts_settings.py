@@ -13,7 +13,7 @@ from resnet.explain import description
 from resnet.models import initialization, names
 from resnet.optim.sgdw import Sgdw
 from resnet.recipes import finetune, imagenette
-from resnet.train_state import TrainState, which_decay
+from resnet.train_state import TrainState, has_weight_decay
 
 PARTS = [("activation", "silu"), ("se_ratio", 0.25), ("blur_pool", "convolutions")]
 
@@ -40,6 +40,14 @@ def test_other_networks_have_none_of_them(model, name, value):
     sentence = refusal(model=model, image_size=32, **{name: value})
     assert sentence.startswith(f"--{name}={value} needs a --model among resnet18, ")
     assert sentence.endswith(f"resnet200d; got {model}.")
+
+
+@pytest.mark.parametrize("model", names.MODELS_OF_ONE_IMAGE_SIZE)
+def test_a_network_for_one_image_size_excludes_progressive_sizes(model):
+    sentence = refusal(imagenette.IMAGENETTE_BEST, model=model)
+    assert sentence.startswith(f"{model} needs images of the same size in all phases")
+    assert "got 96, 112, 128 pixels in the recipe imagenette_best." in sentence
+    assert resolved(model=model, image_size=32).image_size == 32
 
 
 def test_the_pooling_of_torchvision_needs_relu():
@@ -115,7 +123,7 @@ def test_sgdw_decays_what_momentum_decays(make_config):
     state = TrainState(config)
     assert isinstance(state.optimizer, Sgdw)
     momentum = dataclasses.replace(config, optimizer="momentum")
-    assert state.optimizer.decays == which_decay(state.names, momentum)
+    assert state.optimizer.decays == has_weight_decay(state.names, momentum)
     assert state.weight_penalty() == 0.0
     assert TrainState(momentum).weight_penalty() > 0.0
 

@@ -64,6 +64,18 @@ def test_velocities_are_forgotten_before_a_fresh_phase_only():
     assert not any(phases.resets_momentum_at(stale, step) for step in range(10))
 
 
+def test_batch_norm_is_frozen_by_a_phase_that_follows_one_in_which_it_is_not():
+    frozen = [dataclasses.replace(one, freeze_batch_norm=True) for one in THREE]
+
+    def found(*parts: Phase) -> list[int]:
+        return [step for step in range(10) if phases.freezes_batch_norm_at(parts, step)]
+
+    assert found(*THREE) == []
+    assert found(FIRST, frozen[1], frozen[2]) == [3]
+    assert found(FIRST, SECOND, frozen[2]) == [4]
+    assert found(*frozen) == []
+
+
 def test_rates_are_counted_from_the_first_step_of_their_phase():
     found = [phases.learning_rate(THREE, step) for step in range(9)]
     # 8 * (4 - step) / 4 over the first two phases; then (8 - step) / 4.
@@ -85,7 +97,7 @@ def test_the_phases_split_the_steps_without_gaps(lengths, data):
 
 def test_the_factor_of_a_velocity_without_the_rate_is_the_momentum_of_the_phase():
     found = [
-        phases.momentum(THREE, step, learning_rate_in_velocity=False)
+        phases.velocity_factor(THREE, step, learning_rate_in_velocity=False)
         for step in range(8)
     ]
     assert found == [0.9] * 4 + [0.5] * 4
@@ -93,7 +105,7 @@ def test_the_factor_of_a_velocity_without_the_rate_is_the_momentum_of_the_phase(
 
 def test_the_factor_of_caffe_style_momentum_makes_up_for_the_change_of_the_rate():
     found = [
-        phases.momentum(THREE, step, learning_rate_in_velocity=True)
+        phases.velocity_factor(THREE, step, learning_rate_in_velocity=True)
         for step in range(8)
     ]
     # The phase's, times the rate before by the rate now; but where nothing came before.
@@ -105,9 +117,9 @@ def test_the_factor_of_caffe_style_momentum_makes_up_for_the_change_of_the_rate(
 def test_the_factor_spans_the_beginning_of_a_phase_without_a_reset():
     parts = (FIRST, SECOND, dataclasses.replace(THIRD, reset_momentum=False))
     # From a rate of 2 to one of 1, with the new phase's momentum.
-    assert phases.momentum(parts, 4, learning_rate_in_velocity=True) == pytest.approx(
-        0.5 * 2 / 1
-    )
+    assert phases.velocity_factor(
+        parts, 4, learning_rate_in_velocity=True
+    ) == pytest.approx(0.5 * 2 / 1)
 
 
 def test_behind_a_rate_of_zero_the_velocity_is_emptied():
@@ -121,7 +133,7 @@ def test_behind_a_rate_of_zero_the_velocity_is_emptied():
         ),
     )
     found = [
-        phases.momentum(warming, step, learning_rate_in_velocity=True)
+        phases.velocity_factor(warming, step, learning_rate_in_velocity=True)
         for step in range(3)
     ]
     # Rates 0, 1 and 2: the first step's gradient moves nothing, in Caffe neither.
@@ -163,7 +175,7 @@ def our_weights(
     for step, gradient in enumerate(gradients):
         if phases.resets_momentum_at(parts, step):
             velocity = np.zeros_like(start)
-        momentum = phases.momentum(parts, step, learning_rate_in_velocity)
+        momentum = phases.velocity_factor(parts, step, learning_rate_in_velocity)
         velocity = momentum * velocity + gradient + WEIGHT_DECAY * weights
         weights = weights - phases.learning_rate(parts, step) * velocity
         found.append(weights)

@@ -261,7 +261,7 @@ def test_settling_binds_the_process_and_sets_its_environment(monkeypatch):
     bound = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: bound.append(cpus))
     monkeypatch.setenv("PLACEMENT_TEST", "old")
-    placement.settle(THREADS, {"PLACEMENT_TEST": "new"})
+    placement.apply(THREADS, {"PLACEMENT_TEST": "new"})
     assert bound == [(0, 1)]
     assert os.environ["PLACEMENT_TEST"] == "new"
 

@@ -18,6 +18,7 @@ from tests.unit import machine_trees, planning_page
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
 NODE = ("--sockets=2", "--cores_per_socket=8")
+SERVERS = (*NODE, "--job=parameter_server")
 
 
 def test_the_published_cluster_arrives_at_the_published_command():
@@ -44,6 +45,30 @@ def test_the_command_alone_is_one_line():
     (line,) = done.stdout.splitlines()
     words = shlex.split(line)
     assert {"--data_dir=a b", "--seed=3", "--recipe=tpu_90ep_24k"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--recipe=imagenette", "--train_batch_size=512"), "--kmp_blocktime=7"),
+        (("--train_batch_size=24576",), "--kmp_blocktime 7"),
+        (("--job=eval",), "--kmp_blocktime 7"),
+    ],
+)
+def test_the_command_has_the_time_that_openmp_threads_spin(flags, expected):
+    done = run(plan, *CLUSTER, *flags, "--kmp_blocktime=7", "--print=command")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("kmp_blocktime") == 1
+    assert expected in done.stdout
+
+
+def test_servers_can_be_given_as_the_training_calls_them():
+    job = ("--job=parameter_server", "--recipe=imagenet_inception_async")
+    flags = (*NODE, *job, "--train_batch_size=96", "--print=command")
+    one, other = (run(plan, *flags, given) for given in ("--num_ps=5", "-s=5"))
+    assert "mpirun -np 8 " in one.stdout
+    assert "--num_ps=5 " in one.stdout
+    assert one == other
 
 
 def test_json_holds_the_plan():
@@ -106,7 +131,8 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
         ((*NODE, "--hosts=/nowhere"), "/nowhere: No such file"),
         (("--topology=/nowhere",), "--topology=/nowhere can't be read"),
         ((*CLUSTER, "--print=script", "--time_limit=4h"), "such as 04:00; got '4h'"),
-        ((*CLUSTER, "--print=script", "--run_name=a b"), "names a job and a folder"),
+        ((*CLUSTER, "--print=script", "--run_name=a b"), "the name of a job must"),
+        ((*CLUSTER, "--print=script", "--model_dir=/a/b c"), "got 'b c'. Give another"),
         ((*CLUSTER, "--print=script", "--stage_from=/s"), "needs --data_dir"),
         ((*CLUSTER, "--job=eval", "--seed=3"), "no flags of a training; got --seed=3"),
         ((*CLUSTER, "--memory_gb=inf"), "--memory_gb must be 0 or more; got inf."),
@@ -114,6 +140,12 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
         ((*CLUSTER, "--memory_gb=2"), "must fit into its part of the memory, 1.0 GB"),
         ((*CLUSTER, "--launcher=prun"), "--launcher"),
         ((*CLUSTER, "--job=parameter_server", "-s", "0"), "--num_servers must be at"),
+        ((*SERVERS, "-s=2", "--num_ps=3"), "got --num_servers=2 and --num_ps=3. Leave"),
+        ((*NODE, "--num_ps=3"), "got --num_ps=3 with --job=train"),
+        ((*SERVERS, "--sync_mode=bsp"), "need --sync_mode=async; got --sync_mode=bsp"),
+        (("--probe", "--memory_gb=64"), "already describe the nodes; got --memory_gb"),
+        (("--probe", "--numa_per_socket=2"), "got --numa_per_socket as well"),
+        (("--topology=/f", "--threads_per_core=2"), "got --threads_per_core as well"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, message):
@@ -193,6 +225,21 @@ def test_a_host_that_does_not_answer_is_named(probe_all):
     assert_refused(probe_all(a=8), "far can't be probed by `mpirun -hosts far")
 
 
+def test_srun_probes_a_host_without_the_limits_of_a_rank(tmp_path, monkeypatch):
+    node = tmp_path / "node.json"
+    node.write_text(topology.to_json(topology.stated(1, 1, 8)))
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\nenv | grep -q _PER_TASK || cat {node}\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "2")
+    flags = ("--launcher=slurm", "--recipe=digits", "--train_batch_size=64")
+    done = run(plan, "--probe", hosts_file(tmp_path, "a"), *flags, "--print=command")
+    assert done.returncode == 0, done.stderr
+    assert "--cpus-per-task=8" in done.stdout
+
+
 def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     for launcher, program in (
@@ -207,8 +254,8 @@ def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
         )
 
 
-def test_a_plan_needs_no_numpy_and_little_time():
-    code = "import resource, runpy, sys; sys.argv = ['plan.py', *sys.argv[1:]]"
+def test_a_plan_imports_neither_numpy_nor_tensorflow_nor_mpi4py():
+    code = "import runpy, sys; sys.argv = ['plan.py', *sys.argv[1:]]"
     code += (
         f"\ntry: runpy.run_path({str(ROOT / 'launch/plan.py')!r}, run_name='__main__')"
     )

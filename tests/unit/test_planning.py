@@ -41,8 +41,11 @@ def command(nodes=CLUSTER, **changes):
             "srun --nodes=256 --ntasks=512 --ntasks-per-node=2 --cpus-per-task=24"
             " --cpu-bind=none",
         ),
-        ("lsf", "mpirun -rmk lsf -launcher lsf -np 512 -ppn 2"),
-        ("pbs", "mpirun -rmk pbs -np 512 -ppn 2"),
+        (
+            "lsf",
+            "mpirun -rmk lsf -launcher lsf -genv I_MPI_PIN off -np 512 -ppn 2",
+        ),
+        ("pbs", "mpirun -rmk pbs -genv I_MPI_PIN off -np 512 -ppn 2"),
     ],
 )
 def test_each_launcher_starts_the_published_command(launcher, words):
@@ -87,6 +90,26 @@ def test_a_single_process_needs_no_launcher():
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"launcher": "slurm"},
+            "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=24"
+            " --cpu-bind=none",
+        ),
+        ({"launcher": "mpich", "hosts_file": "hosts"}, "mpirun -f hosts -np 1"),
+        (
+            {"launcher": "openmpi", "hosts_file": "hosts"},
+            "mpirun --hostfile hosts -np 1 --map-by ppr:1:node --bind-to none",
+        ),
+    ],
+)
+def test_a_single_process_on_another_host_needs_a_launcher(changes, words):
+    launched = command(topology.stated(1, 1, 24), job="eval", **changes)
+    assert launched[: launched.index("python")] == words.split()
+
+
 def test_accumulation_is_in_the_command():
     nodes = topology.stated(256, 2, 24, memory_bytes=8 * 10**9)
     assert "--accumulation_steps=2" in command(nodes)
@@ -128,6 +151,40 @@ def test_servers_that_are_uneven_are_said():
     (sentence,) = [one for one in plan.warnings if "shared evenly" in one]
     better = int(re.search(r"--num_servers=(\d+) avoids", sentence)[1])
     assert better == 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "others", "sentence"),
+    [
+        (
+            3,
+            {},
+            "3 processes of a node 6 of its 20 processors, so that 2 are unused."
+            " --ranks_per_node=2 avoids it",
+        ),
+        (
+            2,
+            {**ASYNC, "num_servers": 1},
+            "4 processes of a node 5 of its 22 processors, so that 2 are unused."
+            " --ranks_per_node=9 avoids it",
+        ),
+        (4, {}, ""),
+    ],
+)
+def test_cores_that_srun_would_leave_unused_are_said(ranks, others, sentence):
+    nodes = topology.stated(1, 1, 22 if others else 20)
+    changes = {"ranks_per_node": ranks, "overrides": {"global_batch_size": 24}}
+    for launcher, expected in (("slurm", sentence), ("mpich", "")):
+        plan = job_plan.make(nodes, request(launcher, **{**others, **changes}))
+        found = [one for one in plan.warnings if "are unused" in one]
+        assert len(found) == bool(expected)
+        assert not expected or expected in found[0]
+
+
+def test_parameter_servers_need_an_asynchronous_training():
+    changes = {**ASYNC, "overrides": {"sync_mode": "bsp"}}
+    with pytest.raises(UserError, match="got --sync_mode=bsp"):
+        job_plan.make(topology.stated(4, 2, 8), request(**changes))
 
 
 def test_an_asynchronous_recipe_needs_servers():

@@ -11,7 +11,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import resnet
 from data_prep.records import manifest
 from eval import export, predict
 from resnet.checkpoint import restore, tensors
@@ -225,6 +227,38 @@ def test_an_exported_network_predicts_as_its_run_does(run_with_ema, tmp_path, na
         np.testing.assert_allclose(probabilities, expected[image], rtol=0, atol=1e-5)
     done = run(predict, exported, "--top_k=4", "x")
     assert_refused(done, "--top_k must be at most 3, the number of classes of the net")
+
+
+@pytest.mark.parametrize("flags", [["--apply_exif_orientation"], []])
+def test_images_are_turned_if_those_of_the_set_were(run_with_ema, tmp_path, flags):
+    raw, records, exported = (
+        tmp_path / "raw",
+        tmp_path / "records",
+        tmp_path / "exported",
+    )
+    write_images(raw, LOSSLESS)
+    converted = convert_here(raw, records, "--num_processes=1", *flags)
+    assert converted.returncode == 0, converted.stderr
+    exif = Image.Exif()
+    exif[0x0112] = 6  # The orientation: upright after a quarter turn clockwise.
+    with Image.open(raw / "val" / "ant" / "1.png") as upright:
+        turned = upright.transpose(Image.Transpose.ROTATE_90)
+    upright.save(tmp_path / "upright.png")
+    turned.save(tmp_path / "turned.png")
+    turned.save(tmp_path / "photo.png", exif=exif)
+    names = [str(tmp_path / f"{name}.png") for name in ("upright", "turned", "photo")]
+    config = dataclasses.replace(run_with_ema, data_dir=str(records))
+    config = make_run(tmp_path / "run", config, (1,))
+    folder = f"--model_dir={config.model_dir}"
+    assert run(export, folder, f"--out={exported}", "--format=savedmodel").stdout
+    found = [resnet.load(config.model_dir).probabilities(names)]
+    for network in (folder, f"--exported_model={exported}"):
+        done = run(predict, network, "--json", *names)
+        found.append(np.stack(list(predicted(done).values())))
+    for upright_row, turned_row, photo_row in found:
+        assert np.abs(upright_row - turned_row).max() > 1e-4  # Or it tells nothing.
+        expected = upright_row if flags else turned_row
+        np.testing.assert_allclose(photo_row, expected, rtol=0, atol=1e-6)
 
 
 def test_a_diverged_network_is_refused(make_config, tmp_path):

@@ -48,6 +48,19 @@ def test_what_is_no_such_file_is_refused(tmp_path, damage):
         prediction_file.read(path)
 
 
+def test_a_damaged_byte_is_a_sentence_or_changes_nothing(tmp_path):
+    path = prediction_file.write(tmp_path, "step", predictions())
+    whole, num_refused = path.read_bytes(), 0
+    places = range(0, len(whole), 7)
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            prediction_file.read(path)
+        except UserError:
+            num_refused += 1
+    assert num_refused > len(places) / 2  # In others, nothing reads the byte.
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "predictions").touch()
     with pytest.raises(UserError, match="can't be written to"):

@@ -10,6 +10,7 @@ import pytest
 
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
+SOON = 30.0
 PROGRAM = """
 import sys, time
 from resnet.runtime import preemption
@@ -23,6 +24,17 @@ sys.stdin.readline()
 print("saved", flush=True)
 """
 
+# Computes for ever in one call of C, in which Python calls no handler.
+COMPUTING = """
+import ctypes, signal, sys
+from resnet.runtime import preemption
+preemption._SAME_KEYSTROKE_SECONDS = float(sys.argv[1])
+signals = preemption.StopSignals()
+mutex, lock = ctypes.create_string_buffer(256), ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
+print("ready", flush=True)
+lock(mutex)
+"""
 
 # A module's variables are deleted when Python has replaced the handlers.
 LATE = """
@@ -59,12 +71,14 @@ program.run(main)
 
 @pytest.fixture
 def start():
-    """Returns `start(same_keystroke_seconds)`, which starts the program."""
+    """Returns `start(same_keystroke_seconds, program)`, which starts the program."""
     started = []
 
-    def start(same_keystroke_seconds: float) -> subprocess.Popen:
+    def start(
+        same_keystroke_seconds: float, program: str = PROGRAM
+    ) -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(same_keystroke_seconds)],
+            [sys.executable, "-c", program, str(same_keystroke_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -98,6 +112,14 @@ def test_a_second_keystroke_ends_the_process(start):
     process.send_signal(SIGINT)
     assert process.wait() == 130
     assert process.stdout.read() == ""
+
+
+def test_a_second_keystroke_ends_a_process_that_computes(start):
+    process = start(0.1, COMPUTING)
+    for _ in range(2):
+        time.sleep(0.5)
+        process.send_signal(SIGINT)
+    assert process.wait(SOON) == 130
 
 
 def test_the_interrupt_is_noted_where_a_shell_has_it_ignored(start):

@@ -116,6 +116,7 @@ RESNET_DIRECTIONS = {
         "resnet.evaluation",
         "resnet.models",
         "resnet.native",
+        "resnet.watchdog.history",
     },
     "resnet.report": {
         "resnet.checkpoint",
@@ -186,8 +187,11 @@ RESNET_DIRECTIONS = {
         "resnet.checkpoint.step_dirs",
         "resnet.checkpoint.weight_formats",
         "resnet.config",
+        "resnet.evaluation.prediction_file",
+        "resnet.metrics.jsonl",
         "resnet.runtime",
         "resnet.watchdog.failure_file",
+        "resnet.watchdog.history",
     },
     "resnet.network": {
         "resnet.config",

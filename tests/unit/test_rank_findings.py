@@ -6,7 +6,7 @@ import json
 import pytest
 
 from data_prep.errors import UserError
-from launch.checking import of_ranks, rank_report
+from launch.checking import rank_findings, rank_report
 from launch.checking.rank_report import Link
 from launch.nodes import topology
 from launch.nodes.topology import Interface
@@ -18,23 +18,28 @@ from tests.unit.stored_reports import MESSAGE_BYTES, NODE, changed, ranks
 FOUR = ("a", "b", "c", "d")
 
 
-def plan_for(node=NODE, num_nodes=2, job="train", **changes):
+def plan_for(node=NODE, num_nodes=2, job="train", launcher="mpich", **changes):
     recipe = imagenet.TPU_90EP_24K
     nodes = topology.repeated(node, num_nodes, ())
     request = job_plan.Request(
-        job, "mpich", recipe, recipe.name, {}, recipe.num_train_examples, **changes
+        job, launcher, recipe, recipe.name, {}, recipe.num_train_examples, **changes
     )
     return job_plan.make(nodes, request)
 
 
 def findings(report, interfaces=NODE.interfaces, **plan):
-    hosts = {rank.host for rank in report.ranks}
-    found = of_ranks.compare(
-        report,
-        plan_for(num_nodes=len(hosts), **plan),
-        dict.fromkeys(hosts, interfaces),
-    )
+    hosts = reports_of(report, interfaces)
+    found = rank_findings.compare(report, plan_for(num_nodes=len(hosts), **plan), hosts)
     return {one.name: one for one in found}
+
+
+def reports_of(report, interfaces=NODE.interfaces):
+    """Returns the reports of the hosts on which ranks are."""
+    node = {"interfaces": interfaces}
+    return {
+        rank.host: stored_reports.host(node=node, boot_id=f"machine {rank.host}")
+        for rank in report.ranks
+    }
 
 
 def sentences(report, name, **others):
@@ -82,8 +87,30 @@ def test_more_ranks_on_a_host_than_planned_are_named():
 def test_servers_share_cores():
     report = ranks()
     plan = dataclasses.replace(plan_for(), job="parameter_server")
-    found = of_ranks.compare(report, plan, {})
+    found = rank_findings.compare(report, plan, reports_of(report))
     assert found[0].state == "-"
+
+
+@pytest.mark.parametrize("job", ["train", "parameter_server"])
+def test_ranks_on_another_machine_are_named(job):
+    report = ranks(FOUR)
+    hosts = reports_of(report)
+    hosts["b"] = dataclasses.replace(hosts["b"], boot_id="another machine")
+    plan = dataclasses.replace(plan_for(num_nodes=4), job=job)
+    found = rank_findings.compare(report, plan, hosts)
+    (problem,) = found[0].problems
+    assert "a host of the job, a, b, c, d; there are ranks on b." in problem.sentence
+    assert problem.prevents_run
+
+
+def test_cores_that_srun_leaves_unused_are_the_reason():
+    node = topology.stated(1, 1, 20)
+    report = changed(ranks(("a",), node), 1, cpus=tuple(range(7)))
+    (sentence,) = sentences(
+        report, "binding", node=node, launcher="slurm", ranks_per_node=3
+    )
+    assert "The reason is that srun gives each of the 3 processes of a" in sentence
+    assert "own binding" not in sentence
 
 
 def test_a_clock_that_differs_is_named():
@@ -146,7 +173,7 @@ def test_a_fabric_is_known_by_the_bytes_of_its_port_or_by_its_device():
 def test_messages_that_nobody_has_carried_are_a_problem_between_machines():
     report = changed(changed(ranks(), 0, tcp_bytes={}), 2, tcp_bytes={})
     (sentence,) = sentences(report, "transport")
-    assert "on a, b neither a TCP connection nor the port of a fabric" in sentence
+    assert "on a, b: neither a TCP connection nor the port of a fabric" in sentence
     report = changed(report, 2, boot_id="machine a")
     found = findings(report)["transport"]
     assert found.found == "shared memory, since the hosts are one machine"

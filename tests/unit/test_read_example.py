@@ -333,3 +333,15 @@ def test_more_files_than_a_process_may_open_are_read(tmp_path):
         assert len(os.listdir("/proc/self/fd")) < lowered
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_ops_of_all_phases_share_their_open_files(tmp_path):
+    one = example([(IMAGE, bytes_feature(b"x")), (LABEL, ONE_LABEL)])
+    paths = [write_records(tmp_path, [one]) for _ in range(30)]
+    phases = [reader(record_files.read_example) for _ in range(4)]
+    for phase in phases:
+        for path in paths:
+            assert read(phase, path) == (b"x", 7)
+    descriptors = os.listdir("/proc/self/fd")
+    opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in descriptors]
+    assert {opened.count(os.path.realpath(path)) for path in paths} == {1}

@@ -46,6 +46,12 @@ def test_a_changed_recipe_needs_a_name_of_its_own(refusal):
     assert refusal({"based_on": "digits"}) == 'it needs a "name" of its own'
 
 
+def test_a_field_that_is_given_twice_is_refused(refusal):
+    assert refusal('{"model": "resnet18", "name": "a", "model": "resnet50"}') == (
+        "each field must be given once; 'model' is given twice"
+    )
+
+
 def test_an_unknown_base_is_refused_with_the_known_ones(refusal):
     sentence = refusal({"based_on": "imagenet", "name": "mine"})
     assert sentence.startswith("it can be based_on cifar10, ")

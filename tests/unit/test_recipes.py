@@ -296,7 +296,7 @@ def test_goyals_run_has_their_numbers():
     # Momentum correction at each change of the rate leaves the factor what it is.
     assert not config.learning_rate_in_velocity
     for step in (100, 4692, 9384, 12_511):
-        assert step_settings.at(config, step).momentum == 0.9
+        assert step_settings.at(config, step).velocity_factor == 0.9
 
 
 def test_the_small_recipes_are_for_small_images():

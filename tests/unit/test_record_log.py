@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import UserError
+from resnet.metrics import record_log
 from resnet.metrics.record_log import RecordLog
 
 
@@ -40,8 +41,40 @@ def test_a_start_at_the_same_step_begins_its_file_anew(tmp_path):
     assert json.loads(path.read_text())["examples"] == [2]
 
 
+def write_log(folder, start_step: int, num_ranks: int) -> None:
+    for rank in range(num_ranks):
+        log = RecordLog(str(folder), start_step, rank, num_ranks)
+        log.write(start_step, np.array([rank]), np.array([True]))
+        log.close()
+
+
+def names_in(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_resumed_run_removes_the_files_of_the_steps_that_it_does_again(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    for start_step, num_ranks in [(0, 1), (10, 2), (20, 1)]:
+        write_log(tmp_path, start_step, num_ranks)
+    record_log.prepare(str(tmp_path), 10, is_first_start=False)
+    first = "from-step-00000000-rank-00000-of-00001.jsonl"
+    assert names_in(tmp_path) == [first, "notes.txt"]
+
+
+def test_the_log_of_another_run_is_refused_and_stays(tmp_path):
+    RecordLog(str(tmp_path), 0, 0, 1).close()  # Of a start without a step.
+    record_log.prepare(str(tmp_path), 0, is_first_start=True)
+    assert names_in(tmp_path) == []
+    write_log(tmp_path, 30, 2)
+    before = names_in(tmp_path)
+    with pytest.raises(UserError, match=r"has one\. Name another, or remove"):
+        record_log.prepare(str(tmp_path), 0, is_first_start=True)
+    assert names_in(tmp_path) == before
+
+
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    record_log.prepare("", 0, is_first_start=True)
     log = RecordLog("", 0, 0, 1)
     log.write(0, np.array([1]), np.array([True]))
     log.close()
@@ -52,5 +85,7 @@ def test_a_folder_that_cannot_be_made_is_a_users_mistake(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in ("file", "file/logs"):
         words = rf"--record_log must be a folder that can be written to; .*{folder}: "
+        with pytest.raises(UserError, match=words):
+            record_log.prepare(str(tmp_path / folder), 0, is_first_start=True)
         with pytest.raises(UserError, match=words):
             RecordLog(str(tmp_path / folder), 0, 0, 1)

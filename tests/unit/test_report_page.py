@@ -44,6 +44,7 @@ def fields_without_type(value) -> list[str]:
 def test_three_lines_say_what_the_run_is(tmp_path):
     make_run(tmp_path)
     history.append(tmp_path, "start", step=0, num_ranks=2, hosts={"h": 2}, cpu="EPYC")
+    history.append(tmp_path, "end", step=400, reason="the training is done")
     text = words_of(tmp_path)
     assert "resnet18 at 32 px on 1,437 training images of 3 classes" in text
     assert "Top-1 75.00 %, top-5 100.00 % on 360 validation images at step 400" in text
@@ -232,6 +233,19 @@ def test_a_failed_run_says_why(tmp_path):
     assert "1 restart(s). The last word: restart 1 of 3." in text
 
 
+def test_a_run_at_its_last_step_has_finished_only_if_it_has_ended(tmp_path):
+    make_run(tmp_path)
+    history.append(tmp_path, "start", step=0)
+    assert "Unfinished: step 400 of 400" in words_of(tmp_path)
+    failure_file.write(tmp_path, "rank 1 on b has died while evaluating")
+    assert "Failed, last at step 400 of 400: rank 1 on b" in words_of(tmp_path)
+    failure_file.remove(tmp_path)
+    history.append(tmp_path, "end", step=400, reason="the training is done")
+    assert "Finished: 400 steps" in words_of(tmp_path)
+    failure_file.write(tmp_path, "it is locked by another job", is_locked=True)
+    assert "Finished: 400 steps" in words_of(tmp_path)
+
+
 def test_checkpoints_and_versions_are_shown(tmp_path):
     make_run(tmp_path)
     saved = step_dirs.of_step(tmp_path, 400)
@@ -287,7 +301,9 @@ def test_what_is_no_folder_is_refused(tmp_path):
     assert_refused(run(report, str(tmp_path / "none")), "expected the folder of a run")
     (tmp_path / "file").touch()
     out = f"--out={tmp_path / 'file' / 'page.html'}"
-    assert_refused(run(report, str(tmp_path), out), "the report can't be written")
+    for flag in (out, "--out=."):
+        done = run(report, str(tmp_path), flag)
+        assert_refused(done, "the report can't be written")
 
 
 def test_folders_of_the_same_name_are_told_apart():

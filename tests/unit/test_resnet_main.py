@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from resnet import resnet_main
+from resnet import resnet_main, train
 from resnet.config.config import CONFIG_FILE, save_config
+from resnet.distributed.communicator import Communicator
+from resnet.export import end_of_training
+from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.metrics import jsonl
 from resnet.runtime.run_lock import RunLock
-from resnet.watchdog import failure_file
+from resnet.watchdog import failure_file, history
 from tests import converter_program, in_process
 from tests.in_process import Done, assert_refused
 from tests.unit.small_checkpoint import save
@@ -245,3 +249,26 @@ def test_the_settings_of_the_checkpoints_count_and_others_are_not_written(
     assert_refused(done, "holds a run with other settings")
     assert "seed=1, now 2" in done.stderr
     assert (model_dir / CONFIG_FILE).exists() == is_there
+
+
+def test_an_ended_run_without_its_checkpoints_is_refused(run_on, records, tmp_path):
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    line = jsonl.encode(jsonl.make_line("eval", 2, 1.0, {"top1": 0.5}))
+    (model_dir / jsonl.FILE).write_text(line)
+    history.append(model_dir, "end", step=2, reason="the training is done")
+    done = run_on(records, "--train_batch_size=8")
+    assert_refused(done, "must have the checkpoints of its run, which has ended after")
+    assert (model_dir / jsonl.FILE).read_text() == line
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_only_a_complete_training_is_exported(make_config, monkeypatch, is_complete):
+    exported = []
+    monkeypatch.setattr(train, "train_and_evaluate", lambda *_: is_complete)
+    monkeypatch.setattr(end_of_training, "export", lambda *_: exported.append(1))
+    shards = {"train": None}
+    threads = Threads((0,), 1, 1)
+    config, alone = make_config(num_parallel_calls=1), Communicator(ProcessInfo())
+    resnet_main.train(config, shards, threads, alone, None, None)
+    assert len(exported) == is_complete

@@ -91,10 +91,19 @@ def test_a_decay_must_end_behind_its_beginning():
     with pytest.raises(UserError) as caught:
         fit(recipe)
     assert str(caught.value) == (
-        "a decay must end after the warmup that it begins from; got the end 20 and the"
-        " beginning 20 in steps of phase 'short'. Change it in a recipe file, or train"
-        " longer."
+        "a decay must end after its beginning and after the warmup; got the end 20 and"
+        " 20 in steps of phase 'short'. Change it in a recipe file, or train longer."
     )
+
+
+def test_a_decay_that_begins_early_must_end_after_the_warmup_too():
+    schedule = Schedule(
+        peak_value=1.0, warmup_length=2.0, decay_start=0.0, decay_end=1.0
+    )
+    part = RecipePhase(epochs=4, schedule=schedule, name="short")
+    recipe = dataclasses.replace(TWO_PHASES, phases=(part,))
+    with pytest.raises(UserError, match="got the end 10 and 20 in steps of phase"):
+        fit(recipe)
 
 
 def test_a_given_warm_up_does_not_fall():

@@ -170,6 +170,66 @@ def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path, caplog):
     second.release()
 
 
+def fail_for(monkeypatch, descriptor: int, number: int) -> None:
+    """Has the file system give an error for an open file."""
+    fstat = os.fstat
+
+    def fail(opened):
+        if opened == descriptor:
+            raise OSError(number, os.strerror(number))
+        return fstat(opened)
+
+    monkeypatch.setattr(os, "fstat", fail)
+
+
+def test_a_lock_whose_file_is_stale_is_taken_again(tmp_path, monkeypatch, caplog):
+    lock = RunLock(tmp_path)
+    (tmp_path / FILE).unlink()
+    fail_for(monkeypatch, lock._descriptor, errno.ESTALE)
+    lock.require()
+    assert "is locked again" in caplog.text
+    monkeypatch.undo()
+    with pytest.raises(Locked):
+        RunLock(tmp_path)
+    lock.release()
+
+
+def test_a_folder_that_is_stale_is_refused(tmp_path, monkeypatch):
+    def fail(path, **options):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    lock = RunLock(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(pathlib.Path, "stat", fail)
+        with pytest.raises(UserError, match=r"it was removed or replaced\."):
+            lock.require()
+    lock.release()
+
+
+def test_a_run_continues_while_its_lock_cannot_be_checked(
+    tmp_path, monkeypatch, caplog
+):
+    lock = RunLock(tmp_path)
+    with monkeypatch.context() as patched:
+        fail_for(patched, lock._descriptor, errno.EIO)
+        lock.require()
+    assert f"whether {tmp_path} is still locked (Input/output error)" in caplog.text
+    lock.require()
+    lock.release()
+
+
+def test_a_lock_whose_file_cannot_be_closed_is_released(tmp_path, monkeypatch):
+    def fail(descriptor):
+        close(descriptor)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    lock, close = RunLock(tmp_path), os.close
+    monkeypatch.setattr(os, "close", fail)
+    lock.release()
+    monkeypatch.undo()
+    RunLock(tmp_path).release()
+
+
 def test_a_lock_in_a_folder_that_became_read_only_is_released(tmp_path, monkeypatch):
     def refuse(path, missing_ok=False):
         raise OSError(errno.EROFS, "Read-only file system")

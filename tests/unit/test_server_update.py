@@ -31,14 +31,16 @@ def update(
     average_step: float = 0.1,
     rate: float = 1.0,
     momentum: float = 0.0,
-    lookahead: float = 0.0,
+    nesterov_momentum: float = 0.0,
     weight_decay: float = 0.0,
     nesterov: bool = False,
     inverse_staleness: bool = False,
     way: str = "apply",
 ) -> int:
     """Updates a server and returns the staleness; 0 unless `read_at` is given."""
-    scalars = (tf.constant(one, tf.float32) for one in (rate, momentum, lookahead))
+    scalars = (
+        tf.constant(one, tf.float32) for one in (rate, momentum, nesterov_momentum)
+    )
     count = num_updates(server)
     staleness = getattr(server_update, way)(
         server,
@@ -70,7 +72,7 @@ class Reference(NamedTuple):
         statistics: list[np.ndarray],
         rate: float,
         momentum: float,
-        lookahead: float,
+        nesterov_momentum: float,
         weight_decay: float,
         nesterov: bool,
         average_step: float,
@@ -80,7 +82,7 @@ class Reference(NamedTuple):
             self.velocities[i] = momentum * self.velocities[i] + total
             direction = self.velocities[i]
             if nesterov:
-                direction = total + lookahead * self.velocities[i]
+                direction = total + nesterov_momentum * self.velocities[i]
             self.weights[i] = self.weights[i] - rate * direction
         for i, statistic in enumerate(statistics):
             kept = (1 - average_step) * self.averages[i]
@@ -113,7 +115,7 @@ def test_several_updates_are_those_of_the_formula(way, nesterov, inverse):
         decays,
     )
     others = {
-        "lookahead": 0.8,
+        "nesterov_momentum": 0.8,
         "weight_decay": 0.05,
         "nesterov": nesterov,
         "average_step": 0.1,

@@ -25,7 +25,7 @@ def call_op(server: Any, **changed: Any) -> None:
         "read_at": tf.constant(0, tf.int64),
         "learning_rate": 0.1,
         "momentum": 0.9,
-        "lookahead": 0.9,
+        "nesterov_momentum": 0.9,
         "nesterov": False,
         "inverse_staleness": False,
         "average_step": 0.1,
@@ -49,7 +49,7 @@ def op_server() -> Any:
         ({"read_at": tf.constant([0], tf.int64)}, r"must be scalars; got \[1\]"),
         ({"learning_rate": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
         ({"momentum": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
-        ({"lookahead": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"nesterov_momentum": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
         ({"number": tf.constant(-1, tf.int64)}, "number at least 0"),
     ],
 )

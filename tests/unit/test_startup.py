@@ -73,7 +73,7 @@ def test_ranks_that_compute_divide_the_cores(
 ):
     cores = [(0, 4), (1, 5), (2, 6), (3, 7)]  # With two threads each.
     monkeypatch.setattr(startup.placement, "group_by_core", lambda cpus: cores)
-    monkeypatch.setattr(startup.placement, "settle", lambda threads, variables: None)
+    monkeypatch.setattr(startup.placement, "apply", lambda threads, variables: None)
     process = ProcessInfo(local_rank, len(share_cores), local_rank, len(share_cores))
     threads = startup.settle_placement(
         *(process, Node(share_cores), 0, 0, 1), shares_cores=share_cores[local_rank]

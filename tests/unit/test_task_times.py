@@ -1,4 +1,6 @@
+import contextlib
 import re
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from eval.benchmarking import thread_balance
 from eval.benchmarking.measurements import task_times
 from eval.benchmarking.measurements.task_times import OpCall
 from resnet import native
+from tests.in_process import run
 
 
 def test_each_thread_takes_the_next_task_when_it_has_finished_one():
@@ -52,9 +55,8 @@ def test_the_median_of_steps_is_taken_task_by_task():
         task_times.median_calls(steps)
 
 
+@pytest.mark.needs_cpu("avx2", "fma")
 def test_the_tasks_of_an_op_are_recorded(tmp_path):
-    if native.convolutions(tf.float32) is None:
-        pytest.skip("needs the compiled convolutions")
     images = tf.random.normal([4, 16, 16, 64])
     kernel = tf.random.normal([3, 3, 64, 64])
 
@@ -104,3 +106,28 @@ def test_a_number_of_threads_is_checked(value):
 def test_some_number_of_threads_is_needed():
     with pytest.raises(ValueError, match=r"--threads must be numbers .* got ''"):
         thread_balance.thread_counts([])
+
+
+def test_each_number_of_threads_has_a_process_of_its_own(monkeypatch):
+    class Executor(contextlib.AbstractContextManager):
+        """As that of Python 3.10, in this process."""
+
+        def __init__(self, max_workers=None, mp_context=None) -> None:
+            self.is_used = False
+            assert (max_workers, mp_context.get_start_method()) == (1, "spawn")
+
+        def __exit__(self, *_) -> None:
+            pass
+
+        def submit(self, function, count) -> futures.Future:
+            assert not self.is_used
+            self.is_used = True
+            done: futures.Future = futures.Future()
+            done.set_result(function(count))
+            return done
+
+    monkeypatch.setattr(futures, "ProcessPoolExecutor", Executor)
+    monkeypatch.setattr(thread_balance, "record_step", lambda *given: given[-1])
+    monkeypatch.setattr(thread_balance, "table", lambda *given: str(given))
+    done = run(thread_balance, "--threads=8,2")
+    assert (done.returncode, done.stdout) == (0, "(1, [8, 2])\n")

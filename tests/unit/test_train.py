@@ -3,6 +3,7 @@ import math
 import pathlib
 import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from resnet.checkpoint import manager, tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.config.config import Config
 from resnet.data import input_pipeline
-from resnet.distributed.communicator import AgreedFailure
-from resnet.metrics import jsonl, log
+from resnet.distributed.communicator import AgreedError, AgreedFailure
+from resnet.metrics import jsonl, log, progress
 from resnet.runtime.preemption import Preempted
 from resnet.train_state import TrainState
+from tests import smallest
 from tests.unit import small_training
 from tests.unit.small_training import (
     CLASSES,
@@ -36,7 +38,7 @@ def config(make_config) -> Config:
 
 
 @pytest.fixture(scope="module")
-def run(make_config, tmp_path_factory, write_tiny_set) -> Callable[..., None]:
+def run(make_config, tmp_path_factory, write_tiny_set) -> Callable[..., bool]:
     """A function that trains in a folder."""
     folder = tmp_path_factory.mktemp("records")
     return small_training.runner(make_config, write_records(folder, write_tiny_set))
@@ -109,6 +111,29 @@ def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
     assert seen == [0, 1, 0, 1]
 
 
+def test_saves_are_not_in_the_images_per_second(run, tmp_path, monkeypatch):
+    now, save = [1.0], manager.CheckpointManager.save
+
+    def slow_save(*arguments) -> None:
+        now[0] += 1000
+        save(*arguments)
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(manager.CheckpointManager, "save", slow_save)
+    end_step = TrainState.end_step
+
+    def timed_step(state: TrainState) -> None:
+        now[0] += 2
+        end_step(state)
+
+    monkeypatch.setattr(TrainState, "end_step", timed_step)
+    facts = {"model": smallest.NETWORK, "log_step_count_steps": 3}
+    run(tmp_path, checkpoint_every="1", **facts)
+    # 6 images in 2 s; the first step isn't timed.
+    speeds = [line["images_per_second"] for line in lines(tmp_path, "train")]
+    assert speeds == [3.0, 3.0]
+
+
 def test_evaluations_are_logged_when_they_are_due_and_at_the_end(whole):
     found = lines(whole, "eval")
     assert [line["step"] for line in found] == [4, 6]
@@ -154,10 +179,26 @@ def test_going_on_from_a_checkpoint_ends_at_the_same_weights_bit_for_bit(
     ]
 
 
+def test_the_record_log_of_another_run_is_refused_and_stays(run, tmp_path):
+    log_folder = tmp_path / "log"
+    facts = {"model": smallest.NETWORK, "record_log": str(log_folder)}
+    run(tmp_path / "a", **facts, stop_after_steps=1)
+    (path,) = log_folder.iterdir()
+    before = path.read_bytes()
+    with pytest.raises(AgreedError, match="without the log of another run"):
+        run(tmp_path / "b", **facts)
+    assert path.read_bytes() == before
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    run(tmp_path / "a", **facts, stop_after_steps=2)  # It starts again at step 0.
+    (path,) = log_folder.iterdir()
+    assert path.read_bytes().startswith(before)
+    assert len(path.read_text().splitlines()) == 2
+
+
 def test_a_run_that_is_done_does_nothing_more(run, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "done")
     before = (tmp_path / "done" / jsonl.FILE).read_bytes()
-    run(tmp_path / "done")
+    assert run(tmp_path / "done")
     assert (tmp_path / "done" / jsonl.FILE).read_bytes() == before
     assert saved_steps(tmp_path / "done") == [3, 4, 6]
 

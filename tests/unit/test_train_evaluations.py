@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_block")
 
 
 @pytest.fixture(scope="module")
-def run(make_config, tmp_path_factory, write_tiny_set) -> Callable[..., None]:
+def run(make_config, tmp_path_factory, write_tiny_set) -> Callable[..., bool]:
     """A function that trains in a folder."""
     folder = tmp_path_factory.mktemp("records")
     return small_training.runner(make_config, write_records(folder, write_tiny_set))
@@ -123,7 +123,7 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
         evaluator = Top1s(*found)
         monkeypatch.setattr(evaluations, "Evaluator", evaluator)
         facts = {"model": smallest.NETWORK, "mode": "train_and_eval", "eval_every": "1"}
-        run(tmp_path, **facts, **changes)
+        assert run(tmp_path, **facts, **changes)  # It is complete.
         assert evaluator.left == []
         return [line["step"] for line in lines(tmp_path, "eval")]
 
@@ -139,9 +139,9 @@ def test_a_trial_is_evaluated_only_if_it_is_asked_to(run, tmp_path, monkeypatch)
     facts = {"model": smallest.NETWORK, "mode": "train_and_eval"}
     evaluator = Top1s(0.25)
     monkeypatch.setattr(evaluations, "Evaluator", evaluator)
-    run(tmp_path, **facts, stop_after_steps=2)
+    assert not run(tmp_path, **facts, stop_after_steps=2)
     assert evaluator.left == [0.25]
-    run(tmp_path, **facts, eval_every="2", stop_after_steps=2)
+    assert not run(tmp_path, **facts, eval_every="2", stop_after_steps=2)
     assert evaluator.left == []
     assert saved_steps(tmp_path)[-1] == 2
 

@@ -61,7 +61,7 @@ RECIPE = Recipe(
     ema_decay=0.5,
 )
 
-# All that may change a step at once, in images of two sizes.
+# Random choices, LARS and clipping at once, in images of two sizes.
 FULL = dataclasses.replace(
     RECIPE,
     phases=(
@@ -171,7 +171,7 @@ def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
 def changing(config: Config, step: int) -> tuple[float, float, float]:
     """Returns learning rate, factor of the velocity, and decay of the EMA."""
     found = step_settings.at(config, step)
-    return found.learning_rate, found.momentum, found.ema_decay
+    return found.learning_rate, found.velocity_factor, found.ema_decay
 
 
 def test_a_step_has_the_settings_of_its_phase(make_config):
@@ -188,7 +188,7 @@ def test_a_step_has_the_settings_of_its_phase(make_config):
     plain = make_config(**settings)
     assert changing(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
     constants = step_settings.at(plain, 1)
-    assert (constants.lookahead, constants.weight_decay) == (0.9, 5e-5)
+    assert (constants.nesterov_momentum, constants.weight_decay) == (0.9, 5e-5)
 
 
 def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
@@ -202,7 +202,7 @@ def test_each_phase_has_its_own_rates(whole):
     assert rates_in(whole) == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_run_with_every_setting_resumes_bit_for_bit(run, tmp_path):
+def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(run, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     saved = {"checkpoint_every": "4", "keep_checkpoints": 9, "accumulation_steps": 3}
     saved |= {"compress": "layerwise", "method": "topk", "ratio": 0.05}
@@ -279,6 +279,18 @@ def test_a_phase_without_a_reset_keeps_its_velocities(run, whole, tmp_path):
     assert_same(tmp_path, whole, 3, ("model/", "velocity/", "ema/"))
     with pytest.raises(AssertionError):
         assert_same(tmp_path, whole, 6, ("velocity/",))
+
+
+def test_dgc_that_sends_all_values_is_momentum_also_where_it_is_reset(
+    run, whole, tmp_path
+):
+    run(tmp_path, compress="layerwise", method="dgc", dense_below=10**9)
+    found, expected = (tensors.load(one, 6).tensors for one in (tmp_path, whole))
+    for name in found:
+        if name.startswith("model/"):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+    own = RankFiles(of_step(tmp_path, 6)).read(0)
+    assert np.any(own["velocity/classifier/kernel"])
 
 
 @pytest.mark.usefixtures("whole")

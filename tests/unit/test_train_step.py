@@ -100,7 +100,7 @@ def test_nesterov_looks_ahead_by_the_phases_momentum_whatever_the_velocity_is_ti
     for momentum in (0.9, 0.45):  # As where a corrected rate has doubled.
         before = values_of(state.trainable_variables)
         _, gradients = gradients_of(state, batch())
-        step(batch(), SETTINGS._replace(momentum=momentum))
+        step(batch(), SETTINGS._replace(velocity_factor=momentum))
         totals = [
             gradient + 0.01 * old * train_state.decays(name)
             for name, old, gradient in zip(state.names, before, gradients, strict=True)

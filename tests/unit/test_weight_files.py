@@ -3,6 +3,7 @@
 import pickle
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,36 @@ def test_pickled_objects_in_an_npz_file_are_refused(tmp_path):
     path.write_bytes(b"PK\x03\x04 cut")
     with pytest.raises(UserError, match=r"must hold arrays in NumPy's \.npz: "):
         files.open_file(path)
+
+
+def test_a_damaged_byte_in_an_npz_file_is_a_sentence_or_changes_nothing(tmp_path):
+    path = tmp_path / "weights.npz"
+    np.savez_compressed(path, a=np.arange(300.0))
+    whole, num_refused = path.read_bytes(), 0
+    places = range(0, len(whole), 3)
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            files.open_file(path)
+        except UserError:
+            num_refused += 1
+    assert num_refused > len(places) / 2  # In others, nothing reads the byte.
+
+
+def test_a_single_array_with_the_name_of_an_npz_file_is_refused(tmp_path):
+    np.save(tmp_path / "array.npy", np.ones(3))
+    path = (tmp_path / "array.npy").rename(tmp_path / "weights.npz")
+    with pytest.raises(UserError, match=r"must hold arrays in NumPy's \.npz: "):
+        files.open_file(path)
+
+
+@pytest.mark.parametrize("contents", [None, 'model_checkpoint_path: ""'])
+def test_a_folder_without_a_name_is_refused(tmp_path, monkeypatch, contents):
+    monkeypatch.chdir(tmp_path)
+    if contents:
+        (tmp_path / "checkpoint").write_text(contents)
+    with pytest.raises(UserError, match=r"^\. must contain a checkpoint"):
+        files.kind_of(Path("."))
 
 
 def test_a_checkpoint_of_ours_is_known_by_its_folder_and_its_runs(tmp_path):

@@ -42,7 +42,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.checkpoint.weight_formats.safetensors_file",
     "resnet.export.contents",
     "resnet.export.names",
-    "resnet.export.new_path",
+    "resnet.export.atomic_path",
     "resnet.models.names",
     "resnet.models.sizes",
     "resnet.train_flags",

@@ -14,17 +14,29 @@ import pytest
 
 from resnet.watchdog import messages
 
-RANK = """
+# What a watchdog runs instead of `monitor.main()`: tests wait for the end of a rank
+# that doesn't end the job itself, and for the file that tells of rank 1's first report.
+MONITOR = """
+import pathlib
+import resnet.watchdog.monitor as m
+m._ENDING_SECONDS = 2.0
+receive = m.Watchdog._receive_from_watchdog
+def receive_and_tell(watchdog, channel, message):
+    receive(watchdog, channel, message)
+    if "status" in message:
+        pathlib.Path("heard").touch()
+m.Watchdog._receive_from_watchdog = receive_and_tell
+m.main()
+"""
+RANK = f"""
 import mmap, os, sys, tempfile
 from resnet.watchdog import client, scratch_dir
 from resnet.watchdog.client import WatchdogClient
 from resnet.hardware.placement import ProcessInfo
 rank, stall_seconds, port, model_dir, memory = int(sys.argv[1]), *sys.argv[2:6]
 outlives = "outlives_launcher" in sys.argv
-# The tests wait for the end of a rank that doesn't end the job itself.
-shorter = "import resnet.watchdog.monitor as m; m._ENDING_SECONDS = 2.0; m.main()"
 assert client._START.endswith("main()\\n")
-client._START = client._START.removesuffix("main()\\n") + shorter
+client._START = client._START.removesuffix("main()\\n") + {MONITOR!r}
 os.chdir(model_dir)
 with open(memory, "wb+") as file:  # As MPI has.
     file.truncate(4096)
@@ -113,27 +125,15 @@ def ranks(tmp_path):
             port = port if rank else started[0].said
         for one in started:
             one.do("report_status('computing step 7', True, True)")
-        await_connection(int(started[0].said))
+        deadline = time.monotonic() + SOON
+        while not (tmp_path / "heard").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         return started
 
     yield start
     for one in started:
         one.end()
-
-
-def await_connection(port: int) -> None:
-    """Waits until a watchdog is connected to a monitor, and has sent its status."""
-    local = f"{port:04X}"
-    deadline = time.monotonic() + SOON
-    while time.monotonic() < deadline:
-        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-        fields = [line.split() for line in lines]
-        is_there = any(one[1].endswith(local) and one[3] == "01" for one in fields)
-        if is_there:
-            break
-        time.sleep(0.02)
-    assert is_there
-    time.sleep(0.25)  # It has to be accepted, greeted and heard.
 
 
 def said(tmp_path: Path) -> str:
@@ -165,11 +165,9 @@ def assert_all_gone(ranks: list[Rank], code: int = -signal.SIGKILL) -> None:
 def await_watchdogs() -> None:
     """Waits until no watchdog is left."""
     deadline = time.monotonic() + SOON
-    left = watchdogs()
-    while left and time.monotonic() < deadline:
+    while left := watchdogs():
+        assert time.monotonic() < deadline, left
         time.sleep(0.05)
-        left = [pid for pid in left if is_watchdog(pid)]
-    assert watchdogs() == []
 
 
 def watchdog_of(rank: int) -> int:

@@ -80,7 +80,7 @@ def measure(
         first_step_seconds=max(timing.first_step_seconds for timing in timings),
         start_seconds=max(timing.start_seconds for timing in timings),
         peak_memory_mb=max(timing.peak_memory_mb for timing in timings),
-        waited_share=(
+        input_wait_share=(
             max(timing.waited_seconds / sum(timing.seconds) for timing in timings)
             if shard
             else None

@@ -42,8 +42,8 @@ class Report:
         start_seconds: The time from the start of the process to the end of the first
             step, on the slowest rank.
         peak_memory_mb: The peak memory of the rank with the most, in 10**6 bytes.
-        waited_share: The fraction of time stalled on input on the slowest rank; None
-            without a data set.
+        input_wait_share: The fraction of time in which the slowest rank waited for its
+            input; None without a data set.
         flops_per_image: The number of floating-point operations per image.
         limits: The measured peak rates of all ranks together.
         profile: The milliseconds of one step by kind of op, if it was profiled.
@@ -62,7 +62,7 @@ class Report:
     first_step_seconds: float
     start_seconds: float
     peak_memory_mb: float
-    waited_share: float | None
+    input_wait_share: float | None
     flops_per_image: int
     limits: Limits
     profile: dict[str, float] | None = None
@@ -88,7 +88,7 @@ class Report:
             "copy_gigabytes_per_second": self.limits.copy_gigabytes,
             "first_step_seconds": self.first_step_seconds,
             "start_seconds": self.start_seconds,
-            "waited_share": self.waited_share,
+            "input_wait_share": self.input_wait_share,
         }
         rounded = {
             name: value if value is None else round(value, 4)
@@ -138,8 +138,8 @@ class Report:
             _line("startup to first step", f"{self.start_seconds:.1f} s"),
             _line("peak memory per rank", f"{self.peak_memory_mb:,.0f} MB"),
         ]
-        if self.waited_share is not None:
-            share = f"{self.waited_share:.1%} of the time"
+        if self.input_wait_share is not None:
+            share = f"{self.input_wait_share:.1%} of the time"
             lines.append(_line("waiting for images", share))
         operations = f"{self.flops_per_image / 1e9:.2f} GFLOP per image"
         lines.append(_line("arithmetic", f"{self.gflops:,.0f} GFLOP/s, {operations}"))

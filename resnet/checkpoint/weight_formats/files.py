@@ -6,6 +6,7 @@
 import functools
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ _INDEX = ".index"
 # that wrappers of networks give to all names.
 _BELOW = ("state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
+# What NumPy and zipfile raise for a damaged file. A single array, which isn't in a zip
+# archive, is no context manager: TypeError, or AttributeError before Python 3.11.
+_DAMAGED = (
+    *(ValueError, EOFError, TypeError, AttributeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 def kind_of(path: Path) -> str:
@@ -66,7 +73,7 @@ def _tensorflow_prefix(path: Path) -> Path | None:
     """Returns the prefix of a checkpoint's files, or of the newest one in a folder."""
     if path.name.endswith(_INDEX) and path.is_file():
         return path.with_name(path.name.removesuffix(_INDEX))
-    if path.with_name(path.name + _INDEX).is_file():
+    if _has_index(path):
         return path
     try:
         lines = (path / "checkpoint").read_text().splitlines()
@@ -76,8 +83,13 @@ def _tensorflow_prefix(path: Path) -> Path | None:
         name, _, value = line.partition(":")
         if name == "model_checkpoint_path":
             newest = path / value.strip().strip('"')
-            return newest if newest.with_name(newest.name + _INDEX).is_file() else None
+            return newest if _has_index(newest) else None
     return None
+
+
+def _has_index(prefix: Path) -> bool:
+    # A path such as "." has no name.
+    return bool(prefix.name) and prefix.with_name(prefix.name + _INDEX).is_file()
 
 
 def _open_tensorflow(path: Path) -> WeightFile:
@@ -104,7 +116,7 @@ def _open_npz(path: Path) -> WeightFile:
         # np.load leaves a file open that it can't read, if it has opened it itself.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return of_arrays(_unwrapped(dict(arrays)))
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise UserError(f"{path} must hold arrays in NumPy's .npz: {error}") from error
 
 

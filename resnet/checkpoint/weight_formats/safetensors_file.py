@@ -28,7 +28,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "I32": np.dtype("<i4"),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items() if name != "BF16"}
-_ALIGNMENT = 8  # Of the header, in bytes.
+_ALIGNMENT = 8  # Alignment of the header, in bytes.
 _LONGEST_HEADER = 100_000_000  # As in the format's own reader.
 
 

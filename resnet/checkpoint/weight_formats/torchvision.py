@@ -15,7 +15,7 @@ from resnet.checkpoint.weight_formats.stored import Stored
 
 FIRST = "conv1.weight"  # In each file, and in none of the other formats.
 VARIANT = "torchvision"
-EPSILON = 1e-5  # Of batch normalization.
+EPSILON = 1e-5  # Added to the variance by batch normalization.
 _BLOCK = re.compile(r"stage([1-4])_block(\d+)_(shortcut|[123])")
 _OF_CONVOLUTION = (2, 3, 1, 0)
 _NORMALIZATION = {
@@ -28,7 +28,7 @@ _CLASSIFIER = {
     "classifier/kernel": Stored("fc.weight", (1, 0)),
     "classifier/bias": Stored("fc.bias"),
 }
-_NUM_BATCHES = ".num_batches_tracked"  # What PyTorch counts, and doesn't compute with.
+_NUM_BATCHES = ".num_batches_tracked"  # A count that PyTorch doesn't compute with.
 
 
 def places(paths: Iterable[str]) -> dict[str, Stored]:

@@ -14,7 +14,7 @@ from resnet.checkpoint.weight_formats.stored import Stored
 
 FIRST = "conv2d/kernel"  # In each file, and in none of the other formats.
 VARIANT = "tpu"
-EPSILON = 1e-5  # Of batch normalization.
+EPSILON = 1e-5  # Added to the variance by batch normalization.
 _STEP = "global_step"
 _BELOW_A_VARIABLE = re.compile(r"(conv2d|batch_normalization|dense)(_\d+)?/\w+/.+")
 _STEM = re.compile(r"stem(?:_(\d))?")

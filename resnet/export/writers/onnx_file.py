@@ -46,7 +46,7 @@ def write(trained: TrainedNetwork, contents: Contents, path: Path) -> None:
 
 def _quantized(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """Returns a model with weights of 8 bits; needs a name for a file."""
-    logging.disable(logging.WARNING)  # That a model could be made simpler before.
+    logging.disable(logging.WARNING)  # Hides the advice to simplify the model.
     try:
         quantization.quantize_dynamic(
             model,

@@ -21,7 +21,7 @@ from resnet.export.names import (
 )
 from resnet.export.writers import stock_graph
 
-_PARALLEL_IMAGES = 32  # That are decoded at a time, if there are as many threads.
+_PARALLEL_IMAGES = 32  # Images decoded at the same time.
 
 
 def write(trained: TrainedNetwork, contents: Contents, path: Path) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from resnet.models.layers.base import Layer
 
-FEWEST_CHANNELS = 16  # Of a convolution's input that is blurred, as in both sources.
+FEWEST_CHANNELS = 16  # Inputs with fewer aren't blurred, as in both sources.
 
 
 class BlurPool(Layer):

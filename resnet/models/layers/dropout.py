@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from resnet.models.layers.base import Layer
 
-_MULTIPLIER = 0x45D9F3B  # Of `_mix`, as in `resnet.data.example_order`.
+_MULTIPLIER = 0x45D9F3B  # The multiplier of `_mix` in `resnet.data.example_order`.
 _GOLDEN = 0x9E3779B9  # 2**32 divided by the golden ratio: spreads consecutive numbers.
 _example_keys: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar(
     "example_keys", default=None

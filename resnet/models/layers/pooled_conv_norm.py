@@ -8,7 +8,7 @@ import tensorflow as tf
 from resnet.models.layers import convolution, pooling
 from resnet.models.layers.conv_norm import ConvNorm
 
-SIDE = 2  # Of the windows, and their stride.
+SIDE = 2  # Side and stride of the windows.
 
 
 class PooledConvNorm(ConvNorm):

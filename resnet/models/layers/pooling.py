@@ -9,7 +9,7 @@ import tensorflow as tf
 from resnet import native
 from resnet.models.layers.base import Layer
 
-MOST_POSITIONS = 256  # Of a window of the compiled op.
+MOST_POSITIONS = 256  # Largest window of the compiled op.
 
 
 def max_pool(

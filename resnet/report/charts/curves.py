@@ -10,12 +10,12 @@ from resnet.metrics.jsonl import RANK_SPEEDS, Line
 from resnet.report.charts import series
 from resnet.report.folder import RunFolder
 
-_MAX_POINTS = 400  # Of a curve, about the pixels of a chart on half a screen.
+_MAX_POINTS = 400  # About the pixels of a chart on half a screen.
 _MIN_TO_SMOOTH = 30
-_MAX_MARKERS = 40  # Of evaluations; more would touch.
+_MAX_MARKERS = 40  # More markers of evaluations would touch.
 _SMOOTHED_PARTS = 40  # A smoothed line has about so many independent values.
 _NOT_METRICS = ("kind", "step", "epoch", "time", "seconds")
-_MAX_RANKS = 8  # Whose speeds are drawn one by one.
+_MAX_RANKS = 8  # Up to this number, each rank has its own curve.
 _SUFFIXES = {"eval_ema": ", EMA weights"}
 
 
@@ -82,7 +82,7 @@ METRICS = (
         "Error of compression",
         (("compression_error", ""),),
         is_noisy=True,
-        about="Norm of what the messages lack, divided by the norm of the gradients.",
+        about="Norm of the compression error, divided by the norm of the gradients.",
     ),
     Metric(
         "Staleness",

@@ -11,7 +11,7 @@ from resnet.report.charts.vega_lite import Json, Mark
 from resnet.report.markup import Html, tag
 from resnet.report.words import MISSING, number
 
-_MAX_ROWS = 60  # Of a table beside a chart.
+_MAX_ROWS = 60  # Longest table beside a chart.
 
 
 @dataclass

@@ -18,7 +18,7 @@ _MAX_OF_MANY = 20  # Classes of one that is not.
 _MAX_PAIRS = 20
 _MAX_CLASSES = 1000  # Rows of the table of classes.
 _OPEN_CLASSES = 30  # More are folded.
-_MAX_SHADE = 0.45  # Of a cell's color, so that its text stays readable.
+_MAX_SHADE = 0.45  # Darkest cell color on which text is readable.
 _SHOWN_GUESSES = 3  # Below a wrong image.
 
 

@@ -9,7 +9,7 @@ from resnet.report.markup import Html, tag
 from resnet.report.sections import summary
 
 _MAX_HOSTS = 64
-_FACTS = {  # Of the last start, by their words.
+_FACTS = {  # Labels of the facts about the last start.
     "cpu": "CPU",
     "cores": "cores of rank 0's host",
 }

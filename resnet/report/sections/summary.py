@@ -147,16 +147,17 @@ def _how_well(run: RunFolder) -> str:
 
 def _state(run: RunFolder) -> str:
     step = timeline.last_step(run)
-    of = ""
-    if run.config is not None:
-        if step >= run.config.train_steps:
-            return f"Finished: {step:,} steps."
-        of = f" of {run.config.train_steps:,}"
-    if run.failure:
+    of = f" of {run.config.train_steps:,}" if run.config is not None else ""
+    # That of a locked folder is of another job, which the run doesn't notice.
+    if run.failure and not run.failure.get("locked"):
         reason = run.failure.get("reason", "for an unknown reason")
         return f"Failed, last at step {step:,}{of}: {reason}."
     ends = [event for event in run.events if event["event"] in ("start", "end")]
-    if ends and ends[-1]["event"] == "end":
+    has_ended = bool(ends) and ends[-1]["event"] == "end"
+    is_at_end = run.config is not None and step >= run.config.train_steps
+    if is_at_end and (has_ended or not ends):  # Earlier versions wrote no events.
+        return f"Finished: {step:,} steps."
+    if has_ended:
         return f"Ended at step {step:,}{of}: {ends[-1].get('reason')}."
     return f"Unfinished: step {step:,}{of}."
 

@@ -9,7 +9,7 @@ from resnet.report.folder import RunFolder, best_top1
 from resnet.report.words import megabytes, percent
 
 PHASE, CHECKPOINT, START, FAULT = "phases", "checkpoints", "starts and ends", "faults"
-_MOST_FACTS = 4  # Of an event of another version, in its row.
+_MOST_FACTS = 4  # Most facts shown of an event of another version.
 _SHOWN_HOSTS = 4
 
 

@@ -1,4 +1,4 @@
-"""Measures the network between the ranks."""
+"""Measures the interconnect of the ranks."""
 
 import statistics
 import time
@@ -9,12 +9,12 @@ import numpy as np
 from resnet.distributed.communicator import Communicator
 
 _SMALL_BYTES = 8
-_LARGE_BYTES = 4 << 20  # That a rank sends to all others together.
-_LEAST_LARGE_BYTES = 4 << 10  # To each of the others.
+_LARGE_BYTES = 4 << 20  # What a rank sends to all others together.
+_LEAST_LARGE_BYTES = 4 << 10  # The least that a rank sends to each other one.
 _REPEATS = 5
 
 
-class Network(NamedTuple):
+class Interconnect(NamedTuple):
     """What messages cost while all ranks send at the same time.
 
     Attributes:
@@ -35,7 +35,7 @@ class Network(NamedTuple):
         return num_messages * self.latency + num_bytes / self.bandwidth
 
 
-def measure(communicator: Communicator) -> Network:
+def measure(communicator: Communicator) -> Interconnect:
     """Returns the network of two or more ranks, as the slowest rank sees it.
 
     Every rank sends short messages, then long ones, to all others. To be called on all
@@ -49,7 +49,7 @@ def measure(communicator: Communicator) -> Network:
     large = max(_LARGE_BYTES // others, _LEAST_LARGE_BYTES)
     short, long = (_seconds(communicator, size) for size in (_SMALL_BYTES, large))
     latency = short / others
-    return Network(latency, large / max((long - short) / others, 1e-9))
+    return Interconnect(latency, large / max((long - short) / others, 1e-9))
 
 
 def _seconds(communicator: Communicator, num_bytes: int) -> float:

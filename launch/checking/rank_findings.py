@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 from launch.checking import transport
 from launch.checking.findings import Finding, Problem, by_value, names
+from launch.checking.host_report import HostReport
 from launch.checking.rank_report import Link, Rank, RankReport
-from launch.nodes.topology import Interface, cpu_list
+from launch.nodes.topology import cpu_list
+from launch.planning import advice
 from launch.planning.job_plan import Plan
 
 # Deaths of ranks on different hosts are put in order by the hosts' clocks.
@@ -16,38 +18,43 @@ _MOST_CLOCK_SECONDS = 0.1
 _SLOW_BANDWIDTH = 0.5
 _SLOW_LATENCY = 4.0
 _LEAST_LINKS = 3  # For a median that a single slow one doesn't move.
+_TURN_OFF = "Turn the launcher's own binding off (docs/planning.md)."
 
 
 def compare(
-    report: RankReport, plan: Plan, interfaces: Mapping[str, tuple[Interface, ...]]
+    report: RankReport, plan: Plan, hosts: Mapping[str, HostReport]
 ) -> list[Finding]:
     """Returns what is there and what is wrong.
 
     Args:
         report: What the ranks got.
         plan: The plan of the job.
-        interfaces: The network interfaces of each host, by its name.
+        hosts: The report of each host of the job, by its name.
     """
+    interfaces = {host: one.topology.interfaces for host, one in hosts.items()}
     return [
-        _binding(report, plan),
+        _binding(report, plan, hosts),
         _clocks(report),
         _network(report),
         transport.find(report, interfaces),
     ]
 
 
-def _binding(report: RankReport, plan: Plan) -> Finding:
-    """Compares the cores of the ranks with those of the plan."""
+def _binding(
+    report: RankReport, plan: Plan, hosts: Mapping[str, HostReport]
+) -> Finding:
+    """Compares the hosts and the cores of the ranks with those of the plan."""
+    problems = _unplanned_hosts(report, hosts)
     if plan.job == "parameter_server":
         text = "not checked: servers share the cores of a host"
-        return Finding("binding", text, is_checked=False)
+        return Finding("binding", text, tuple(problems), is_checked=False)
     wrong = [rank for rank in report.ranks if not _is_planned(rank, plan)]
-    problems = [
+    problems += [
         Problem(
             f"each rank must get its planned cores; rank {rank.rank} on {rank.host} has"
             f" processors {cpu_list(rank.cpus)} of {cpu_list(rank.given_cpus)} that the"
-            f" launcher left it, not {_planned_cpus(rank, plan)}{_others(wrong)}. Turn"
-            " the launcher's own binding off (docs/planning.md)."
+            f" launcher left it, not {_planned_cpus(rank, plan)}{_others(wrong)}."
+            f" {_cause(plan)}"
         )
         for rank in wrong[:1]
     ]
@@ -57,8 +64,7 @@ def _binding(report: RankReport, plan: Plan) -> Finding:
         problems.append(
             Problem(
                 "no two ranks of a host may have the same core; on"
-                f" {host} processor {cpu} has several. Turn the launcher's own binding"
-                " off (docs/planning.md)."
+                f" {host} processor {cpu} has several. {_TURN_OFF}"
             )
         )
     right = len(report.ranks) - len(wrong)
@@ -67,6 +73,31 @@ def _binding(report: RankReport, plan: Plan) -> Finding:
         first = [rank for rank in report.ranks if rank.host == report.ranks[0].host]
         found += f": {' | '.join(cpu_list(rank.cpus) for rank in first[:4])}"
     return Finding("binding", found, tuple(problems))
+
+
+def _unplanned_hosts(
+    report: RankReport, hosts: Mapping[str, HostReport]
+) -> list[Problem]:
+    """Returns a problem if ranks run on other machines than the hosts of the job."""
+    boot_ids = {one.boot_id for one in hosts.values()}
+    strangers = {
+        rank.host: rank for rank in report.ranks if rank.boot_id not in boot_ids
+    }
+    if not strangers:
+        return []
+    return [
+        Problem(
+            f"each rank must run on a host of the job, {names(list(hosts))}; there are"
+            f" ranks on {names(list(strangers))}. Choose the --launcher that starts the"
+            " ranks there, or name the hosts by --hosts=FILE."
+        )
+    ]
+
+
+def _cause(plan: Plan) -> str:
+    """Returns why ranks have other cores than planned, or what to do about it."""
+    causes = advice.of_srun(plan.shape, plan.launcher, plan.layout)
+    return f"The reason is that {causes[0]}." if causes else _TURN_OFF
 
 
 def _others(wrong: list[Rank]) -> str:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from resnet.distributed import links, network
+from resnet.distributed import interconnect, links
 
 
 @pytest.mark.ranks(3)
 def test_all_ranks_measure_the_same_network(communicator):
-    measured = network.measure(communicator)
+    measured = interconnect.measure(communicator)
     assert communicator.allgather(measured) == [measured] * communicator.num_ranks
     assert 1e-7 < measured.latency < 1
     assert 1e5 < measured.bandwidth < 1e13

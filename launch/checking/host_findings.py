@@ -58,7 +58,7 @@ def compare_with_plan(
     Args:
         reports: The report of each host, by its name.
         plan: The plan of the job.
-        bytes_to_stage: The size of the records that will be copied to each host.
+        bytes_to_stage: The size of the records that each host is to have.
     """
     return [
         _planned_cores(reports, plan),
@@ -186,8 +186,8 @@ def _idleness(reports: Reports) -> Finding:
     }
     problems = [
         Problem(
-            "the cores must be idle before a job; processors"
-            f" {cpus} of {names(hosts)} are busy. `top` there shows by which program.",
+            f"processors {cpus} of {names(hosts)} are busy with other programs, but the"
+            " cores must be idle before a job; `top` there shows which programs.",
             prevents_run=False,
         )
         for cpus, hosts in by_value(busy)
@@ -266,16 +266,22 @@ def _scratch(reports: Reports, bytes_to_stage: int) -> Finding:
                 " TMPDIR to another disk."
             )
         )
-    small = [host for host, one in reports.items() if one.data_bytes < bytes_to_stage]
+    left = {
+        host: max(bytes_to_stage - one.staged_bytes, 0) for host, one in reports.items()
+    }
+    small = [host for host, one in reports.items() if one.data_bytes < left[host]]
     if small:
+        most = max(left[host] for host in small)
         problems.append(
             Problem(
-                f"--data_dir must have room for {bytes_to_stage / 1e9:.1f} GB of"
-                f" records that are copied to each host; on {names(small)} it hasn't."
-                " Use another disk, or --shard_by=file."
+                f"--data_dir must have room for {most / 1e9:.1f} GB of records that are"
+                f" copied to each host; on {names(small)} it hasn't. Use another disk,"
+                " or --shard_by=file."
             )
         )
     if bytes_to_stage:
-        data = min(one.data_bytes for one in reports.values())
-        found += f"; {data / 1e9:.1f} GB for {bytes_to_stage / 1e9:.1f} GB of records"
+        host = min(reports, key=lambda host: reports[host].data_bytes - left[host])
+        data = reports[host].data_bytes
+        found += f"; {data / 1e9:.1f} GB for {left[host] / 1e9:.1f} GB of records"
+        found += f" on {host}"
     return Finding("scratch", found, tuple(problems))

@@ -15,7 +15,7 @@ _MOST_AT_ONCE = 32
 _PROGRAM = Path(__file__).parents[1] / "plan.py"
 
 
-def ask(
+def run_on_hosts(
     hosts: Sequence[str],
     dialect: Dialect,
     arguments: Sequence[str],
@@ -58,7 +58,7 @@ def _ask_one(
     if requests.seen:  # Before its turn has come.
         return "", f"{host} was not asked, since this program was stopped."
     try:
-        done = requests.run_captured(words, SECONDS)
+        done = requests.run_captured(words, SECONDS, dialect.UNSET_ON_HOST)
     except UserError as error:
         reason = getattr(error.__cause__, "strerror", error)
         raise UserError(

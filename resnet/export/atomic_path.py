@@ -28,7 +28,7 @@ def check(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def made(path: Path) -> Iterator[Path]:
+def create(path: Path) -> Iterator[Path]:
     """Yields a path to write to; its content appears at `path` after the block.
 
     The yielded path has the last part of `path` as its last part, and doesn't exist. It

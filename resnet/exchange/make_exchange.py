@@ -9,7 +9,7 @@ from resnet.exchange.dgc import DgcExchange
 from resnet.exchange.gradients import GradientExchange
 
 
-def exchange_of_run(
+def make_exchange(
     config: Config, shapes: Mapping[str, Sequence[int]], communicator: Communicator
 ) -> GradientExchange:
     """Returns the exchange of gradients that the settings of a run ask for.

@@ -31,7 +31,7 @@ def is_at_once() -> bool:
     return _is_at_once
 
 
-def leave(exit_code: int) -> NoReturn:
+def exit_at_once(exit_code: int) -> NoReturn:
     """Calls the registered functions and ends the process at once."""
     for function in reversed(_functions):
         function()

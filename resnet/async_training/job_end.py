@@ -28,7 +28,7 @@ class Ending:
         kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
         return cls(kind, str(error))
 
-    def enact(self) -> None:
+    def raise_on_rank(self) -> None:
         """Raises the exception, if there is one."""
         if self.kind:
             raise _KINDS[self.kind](self.sentence)
