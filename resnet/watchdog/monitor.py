@@ -52,6 +52,7 @@ class Watchdog:
         self._monitor_has_deregistered = False
         # The ranks whose connections the monitor waits for.
         self._unregistered = set(range(args.num_ranks)) - {args.rank}
+        self._ticked_at = time.monotonic()
         self._deregistered_at: float | None = None  # When the rank was done.
         self._kill_at: float | None = None  # Deadline of a job that is ending.
         self._has_reported_orphan = False
@@ -68,7 +69,6 @@ class Watchdog:
 
     def run(self) -> None:
         """Monitors the rank until it has ended."""
-        ticked_at = time.monotonic()
         while True:
             for key, _ in self._selector.select(self._interval):
                 if key.fileobj is self._listener:
@@ -76,11 +76,11 @@ class Watchdog:
                 elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
                     self._receive(key.fileobj)  # type: ignore[arg-type]
             now = time.monotonic()
-            if now - ticked_at > self._interval + self._suspended_seconds:
+            if now - self._ticked_at > self._interval + self._suspended_seconds:
                 self._restart_clocks(now)
-            if now - ticked_at >= self._interval:
+            if now - self._ticked_at >= self._interval:
+                self._ticked_at = now  # The job may be suspended within a tick, too.
                 self._tick(now)
-                ticked_at = time.monotonic()  # A tick that connects may take long.
 
     def _accept(self) -> None:
         assert self._listener is not None  # noqa: S101 - It has just had an event.
@@ -234,6 +234,7 @@ class Watchdog:
                 self._monitor_is_lost("rank 0 has ended, as the launcher has")
             else:
                 self._connect(self._attempts)
+                self._ticked_at = time.monotonic()  # Connecting may have taken long.
 
     def _is_abandoned(self, now: float) -> bool:
         """Returns whether nobody can end the rank but this watchdog: no other remains.

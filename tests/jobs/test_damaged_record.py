@@ -30,6 +30,6 @@ def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
         f"--data_dir={copied}",
         f"--model_dir={tmp_path / 'model'}",
     )
-    assert job.returncode == 2
+    assert job.returncode == 2, job.stderr
     assert f"the record at byte {offset} of {path} is corrupt" in job.stderr
     assert "Traceback" not in job.stderr

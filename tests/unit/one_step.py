@@ -32,8 +32,8 @@ def config_of(make_config: Callable[..., Config]) -> Config:
     )
 
 
-def batch(num_examples: int = 8, seed: int = 1) -> Batch:
-    images = np.random.default_rng(seed).normal(size=(num_examples, 32, 32, 3))
+def batch(num_examples: int = 8, seed: int = 1, size: int = 32) -> Batch:
+    images = np.random.default_rng(seed).normal(size=(num_examples, size, size, 3))
     numbers = tf.range(num_examples, dtype=tf.int64)
     return Batch(
         images=tf.constant(images, tf.float32),

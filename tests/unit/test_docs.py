@@ -1,5 +1,6 @@
 """The documents: links lead somewhere, commands name programs and flags that exist."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -7,9 +8,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DEMO = ROOT / "launch/jobs/demo.sh"
 PROGRAM = re.compile(
     r"\b((?:resnet|eval|data_prep|launch|install)/[\w/]+\.(?:py|sh|slurm))"
 )
+COMMAND = rf"(?:(?:python|mpirun|make|sbatch) |{PROGRAM.pattern} -)"
+TRAINING, PLANNER = "resnet/resnet_main.py", "launch/plan.py"
 
 
 def anchors(page: Path) -> set[str]:
@@ -21,23 +25,41 @@ def anchors(page: Path) -> set[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """Returns the indented command lines of a page."""
-    pattern = r"^ {4,}((?:python|mpirun|make|sbatch) .*)$"
-    return re.findall(pattern, page.read_text(), re.M)
+    """Returns the commands of a page, or those that the script of the demo runs.
 
-
-def flags_in(file: Path) -> set[str]:
-    """Returns the flags that a table of docs/flags.md or a program's source names.
-
-    Programs that aren't part of an installation are not in docs/flags.md.
+    They are indented or fenced lines, and code in a sentence: a command, or the flags
+    of a training with compression.
     """
-    text = file.read_text()
-    if file.suffix == ".md":
-        return set(re.findall(r"`--(\w+)`", text))
-    if file.suffix == ".py":
+    text = re.sub(r" *\\\n *", " ", page.read_text())
+    fenced = "".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S))
+    found = [
+        *re.finditer(rf"^(?: {{4,}}|run )(?P<it>{COMMAND}.*)$", text, re.M),
+        *re.finditer(rf"^ *(?P<it>{COMMAND}.*)$", fenced, re.M),
+        *re.finditer(rf"`(?P<it>{COMMAND}[^`]*)`", text),
+    ]
+    flags = re.findall(r"`(-c [^`]*)`", text)
+    return [one["it"] for one in found] + [f"{TRAINING} {one}" for one in flags]
+
+
+@functools.cache
+def flags_of(program: str) -> frozenset[str]:
+    """Returns the flags of a program, long and short ones.
+
+    Programs that aren't part of an installation are not in docs/flags.md; they have
+    flags of their own, and some of the others.
+    """
+    page = (ROOT / "docs/flags.md").read_text()
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    texts = [sections[program]] if program in sections else sections.values()
+    rows = [row for text in texts for row in re.findall(r"^\| (`.*?) \|", text, re.M)]
+    known = {name for row in rows for name in re.findall(r"`--?(\w+)`", row)}
+    if program == PLANNER:
+        known |= flags_of(TRAINING)
+    if program not in sections:
         defined = r"(?:DEFINE|define)_\w+\(\s*\"(\w+)\"|add_argument\(\s*\"--(\w+)\""
-        return {name for pair in re.findall(defined, text) for name in pair if name}
-    return set()
+        source = (ROOT / program).read_text()
+        known |= {name for pair in re.findall(defined, source) for name in pair if name}
+    return frozenset(known)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -51,10 +73,9 @@ def test_the_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(file), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, DEMO], ids=lambda page: page.name)
 def test_the_commands_name_programs_and_flags_that_exist(page):
     makefile = (ROOT / "Makefile").read_text()
-    documented = flags_in(ROOT / "docs" / "flags.md")
     for command in commands(page):
         for path in PROGRAM.findall(command):
             assert (ROOT / path).exists(), command
@@ -62,12 +83,16 @@ def test_the_commands_name_programs_and_flags_that_exist(page):
         if words[0] == "make":
             assert re.search(rf"^{words[1]}:", makefile, re.M), command
             continue
-        program = PROGRAM.search(command)
-        if not program:
-            continue
-        known = documented | flags_in(ROOT / program[1])
-        if "PEER" in command:  # What it stands for is defined in RESULTS.md.
-            known |= flags_in(ROOT / "eval/peers/torch_resnet.py")
-        arguments = command[program.end() :]
-        for flag in re.findall(r" --(\w+)", arguments.partition("|")[0]):
-            assert flag in known or flag.removeprefix("no") in known, command
+        for part in re.split(r" -- | \| |=\"", command):
+            if not (program := PROGRAM.search(part)):
+                continue
+            known = flags_of(program[1])
+            if "PEER" in part:  # What it stands for is defined in RESULTS.md.
+                known |= flags_of("eval/peers/torch_resnet.py")
+            for flag in re.findall(r" --?([A-Za-z]\w*)", part[program.end() :]):
+                assert flag in known or flag.removeprefix("no") in known, (flag, part)
+
+
+def test_every_command_of_the_demo_is_checked():
+    assert DEMO.read_text().count("\nrun ") == 6
+    assert sum("$DIR" in command for command in commands(DEMO)) == 6

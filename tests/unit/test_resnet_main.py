@@ -1,9 +1,11 @@
 """What training refuses, each time in one sentence and with exit code 2."""
 
+import contextlib
 import dataclasses
 import io
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from PIL import Image
@@ -14,6 +16,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.metrics import jsonl
+from resnet.runtime.preemption import Preempted
 from resnet.runtime.run_lock import RunLock
 from resnet.watchdog import failure_file, history
 from tests import converter_program, in_process
@@ -262,13 +265,16 @@ def test_an_ended_run_without_its_checkpoints_is_refused(run_on, records, tmp_pa
     assert (model_dir / jsonl.FILE).read_text() == line
 
 
-@pytest.mark.parametrize("is_complete", [True, False])
-def test_only_a_complete_training_is_exported(make_config, monkeypatch, is_complete):
+@pytest.mark.parametrize("end", [True, False, Preempted("stopped after step 3")])
+def test_only_a_complete_training_is_exported(make_config, monkeypatch, tmp_path, end):
     exported = []
-    monkeypatch.setattr(train, "train_and_evaluate", lambda *_: is_complete)
+    monkeypatch.setattr(train, "train_and_evaluate", mock.Mock(side_effect=[end]))
     monkeypatch.setattr(end_of_training, "export", lambda *_: exported.append(1))
     shards = {"train": None}
     threads = Threads((0,), 1, 1)
-    config, alone = make_config(num_parallel_calls=1), Communicator(ProcessInfo())
-    resnet_main.train(config, shards, threads, alone, None, None)
-    assert len(exported) == is_complete
+    config = make_config(num_parallel_calls=1, model_dir=str(tmp_path))
+    with contextlib.suppress(Preempted):
+        resnet_main.train(
+            config, shards, threads, Communicator(ProcessInfo()), None, None
+        )
+    assert len(exported) == (end is True)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import pickle
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -156,6 +158,22 @@ def test_what_torchvision_would_not_compute_alike_is_not_written(
     with pytest.raises(UserError, match=sentence):
         torchvision_file.write(tmp_path / name, config, {"classifier/bias": np.ones(3)})
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth"])
+def test_pytorch_saves_the_state_dict_as_tensors(config, tmp_path, monkeypatch, suffix):
+    torch = types.ModuleType("torch")
+    torch.from_numpy = lambda array: ("tensor", array)
+    torch.save = lambda tensors, file: pickle.dump(tensors, file)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    _, values = assigned(18)
+    torchvision_file.write(tmp_path / f"weights{suffix}", config, values)
+    (path,) = tmp_path.iterdir()
+    found, expected = pickle.loads(path.read_bytes()), reference.state_dict(18)
+    assert found.keys() == expected.keys()
+    for name, (kind, array) in found.items():
+        assert kind == "tensor"
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
 def test_without_pytorch_its_own_format_is_not_written(config, tmp_path, monkeypatch):

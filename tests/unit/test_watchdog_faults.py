@@ -6,10 +6,11 @@ import re
 import signal
 import socket
 import time
+import types
 
 import pytest
 
-from resnet.watchdog import failure_file
+from resnet.watchdog import failure_file, monitor
 from tests.unit.watched_ranks import (
     SOON,
     Rank,
@@ -140,3 +141,34 @@ def test_a_job_that_was_suspended_longer_than_the_stall_time_continues(
     time.sleep(1.0)
     assert said(tmp_path) == ""
     assert [one.process.poll() for one in pair] == [None, None]
+
+
+def test_a_suspension_in_the_middle_of_a_tick_restarts_the_clocks(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(monitor, "time", clock)
+    ticks, restarts = [], []
+
+    class Suspended(monitor.Watchdog):
+        def __init__(self):
+            self._selector = types.SimpleNamespace(select=self._wait)
+            self._interval, self._suspended_seconds = 1.0, 10.0
+            self._ticked_at = 0.0
+
+        def _wait(self, seconds):
+            clock.now += seconds
+            return []
+
+        def _tick(self, now):
+            ticks.append(now)
+            clock.now += 60 if len(ticks) == 2 else 0
+            if len(ticks) == 4:
+                raise InterruptedError
+
+        def _restart_clocks(self, now):
+            restarts.append(now)
+
+    with pytest.raises(InterruptedError):
+        Suspended().run()
+    assert ticks == [1, 2, 63, 64]
+    assert restarts == [63]
