@@ -72,8 +72,8 @@ class DgcExchange(CompressedExchange):
             new = velocity.assign(settings.velocity_factor * velocity + gradient)
             if self._config.nesterov:
                 new = gradient + settings.nesterov_momentum * new
-            # TensorFlow makes one op (AddN) of a sum of three tensors, which begins with
-            # any one whose memory it can reuse: its rounding differs from run to run.
+            # TensorFlow makes one op (AddN) of a sum of three tensors, which begins
+            # with one whose memory it can reuse: its rounding differs from run to run.
             accumulated.append(self._residuals[name].assign_add(new).read_value())
         return accumulated
 
