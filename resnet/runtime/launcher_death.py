@@ -17,7 +17,7 @@ from resnet.runtime.preemption import STOP_SIGNALS
 from resnet.watchdog import parent_death
 
 # Starts with a launcher's name, behind which `metrics.progress` looks for a terminal.
-STAND_IN_NAME = "mpirun-rank"
+WRAPPER_NAME = "mpirun-rank"
 
 
 def fork_rank() -> int | None:
@@ -61,7 +61,7 @@ def _act_as_wrapper(rank: int, launcher: int, mask: Iterable[int]) -> NoReturn:
 
     for stop_signal in STOP_SIGNALS:
         signal.signal(stop_signal, forward)
-    parent_death.set_process_name(STAND_IN_NAME)
+    parent_death.set_process_name(WRAPPER_NAME)
     parent_death.send_signal(signal.SIGKILL, launcher)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _, status = os.waitpid(rank, 0)

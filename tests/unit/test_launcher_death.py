@@ -121,7 +121,7 @@ def test_a_stand_in_ends_by_the_signal_that_ended_its_rank(start, number):
 def test_the_stand_in_has_a_launchers_name(start):
     wrapper, _ = start("watched")
     comm = Path(f"/proc/{wrapper.pid}/comm")
-    wait_until(lambda: comm.read_text().strip() == launcher_death.STAND_IN_NAME)
+    wait_until(lambda: comm.read_text().strip() == launcher_death.WRAPPER_NAME)
 
 
 def test_only_mpichs_ranks_get_a_wrapper(monkeypatch):

@@ -16,6 +16,7 @@ from tests.unit.watched_ranks import (
     TOKEN,
     Rank,
     assert_all_gone,
+    await_watchdogs,
     said,
     watchdog_of,
     watchdogs,
@@ -167,6 +168,7 @@ def test_a_watchdog_imports_nothing_from_the_working_folder(ranks, tmp_path):
     (tmp_path / "json.py").write_text("raise ImportError\n")
     (tmp_path / "resnet").mkdir()
     (tmp_path / "resnet" / "__init__.py").write_text("raise ImportError\n")
+    await_watchdogs()  # Those of the test before may still be ending.
     ranks()
     assert len(watchdogs()) == 2
 

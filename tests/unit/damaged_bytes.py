@@ -1,0 +1,27 @@
+"""Reads a file once for each of its bytes that is damaged."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from data_prep.errors import UserError
+
+
+def assert_most_are_refused(
+    path: Path, read: Callable[[Path], object], step: int
+) -> None:
+    """Checks that a damaged byte is a UserError, or that nothing reads the byte.
+
+    Args:
+        path: The file.
+        read: A function that reads it.
+        step: The distance between the bytes that are damaged, one at a time.
+    """
+    whole, num_refused = path.read_bytes(), 0
+    places = range(0, len(whole), step)
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            read(path)
+        except UserError:
+            num_refused += 1
+    assert num_refused > len(places) / 2
