@@ -329,7 +329,7 @@ def _log(sentence: str) -> None:
 
 def _print(text: str) -> None:
     """Prints a text in which names of files may have bytes that aren't UTF-8."""
-    print(text.encode(errors="backslashreplace").decode())
+    errors.print_to_pipe(text.encode(errors="backslashreplace").decode())
 
 
 def _verify_set(record_set: manifest.RecordSet) -> int:

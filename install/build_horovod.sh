@@ -11,9 +11,9 @@
 # of that MPI's library. BUILD_NOTES.md says why each setting below is as it is.
 set -euo pipefail
 
-VENV=$(cd "$1" && pwd)
+VENV=$(CDPATH='' cd "$1" && pwd)
 MPICXX=${2:-}
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+HERE=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PYTHON=$VENV/bin/python
 VERSION=0.28.1
 SDIST_SHA256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0

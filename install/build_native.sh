@@ -8,7 +8,7 @@
 # everything works, but slower. Convolutions and normalization are compiled for AVX-512 and
 # for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
 [ -x "$venv/bin/python" ] || {
   echo "build_native.sh: $venv must be an environment with TensorFlow, and is none." >&2
@@ -35,7 +35,7 @@ if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compile
 sources_key=$(
   LC_ALL=C
   cat install/build_native.sh resnet/native/*.cc resnet/native/*.h | sha256sum | cut -c1-64
-)$'\n'$(cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info)
+)$'\n'$(CDPATH='' cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info)
 version=$("${compiler[@]}" --version 2>/dev/null) || version=
 compiler_key=$(sha256sum <<<"${compiler[*]} $version" | cut -c1-64)
 try_again='to be tried again'  # Instead of the compiler's checksum.
@@ -91,7 +91,12 @@ mapfile -t libraries < <(sed '1,/^$/d' "$temporary/flags")
 # warnings. Those about uninitialized values are off: GCC 12 has some in its own headers.
 options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized "-I$PWD" "${flags[@]}")
 is_clang=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<<'__clang__' | tail -n 1) || true
-[ "$is_clang" = 1 ] || options+=(-Wno-maybe-uninitialized)
+# Intel's icpx, a clang, would otherwise compile with -ffast-math.
+if [ "$is_clang" = 1 ]; then
+  options+=(-ffp-model=precise)
+else
+  options+=(-fno-fast-math -Wno-maybe-uninitialized)
+fi
 compile() {  # compile SET SOURCE ...: one compiler per core, each with up to 1 GB of memory.
   local set=$1
   shift

@@ -50,7 +50,7 @@ RELOCATABLE = rb"""#!/bin/sh
 # How pip starts a script; the second form is for paths that are long or have spaces.
 HEADER = rb"#!{here}/bin/python.*\n|#!/bin/sh\n'''exec' .*\n' '''\n"
 # In place of the environment's path in `activate`, for bash and zsh.
-HERE = '"$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd)"'
+HERE = """"$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd)\""""
 # With it, Python ignores packages in a home folder, as in a virtual environment. One of
 # those also has the line `home`, the path of its base.
 CONFIG = "include-system-site-packages = false\n"

@@ -5,8 +5,8 @@
 #
 # Without a second argument it checks both. `make check` calls it on a node that allows MPI.
 set -euo pipefail
-environment=$(cd "$1" && pwd)
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+environment=$(CDPATH='' cd "$1" && pwd)
+CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 shift
 [ $# -gt 0 ] || set -- ranks ops
 

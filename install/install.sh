@@ -14,7 +14,7 @@
 #   WHEELS      a folder of `make wheels`, from which all packages come, without a network
 set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+ROOT=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=$(readlink -m "$ROOT/.venv")  # It may be a link to a folder with more room.
 NEW=$VENV.new  # A new environment while it is built; it then takes the place of .venv.
 OLD=$VENV.old  # The previous environment while it is being replaced.
@@ -43,7 +43,7 @@ fi
 [[ $SELF_CHECK == yes || $SELF_CHECK == no ]] || fail "SELF_CHECK must be yes or no; got $SELF_CHECK."
 if [ -n "${WHEELS:-}" ]; then  # Then pip looks for packages nowhere else.
   [ -d "$WHEELS" ] || fail "there is no folder WHEELS=$WHEELS. Make one: make wheels"
-  WHEELS=$(cd "$WHEELS" && pwd)
+  WHEELS=$(CDPATH='' cd "$WHEELS" && pwd)
   export PIP_NO_INDEX=1 PIP_FIND_LINKS=file://${WHEELS// /%20}
 fi
 
@@ -62,7 +62,7 @@ if [ -n "$MPICXX" ]; then
   command -v "$MPICXX" >/dev/null || fail "there is no program MPICXX=$MPICXX."
   MPICXX=$(command -v "$MPICXX")
   # The wrappers of one MPI are in one folder, and their names differ at the end.
-  folder=$(cd "$(dirname "$MPICXX")" && pwd)
+  folder=$(CDPATH='' cd "$(dirname "$MPICXX")" && pwd)
   MPICXX=$folder/$(basename "$MPICXX")
   if [ -z "${MPICC:-}" ]; then
     case $(basename "$MPICXX") in
@@ -169,9 +169,9 @@ int main() {
   if constexpr (__cplusplus >= 201703L) return word->size() == 5 ? 0 : 1;
 }
 CPP
-# CXX may hold options, so it is not quoted.
-# shellcheck disable=SC2086
-$CXX -std=c++17 "$temporary/check.cpp" -o "$temporary/check" 2>"$temporary/errors" ||
+# CXX is a program, or a program and its options.
+if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compiler <<<"$CXX"; fi
+"${compiler[@]}" -std=c++17 "$temporary/check.cpp" -o "$temporary/check" 2>"$temporary/errors" ||
   fail "needs a C++17 compiler, to build Horovod; '$CXX' did not compile a small program ($(first_error)). Name one: make venv CXX=/path/to/g++"
 "$temporary/check" ||
   fail "cannot run a program compiled in ${TMPDIR:-/tmp}. Name a folder where that is allowed: make venv TMPDIR=/path"
@@ -197,7 +197,7 @@ fi
 unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
 
-say "Python $version, $($CXX --version | head -n 1), ${MPICXX:-"MPICH of requirements.txt"}"
+say "Python $version, $("${compiler[@]}" --version | head -n 1), ${MPICXX:-"MPICH of requirements.txt"}"
 
 reason_for_another() {  # Prints why .venv can't be updated in place; else nothing.
   local mpi="$MPICXX $MPICC $MPIRUN" made_with_mpi

@@ -6,10 +6,10 @@
 #   install/wheels.sh VENV FOLDER
 set -euo pipefail
 
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-python=$(cd "$1" && pwd)/bin/python
+HERE=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=$(CDPATH='' cd "$1" && pwd)/bin/python
 mkdir -p "$2"
-folder=$(cd "$2" && pwd)
+folder=$(CDPATH='' cd "$2" && pwd)
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
 

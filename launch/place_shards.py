@@ -21,7 +21,7 @@ from absl import flags
 
 from data_prep import errors
 from data_prep.errors import UserError
-from data_prep.records import manifest
+from data_prep.records import balance, manifest
 from data_prep.records.manifest import Manifest, RecordSet
 from launch import launch_flags
 from resnet import shared_flags
@@ -36,6 +36,7 @@ def main() -> None:
     """Prints the table, or the file names of one node."""
     record_set, num_nodes = read_flags()
     placement = place(record_set.manifest, num_nodes)
+    _check_balance(record_set.manifest, placement)
     if FLAGS.node is not None:
         text = "\n".join(files_of_node(record_set.manifest, placement, FLAGS.node))
     else:
@@ -88,6 +89,23 @@ def read_flags() -> tuple[RecordSet, int]:
                 f" --{split.name}_shards={FLAGS.num_nodes} or a multiple of that."
             )
     return record_set, FLAGS.num_nodes
+
+
+def _check_balance(contents: Manifest, placement: dict[str, list[range]]) -> None:
+    """Raises UserError if training refuses the numbers of examples on the nodes."""
+    if (split := contents.splits.get("train")) is None:
+        return
+    of_nodes = [
+        sum(split.shards[shard].num_records for shard in shards)
+        for shards in placement["train"]
+    ]
+    if not balance.is_balanced(of_nodes, split.num_examples / len(of_nodes)):
+        raise UserError(
+            "--shard_by=file needs about as many training examples on each node; the"
+            f" {len(split.shards)} record files give the {len(of_nodes)} nodes from"
+            f" {min(of_nodes)} to {max(of_nodes)}. Convert with a --train_shards that"
+            " is a multiple of the number of nodes."
+        )
 
 
 def _is_same(folder: pathlib.Path) -> bool:

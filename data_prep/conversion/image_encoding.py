@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from PIL import Image, ImageChops, UnidentifiedImageError
 
-from data_prep.conversion import jpeg_header
+from data_prep.conversion import jpeg_header, png_data
 from data_prep.conversion.jpeg_header import JpegHeader
 from data_prep.errors import UserError
 
@@ -103,12 +103,14 @@ def to_jpeg(
             if header is not None and not is_good:
                 _check_jpeg(header, data)
             with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                _check_side(image, name, "JPEG", MAX_SIDE)
+                if header is None:
+                    _load(image, data)
                 transpose = _TRANSPOSE.get(
                     _orientation(image) if apply_exif_orientation else 1
                 )
                 if is_good and transpose is None:
                     return EncodedImage(data, image.height, image.width, None)
-                _check_side(image, name, "JPEG", MAX_SIDE)
                 return _encode(image, header, data, transpose)
     except UserError:
         raise
@@ -138,7 +140,7 @@ def to_png(
             warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
             with Image.open(io.BytesIO(data), formats=_LOSSLESS_FORMATS) as image:
                 _check_side(image, name, "PNG", MAX_PNG_SIDE)
-                image.load()
+                _load(image, data)
                 kind = _kind(image, None, data)
                 if kind == "PNG" and not image.has_transparency_data:
                     kind = None
@@ -146,7 +148,6 @@ def to_png(
                     _orientation(image) if apply_exif_orientation else 1
                 )
                 if kind is None and transpose is None:
-                    _check_chunks(data)
                     return EncodedImage(data, image.height, image.width, None)
                 return _encode_png(image, kind, transpose)
     except UserError:
@@ -168,6 +169,17 @@ def _looks_good(header: JpegHeader, data: bytes) -> bool:
         and data.endswith(jpeg_header.END)
         and len(data) - header.scan_start >= SUSPICIOUS_BYTES_PER_PIXEL * num_pixels
     )
+
+
+def _load(image: Image.Image, data: bytes) -> None:
+    """Decodes an image, whose EXIF data may follow its pixels.
+
+    Raises:
+        ValueError: If it is a PNG that TensorFlow can't decode though Pillow can.
+    """
+    image.load()
+    if image.format == "PNG":
+        png_data.check(data)
 
 
 def _encode(
@@ -212,15 +224,6 @@ def _encode_png(
     return EncodedImage(
         file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
     )
-
-
-def _check_chunks(data: bytes) -> None:
-    """Raises an error if a checksum of a PNG file doesn't match or its end is missing.
-
-    Pillow's decoder ignores both, but TensorFlow's doesn't.
-    """
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-        image.verify()
 
 
 def _check_not_empty(data: bytes, name: str) -> None:

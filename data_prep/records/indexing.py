@@ -73,7 +73,13 @@ def _make_if_missing(
         return
     for warning in _warnings(layout, scanned):
         report(f"warning: {warning}")
-    index_dir = _save_where_allowed(layout, scanned)
+    try:
+        index_dir = _save_where_allowed(layout, scanned)
+    except UserError:  # A manifest that is there is never replaced.
+        if manifest.find(data_dir) is None:
+            raise
+        report("another process has indexed them meanwhile")
+        return
     report(f"wrote the index to {index_dir}")
 
 

@@ -151,13 +151,12 @@ def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
         num_values = sum(gradient.shape.num_elements() for gradient in gradients)
         print(f"gradients        {4 * num_values:,} bytes of {FLAGS.model}")
         print(f"exchange         {chosen.exchange}, {communicator.num_ranks} rank(s)")
-        print(f"messages         {account[0]:,.0f} bytes a step of rank 0")
-        print(
-            f"each rank sends  {_spread([one[1] for one, _ in of_ranks])} bytes a step"
-        )
+        print(f"messages         {account[0]:,.0f} bytes per step of rank 0")
+        sent = _spread([one[1] for one, _ in of_ranks])
+        print(f"each rank sends  {sent} bytes per step")
         if FLAGS.interface:
             counted = _spread([one for _, one in of_ranks])
-            print(f"{FLAGS.interface:16} {counted} bytes a step are counted")
+            print(f"{FLAGS.interface:16} {counted} bytes per step are counted")
         print(
             f"time             {statistics.median(timed):.3f} s"
             f" ({min(timed):.3f} to {max(timed):.3f}, n={len(timed)})"

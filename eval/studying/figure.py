@@ -46,7 +46,7 @@ def draw(results: Results, title: str) -> Figure:
     methods = [name for name in methods if name != rows.method(rows.DENSE)]
     _draw_points(over_bytes, results, methods, lambda one: one.message_bytes)
     _draw_points(over_time, results, methods, lambda one: one.seconds / 60)
-    over_bytes.set_xlabel("coded gradients of a rank, bytes a step")
+    over_bytes.set_xlabel("coded gradients of a rank, bytes per step")
     over_time.set_xlabel("training time, minutes")
     over_bytes.set_title("Top-1 over bytes, %", loc="left")
     over_time.set_title("Top-1 over time, %", loc="left")

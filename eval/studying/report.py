@@ -8,11 +8,10 @@ from eval.studying.results import Result
 from resnet.config.compression import CompressionSettings
 
 _HEADER = (
-    *("method", "way", "error feedback", "top-1 in %: median (min to max)", "n"),
-    *("message, bytes a step", "dense / message", "sent, bytes a step"),
-    *("error", "exchange share", "seconds a step", "training, minutes"),
+    *("method", "compress", "error feedback", "top-1 in %: median (min to max)", "n"),
+    *("message bytes per step", "dense / message", "bytes sent per step"),
+    *("compression error", "exchange share", "seconds per step", "minutes of training"),
 )
-_WAYS = {"none": "-", "layerwise": "layer by layer", "entiremodel": "entire model"}
 
 
 def table(results: Mapping[CompressionSettings, Sequence[Result]]) -> str:
@@ -51,8 +50,8 @@ def _cells(
     seconds = [one.seconds / one.steps for one in results if one.steps]
     return [
         rows.method(row),
-        _WAYS[row.compress],
-        "-" if row.compress == "none" else "yes" if row.error_feedback else "no",
+        "-" if row.compress == "none" else row.compress,
+        _error_feedback(row),
         _accuracy(results),
         str(len(results)),
         f"{message_bytes:,.0f}",
@@ -63,6 +62,14 @@ def _cells(
         f"{statistics.median(seconds):.3g}" if seconds else "-",
         f"{median('seconds') / 60:.1f}",
     ]
+
+
+def _error_feedback(row: CompressionSettings) -> str:
+    if row.compress == "none":
+        return "-"
+    if row.method == "dgc":
+        return "built in"
+    return "yes" if row.error_feedback else "no"
 
 
 def _accuracy(results: Sequence[Result]) -> str:

@@ -3,7 +3,7 @@
 # each command, then runs it. Called by `make demo`; all its output is in demo-run/.
 set -euo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=demo-run
 started=$SECONDS
 

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 # This clone, on a file system that all nodes see at the same path.
-REPOSITORY=${REPOSITORY:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+REPOSITORY=${REPOSITORY:-$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 # The environment that `make venv` has created there.
 VENV=${VENV:-$REPOSITORY/.venv}
 # The records of data_prep/imagenet_to_tfrecords.py, at this path on every node.

@@ -7,7 +7,7 @@
 set -euo pipefail
 
 shared=$1 local=$2 parts=$3
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 node=0
 if [ "$parts" -gt 1 ]; then
   # The number of this process, as Hydra, Open MPI or Slurm pass it.

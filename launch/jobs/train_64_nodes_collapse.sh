@@ -9,7 +9,7 @@
 #                   # use unset variables.
 set -euo pipefail
 
-REPOSITORY=${REPOSITORY:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+REPOSITORY=${REPOSITORY:-$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 export REPOSITORY
 [ -f "$REPOSITORY/launch/jobs/site.sh" ] || {
   echo "$0: there is no clone of resnet-cpu in $REPOSITORY: set REPOSITORY." >&2

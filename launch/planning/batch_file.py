@@ -157,7 +157,7 @@ def _clone(launcher: str, clone: str) -> list[str]:
     elif launcher in _SUBMIT_DIRS:
         lines = [f"REPOSITORY=${{REPOSITORY:-${{{_SUBMIT_DIRS[launcher]}:-.}}}}"]
     else:
-        here = '$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)'
+        here = """$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"""
         lines = [f"REPOSITORY=${{REPOSITORY:-{here}}}"]
     return [
         *lines,

@@ -2,8 +2,8 @@
 
 An original image is the content of a JPEG file (string scalar) or already decoded
 (`[height, width, 3]` uint8). Both lead to the same result, except at the edges of crops
-(`_crop`). Every random choice is a function of a seed that is passed in. The results
-are `[image_size, image_size, 3]` float32, normalized per channel.
+(`original_image.crop`). Every random choice is a function of a seed that is passed in.
+The results are `[image_size, image_size, 3]` float32, normalized per channel.
 
 Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py, as of April 2018
 and, where it says so, as of February 2018.

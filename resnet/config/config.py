@@ -64,7 +64,7 @@ class Config(TrainingSettings):
     )
     num_ps: int = setting(
         1,
-        "With --sync_mode=async, the number of parameter servers: the ranks from 1 on."
+        "With --sync_mode=async, the number N of parameter servers: ranks 1 to N."
         " Rank 0 coordinates, and the other ranks are workers.",
         bounds=COUNT,
         decides_the_result=False,

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from absl import logging
 
 from data_prep.errors import UserError
-from data_prep.records import indexing, manifest
+from data_prep.records import balance, indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 
-# The number of examples per rank may differ between nodes by this fraction of its mean:
-# the examples of a node with fewer examples are used more often.
-MAX_IMBALANCE = 0.1
 _ADVICE = "launch/place_shards.py prints which shards belong on which node."
 
 
@@ -132,14 +129,12 @@ def check_shards_of_nodes(
         sum(split.shards[index].num_records for index in node) / num_ranks
         for node, num_ranks in ranks_of_nodes.items()
     ]
-    low, high = min(examples_per_rank), max(examples_per_rank)
     mean = split.num_examples / len(shards_of_ranks)
-    if split.name == "train" and (
-        low < (1 - MAX_IMBALANCE) * mean or high > (1 + MAX_IMBALANCE) * mean
-    ):
+    if split.name == "train" and not balance.is_balanced(examples_per_rank, mean):
         raise UserError(
             "--shard_by=file needs about as many training examples for each rank; they"
-            f" have from {low:.0f} to {high:.0f}. Give the nodes equal numbers of"
+            f" have from {min(examples_per_rank):.0f} to"
+            f" {max(examples_per_rank):.0f}. Give the nodes equal numbers of"
             " shards, or convert with a --train_shards that is a multiple of the number"
             f" of nodes. {_ADVICE}"
         )

@@ -30,7 +30,8 @@ class PreciseBN:
     order of training, with the augmentation of the phase of the last step. A batch has
     as many images as a rank normalizes together in training, and one rank computes the
     whole batch. Therefore the statistics depend neither on the number of ranks that
-    compute them nor on the batch size of evaluation.
+    compute them nor on the batch size of evaluation. With `--shard_by=file`, however,
+    the batches are those of the files on the rank's node, so they depend on the nodes.
     """
 
     def __init__(

@@ -152,9 +152,9 @@ class EncodeSparseOp : public OpKernel {
                 absl::InvalidArgumentError(
                     absl::StrCat("threshold must be a scalar; got the shape ",
                                  context->input(1).shape().DebugString())));
-    OP_REQUIRES(context, size < int64_t{1} << 30,
+    OP_REQUIRES(context, size <= kMaxValues,
                 absl::InvalidArgumentError(absl::StrCat(
-                    "a vector must have fewer than 2^30 values; got ", size)));
+                    "a vector must have at most 2^29 - 3 values; got ", size)));
     const float threshold = context->input(1).scalar<float>()();
     const float* values = input.flat<float>().data();
     OpContext workers(context);

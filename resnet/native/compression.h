@@ -9,11 +9,17 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __FAST_MATH__
+#error "Bits that all ranks must agree on, and NaN, need arithmetic without -ffast-math."
+#endif
+
 namespace resnet {
 
 constexpr uint8_t kDense = 0, kSparseFloat32 = 1, kSparseBfloat16 = 2, kTernary = 3,
                   kQsgd = 4, kFloat16 = 5, kBfloat16 = 6;
 constexpr int64_t kHeaderBytes = 8;
+// Per vector: the bytes of a dense message fit into 31 bits, also those of its header.
+constexpr int64_t kMaxValues = (int64_t{1} << 29) - 3;
 
 // Values per task: a multiple of 5, 8 and 4, so that the pieces of a message begin at whole
 // bytes and at whole groups of random numbers.

@@ -141,14 +141,14 @@ class CutMessageOp : public OpKernel {
   explicit CutMessageOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("sizes", &sizes_));
     for (int64_t size : sizes_) {
-      OP_REQUIRES(context, 0 < size && size < int64_t{1} << 30,
+      OP_REQUIRES(context, 0 < size && size <= kMaxValues,
                   absl::InvalidArgumentError(absl::StrCat(
-                      "a piece must have from 1 to 2^30 - 1 values; got ", size)));
+                      "a piece must have from 1 to 2^29 - 3 values; got ", size)));
     }
     num_values_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
-    OP_REQUIRES(context, num_values_ < int64_t{1} << 30,
+    OP_REQUIRES(context, num_values_ <= kMaxValues,
                 absl::InvalidArgumentError(absl::StrCat(
-                    "a vector must have fewer than 2^30 values; got ", num_values_)));
+                    "a vector must have at most 2^29 - 3 values; got ", num_values_)));
   }
 
   void Compute(OpKernelContext* context) override {

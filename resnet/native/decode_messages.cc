@@ -109,9 +109,9 @@ class DecodeMeanOp : public OpKernel {
                 absl::InvalidArgumentError(absl::StrCat(
                     "sizes must have one number for each of ", num_vectors, " vectors")));
     for (int64_t size : sizes_) {
-      OP_REQUIRES(context, 0 <= size && size < int64_t{1} << 30,
+      OP_REQUIRES(context, 0 <= size && size <= kMaxValues,
                   absl::InvalidArgumentError(absl::StrCat(
-                      "a vector must have fewer than 2^30 values; got ", size)));
+                      "a vector must have at most 2^29 - 3 values; got ", size)));
     }
   }
 

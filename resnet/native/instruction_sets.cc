@@ -38,15 +38,18 @@ InstructionSet FindBest() {
   const bool avx512 =
       avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  // A limit may lower AVX-512 to AVX2, so it needs the kernels of both.
+  if (!avx2 || &avx2::kKernelSet == nullptr) return kAnyCpu;
   if (avx512 && &avx512::kKernelSet != nullptr) {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx);
     const bool has_bf16 = (eax >> 5 & 1) != 0 && &avx512_bf16::kKernelSet != nullptr;
     return has_bf16 ? kAvx512Bf16 : kAvx512;
   }
-  if (avx2 && &avx2::kKernelSet != nullptr) return kAvx2;
-#endif
+  return kAvx2;
+#else
   return kAnyCpu;
+#endif
 }
 
 const InstructionSet kBest = FindBest();

@@ -96,6 +96,21 @@ def test_the_op_gives_the_bytes_of_the_reference(compression):
         assert mean.numpy().tobytes() == expected_mean.tobytes()
 
 
+@pytest.mark.parametrize("sampled", [None, 1e-6, 1e6])
+@pytest.mark.parametrize("size", [262_145, 600_000])
+def test_the_sample_of_topk_only_saves_time(size, sampled):
+    # Of more than 4 x 65,536 values, every (size // 65,536)-th is in the sample. Where
+    # all of these are small or large, it misleads.
+    values = vector(size)
+    if sampled is not None:
+        values[:: size // 65_536] *= np.float32(sampled)
+    compression = CompressionSettings(method="topk", ratio=0.01)
+    message, left = encode(values, compression)
+    expected, expected_left = encode_in_numpy(values, compression)
+    assert message.tobytes() == expected.tobytes()
+    assert left.tobytes() == expected_left.tobytes()
+
+
 def test_a_bucket_may_be_one_value():
     compression = CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=1)
     message, left = encode(vector(1000), compression)

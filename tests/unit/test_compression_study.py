@@ -234,7 +234,7 @@ def test_the_table_has_medians_and_ranges():
     assert lines[2:] == [
         "| dense | - | - | 80.00 (70.00 to 90.00) | 3 | 4,000 | 1.0 | 0 | - | 0.0 % |"
         " 0.6 | 1.0 |",
-        "| topk, ratio=0.01 | layer by layer | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
+        "| topk, ratio=0.01 | layerwise | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
         " | 150 | 0.6 | 12.5 % | 1.2 | 1.5 |",
     ]
     assert len({line.count("|") for line in lines}) == 1
@@ -252,7 +252,7 @@ def test_a_training_that_diverges_at_once_is_in_no_median():
     topk = [at_once, Result(0.85, 100, 120.0, 50.0, 150.0, 0.125, 0.5)]
     *_, line = report.table({rows.DENSE: dense, TOPK: topk}).splitlines()
     assert line == (
-        "| topk, ratio=0.01 | layer by layer | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
+        "| topk, ratio=0.01 | layerwise | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
         " | 150 | 0.5 | 12.5 % | 1.2 | 2.0 |"
     )
 
@@ -293,7 +293,7 @@ def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp
     done = study(tmp_path / "study", *flags, "--train_flags=--eval_every=1epoch")
     assert done.returncode == 0, done.stderr
     assert "| dense | - | - | 0.00 | 1 | 4,000 | 1.0 |" in done.stdout
-    assert "| topk, ratio=0.01 | layer by layer | yes | 0.00 | 1 |" in done.stdout
+    assert "| topk, ratio=0.01 | layerwise | yes | 0.00 | 1 |" in done.stdout
     (dense, topk) = stub.read_text().splitlines()
     runs = tmp_path / "study" / "runs"
     common = "--data_dir=D --recipe=digits --seed=0"

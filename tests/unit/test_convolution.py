@@ -123,6 +123,18 @@ STREAMED = (56, 64, 1, 256, 1)  # By non-temporal stores, if one thread computes
 assert STREAMED in RESNET50
 
 
+def test_more_tiles_than_fit_into_a_block_give_the_same(dtype):
+    # 72 Winograd tiles, of which a block of columns has 64.
+    images = tf.cast(normal(8, 12, 12, 128), dtype)
+    kernel = tf.constant(normal(3, 3, 128, 128, seed=1))
+    weights = normal(8, 12, 12, 128, seed=2)
+    ours, expected = (
+        outputs_and_gradients(way, images, kernel, 1, weights, {}) for way in WAYS
+    )
+    for one, other in zip(ours, expected, strict=True):
+        assert_near(one, other, TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize(("side", "channels", "size", "filters", "stride"), RESNET50)
 def test_those_of_resnet50_are_as_exact_as_stock_ops(
     side, channels, size, filters, stride, dtype

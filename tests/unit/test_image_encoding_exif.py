@@ -72,3 +72,16 @@ def test_an_exif_orientation_without_a_turn_changes_nothing(orientation):
 def test_broken_exif_data_changes_nothing():
     data = encode(noise(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xffnonsense")
     assert image_encoding.to_jpeg(data, "x", apply_exif_orientation=True).data is data
+
+
+def test_the_exif_orientation_of_a_png_may_follow_its_pixels():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with_exif = encode(noise(), "PNG", exif=exif)
+    begin = with_exif.index(b"eXIf") - 4
+    end = begin + 12 + int.from_bytes(with_exif[begin : begin + 4], "big")
+    data = with_exif[:begin] + with_exif[end:-12] + with_exif[begin:end]
+    data += with_exif[-12:]
+    for convert in image_encoding.to_jpeg, image_encoding.to_png:
+        encoded = convert(data, "x", apply_exif_orientation=True)
+        assert (encoded.height, encoded.width) == noise().size

@@ -146,6 +146,25 @@ def test_a_manifest_that_appears_during_the_scan_is_kept(tmp_path, monkeypatch):
     assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_manifest_that_appears_while_the_index_is_written_is_kept(
+    tmp_path, monkeypatch
+):
+    write_tpu_set(tmp_path, in_folders=True)
+    write_offsets = indexing.manifest.write_offsets
+
+    def index_meanwhile(*arguments):
+        monkeypatch.setattr(indexing.manifest, "write_offsets", write_offsets)
+        indexing.make_if_missing(str(tmp_path))
+        (tmp_path / "manifest.json").chmod(0o640)
+        return write_offsets(*arguments)
+
+    monkeypatch.setattr(indexing.manifest, "write_offsets", index_meanwhile)
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert said[-1] == "another process has indexed them meanwhile"
+    assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o640
+
+
 @pytest.mark.parametrize("content", [b"", b"not of NumPy", b"\x93NUMPY"])
 def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
     write_tpu_set(tmp_path, in_folders=True)

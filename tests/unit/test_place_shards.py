@@ -62,7 +62,7 @@ def test_the_table_tells_ranks_files_examples_and_bytes():
 def converted(tmp_path, write_tiny_set) -> Path:
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "JPEG")
-    write_tiny_set(tmp_path, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (3, 3, 2))
+    write_tiny_set(tmp_path, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (4, 2, 2))
     return tmp_path
 
 
@@ -99,6 +99,11 @@ def test_an_index_elsewhere_is_refused_for_the_files_of_a_node(
         (("--num_nodes=0",), "at least 1; got 0"),
         (("--num_nodes=2", "--node=2"), "--node must be from 0 to 1; got 2"),
         (("--num_nodes=2", "--ranks_per_node=0"), "--ranks_per_node must be at least"),
+        (
+            ("--num_nodes=3", "--node=0"),
+            "the 3 record files give the 3 nodes from 2 to 4. Convert with a"
+            " --train_shards that is a multiple of the number of nodes.",
+        ),
         (("--num_nodes=4",), "--train_shards=4 or a multiple"),
         (("--num_nodes=2", "--data_dir=/"), "/ must contain a manifest.json"),
     ],

@@ -17,15 +17,30 @@ def chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + checksum
 
 
+def png(*chunks: bytes) -> bytes:
+    """Returns a PNG with chunks between its signature and its end."""
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def header(bit_depth: int, color_type: int, interlace: int = 0) -> bytes:
+    """Returns the header of an image of 24x16 pixels."""
+    content = 24, 16, bit_depth, color_type, 0, 0, interlace
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", *content))
+
+
 def png_of_16_bits(color_type: int, pixel: bytes) -> bytes:
     """Returns a PNG of 24x16 equal pixels of 16 bits per channel."""
     rows = (b"\0" + pixel * 24) * 16
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", struct.pack(">IIBBBBB", 24, 16, 16, color_type, 0, 0, 0))
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    return png(header(16, color_type), chunk(b"IDAT", zlib.compress(rows)))
+
+
+def file_is_good(data: bytes) -> bool:
+    """Returns whether TensorFlow decodes a file."""
+    try:
+        tf.io.decode_png(data, channels=3)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
 
 
 def assert_tensorflow_decodes(data: bytes, expected: np.ndarray) -> None:
@@ -117,6 +132,49 @@ def test_damaged_and_other_files_are_refused():
             image_encoding.to_png(data, "x.png")
     with pytest.raises(UserError, match="is an empty file"):
         image_encoding.to_png(b"", "x.png")
+
+
+ROWS = bytes(16 * (1 + 24))  # Of an image of 8 bits gray.
+# The seven passes of Adam7 of 24x16 pixels have 3x2, 3x2, 6x2, 6x4, 12x4, 12x8 and 24x8
+# pixels, and each row has a byte besides.
+PASSES = bytes(2 * 4 + 2 * 4 + 2 * 7 + 4 * 7 + 4 * 13 + 8 * 13 + 8 * 25)
+
+
+@pytest.mark.parametrize("convert", [image_encoding.to_png, image_encoding.to_jpeg])
+@pytest.mark.parametrize(
+    ("first_chunks", "compressed"),
+    [
+        (header(8, 0), zlib.compress(ROWS[:-1])),  # One byte is missing,
+        (header(8, 0), zlib.compress(ROWS[: 4 * 25])),  # 12 of the 16 rows,
+        (header(8, 0, interlace=1), zlib.compress(PASSES[:-1])),  # a byte of a pass,
+        (header(8, 0), zlib.compress(ROWS)[:-4]),  # or the checksum.
+        (header(8, 0) * 2, zlib.compress(ROWS)),
+        (header(8, 0) + chunk(b"ABCD", b""), zlib.compress(ROWS)),
+    ],
+)
+def test_a_png_that_only_pillow_decodes_is_refused(first_chunks, compressed, convert):
+    data = png(first_chunks, chunk(b"IDAT", compressed))
+    assert not file_is_good(data)
+    with pytest.raises(UserError, match=r"^x\.png can't be decoded as an image"):
+        convert(data, "x.png")
+
+
+@pytest.mark.parametrize(
+    ("first_chunks", "rows"),
+    [
+        (header(8, 0), ROWS),
+        (header(8, 0), ROWS + bytes(100)),
+        (header(8, 0, interlace=1), PASSES),
+        (header(1, 0), bytes(16 * (1 + 3))),
+        (header(8, 0) + chunk(b"abCD", b"of another program"), ROWS),
+    ],
+)
+def test_a_complete_png_of_any_encoder_is_kept(first_chunks, rows):
+    compressed = zlib.compress(rows)
+    pieces = [chunk(b"IDAT", compressed[:7]), chunk(b"IDAT", compressed[7:])]
+    data = png(first_chunks, *pieces) + b"what follows the end"
+    assert image_encoding.to_png(data, "x.png").data is data
+    assert_tensorflow_decodes(data, np.zeros((16, 24, 3)))
 
 
 def test_an_image_too_wide_for_every_decoder_is_refused():

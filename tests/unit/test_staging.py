@@ -18,7 +18,7 @@ def records_of_two_files(tmp_path, write_tiny_set) -> Path:
     Image.new("RGB", (8, 8)).save(file, "JPEG")
     folder = tmp_path / "shared records"
     folder.mkdir()
-    write_tiny_set(folder, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (5, 3))
+    write_tiny_set(folder, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (4, 4))
     return folder
 
 

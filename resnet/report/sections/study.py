@@ -40,7 +40,10 @@ def section(study: Mapping[str, Any], figures: Figures) -> Html:
     table = markup.table(
         "Results of the study",
         *(
-            ("method", "top-1, %: median (least to most)", "trainings", "bytes a step"),
+            (
+                *("method", "top-1, %: median (min to max)"),
+                *("trainings", "bytes per step"),
+            ),
             [(one["name"], one["accuracy"], one["count"], one["size"]) for one in rows],
         ),
     )
