@@ -152,8 +152,8 @@ def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
         print(f"gradients        {4 * num_values:,} bytes of {FLAGS.model}")
         print(f"exchange         {chosen.exchange}, {communicator.num_ranks} rank(s)")
         print(f"messages         {account[0]:,.0f} bytes per step of rank 0")
-        sent = _spread([one[1] for one, _ in of_ranks])
-        print(f"each rank sends  {sent} bytes per step")
+        of_all = _spread([one[1] for one, _ in of_ranks])
+        print(f"each rank sends  {of_all} bytes per step")
         if FLAGS.interface:
             counted = _spread([one for _, one in of_ranks])
             print(f"{FLAGS.interface:16} {counted} bytes per step are counted")
