@@ -265,6 +265,7 @@ DIRECTIONS: dict[str, dict[str, set[str] | None]] = {
             "data_prep.errors",
             "data_prep.import_failures",
             "data_prep.program_help",
+            "data_prep.records.balance",
             "data_prep.records.manifest",
         },
     },
