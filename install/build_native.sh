@@ -6,7 +6,7 @@
 # Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed; without
 # CXX, a library of these sources is kept, whichever compiler made it. Without the library
 # everything works, but slower. Convolutions and normalization are compiled for AVX-512 and
-# for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang.
+# for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang 10.
 set -euo pipefail
 CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1

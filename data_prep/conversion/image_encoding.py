@@ -188,9 +188,12 @@ def _encode(
     data: bytes,
     transpose: Image.Transpose | None,
 ) -> EncodedImage:
-    """Decodes an image; returns the original file if it can be kept, else a new one."""
-    image.load()
+    """Returns the original file of an image if it can be kept, else a new one.
+
+    Without a JPEG header, `_load` has decoded the image.
+    """
     if header is not None:
+        image.load()
         _check_complete(image, header, data)
     kind = _kind(image, header, data)
     if kind is None and transpose is None:

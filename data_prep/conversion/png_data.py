@@ -99,7 +99,7 @@ def _num_bytes(header: bytes) -> int:
 
 
 def _check_image_data(compressed: bytes, num_bytes: int) -> None:
-    """Checks that compressed data has at least `num_bytes` and a correct checksum."""
+    """Checks that compressed data has `num_bytes` and a checksum, or more bytes."""
     inflater = zlib.decompressobj()
     num_inflated = 0
     try:

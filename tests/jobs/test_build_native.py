@@ -1,10 +1,11 @@
 """The script that compiles the ops, with stand-ins for compiler and TensorFlow."""
 
 import shutil
+import subprocess
 
 import pytest
 
-from tests.jobs.stub_programs import Clone
+from tests.jobs.stub_programs import ROOT, Clone
 
 # Of all sources, those that are compiled for several instruction sets.
 KERNELS = {
@@ -101,12 +102,33 @@ def test_a_compiler_that_cannot_do_all_builds_what_it_can(
     assert {"ANY_CPU", "AVX2", *AVX512} - objects(clone).keys() == lacking
 
 
-@pytest.mark.parametrize(("is_clang", "code"), [(True, 0), (False, 123)])
-def test_an_option_that_only_gcc_knows_is_not_for_clang(clone, is_clang, code):
+@pytest.mark.parametrize("is_clang", [True, False])
+@pytest.mark.parametrize(
+    ("option", "is_for_clang"),
+    [
+        ("-Wno-maybe-uninitialized", False),
+        ("-fno-fast-math", False),
+        ("-ffp-model=precise", True),
+    ],
+)
+def test_an_option_of_one_compiler_is_not_for_the_other(
+    clone, option, is_for_clang, is_clang
+):
     macros = "-D__x86_64__=1 " + ("-D__clang__=1" if is_clang else "-U__clang__")
-    refused = "-Wno-maybe-uninitialized"
-    done = clone.run("build_native.sh", ".venv", MACROS=macros, REFUSED=refused)
-    assert done.returncode == code  # 123 is xargs's, whose command failed.
+    done = clone.run("build_native.sh", ".venv", MACROS=macros, REFUSED=option)
+    # 123 is xargs's, whose command failed.
+    assert done.returncode == (123 if is_clang == is_for_clang else 0)
+
+
+def test_fast_math_does_not_compile():
+    header = ROOT / "resnet/native/compression.h"
+    command = ("g++", "-std=c++17", "-fsyntax-only", "-x", "c++", str(header))
+    for options, is_compiled in ([], True), (["-ffast-math"], False):
+        done = subprocess.run(
+            [*command, *options], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0) == is_compiled
+        assert ("without -ffast-math" in done.stderr) != is_compiled
 
 
 @pytest.mark.parametrize("compiler", [None, "g++ -pipe"])

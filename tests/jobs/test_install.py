@@ -71,6 +71,17 @@ def test_a_set_up_ends_with_what_it_has_checked(clone):
     assert not list(clone.folder.glob(".venv.[!l]*"))  # All but the lock.
 
 
+def test_a_search_path_of_cd_and_a_space_in_the_compilers_path_do_no_harm(clone):
+    # `cd` would print the folder that it has found there, or go to another one.
+    (clone.folder.parent / "elsewhere/install").mkdir(parents=True)
+    (clone.programs / "my tools").mkdir()
+    compiler = (clone.programs / "g++").rename(clone.programs / "my tools/g++")
+    places = f"{clone.folder.parent}/elsewhere:{clone.folder}"
+    done = clone.run("install.sh", CDPATH=places, CXX=str(compiler))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (clone.folder / "resnet/native/libresnet_ops.so").exists()
+
+
 def test_the_function_that_makes_the_library_of_charts_is_there():
     """The other tests have a stand-in for it."""
     script = (ROOT / "install/install.sh").read_text()

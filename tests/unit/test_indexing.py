@@ -129,36 +129,23 @@ def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_ti
     assert own.records_dir == tmp_path / "validation"
 
 
-def test_a_manifest_that_appears_during_the_scan_is_kept(tmp_path, monkeypatch):
-    write_tpu_set(tmp_path, in_folders=True)
-    scan_file = indexing.scan.scan_file
-
-    def index_meanwhile(*arguments):
-        monkeypatch.setattr(indexing.scan, "scan_file", scan_file)
-        indexing.make_if_missing(str(tmp_path))
-        (tmp_path / "manifest.json").chmod(0o640)
-        return scan_file(*arguments)
-
-    monkeypatch.setattr(indexing.scan, "scan_file", index_meanwhile)
-    said = []
-    indexing.make_if_missing(str(tmp_path), said.append)
-    assert said[-1] == "another process has indexed them meanwhile"
-    assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_manifest_that_appears_while_the_index_is_written_is_kept(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(indexing.scan, "scan_file"), (indexing.manifest, "write_offsets")],
+)
+def test_a_manifest_that_appears_during_the_scan_or_the_writing_is_kept(
+    tmp_path, monkeypatch, module, name
 ):
     write_tpu_set(tmp_path, in_folders=True)
-    write_offsets = indexing.manifest.write_offsets
+    function = getattr(module, name)
 
     def index_meanwhile(*arguments):
-        monkeypatch.setattr(indexing.manifest, "write_offsets", write_offsets)
+        monkeypatch.setattr(module, name, function)
         indexing.make_if_missing(str(tmp_path))
         (tmp_path / "manifest.json").chmod(0o640)
-        return write_offsets(*arguments)
+        return function(*arguments)
 
-    monkeypatch.setattr(indexing.manifest, "write_offsets", index_meanwhile)
+    monkeypatch.setattr(module, name, index_meanwhile)
     said = []
     indexing.make_if_missing(str(tmp_path), said.append)
     assert said[-1] == "another process has indexed them meanwhile"
