@@ -3,6 +3,7 @@
 The formats are those of `wire`, `sparse`, `ternary` and `qsgd`.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
@@ -48,6 +49,24 @@ def of_vector(compression: CompressionSettings, num_values: int) -> int:
     else:
         coded = _quantized(num_values, compression)
     return min(coded, dense(num_values))
+
+
+def largest_of_vector(compression: CompressionSettings, num_values: int) -> int:
+    """Returns the bytes of the longest message of a vector in any step.
+
+    dgc's are longest in its first epoch. Those of `OF_UNKNOWN_SIZE` may be dense.
+
+    Args:
+        compression: The method, any but powersgd, and its parameters.
+        num_values: Length of the vector, at least 1.
+    """
+    if compression.method in OF_UNKNOWN_SIZE:
+        return dense(num_values)
+    if compression.method == "dgc":
+        compression = dataclasses.replace(
+            compression, ratio=compression.largest_ratio, dgc_warmup_epochs=0
+        )
+    return of_vector(compression, num_values)
 
 
 def of_powersgd(

@@ -117,6 +117,16 @@ class CompressionSettings:
         """Whether each rank keeps the residuals of its messages for later steps."""
         return self.error_feedback or self.method == "dgc"
 
+    @property
+    def largest_ratio(self) -> float:
+        """The largest fraction of the values that a step keeps.
+
+        That is `ratio`, for dgc the one of its first epoch (`resnet.exchange.dgc`).
+        """
+        if self.method != "dgc":
+            return self.ratio
+        return self.ratio ** (1 / (self.dgc_warmup_epochs + 1))
+
 
 def problems_of_overrides(
     settings: CompressionSettings, overrides: Container[str]

@@ -56,6 +56,9 @@ def choose(compression: CompressionSettings, communicator: Communicator) -> str:
 def bytes_of_bucket(compression: CompressionSettings) -> int:
     """Returns the bytes of a rank's messages that travel together.
 
+    Those of dgc are its first epoch's, the longest: of a run of 24 epochs that keeps
+    1 % after four epochs of warm-up, the warm-up sends three quarters of all bytes.
+
     Args:
         compression: The settings of compression. Of methods that keep as many values as
             reach a threshold, 1 % is assumed.
@@ -66,7 +69,7 @@ def bytes_of_bucket(compression: CompressionSettings) -> int:
             ratio=_ASSUMED_RATIO,
             kept_values=compression.kept_values,
         )
-    return message_sizes.of_vector(compression, BUCKET_VALUES)
+    return message_sizes.largest_of_vector(compression, BUCKET_VALUES)
 
 
 def seconds_of_allgather(

@@ -27,21 +27,20 @@ class GatheredMessages(VectorExchange):
 
     def _prepare(self) -> None:
         self._buckets = buckets(self._sizes)
-        if self._compression.method in message_sizes.OF_UNKNOWN_SIZE:
-            return
         largest = max(map(self._bytes_gathered, self._buckets), default=0)
         if largest > _MOST_BYTES:
             raise AgreedError(
                 f"--exchange=allgather can bring a rank {_MOST_BYTES:,} bytes in one"
-                f" piece; messages of {self._num_ranks:,} ranks have {largest:,}. Set"
-                " --exchange=sliced or --compress=layerwise."
+                f" piece; messages of {self._num_ranks:,} ranks can have {largest:,}."
+                " Set --exchange=sliced or --compress=layerwise."
             )
 
     def _bytes_gathered(self, bucket: Sequence[int]) -> int:
-        """Returns the bytes of all ranks' messages for the vectors of a bucket."""
-        sizes = (self._sizes[vector] for vector in bucket)
-        message = sum(message_sizes.of_vector(self._compression, one) for one in sizes)
-        return self._num_ranks * message
+        """Returns the most bytes of all ranks' messages for the vectors of a bucket."""
+        return self._num_ranks * sum(
+            message_sizes.largest_of_vector(self._compression, self._sizes[vector])
+            for vector in bucket
+        )
 
     def __call__(self, flat: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any) -> Means:
         """Returns the means over ranks, as `VectorExchange` says."""

@@ -99,23 +99,31 @@ def test_error_feedback_of_too_few_levels_is_refused(more):
     assert "qsgd's may be larger with so few levels, --qstates below 3" in sentence
 
 
-@pytest.mark.parametrize(("num_ranks", "is_refused"), [(42, False), (43, True)])
-def test_more_bytes_than_an_all_gather_can_count_are_refused(num_ranks, is_refused):
-    # ResNet-50's 25,557,032 values in 16 bits: 51 MB a rank.
-    communicator = Communicator(ProcessInfo(num_ranks=num_ranks))
-    settings = {"compress": "entiremodel", "method": "fp16"}
+@pytest.mark.parametrize(
+    ("method", "most_ranks"),
+    [
+        ({"method": "fp16"}, 42),  # 51 MB a rank.
+        # dgc keeps 0.01^(1/5) = 39.8 % in its first epoch: 10,174,557 values of 4 bytes
+        # with gaps of some 11 bits would be longer than 45 MB.
+        ({"method": "dgc", "ratio": 0.01, "dgc_warmup_epochs": 4}, 48),
+        ({"method": "dgc", "ratio": 0.01, "dgc_warmup_epochs": 0}, 1675),
+        ({"method": "thresholdv"}, 21),  # All values may reach the threshold.
+    ],
+)
+def test_more_bytes_than_an_all_gather_can_count_are_refused(method, most_ranks):
+    def make(exchange: str, num_ranks: int) -> CompressedExchange:
+        """Returns the exchange of ResNet-50's 25,557,032 values as one vector."""
+        return CompressedExchange(
+            Communicator(ProcessInfo(num_ranks=num_ranks)),
+            {"model": [25_557_032]},
+            CompressionSettings(compress="entiremodel", exchange=exchange, **method),
+            0,
+        )
 
-    def make(exchange: str) -> CompressedExchange:
-        compression = CompressionSettings(**settings, exchange=exchange)
-        shapes = {"model": [25_557_032]}
-        return CompressedExchange(communicator, shapes, compression, 0)
-
-    make("sliced")
-    if is_refused:
-        with pytest.raises(AgreedError, match="Set --exchange=sliced or --compress"):
-            make("allgather")
-    else:
-        make("allgather")
+    make("sliced", most_ranks + 1)
+    make("allgather", most_ranks)
+    with pytest.raises(AgreedError, match="Set --exchange=sliced or --compress"):
+        make("allgather", most_ranks + 1)
 
 
 def test_a_vector_is_that_of_a_variable_or_of_all():
