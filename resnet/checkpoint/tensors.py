@@ -264,7 +264,7 @@ def load_newest_on_ranks(
         The checkpoint, without the ranks' own state, to rank 0; None to the others.
 
     Raises:
-        UserError: On all ranks, if no checkpoint is intact or one can't be read now.
+        AgreedError: On all ranks, if no checkpoint is intact or one can't be read now.
     """
     steps: list[int] = []
     with communicator.collective_errors():
@@ -295,7 +295,8 @@ def load_newest_on_ranks(
             raise CorruptCheckpoint(folder, reasons[0])
         return loaded
 
-    return _newest_of(model_dir, steps, load_on_ranks, communicator.rank == 0)
+    with communicator.collective_errors():
+        return _newest_of(model_dir, steps, load_on_ranks, communicator.rank == 0)
 
 
 def _newest_of(

@@ -146,9 +146,10 @@ def decode_mean(
         [messages],
         [tf.float32] * len(sizes),
     )
+    means = tf.nest.flatten(means)  # Outside a graph, one result isn't in a list.
     for mean, size in zip(means, sizes, strict=True):
         mean.set_shape([size])
-    return list(means)
+    return means
 
 
 def decode_mean_in_numpy(

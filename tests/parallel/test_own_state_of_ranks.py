@@ -195,6 +195,21 @@ def test_a_damaged_file_of_a_rank_is_a_damaged_checkpoint(
     assert (copy / "checkpoints" / "damaged-step-00000030").is_dir()
 
 
+def test_if_all_checkpoints_are_damaged_the_ranks_agree_on_one_sentence(
+    lockstep, communicator, saved, tmp_path
+):
+    copy = tmp_path / "model"
+
+    def damage_all() -> None:
+        shutil.copytree(saved[0], copy)
+        for file in copy.rglob("state.data-*"):
+            file.write_bytes(file.read_bytes()[:100])
+
+    lockstep.from_rank_0(damage_all)
+    with pytest.raises(AgreedError, match=r"all \d checkpoints in .* are corrupt"):
+        restore_newest(rank_state.make(copy), copy, communicator)
+
+
 def damage(model_dir: Path, num_ranks: int) -> None:
     """Removes the last rank's file of step 30, or flips a bit of it."""
     name = f"rank-{num_ranks - 1:05d}-of-{num_ranks:05d}.data-00000-of-00001"
