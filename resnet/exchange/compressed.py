@@ -25,7 +25,9 @@ class CompressedExchange(GradientExchange):
     """Averages what the ranks send of their compressed gradients.
 
     The mean is the same on all ranks. With error feedback, what a rank has not sent of
-    a vector is added to the vector of the next step.
+    a vector is added to the vector of the next step. Unlike in algorithm 1 of the
+    source, vectors and residuals are gradients without the learning rate: what is sent
+    later counts with the rate of that later step.
 
     Sources: sands-lab/layer-wise-aaai20, CIFAR10/core.py; for error feedback,
     Karimireddy et al. 2019, arXiv:1901.09847.
