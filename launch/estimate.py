@@ -258,7 +258,8 @@ def shown_numbers(training: Workload, cluster: Cluster) -> list[int]:
             f" {','.join(FLAGS.nodes)!r}."
         ) from error
     compared = [] if FLAGS.compare_on is None else [FLAGS.compare_on]
-    node_counts.check([*numbers, *compared], batch, ranks)
+    node_counts.check(numbers, batch, ranks, "--nodes")
+    node_counts.check(compared, batch, ranks, "--compare_on")
     return numbers or node_counts.shown(node_counts.dividing(batch, ranks))
 
 
@@ -324,8 +325,11 @@ def check_flags() -> None:
         ("image_kilobytes", "kB"),
     ):
         value = FLAGS[name].value
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"--{name} must be more than 0 {unit}; got {value:g}.")
+        # With others, times and rates may be more than a float can hold.
+        if value is not None and not 1e-9 <= value <= 1e12:
+            raise UserError(
+                f"--{name} must be from 1e-9 to 1e12 {unit}; got {value:g}."
+            )
     for name, highest in (("latency_us", 1e9), ("overlap", 1.0), ("step_noise", 1.0)):
         value = FLAGS[name].value
         if value is not None and not 0 <= value <= highest:

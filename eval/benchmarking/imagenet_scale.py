@@ -67,6 +67,8 @@ def main() -> None:
         raise UserError(
             f"--num_images must be at least {NUM_CLASSES}; got {FLAGS.num_images}."
         )
+    if FLAGS.rounds < 1:
+        raise UserError(f"--rounds must be at least 1; got {FLAGS.rounds}.")
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     if not (work_dir / "records" / manifest.FILE_NAME).exists():
         make_names(work_dir / "raw")

@@ -35,6 +35,7 @@ from data_prep import errors
 from data_prep.errors import UserError
 from eval.benchmarking.runs import process
 from resnet import shared_flags
+from resnet.hardware import placement
 
 FLAGS = flags.FLAGS
 _PROGRAM = pathlib.Path(__file__).parents[2] / "resnet" / "resnet_main.py"
@@ -160,7 +161,9 @@ def measure(mode: str) -> Measured:
         with running(command, log) as job:
             lines = _Lines(pathlib.Path(folder, "run", "metrics.jsonl"), job, log)
             lines.wait_for(1)
-            with slowed(_last_worker(job, mode)):
+            with contextlib.ExitStack() as while_timed:
+                if FLAGS.speed < 1:
+                    while_timed.enter_context(slowed(_last_worker(job, mode)))
                 lines.wait_for(_WARMUP_LINES)
                 began_at, before = time.monotonic(), _seconds_of_others(job)
                 lines.wait_for(FLAGS.steps // FLAGS.steps_per_line)
@@ -236,30 +239,43 @@ def slowed(worker: psutil.Process) -> Iterator[None]:
                 worker.resume()
 
     thread = threading.Thread(target=stop_and_continue)
-    if FLAGS.speed < 1:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         is_done.set()
-        if FLAGS.speed < 1:
-            thread.join()
+        thread.join()
 
 
 def _last_worker(job: subprocess.Popen, mode: str) -> psutil.Process:
-    """Returns the process in which the last worker computes."""
-    processes = psutil.Process(job.pid).children(recursive=True)
+    """Returns the process in which the last worker computes.
+
+    Raises:
+        UserError: If no process of this host is it.
+    """
     index = FLAGS.num_workers - 1
-    if mode == "async":
-        words = {"--job=worker", f"--index={index}"}
-        return next(one for one in processes if words <= set(one.cmdline()))
+    words = {"--job=worker", f"--index={index}"}
+
+    def is_it(one: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if mode == "async":
+                return words <= set(one.cmdline())
+            return _is_training(one) and _rank(one) == index
+        return False
+
+    found = list(filter(is_it, psutil.Process(job.pid).children(recursive=True)))
+    if not found:
+        raise UserError(
+            f"the process of worker {index} was not found among those that mpirun"
+            " started. --speed below 1 needs all workers on this host, under the"
+            " mpirun of MPICH, Intel MPI or Open MPI."
+        )
     # Of the processes of a rank it is the one that the others look after.
-    of_rank = [
-        one
-        for one in processes
-        if one.environ().get("PMI_RANK") == str(index) and _is_training(one)
-    ]
-    return of_rank[-1]
+    return found[0 if mode == "async" else -1]
+
+
+def _rank(one: psutil.Process) -> int:
+    return placement.find_process_info(one.environ()).rank
 
 
 def _is_training(one: psutil.Process) -> bool:

@@ -3,11 +3,11 @@
 python eval/peers/torch_airbench94.py --data_dir=cifar-10-batches-bin --compile
 
 Needs an environment of its own, with torch and numpy. `--data_dir` holds CIFAR-10's
-binary version. Starts a process for each rank, bound to cores of its own; ranks divide
-each batch and average their gradients over gloo. The graphs are compiled before the
-clock starts, as in the source. Prints a line per epoch, then one line of JSON: the
-accuracy, with and without test-time augmentation, and the seconds of training and of
-the evaluation with it.
+binary version. Starts a process for each rank, bound to physical cores of its own;
+ranks divide each batch and average their gradients over gloo. The graphs are compiled
+before the clock starts, as in the source. Prints a line per epoch, then one line of
+JSON: the accuracy, with and without test-time augmentation, and the seconds of training
+and of the evaluation with it.
 
 Source: Jordan 2024, arXiv:2404.00498, with the constants of KellerJordan/
 cifar10-airbench, legacy/airbench94.py. As in cifar10_94, the first layer computes in

@@ -4,8 +4,9 @@ python eval/peers/torch_convolutions.py --precision=float32 --batch_size=16 --ra
 
 This is the time that a training step would take if all other ops were free. The output
 and both gradients of each convolution (channels last) are timed one by one, on operands
-that are still in the cache. Requirements, flags and output are those of
-torch_resnet.py; images_per_second is the batch size divided by the sum of all times.
+that are still in the cache. Requirements, ranks and output are those of
+torch_resnet.py, and of its flags those that have an effect here. --steps is the number
+of timed calls. images_per_second is the batch size divided by the sum of all times.
 """
 
 import argparse
@@ -144,5 +145,10 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     }
 
 
+def main() -> None:
+    """Measures as the arguments say, and prints the figures as JSON."""
+    torch_resnet.main(run_rank, torch_resnet.make_parser(__doc__))
+
+
 if __name__ == "__main__":
-    torch_resnet.main(run_rank)
+    main()

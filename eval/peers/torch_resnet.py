@@ -3,14 +3,16 @@
 python eval/peers/torch_resnet.py --model=resnet50 --precision=float32 --ranks=2
 
 Needs an environment of its own, with torch. Starts a process for each rank, bound to
-cores of its own, and prints one line of JSON: images per second, the sum over ranks of
-the medians over steps. The ranks run their steps concurrently. With --average_gradients
-they train one model, by DistributedDataParallel over gloo.
+physical cores of its own, with a thread for each of them, and prints one line of JSON:
+images per second, the sum over ranks of the medians over steps. The ranks run their
+steps concurrently. With --average_gradients they train one model, by
+DistributedDataParallel over gloo.
 """
 
 import argparse
 import json
 import os
+import pathlib
 import resource
 import statistics
 import subprocess
@@ -18,10 +20,15 @@ import sys
 import time
 from collections.abc import Callable
 
+if __package__ in (None, ""):  # Run by its path: the packages lie above this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
 import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 from torch.nn import functional
+
+from eval.peers import rank_cores
 
 PORT = 29_533
 
@@ -227,10 +234,9 @@ def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
 
 def join_ranks(args: argparse.Namespace) -> None:
     """Binds this process to its rank's cores and joins the process group."""
-    cpus = sorted(os.sched_getaffinity(0))
-    num_cpus = len(cpus) // args.ranks
-    os.sched_setaffinity(0, cpus[args.rank * num_cpus : (args.rank + 1) * num_cpus])
-    torch.set_num_threads(num_cpus)
+    cores = rank_cores.of_rank(args.rank, args.ranks, rank_cores.usable())
+    os.sched_setaffinity(0, {cpu for core in cores for cpu in core})
+    torch.set_num_threads(len(cores))
     torch.manual_seed(args.rank)
     if args.ranks > 1:
         torch.distributed.init_process_group(
@@ -272,8 +278,9 @@ def results_of_ranks(num_ranks: int) -> list[dict[str, float]]:
     """Runs this program once for each rank, with --rank; returns their results.
 
     A result is the JSON in the last line of what a rank prints. The program exits if a
-    rank fails.
+    rank fails, and with code 2 if there are more ranks than cores.
     """
+    rank_cores.check(num_ranks)
     command = [sys.executable, *sys.argv, "--rank"]
     ranks = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True)
@@ -285,28 +292,47 @@ def results_of_ranks(num_ranks: int) -> list[dict[str, float]]:
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
-def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
-    """Starts a process for each rank and prints the sum of their rates as JSON.
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser with the arguments that `main` and `join_ranks` need.
 
     Args:
-        run_rank: The function that measures on one rank, in its own process.
+        description: The description of the program.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
     parser.add_argument(
         "--batch_size", type=int, default=32, help="Images per step and rank."
     )
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--warmup_steps", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def parser_of_steps() -> argparse.ArgumentParser:
+    """Returns the parser of this program, which times whole steps."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--warmup_steps", type=int, default=3)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--infer", action="store_true")
     parser.add_argument(
         "--contiguous", action="store_true", help="Channels first instead of last."
     )
     parser.add_argument("--average_gradients", action="store_true")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(
+    run_rank: Callable[[argparse.Namespace], dict[str, float]],
+    parser: argparse.ArgumentParser,
+) -> None:
+    """Starts a process for each rank and prints the sum of their rates as JSON.
+
+    Args:
+        run_rank: The function that measures on one rank, in its own process.
+        parser: The parser of the arguments, from `make_parser`.
+    """
     args = parser.parse_args()
     if args.rank is not None:
         print(json.dumps(run_rank(args)), flush=True)
@@ -336,4 +362,4 @@ def main(run_rank: Callable[[argparse.Namespace], dict[str, float]]) -> None:
 
 
 if __name__ == "__main__":
-    main(run_rank)
+    main(run_rank, parser_of_steps())

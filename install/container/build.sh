@@ -7,5 +7,7 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet
 apt-get install --quiet --yes --no-install-recommends \
   ca-certificates g++ make procps python3 python3-venv
+# Apptainer copies also what was made in the clone, on another system.
+make -C /opt/resnet-cpu clean
 make -C /opt/resnet-cpu venv
 rm -rf /var/lib/apt/lists/* ~/.cache

@@ -4,6 +4,7 @@ The ranks are started by the command of the job, with a measuring program instea
 training.
 """
 
+import os
 import platform
 import signal
 import sys
@@ -124,9 +125,11 @@ def _host_reports(
     if not hosts:
         own = host_report.gather(data.data_dir, data.stage_from or data.data_dir)
         return {platform.node(): own}, {}
-    arguments = ["--probe", "--print=host", f"--data_dir={data.data_dir}"]
-    if data.stage_from:
-        arguments.append(f"--stage_from={data.stage_from}")
+    arguments = ["--probe", "--print=host"]
+    for name in ("data_dir", "stage_from"):
+        if folder := getattr(data, name):
+            # Some launchers, such as ssh, start a program in the home folder.
+            arguments.append(f"--{name}={os.path.abspath(folder)}")
     answers, failures = host_commands.run_on_hosts(hosts, dialect, arguments, requests)
     reports = {}
     for host, answer in answers.items():

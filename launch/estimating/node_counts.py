@@ -30,13 +30,16 @@ def shown(numbers: Sequence[int]) -> list[int]:
     return sorted(set(found))
 
 
-def check(numbers: Sequence[int], global_batch_size: int, ranks_per_node: int) -> None:
+def check(
+    numbers: Sequence[int], global_batch_size: int, ranks_per_node: int, flag: str
+) -> None:
     """Refuses numbers of nodes that don't divide a batch.
 
     Args:
         numbers: The numbers of nodes.
         global_batch_size: The number of images in a step.
         ranks_per_node: The number of ranks on each node.
+        flag: The flag that has the numbers, for the error.
 
     Raises:
         UserError: With the nearest numbers that do.
@@ -50,7 +53,7 @@ def check(numbers: Sequence[int], global_batch_size: int, ranks_per_node: int) -
     for number in numbers:
         if not 1 <= number <= MOST_NODES:
             raise UserError(
-                f"--nodes must be from 1 to {MOST_NODES:,}; got {number:,}."
+                f"{flag} must be from 1 to {MOST_NODES:,}; got {number:,}."
             )
         if number not in possible:
             below = max((one for one in possible if one < number), default=None)

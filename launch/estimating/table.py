@@ -171,9 +171,14 @@ def of_answers(
 
 
 def _cell(value: float) -> str:
-    """Returns a number in at most six characters; it is 0 below 1e-9."""
+    """Returns a number in at most six characters; it is 0 below 1e-9.
+
+    It is ">9e99" for more than six characters hold, also if no float holds it.
+    """
     if value < 1e-9:
         return "0"
+    if not value < 9.9e99:
+        return ">9e99"
     if not 1e-3 <= value < 1e6:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"

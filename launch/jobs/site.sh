@@ -67,6 +67,21 @@ set_launcher() {
   if [ -n "$cores" ]; then export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$cores}; fi
 }
 
+# set_passed_on: sets the array `passed_on`, the options of Open MPI's mpirun that pass on
+# the variables of the environment to other hosts. Hydra and srun pass on all by themselves.
+set_passed_on() {
+  local name
+  passed_on=(-x PATH)
+  for name in $(compgen -e); do
+    case $name in
+    LD_LIBRARY_PATH | LD_PRELOAD | XDG_CACHE_HOME | PYTHON* | RESNET_* | HOROVOD_* | UCX_* | \
+      FI_* | OMP_* | KMP_* | MKL_* | ONEDNN_* | DNNL_* | TF_* | MALLOC_*)
+      passed_on+=(-x "$name")
+      ;;
+    esac
+  done
+}
+
 # run_unpacked ARCHIVE: has one process on each node, by `launcher`, unpack an archive of
 # `make bundle` in LOCAL_DIR. From then on, the job runs the programs and the Python there.
 # Another archive is unpacked beside this one, which other jobs of the node may be using.

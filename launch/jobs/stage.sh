@@ -29,9 +29,17 @@ if [ "$parts" -gt 1 ]; then
     rm -f "$local/$file"
   done
 fi
-while IFS= read -r file; do
-  [ -e "$local/$file" ] || echo "$file"
-done <<<"$files" >>"$copied"
+# The list has only files that are there or come now: one that was deleted and that somebody
+# else puts there later is not ours.
+{
+  while IFS= read -r file; do
+    [ ! -e "$local/$file" ] || echo "$file"
+  done <"$copied"
+  while IFS= read -r file; do
+    [ -e "$local/$file" ] || echo "$file"
+  done <<<"$files"
+} >"$copied.new"
+mv "$copied.new" "$copied"
 # rsync copies only what isn't there yet, and never leaves half a file under its name.
 if command -v rsync >/dev/null; then
   rsync -a --files-from=- "$shared" "$local" <<<"$files"

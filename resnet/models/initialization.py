@@ -10,17 +10,18 @@ from resnet.models.names import UNIFORM_LIMITS
 
 
 def initialize(model: keras.Model, distribution: str, seed: int) -> None:
-    """Initializes a network's weights again, from another distribution.
+    """Initializes a network's trainable kernels and biases from another distribution.
 
     - "variance_scaling": as the layers were built, so nothing changes.
     - "pytorch": kernels and biases are uniform between -1 / sqrt(n) and 1 / sqrt(n),
       where n is the number of inputs of each output.
-    - "dirac": kernels as with "pytorch", except that convolutions of odd size begin as
-      the identity: their first filters, as many as there are channels, each copy one
-      channel. Biases stay 0.
-    - "uniform_x": kernels are uniform between -x and x; biases stay 0.
+    - "dirac": kernels as with "pytorch", except that convolutions begin as the
+      identity: their first filters, as many as there are channels, each copy one
+      channel. Biases stay as they were built.
+    - "uniform_x": kernels are uniform between -x and x; biases stay as they were built.
 
-    Normalizations stay as they are.
+    Normalizations stay as they are. So do the kernel of a whitening layer, which isn't
+    trained, and its bias, also with "pytorch".
 
     Args:
         model: The network.

@@ -90,6 +90,11 @@ def test_the_balance_of_threads_is_counted():
     [
         ("benchmarking/input_rate.py", (), "--data_dir is required"),
         ("benchmarking/input_rate.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
+        (
+            "benchmarking/input_rate.py",
+            ("--data_dir=/", "--num_images=39"),
+            "--num_images at least 40",
+        ),
         ("benchmarking/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
         ("benchmarking/imagenet_scale.py", (), "--work_dir is required"),
         ("benchmarking/thread_balance.py", ("--threads=2,x",), "numbers from 1 to 256"),
@@ -102,6 +107,11 @@ def test_the_balance_of_threads_is_counted():
             "benchmarking/imagenet_scale.py",
             ("--work_dir=/x", "--num_images=9"),
             "at least 1000",
+        ),
+        (
+            "benchmarking/imagenet_scale.py",
+            ("--work_dir=/x", "--num_images=1000", "--rounds=0"),
+            "--rounds must be at least 1; got 0.",
         ),
     ],
 )

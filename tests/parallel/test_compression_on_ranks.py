@@ -20,6 +20,7 @@ from resnet.compression.random_bits import Stream
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import AgreedError
+from resnet.exchange import gathered
 from resnet.exchange.compressed import CompressedExchange
 
 IN_3 = pytest.mark.ranks(3)
@@ -27,6 +28,8 @@ on_2_and_3_ranks = pytest.mark.parametrize(
     "num_ranks", [2, pytest.param(3, marks=IN_3)]
 )
 SEED = 11
+# The last vector of SHAPES is a bucket by itself then, and the others are the next one.
+SEVERAL_BUCKETS = 300
 SHAPES = {"first/kernel": [3, 3, 4, 8], "first/bias": [8], "last/kernel": [50, 40]}
 METHODS = [
     CompressionSettings(method="topk", ratio=0.05, error_feedback=True),
@@ -208,12 +211,42 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
             assert not exchange.rank_variables
 
 
+@pytest.mark.parametrize("method", MESSAGES, ids=lambda one: one.method)
+def test_the_means_do_not_depend_on_the_buckets(communicator, monkeypatch, method):
+    method = dataclasses.replace(method, compress="layerwise", exchange="allgather")
+
+    def exchanged(bucket_values: int) -> list[bytes]:
+        monkeypatch.setattr(gathered, "BUCKET_VALUES", bucket_values)
+        exchange = CompressedExchange(communicator, SHAPES, method, SEED)
+        own = [tf.constant(one) for one in gradients_of(communicator.rank, 0)]
+        traced = tf.function(exchange, autograph=False)
+        result = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(0))
+        return [one.numpy().tobytes() for one in result.gradients]
+
+    assert len(gathered.buckets([288, 8, 2000])) == 1
+    in_one = exchanged(gathered.BUCKET_VALUES)
+    assert exchanged(SEVERAL_BUCKETS) == in_one
+    assert gathered.buckets([288, 8, 2000]) == [[2], [1, 0]]
+
+
 @on_2_and_3_ranks
 @pytest.mark.parametrize("exchange", ["allgather", "sliced"])
-@pytest.mark.parametrize("name", ["topk", "qsgd", "bf16", "powersgd", "randomk"])
-def test_nothing_is_lost_but_what_is_left_over(communicator, name, exchange, num_ranks):
+@pytest.mark.parametrize(
+    ("name", "bucket_values"),
+    [
+        *(
+            (name, gathered.BUCKET_VALUES)
+            for name in ("topk", "qsgd", "bf16", "powersgd", "randomk")
+        ),
+        *((name, SEVERAL_BUCKETS) for name in ("topk", "qsgd")),
+    ],
+)
+def test_nothing_is_lost_but_what_is_left_over(
+    communicator, monkeypatch, name, bucket_values, exchange, num_ranks
+):
     """Sums of all steps: what arrived and what is left over are all gradients."""
     assert communicator.num_ranks == num_ranks
+    monkeypatch.setattr(gathered, "BUCKET_VALUES", bucket_values)
     method = CompressionSettings(
         compress="layerwise",
         method=name,

@@ -86,6 +86,19 @@ def test_intel_mpi_pins_no_rank(launcher, site, tmp_path):
     assert site(text, I_MPI_PIN="on") == ["pin on"]
 
 
+def test_open_mpi_passes_on_the_environment_as_other_launchers_do(site):
+    text = script("--launcher=openmpi", "--stage_from=/shared", "--data_dir=/local")
+    variables = {"UCX_TLS": "tcp", "LD_LIBRARY_PATH": "/a b", "SECRET": "no"}
+    lines = site(text, **variables)
+    assert len(lines) == 2
+    for line in lines:  # Both programs look for `python` on the hosts.
+        options = line.partition(" --bind-to none ")[2].split()[:6]
+        pairs = {tuple(options[index : index + 2]) for index in (0, 2, 4)}
+        names = ("PATH", "UCX_TLS", "LD_LIBRARY_PATH")
+        assert pairs == {("-x", name) for name in names}
+        assert "SECRET" not in line
+
+
 def test_srun_starts_the_ranks_of_a_slurm_job(site):
     text = script("--launcher=slurm", "--srun_mpi=pmi2")
     assert "\nexport SLURM_MPI_TYPE=${SLURM_MPI_TYPE:-pmi2}\n" in text

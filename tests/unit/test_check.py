@@ -286,3 +286,19 @@ def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
     hosts.write_text("a\nb\n")
     done = run(plan, *FLAGS, f"--hosts={hosts}", "--check", "--launcher=slurm")
     assert_refused(done, "Slurm needs the program srun, which can't be run")
+
+
+def test_hosts_of_pbs_look_for_relative_folders_where_the_planner_was_called(
+    tmp_path, monkeypatch
+):
+    ssh = tmp_path / "ssh"  # It starts commands in the home folder, as ssh does.
+    ssh.write_text(f"#!/bin/sh\ncd /\necho \"$*\" >> '{tmp_path}/asked'\nexit 255\n")
+    ssh.chmod(0o755)
+    (tmp_path / "hosts").write_text("a\nb\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    flags = ("--launcher=pbs", "--hosts=hosts", "--data_dir=one", "--stage_from=../two")
+    run(plan, "--probe", "--check", "--recipe=digits", *flags)
+    for asked in (tmp_path / "asked").read_text().splitlines():
+        assert f"--data_dir={tmp_path}/one" in asked.split()
+        assert f"--stage_from={tmp_path.parent}/two" in asked.split()

@@ -1,13 +1,14 @@
 """The program that estimates: its table, its answers, its files, and its errors."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 from launch import estimate
-from launch.estimating import benchmark_file, codecs, durations, stragglers
+from launch.estimating import benchmark_file, codecs, durations, stragglers, table
 from resnet.config.compression import CompressionSettings
 from tests.in_process import Done, assert_refused, run
 
@@ -246,24 +247,30 @@ def test_larger_batches_that_are_slower_leave_no_negative_time(tmp_path):
     [
         ((), "the speed of a node is needed, by --rate or by --benchmark; got neither"),
         (("--rate=1", "--benchmark=a"), "got both"),
-        (("--rate=0",), "--rate must be more than 0 images per second; got 0."),
-        (("--rate=nan",), "--rate must be more than 0"),
-        (("--rate=inf",), "--rate must be more than 0"),
+        (("--rate=0",), "--rate must be from 1e-9 to 1e12 images per second; got 0."),
+        (("--rate=nan",), "--rate must be from 1e-9"),
+        (("--rate=inf",), "--rate must be from 1e-9"),
         (
             ("--rate=1", "--bandwidth_gbit=-1"),
-            "--bandwidth_gbit must be more than 0 Gbit/s",
+            "--bandwidth_gbit must be from 1e-9 to 1e12 Gbit/s; got -1.",
         ),
         (("--rate=1", "--latency_us=-1"), "--latency_us must be from 0"),
         (("--rate=1", "--overlap=1.1"), "--overlap must be from 0 to 1; got 1.1."),
         (("--rate=1", "--step_noise=nan"), "--step_noise must be from 0 to 1"),
         (
             ("--rate=1", "--shared_disk_gbit=0"),
-            "--shared_disk_gbit must be more than 0 Gbit/s",
+            "--shared_disk_gbit must be from 1e-9 to 1e12 Gbit/s; got 0.",
         ),
+        (("--rate=1e-320",), "--rate must be from 1e-9"),
+        (("--rate=1", "--bandwidth_gbit=1e308"), "--bandwidth_gbit must be from"),
         (("--rate=1", "--recipe=none"), "expected a recipe among"),
         (("--rate=1", "--nodes=2,x"), "--nodes must be whole numbers"),
         (("--rate=1", "--nodes=5000"), "--nodes must be from 1 to 4,096; got 5,000."),
         (("--rate=1", "--nodes=0"), "--nodes must be from 1"),
+        (
+            ("--rate=1", "--compare_on=5000"),
+            "--compare_on must be from 1 to 4,096; got 5,000.",
+        ),
         (
             (*PUBLISHED, "--nodes=1,100"),
             "the ranks must divide the global batch of 24,576 evenly; 100 nodes of 2"
@@ -322,6 +329,11 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path):
     written(tmp_path, "", "binary").encode()
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert_refused(run(estimate, f"--benchmark={tmp_path}/binary"), "it isn't text")
+
+
+def test_a_number_that_no_float_can_hold_has_a_cell():
+    cells = [table._cell(value) for value in (9.8e99, 9.96e99, math.inf)]
+    assert cells == ["9.8e99", ">9e99", ">9e99"]
 
 
 def test_times_are_read_with_their_units():

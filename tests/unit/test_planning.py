@@ -35,7 +35,7 @@ def command(nodes=CLUSTER, **changes):
     [
         ("mpich", "mpirun -np 512 -ppn 2"),
         ("intelmpi", "mpirun -genv I_MPI_PIN off -np 512 -ppn 2"),
-        ("openmpi", "mpirun -np 512 --map-by ppr:2:node --bind-to none"),
+        ("openmpi", "mpirun -np 512 --map-by ppr:2:node --bind-to none -x PATH"),
         (
             "slurm",
             "srun --nodes=256 --ntasks=512 --ntasks-per-node=2 --cpus-per-task=24"
@@ -101,7 +101,7 @@ def test_a_single_process_needs_no_launcher():
         ({"launcher": "mpich", "hosts_file": "hosts"}, "mpirun -f hosts -np 1"),
         (
             {"launcher": "openmpi", "hosts_file": "hosts"},
-            "mpirun --hostfile hosts -np 1 --map-by ppr:1:node --bind-to none",
+            "mpirun --hostfile hosts -np 1 --map-by ppr:1:node --bind-to none -x PATH",
         ),
     ],
 )
@@ -126,7 +126,7 @@ ASYNC = {
     ("launcher", "words"),
     [
         ("mpich", "mpirun -np 12 -ppn 1"),
-        ("openmpi", "mpirun -np 12 --map-by node --bind-to none"),
+        ("openmpi", "mpirun -np 12 --map-by node --bind-to none -x PATH"),
         (
             "slurm",
             "srun --nodes=4 --ntasks=12 --ntasks-per-node=3 --cpus-per-task=5"

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,25 @@ def test_records_that_staging_has_not_copied_are_left_alone(
     stage(records_of_two_files, records_of_two_files, "2", PMI_RANK="0")
     names = {path.name for path in records_of_two_files.rglob("train-0*")}
     assert names == {"train-00000-of-00002", "train-00001-of-00002"}
+
+
+def test_a_file_that_was_deleted_is_copied_again_and_belongs_to_who_puts_it_there(
+    records_of_two_files, tmp_path
+):
+    local, name = tmp_path / "local", "train/train-00000-of-00002"
+    stage(records_of_two_files, local, "2", PMI_RANK="0")
+    (local / name).unlink()
+    stage(records_of_two_files, local, "2", PMI_RANK="0")
+    assert (local / name).exists()
+    (copied,) = local.glob(".staged.*")
+    listed = copied.read_text().splitlines()
+    assert len(set(listed)) == len(listed)
+
+    stage(records_of_two_files, local, "2", PMI_RANK="1")
+    assert not (local / name).exists()
+    shutil.copy(records_of_two_files / name, local / name)
+    stage(records_of_two_files, local, "2", PMI_RANK="1")
+    assert (local / name).exists()
 
 
 def test_staging_copies_all_files_where_the_nodes_share_none(
