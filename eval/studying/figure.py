@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FuncFormatter,
     LogLocator,
@@ -116,28 +118,42 @@ def _style(row: CompressionSettings, methods: Sequence[str]) -> tuple[str, str]:
 def _draw_legend(axes: Axes, methods: Sequence[str]) -> None:
     """Draws the legend beside the axes: color is the method, form the way."""
 
-    def entry(label: str, color: str, marker: str, face: str) -> None:
-        axes.plot(
+    def example(color: str, marker: str, face: str) -> Line2D:
+        return Line2D(
             [],
             [],
-            marker,
+            marker=marker,
             color=color,
             markerfacecolor=face,
             markeredgewidth=1.6,
             markersize=7,
-            label=textwrap.fill(label, _LABEL_WIDTH),
+            linestyle="none",
         )
 
-    entry("dense", _BLACK, _MARKERS["none"], "white")
+    entries = {"dense": (example(_BLACK, _MARKERS["none"], "white"),)}
     for number, name in enumerate(methods):
         repetition, color = divmod(number, len(_COLORS))
         markers = _MORE_MARKERS if repetition % 2 else _MARKERS
-        entry(name, _COLORS[color], markers["layerwise"], _COLORS[color])
-    for markers in (_MARKERS, _MORE_MARKERS)[: 1 + (len(methods) > len(_COLORS))]:
-        entry("layer by layer", _GREY, markers["layerwise"], "white")
-        entry("entire model", _GREY, markers["entiremodel"], "white")
-    entry("filled: error feedback", _GREY, _MARKERS["layerwise"], _GREY)
-    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1))
+        label = textwrap.fill(name, _LABEL_WIDTH)
+        entries[label] = (
+            example(_COLORS[color], markers["layerwise"], _COLORS[color]),
+        )
+    in_use = (_MARKERS, _MORE_MARKERS)[: 1 + (len(methods) > len(_COLORS))]
+    for label, way in (
+        ("layer by layer", "layerwise"),
+        ("entire model", "entiremodel"),
+    ):
+        entries[label] = tuple(example(_GREY, one[way], "white") for one in in_use)
+    entries["filled: error feedback"] = (example(_GREY, _MARKERS["layerwise"], _GREY),)
+    axes.legend(
+        entries.values(),
+        entries,
+        handler_map={tuple: HandlerTuple(ndivide=None)},
+        frameon=False,
+        fontsize=9,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+    )
 
 
 def _bytes(value: float, _: int) -> str:
