@@ -6,6 +6,7 @@ plan, no record file in the folder belongs to a conversion, whatever its name.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -22,6 +23,8 @@ from data_prep.records import layouts, manifest, schema
 from data_prep.sources import archives, folders
 
 _PLAN_FILE = "plan.json"
+# Not in the folder of the state, whose presence means an unfinished conversion.
+_LOCK_FILE = ".conversion.lock"
 # Files of ImageNet's archives and of a set that tensorflow_datasets has prepared.
 # Records beside them would make it ambiguous which set the folder contains.
 _FOREIGN_FILES = (
@@ -130,20 +133,45 @@ def locked(root: pathlib.Path) -> Iterator[None]:
         UserError: If another conversion holds the lock.
     """
     root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root, os.O_RDONLY)
+    path = root / _LOCK_FILE
+    descriptor = _lock(path)
     try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if _is_at(descriptor, path):
+                path.unlink()
+        os.close(descriptor)
+
+
+def _lock(path: pathlib.Path) -> int:
+    """Returns the descriptor of a lock file, which is created and locked."""
+    while True:
+        # NFS locks only what is open for writing, so never a folder.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            os.close(descriptor)
             raise UserError(
-                f"another conversion is writing to {root}; wait for it to end or choose"
-                " another --local_scratch_dir"
+                f"another conversion is writing to {path.parent}; wait for it to end or"
+                " choose another --local_scratch_dir"
             ) from error
         except OSError:
             pass  # Some network file systems have no flock.
-        yield
-    finally:
-        os.close(descriptor)
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)  # The previous holder has just removed the file.
+
+
+def _is_at(descriptor: int, path: pathlib.Path) -> bool:
+    """Returns whether an open file is still at its path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # The latter is NFS's.
+            return False
+        raise
 
 
 def begin(plan: Plan) -> None:

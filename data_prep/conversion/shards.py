@@ -104,6 +104,7 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                 class_name=source.class_name,
                 filename=source.filename,
                 image_format=job.image_format,
+                is_oriented=job.apply_exif_orientation,
             )
             record = tfrecord.frame_record(example)
             file.write(record)

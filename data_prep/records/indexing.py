@@ -6,6 +6,7 @@ import os
 import pathlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -229,6 +230,9 @@ def _save(
     layout: Layout, scanned: dict[str, list[ScannedFile]], index_dir: pathlib.Path
 ) -> None:
     first_label, class_names = _classes(layout, scanned)
+    source: dict[str, Any] = {"indexed": layout.description}
+    if any(file.is_oriented for _, file in _all_files(layout, scanned)):
+        source["apply_exif_orientation"] = True
     built = manifest.Manifest(
         class_names=class_names,
         first_label=first_label,
@@ -247,7 +251,7 @@ def _save(
             )
             for split, files in scanned.items()
         },
-        source={"indexed": layout.description},
+        source=source,
         image_key=layout.image_key,
         label_key=layout.label_key,
         image_format=_image_format(layout, scanned),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.errors import UserError
-from data_prep.records import regular_file, tf_example, tfrecord
+from data_prep.records import regular_file, schema, tf_example, tfrecord
 from data_prep.records.tf_example import Feature
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -27,6 +27,7 @@ class ScannedFile:
         class_names: Class name by label; empty if the records contain no names.
         image_formats: Byte offset of the first record of each image format ("jpeg",
             "png") that occurs.
+        is_oriented: Whether records say that --apply_exif_orientation was on.
     """
 
     num_bytes: int
@@ -34,6 +35,7 @@ class ScannedFile:
     labels: npt.NDArray[np.int64]
     class_names: dict[int, str]
     image_formats: dict[str, int]
+    is_oriented: bool
 
 
 def scan_file(
@@ -60,7 +62,9 @@ def scan_file(
     labels: list[int] = []
     names: dict[int, memoryview] = {}
     image_formats: dict[str, int] = {}
-    wanted = {image_key, label_key, *([name_key] if name_key else [])}
+    is_oriented = False
+    wanted = {image_key, label_key, schema.IS_ORIENTED}
+    wanted |= {name_key} if name_key else set()
     content = _map(path)
     offset = 0
     try:
@@ -70,6 +74,7 @@ def scan_file(
             label = integer_of(features, label_key)
             image_format = image_format_of(bytes_of(features, image_key))
             image_formats.setdefault(image_format, offset)
+            is_oriented |= schema.IS_ORIENTED in features
             if name_key is not None and name_key in features:
                 name = bytes_of(features, name_key)
                 if name and names.setdefault(label, name) != name:
@@ -96,6 +101,7 @@ def scan_file(
         labels=np.array(labels, np.int64),
         class_names={label: decode_name(name) for label, name in names.items()},
         image_formats=image_formats,
+        is_oriented=is_oriented,
     )
 
 

@@ -18,6 +18,8 @@ FORMAT = "image/format"
 FILENAME = "image/filename"  # Without the folder.
 LABEL = "image/class/label"  # FIRST_LABEL + class index.
 SYNSET = "image/class/synset"  # Class name.
+# 1 in the records of --apply_exif_orientation; others lack it, as in the TPU scripts.
+IS_ORIENTED = "image/exif_orientation_applied"
 
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
@@ -39,6 +41,7 @@ def image_example(
     class_name: str,
     filename: str,
     image_format: str = "jpeg",
+    is_oriented: bool = False,
 ) -> bytes:
     """Returns one labelled image as a serialized `tf.train.Example`.
 
@@ -53,6 +56,8 @@ def image_example(
         class_name: Synset or name of the class folder.
         filename: Name of the image's file without the folder.
         image_format: Format of `encoded`, "jpeg" or "png".
+        is_oriented: Whether the set's images were rotated and flipped by their EXIF
+            orientation.
     """
     return encode_example(
         {
@@ -65,6 +70,7 @@ def image_example(
             FILENAME: _file_system_bytes(filename),
             LABEL: label,
             SYNSET: _file_system_bytes(class_name),
+            **({IS_ORIENTED: 1} if is_oriented else {}),
         }
     )
 

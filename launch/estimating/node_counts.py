@@ -52,9 +52,7 @@ def check(
         )
     for number in numbers:
         if not 1 <= number <= MOST_NODES:
-            raise UserError(
-                f"{flag} must be from 1 to {MOST_NODES:,}; got {number:,}."
-            )
+            raise UserError(f"{flag} must be from 1 to {MOST_NODES:,}; got {number:,}.")
         if number not in possible:
             below = max((one for one in possible if one < number), default=None)
             above = min((one for one in possible if one > number), default=None)

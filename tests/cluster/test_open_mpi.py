@@ -75,6 +75,24 @@ def test_the_hosts_of_a_file_are_probed_and_have_the_ranks(
     assert len(launched(words, open_mpi).stdout.splitlines()) == ranks
 
 
+def test_another_host_looks_for_python_in_the_path_of_this_one(open_mpi, tmp_path):
+    """A stand-in for ssh starts the remote side on this machine, with another PATH."""
+    agent, python = tmp_path / "agent", tmp_path / "venv/python"
+    programs = (Path(open_mpi["PATH"].partition(":")[0]) / "mpirun").resolve().parent
+    agent.write_text(f'#!/bin/sh\nshift\nPATH={programs}:/usr/bin:/bin; eval "$*"\n')
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho of the environment\n")
+    for program in (agent, python):
+        program.chmod(0o755)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("10.99.0.1 slots=2\n")
+    nodes = ("--sockets=1", "--cores_per_socket=2", "--ranks_per_node=2")
+    words = planned(*nodes, f"--hosts={hosts}", *RUN)["command"]
+    path = f"{python.parent}:{open_mpi['PATH']}"
+    environment = {**open_mpi, "PATH": path, "OMPI_MCA_plm_rsh_agent": str(agent)}
+    assert launched(words, environment).stdout == "of the environment\n" * 2
+
+
 def test_rank_and_host_stand_in_front_of_each_line(open_mpi):
     words = planned("--probe", "--ranks_per_node=2", *RUN)["command"]
     if words[0] == "python":

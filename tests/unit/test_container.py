@@ -4,9 +4,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.sources import ROOT
 
 RECIPES = ROOT / "install/container"
+MAKEFILE = ROOT / "Makefile"
 
 
 def copied_by_docker() -> set[str]:
@@ -30,6 +33,47 @@ def test_what_a_set_up_reads_is_copied():
     assert needed < files
     assert {"Makefile", "setup.py", "pyproject.toml", "README.md", "LICENSE"} < files
     assert {"data_prep", "eval", "install", "launch", "resnet"} < files
+
+
+def is_ignored(path: str) -> bool:
+    """Returns whether .dockerignore has a path, as `*` and `**/` are read by Docker."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    for pattern in (line for line in lines if line and not line.startswith("#")):
+        regex = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+        if re.fullmatch(f"{regex}(/.*)?", path):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".venv.lock",
+        ".venv/bin/python",
+        "demo-run/model/config.json",
+        "resnet/__pycache__/api.cpython-311.pyc",
+        "resnet/native/libresnet_ops.key",
+        "resnet/native/libresnet_ops.so",
+        "resnet_cpu.egg-info/PKG-INFO",
+    ],
+)
+def test_what_was_made_in_the_clone_is_not_copied(path):
+    assert is_ignored(path)
+
+
+def test_all_that_make_clean_removes_is_not_copied():
+    (removed,) = re.findall(r"^\trm -rf (\.venv .*)$", MAKEFILE.read_text(), re.M)
+    for path in removed.replace("*", "x").split():
+        assert is_ignored(path), path
+    # Apptainer doesn't read .dockerignore.
+    assert "\nmake -C /opt/resnet-cpu clean\n" in (RECIPES / "build.sh").read_text()
+
+
+def test_sources_are_copied():
+    words = ["git", "-C", str(ROOT), "ls-files"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert [path for path in done.stdout.splitlines() if is_ignored(path)] == []
 
 
 def test_both_run_the_same_script():

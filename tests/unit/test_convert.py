@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import os
 import pathlib
 import shutil
@@ -303,6 +305,42 @@ def test_a_folder_belongs_to_one_conversion_at_a_time(tmp_path):
     ):
         pass
     with output_folder.locked(tmp_path / "set"):
+        pass
+    assert list((tmp_path / "set").iterdir()) == []
+
+
+def test_a_folder_on_nfs_belongs_to_one_conversion_at_a_time(tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def lock_as_nfs_does(descriptor, operation):
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_as_nfs_does)
+    with (
+        output_folder.locked(tmp_path),
+        pytest.raises(errors.UserError, match="another conversion is writing to"),
+        output_folder.locked(tmp_path),
+    ):
+        pass
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_taken_again(tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def lock_late(descriptor, operation):
+        """Between opening and locking, the holder ends."""
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (tmp_path / ".conversion.lock").unlink()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with (
+        output_folder.locked(tmp_path),
+        pytest.raises(errors.UserError, match="another conversion is writing to"),
+        output_folder.locked(tmp_path),
+    ):
         pass
 
 

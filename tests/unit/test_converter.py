@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from data_prep.conversion import progress, shards
-from data_prep.records import manifest
+from data_prep.records import indexing, manifest
 from tests.converter_program import (
     content,
     convert_here,
@@ -151,6 +151,10 @@ def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
         assert sum(source["converted_images"].values()) == 2 + is_applied
         sizes = {e["file"]: e["size"] for e in read_examples(records, "train")}
         assert sizes["n01_1.JPEG"] == size
+        (records / "manifest.json").unlink()
+        indexing.make_if_missing(str(records))
+        rebuilt = manifest.load(str(records), "train").manifest
+        assert rebuilt.apply_exif_orientation is is_applied
 
 
 def test_a_set_that_does_not_fit_is_refused_before_anything_is_written(
