@@ -14,7 +14,6 @@ object with a median) are summed.
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from eval.benchmarking.runs.settings import Settings, check_batch_size
 from resnet import shared_flags
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
-from resnet.hardware import placement
+from resnet.hardware import physical_cores
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import names
 from resnet.runtime import host_warnings, program, startup
@@ -175,7 +174,7 @@ def compare(settings: Settings) -> dict[str, Any]:
 
 def sweep(settings: Settings) -> dict[str, Any]:
     """Measures all layouts of ranks; prints and returns the figures."""
-    num_cores = len(placement.group_by_core(sorted(os.sched_getaffinity(0))))
+    num_cores = len(physical_cores.usable())
     run = benchmark_process.run_benchmark
     return {"layouts": rank_layouts.sweep(settings, num_cores, run)}
 

@@ -28,7 +28,7 @@ from torch import nn
 from torch._inductor import config as inductor_config
 from torch.nn import functional
 
-from eval.peers import rank_cores
+from resnet.hardware import physical_cores
 
 PORT = 29_533
 
@@ -234,9 +234,9 @@ def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
 
 def join_ranks(args: argparse.Namespace) -> None:
     """Binds this process to its rank's cores and joins the process group."""
-    cores = rank_cores.of_rank(args.rank, args.ranks, rank_cores.usable())
-    os.sched_setaffinity(0, {cpu for core in cores for cpu in core})
-    torch.set_num_threads(len(cores))
+    own = physical_cores.of_rank(args.rank, [physical_cores.usable()] * args.ranks)
+    os.sched_setaffinity(0, {cpu for core in own for cpu in core})
+    torch.set_num_threads(len(own))
     torch.manual_seed(args.rank)
     if args.ranks > 1:
         torch.distributed.init_process_group(
@@ -280,7 +280,14 @@ def results_of_ranks(num_ranks: int) -> list[dict[str, float]]:
     A result is the JSON in the last line of what a rank prints. The program exits if a
     rank fails, and with code 2 if there are more ranks than cores.
     """
-    rank_cores.check(num_ranks)
+    num_cores = len(physical_cores.usable())
+    if not 1 <= num_ranks <= num_cores:
+        print(
+            f"error: --ranks must be from 1 to {num_cores}, the number of physical"
+            f" cores that the ranks may use; got {num_ranks}.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     command = [sys.executable, *sys.argv, "--rank"]
     ranks = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True)

@@ -130,7 +130,8 @@ def _draw_legend(axes: Axes, methods: Sequence[str]) -> None:
             linestyle="none",
         )
 
-    entries = {"dense": (example(_BLACK, _MARKERS["none"], "white"),)}
+    entries: dict[str, tuple[Line2D, ...]] = {}
+    entries["dense"] = (example(_BLACK, _MARKERS["none"], "white"),)
     for number, name in enumerate(methods):
         repetition, color = divmod(number, len(_COLORS))
         markers = _MORE_MARKERS if repetition % 2 else _MARKERS

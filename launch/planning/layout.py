@@ -1,7 +1,7 @@
 """Divides the cores of a node among its ranks, and those of a rank among its threads.
 
 The cores of each rank are those that the rank binds itself to
-(`resnet.hardware.placement`): the same function divides them here and there.
+(`resnet.hardware.physical_cores`): the same function divides them here and there.
 """
 
 import math
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from data_prep.errors import UserError
 from launch.nodes.topology import Core, Topology, cpu_list
-from resnet.hardware import placement
-from resnet.hardware.placement import ProcessInfo
+from resnet.hardware import physical_cores
 
 # From so many cores of a rank on, some are left to Horovod's thread and the input
 # pipeline. The published run left 2 of 24 (SURFsara, Intel and Dell 2018).
@@ -139,12 +138,7 @@ def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
     by_cpus = {core.cpus: core for core in cores}
     seen = [[core.cpus for core in cores]] * num_ranks
     return tuple(
-        tuple(
-            by_cpus[cpus]
-            for cpus in placement.cores_of_rank(
-                ProcessInfo(local_rank=rank, num_local_ranks=num_ranks), seen
-            )
-        )
+        tuple(by_cpus[cpus] for cpus in physical_cores.of_rank(rank, seen))
         for rank in range(num_ranks)
     )
 

@@ -123,62 +123,6 @@ def _slurm_tasks_on_node(tasks_per_node: str, node: int) -> int:
     return counts[node] if node < len(counts) else 1
 
 
-def group_by_core(
-    cpus: Sequence[int], topology: Path = Path("/sys/devices/system/cpu")
-) -> list[tuple[int, ...]]:
-    """Returns the logical processors of each core, ordered by socket and NUMA node.
-
-    With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters. On
-    some machines the number of a core repeats within a socket, as in each of its dies.
-
-    Args:
-        cpus: The logical processors that the process may use.
-        topology: The folder in which Linux describes them. A processor without a
-            description counts as a core of its own.
-    """
-    cores: dict[tuple[int, int, int, str], list[int]] = {}
-    for cpu in sorted(cpus):
-        folder = topology / f"cpu{cpu}"
-        nodes = [entry.name for entry in folder.glob("node[0-9]*")]
-        numa_node = int(nodes[0].removeprefix("node")) if nodes else 0
-        try:
-            socket = int((folder / "topology/physical_package_id").read_text())
-            core = int((folder / "topology/core_id").read_text())
-        except (OSError, ValueError):
-            socket, core = -1, cpu
-        try:
-            threads = (folder / "topology/thread_siblings_list").read_text()
-        except OSError:
-            threads = ""
-        cores.setdefault((socket, numa_node, core, threads), []).append(cpu)
-    keys = sorted(cores, key=lambda key: (key[:3], cores[key]))
-    return [tuple(cores[key]) for key in keys]
-
-
-def cores_of_rank(
-    process: ProcessInfo, cores_seen: Sequence[Sequence[tuple[int, ...]]]
-) -> list[tuple[int, ...]]:
-    """Returns the physical cores that a rank uses.
-
-    Ranks of a node that may use the same cores divide them into contiguous blocks. The
-    cores are all of the node, or those that the launcher has bound the ranks to. With
-    more ranks than cores, ranks share a core.
-
-    Args:
-        process: The rank and its position on the node.
-        cores_seen: The cores that each rank of the node may use, as `group_by_core`
-            returns them, in the order of the local ranks.
-    """
-    own = list(cores_seen[process.local_rank])
-    sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == own]
-    number = sharers.index(process.local_rank)
-    if len(sharers) >= len(own):
-        return [own[number % len(own)]]
-    first = number * len(own) // len(sharers)
-    end = (number + 1) * len(own) // len(sharers)
-    return own[first:end]
-
-
 def choose_threads(
     cores: Sequence[tuple[int, ...]], num_intra_threads: int, num_inter_threads: int
 ) -> Threads:

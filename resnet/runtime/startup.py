@@ -24,7 +24,7 @@ from absl import logging
 from data_prep.records.manifest import RecordSet
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
-from resnet.hardware import cpu_features, placement
+from resnet.hardware import cpu_features, physical_cores, placement
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import versions
 from resnet.watchdog import scratch_dir
@@ -159,7 +159,7 @@ def settle_placement(
         shares_cores: Whether this rank computes so little that it may run on all cores
             that it may use, which the other ranks divide among themselves.
     """
-    own_cores = placement.group_by_core(sorted(os.sched_getaffinity(0)))
+    own_cores = physical_cores.usable()
     seen = communicator.allgather_on_node((own_cores, shares_cores))
     num_on_machine = max(len(seen), process.num_local_ranks)
     if len(seen) != process.num_local_ranks:  # Simulated hosts on one machine.
@@ -169,8 +169,7 @@ def settle_placement(
     if not shares_cores:
         dividing = [cores for cores, shares in seen if not shares]
         index = sum(not shares for _, shares in seen[: process.local_rank])
-        one_of_these = dataclasses.replace(process, local_rank=index)
-        cores = placement.cores_of_rank(one_of_these, dividing)
+        cores = physical_cores.of_rank(index, dividing)
     threads = placement.choose_threads(cores, num_intra_threads, num_inter_threads)
     hidden = cpu_features.amx_is_hidden(cpu_features.flags())
     variables = placement.environment(
@@ -199,7 +198,7 @@ def _log_placement(
         num_cores: The number of cores of this rank.
         num_usable_cores: The number of cores that all ranks of the node may use.
     """
-    cores_of_node = len(placement.group_by_core(range(os.cpu_count() or 1)))
+    cores_of_node = len(physical_cores.group_by_core(range(os.cpu_count() or 1)))
     logging.info(
         "%d rank(s), %d on this node on %d of its %d core(s): %d core(s) per rank,"
         " %d intra-op and %d inter-op thread(s)",

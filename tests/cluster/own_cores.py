@@ -7,12 +7,12 @@ it sees for all.
 import json
 import os
 
-from resnet.hardware import placement
+from resnet.hardware import physical_cores, placement
 
 if __name__ == "__main__":
     process = placement.find_process_info(os.environ)
-    seen = placement.group_by_core(sorted(os.sched_getaffinity(0)))
-    cores = placement.cores_of_rank(process, [seen] * process.num_local_ranks)
+    seen = [physical_cores.usable()] * process.num_local_ranks
+    cores = physical_cores.of_rank(process.local_rank, seen)
     placement.apply(placement.choose_threads(cores, 0, 0), {})
     found = [process.rank, process.num_ranks, process.local_rank]
     # One write, so that the lines of several ranks don't mix.

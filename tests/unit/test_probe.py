@@ -6,7 +6,7 @@ import pytest
 
 from launch.nodes import probe, topology
 from launch.nodes.topology import Interface
-from resnet.hardware import placement
+from resnet.hardware import physical_cores
 from tests.unit import machine_trees
 
 
@@ -106,7 +106,7 @@ def test_ranks_find_the_same_cores_in_the_same_order(machine, tmp_path):
     cores = [core.cpus for core in probe.probe(root).cores]
     cpus = [cpu for core in cores for cpu in core]
     folder = root / "sys/devices/system/cpu"
-    assert placement.group_by_core(cpus, folder) == cores
+    assert physical_cores.group_by_core(cpus, folder) == cores
 
 
 def test_this_machine():

@@ -72,7 +72,7 @@ def test_ranks_that_compute_divide_the_cores(
     monkeypatch, share_cores, local_rank, expected
 ):
     cores = [(0, 4), (1, 5), (2, 6), (3, 7)]  # With two threads each.
-    monkeypatch.setattr(startup.placement, "group_by_core", lambda cpus: cores)
+    monkeypatch.setattr(startup.physical_cores, "group_by_core", lambda cpus: cores)
     monkeypatch.setattr(startup.placement, "apply", lambda threads, variables: None)
     process = ProcessInfo(local_rank, len(share_cores), local_rank, len(share_cores))
     threads = startup.settle_placement(

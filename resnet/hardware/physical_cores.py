@@ -1,0 +1,70 @@
+"""The physical cores of a node, and those of each of its ranks.
+
+This file uses the standard library only, as it is also imported where the packages of
+this project are not installed (`eval/peers`).
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def group_by_core(
+    cpus: Iterable[int], topology: Path = Path("/sys/devices/system/cpu")
+) -> list[tuple[int, ...]]:
+    """Returns the logical processors of each core, ordered by socket and NUMA node.
+
+    With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters. On
+    some machines the number of a core repeats within a socket, as in each of its dies.
+
+    Args:
+        cpus: The logical processors that the process may use.
+        topology: The folder in which Linux describes them. A processor without a
+            description counts as a core of its own.
+    """
+    cores: dict[tuple[int, int, int, str], list[int]] = {}
+    for cpu in sorted(cpus):
+        folder = topology / f"cpu{cpu}"
+        nodes = [entry.name for entry in folder.glob("node[0-9]*")]
+        numa_node = int(nodes[0].removeprefix("node")) if nodes else 0
+        try:
+            socket = int((folder / "topology/physical_package_id").read_text())
+            core = int((folder / "topology/core_id").read_text())
+        except (OSError, ValueError):
+            socket, core = -1, cpu
+        try:
+            threads = (folder / "topology/thread_siblings_list").read_text()
+        except OSError:
+            threads = ""
+        cores.setdefault((socket, numa_node, core, threads), []).append(cpu)
+    keys = sorted(cores, key=lambda key: (key[:3], cores[key]))
+    return [tuple(cores[key]) for key in keys]
+
+
+def usable() -> list[tuple[int, ...]]:
+    """Returns the cores that this process may use, as `group_by_core` does."""
+    return group_by_core(os.sched_getaffinity(0))
+
+
+def of_rank(
+    local_rank: int, cores_seen: Sequence[Sequence[tuple[int, ...]]]
+) -> list[tuple[int, ...]]:
+    """Returns the physical cores that a rank uses.
+
+    Ranks of a node that may use the same cores divide them into contiguous blocks. The
+    cores are all of the node, or those that the launcher has bound the ranks to. With
+    more ranks than cores, ranks share a core.
+
+    Args:
+        local_rank: The rank on the node, from 0.
+        cores_seen: The cores that each rank of the node may use, as `group_by_core`
+            returns them, in the order of the local ranks.
+    """
+    own = list(cores_seen[local_rank])
+    sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == own]
+    number = sharers.index(local_rank)
+    if len(sharers) >= len(own):
+        return [own[number % len(own)]]
+    first = number * len(own) // len(sharers)
+    end = (number + 1) * len(own) // len(sharers)
+    return own[first:end]
