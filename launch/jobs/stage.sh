@@ -22,7 +22,7 @@ mkdir -p "$local"
 # The files that were copied by this host. When a job starts again, its nodes may have other
 # numbers: of a divided set, only the own part may stay, since each file has to be on one
 # node. Files that somebody else has put there are left alone.
-copied=$local/.staged.$HOSTNAME
+copied=$local/.staged.$(uname -n) # HOSTNAME may be that of the host of the submission.
 touch "$copied"
 if [ "$parts" -gt 1 ]; then
   comm -23 <(sort "$copied") <(sort <<<"$files") | while IFS= read -r file; do

@@ -52,7 +52,8 @@ def test_a_node_with_another_number_than_before_has_only_its_new_part(
         ("1", "0", ["train-00000-of-00002", "train-00001-of-00002"]),
         ("2", "1", ["train-00001-of-00002"]),
     ):
-        stage(records_of_two_files, local, parts, PMI_RANK=node)
+        submitter = f"login{parts}{node}"  # Slurm passes on its environment.
+        stage(records_of_two_files, local, parts, PMI_RANK=node, HOSTNAME=submitter)
         names = sorted(path.name for path in (local / "train").iterdir())
         assert names == ["own", *expected]
 
