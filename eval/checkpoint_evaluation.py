@@ -10,7 +10,6 @@ from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport
 from eval.prediction_store import PredictionStore
 from resnet.checkpoint import (
-    integrity,
     restore,
     retention,
     step_dirs,
@@ -158,18 +157,20 @@ class CheckpointEvaluation:
         return newest
 
     def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
-        """Returns a checkpoint, or None if it is corrupt or the run has deleted it."""
-        try:
-            # A checkpoint of a newer format is not corrupt: its error ends the job.
-            integrity.read_contents(step_dirs.of_step(self._model_dir, step))
-        except CorruptCheckpoint as error:
-            watch.skip(step, str(error))
-            return None
+        """Returns a checkpoint, or None if it is corrupt or the run has deleted it.
+
+        Raises:
+            UserError: If it can't be read now, or is of a newer format.
+        """
         try:
             return tensors.load(self._model_dir, step)
-        except UserError as error:
+        except CorruptCheckpoint as error:
             watch.skip(step, str(error))
-            return None
+        except UserError as error:
+            if step_dirs.of_step(self._model_dir, step).exists():
+                raise
+            watch.skip(step, str(error))
+        return None
 
     def _has_ended(self) -> bool:
         """Returns whether the loaded checkpoint is the last one of the run.

@@ -124,8 +124,9 @@ def main() -> None:
                     _say(f"{rows.name(row)} is left out: {error}")
                     studied.remove(row)
                     continue
-                study.add(Run(row, seed, result))
-                _write(study, folder)
+                with errors.naming_failures(f"writing {folder}"):
+                    study.add(Run(row, seed, result))
+                    _write(study, folder)
             training.remove_weights(model_dir)  # The study has the result now.
             _say(f"{rows.name(row)}, seed {seed}: {_summary(result)}")
     if not study.runs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from data_prep import atomic_files
+from data_prep import atomic_files, errors
 from data_prep.errors import UserError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class EvaluationReport:
                 "global_step": what.steps[-1],
             },
         )
-        print(f"{name}: {result}", flush=True)
+        errors.print_to_pipe(f"{name}: {result}")
         self._results.append({**what.as_dict(), **result.as_dict()})
         if self._json_file:
             contents = {

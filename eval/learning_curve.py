@@ -47,7 +47,7 @@ flags.DEFINE_string(
 EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
 _DRAWN = {  # The metrics that are drawn, by the kind of their line.
     "train": ("epoch", "loss", "learning_rate"),
-    "eval": ("epoch", "loss", "top1", "count"),
+    "eval": ("epoch", "loss", "top1", "top5", "count"),
     "eval_ema": ("epoch", "top1"),
 }
 GREY = "#666666"
@@ -104,7 +104,8 @@ def load(model_dir: pathlib.Path) -> Run:
             that is drawn.
     """
     metrics = model_dir / METRICS_FILE
-    lines = read(metrics) if metrics.exists() else []
+    with errors.naming_failures(f"reading {metrics}"):
+        lines = read(metrics) if metrics.exists() else []
     if not any(line["kind"] == "train" for line in lines):
         raise UserError(
             f"expected training metrics in {metrics}; there are none yet. Wait for the"
@@ -247,10 +248,10 @@ def _add_accuracy(
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Returns the name of each run: its recipe, or its folder if recipes repeat."""
-    recipes = [run.config.recipe for run in runs]
-    if len(set(recipes)) == len(recipes):
-        return recipes
-    return names_of([run.folder for run in runs])
+    names = [run.config.recipe for run in runs]
+    if len(set(names)) < len(names):
+        names = names_of([run.folder for run in runs])
+    return [_without_formulas(name) for name in names]
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -264,9 +265,15 @@ def _title(runs: Sequence[Run]) -> str:
         )
         for config in (run.config for run in runs)
     ]
-    return ", ".join(
+    common = [
         values[0] for values in zip(*settings, strict=True) if len(set(values)) == 1
-    )
+    ]
+    return _without_formulas(", ".join(common))
+
+
+def _without_formulas(text: str) -> str:
+    """Returns a text of which matplotlib draws each dollar sign as it is."""
+    return text.replace("$", r"\$")
 
 
 def run() -> None:

@@ -336,7 +336,7 @@ def predict(
     if not np.isfinite(rows).all():
         raise UserError(
             f"{network.name} predicts NaN or infinity, so its training has diverged."
-            " Take an earlier checkpoint (--step)."
+            " Take an earlier checkpoint of its run."
         )
     names, descriptions = network.class_names, network.descriptions
     best = top_classes(rows, min(FLAGS.top_k, len(names)))

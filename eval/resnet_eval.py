@@ -121,8 +121,8 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     startup.check_same_settings(
         f"{FLAGS.split} data and run", record_set, run_config, communicator
     )
-    config = with_flags(run_config)
     with communicator.collective_errors():
+        config = with_flags(run_config)
         splits = splits_to_read(config, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     with host_warnings.gathered(communicator):
@@ -324,7 +324,11 @@ def check_own_flags() -> None:
 
 
 def with_flags(config: Config) -> Config:
-    """Returns the settings of the run, overridden by the flags of evaluation."""
+    """Returns the settings of the run, overridden by the flags of evaluation.
+
+    Raises:
+        UserError: If the run can't be evaluated with them.
+    """
     given = {
         name: FLAGS[name].value
         for name in ("eval_batch_size", "on_bad_record", "recalibration_batches")
@@ -332,6 +336,17 @@ def with_flags(config: Config) -> Config:
     }
     if FLAGS.views is not None:
         given["eval_views"] = FLAGS.views
+    if given.get("recalibration_batches"):
+        if any(phase.freeze_batch_norm for phase in config.phases):
+            raise UserError(
+                "--recalibration_batches excludes runs with freeze_batch_norm, whose"
+                " weights are trained for other statistics: leave it out."
+            )
+        if config.is_async:
+            raise UserError(
+                "--recalibration_batches excludes runs with --sync_mode=async, whose"
+                " workers are not the ranks that it takes batches for: leave it out."
+            )
     return dataclasses.replace(config, **given)
 
 

@@ -10,7 +10,7 @@ import time
 
 import tensorflow as tf
 
-from resnet.config import phases, rounds, step_settings
+from resnet.config import layer_rates, phases, rounds, step_settings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount, Traffic
 from resnet.train_state import TrainState
@@ -107,11 +107,15 @@ class Synchronization:
             [f"synchronized/{number}" for number in range(len(variables))],
         )
         settings = state.config.phases[phase]
+        factors = layer_rates.factors_of(settings.layer_rates, state.names)
+        # A mean of equal weights may differ from them in its last bit.
+        frozen = {number for number, factor in enumerate(factors) if factor == 0}
         if settings.outer_momentum and state.outer is not None:
             count = len(state.trainable_variables)
-            means[:count] = state.outer.apply(means[:count], settings, rate)
-        for variable, mean in zip(variables, means, strict=True):
-            variable.assign(mean)
+            means[:count] = state.outer.apply(means[:count], settings, rate, frozen)
+        for number, (variable, mean) in enumerate(zip(variables, means, strict=True)):
+            if number not in frozen:
+                variable.assign(mean)
         if velocities == "reset":
             for velocity in state.optimizer.velocities:
                 velocity.assign(tf.zeros_like(velocity))

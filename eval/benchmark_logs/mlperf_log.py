@@ -73,9 +73,11 @@ def main() -> None:
     folder = pathlib.Path(FLAGS.model_dir)
     config = load_config(str(folder))
     metrics = folder / jsonl.FILE
+    with errors.naming_failures(f"reading {metrics}"):
+        lines = jsonl.read(metrics) if metrics.exists() else []
     found = mlperf_events.of_run(
         config,
-        jsonl.read(metrics) if metrics.exists() else [],
+        lines,
         history.read(folder)[0],
         Submission(
             FLAGS.submission_org,

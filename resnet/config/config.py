@@ -225,11 +225,15 @@ class Config(TrainingSettings):
 def save_config(config: Config) -> None:
     """Writes `config.json` to the settings' `model_dir`, which is created if missing.
 
+    `data_dir` is absolute in it, since the run is also used from other folders.
+
     Raises:
         OSError: If the file can't be written.
     """
     folder = Path(config.model_dir)
     folder.mkdir(parents=True, exist_ok=True)
+    if config.data_dir:
+        config = dataclasses.replace(config, data_dir=os.path.abspath(config.data_dir))
     text = json.dumps(dataclasses.asdict(config), indent=2) + "\n"
     atomic_write_bytes(folder / CONFIG_FILE, text.encode())
 

@@ -135,7 +135,7 @@ class PhaseSettings:
     freeze_batch_norm: bool = setting(
         False,
         "Whether batch normalization uses its moving statistics in training as in"
-        " evaluation, and doesn't update them.",
+        " evaluation, and doesn't update them; Lookahead still moves them.",
     )
     sync_every: int = setting(
         1,
@@ -270,7 +270,8 @@ def velocity_factor(
         learning_rate_in_velocity: Whether the update is that of Caffe-style momentum,
             velocity = momentum * velocity + rate * gradient. The velocity here contains
             no rate; multiplying it by the previous rate and dividing it by the present
-            one gives the same update. After a rate of 0 the factor is 0.
+            one gives the same update, except after a rate of 0, where the factor is 0.
+            Factors of `layer_rates` are not part of the velocity.
 
     The momentum correction of Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiplies
     a velocity that contains the rate by the inverse of this ratio. With this correction

@@ -3,11 +3,14 @@
 Does not import TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 from dataclasses import dataclass
 from typing import Any
+
+from absl import logging
 
 from data_prep.errors import UserError
 from data_prep.records import manifest
@@ -113,13 +116,23 @@ def of_run(
 
 
 def training_set(config: Config) -> Manifest | None:
-    """Returns the metadata of the set that the run was trained on, if it is there."""
-    try:
-        found = manifest.find(config.data_dir) if config.data_dir else None
-    except UserError:
+    """Returns the metadata of the set that the run was trained on, if it is there.
+
+    Warns if it isn't there.
+    """
+    if not config.data_dir:
         return None
-    is_same = found is not None and found.manifest.class_names == config.class_names
-    return found.manifest if found is not None and is_same else None
+    with contextlib.suppress(UserError):
+        found = manifest.find(config.data_dir)
+        if found is not None and found.manifest.class_names == config.class_names:
+            return found.manifest
+    logging.warning(
+        "%s no longer has the record set that the network was trained on. Whether its"
+        " images were rotated by EXIF or stored as PNG is not known: images are not"
+        " rotated, and JPEG is assumed.",
+        config.data_dir,
+    )
+    return None
 
 
 def from_text(text: str | None, where: str) -> Contents:

@@ -16,7 +16,8 @@ class Lookahead:
         variable = slow
 
     with decay = `lookahead_decay` * (steps done / steps of the run) ** `power`. After
-    the last step of the run, the variables become the slow copies as they are.
+    the last step of the run, the variables become the slow copies as they are. That
+    holds also for the averages of batch normalization in phases that freeze it.
 
     Attributes:
         slow: The slow copy of each variable.

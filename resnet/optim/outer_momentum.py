@@ -1,6 +1,6 @@
 """Momentum over the averages of local SGD: SlowMo, and DiLoCo's with Nesterov."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -55,7 +55,11 @@ class OuterMomentum:
                 velocity.assign(tf.zeros_like(velocity))
 
     def apply(
-        self, means: Sequence[tf.Tensor], phase: Phase, learning_rate: tf.Tensor
+        self,
+        means: Sequence[tf.Tensor],
+        phase: Phase,
+        learning_rate: tf.Tensor,
+        frozen: Collection[int] = (),
     ) -> list[tf.Tensor]:
         """Returns the weights that the next round begins with; for use in the graph.
 
@@ -65,12 +69,17 @@ class OuterMomentum:
             means: The means over ranks of the weights that the round has ended with.
             phase: The phase, with its outer momentum.
             learning_rate: The learning rate of the last step of the round.
+            frozen: Numbers of the variables that the phase doesn't train. They and
+                their velocities stay as they are.
         """
         factor = phase.outer_learning_rate * learning_rate
         weights = []
-        for start, velocity, mean in zip(
-            self.starts, self.velocities, means, strict=True
+        for number, (start, velocity, mean) in enumerate(
+            zip(self.starts, self.velocities, means, strict=True)
         ):
+            if number in frozen:
+                weights.append(start.read_value())
+                continue
             gradient = tf.math.divide_no_nan(start - mean, learning_rate)
             moved = phase.outer_momentum * velocity + gradient
             new = velocity.assign(tf.where(learning_rate > 0, moved, velocity))

@@ -33,7 +33,17 @@ def _gradual_warmup_then_dec(
     )
 
 
+_OF_RANK_0 = (
+    "the averages of batch normalization are means over all ranks; the source evaluates"
+    " and saves those of rank 0"
+)
+
 _TPU_DEVIATIONS = (
+    _OF_RANK_0,
+    "convolutions are initialized with a variance of 1/fan-in; in the source by"
+    " TensorFlow 1.6, whose truncated normal distribution had 0.77/fan-in",
+    "each rank's examples are drawn from all; in the source a rank reads its part of"
+    " them",
     "the source doesn't say which version of the TPU code it changed; its line numbers"
     " and the names of the metrics in its log are those of February 2018, so images are"
     " cropped as there; --augmentation=random_resized_crop"
@@ -119,11 +129,11 @@ def _caffe_phase(
 
 
 _CAFFE_DEVIATIONS = (
+    _OF_RANK_0,
     "images are normalized by ImageNet's mean and standard deviation; the source"
     " subtracts (104, 117, 123) and divides by 128",
-    "convolutions are initialized with a variance of 1/fan-in, as in the TPU recipe;"
-    " the source's with 2/fan-in, except for the first with 2/fan-out, which has a"
-    " bias",
+    "convolutions are initialized with a variance of 1/fan-in; the source's with"
+    " 2/fan-in, except for the first with 2/fan-out, which has a bias",
     "the order of the examples continues from phase to phase; in the source it starts"
     " over",
     "crops are taken from images of their original sizes; the source stored its images"
@@ -224,8 +234,8 @@ GOYAL_90EP_8K = Recipe(
     learning_rate_in_velocity=False,
     published="no loss of accuracy against a batch of 256",
     deviations=(
-        "convolutions are initialized with a variance of 1/fan-in, as in the TPU"
-        " recipe; the source's with 2/fan-in (He et al., arXiv:1502.01852)",
+        "convolutions are initialized with a variance of 1/fan-in; the source's with"
+        " 2/fan-in (He et al., arXiv:1502.01852)",
         "random crops have at least 10 % of an image's area, since min_object_covered"
         " of the TPU code overrules 8 %",
     ),

@@ -10,8 +10,8 @@ SOURCE = (
     " image_classification/tensorflow2)"
 )
 _DEVIATIONS = (
-    "convolutions are initialized with a variance of 1/fan-in, as in the TPU recipe;"
-    " the reference's with 2/fan-in (he_normal)",
+    "convolutions are initialized with a variance of 1/fan-in; the reference's with"
+    " 2/fan-in (he_normal)",
     "3x3 convolutions of stride 2 are padded by a pixel on each side; the reference's"
     " only at the bottom and on the right (padding 'same')",
     "images are resized by bicubic interpolation, the reference's by bilinear",

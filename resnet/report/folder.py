@@ -223,13 +223,15 @@ def _events(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _predictions(path: Path, notes: list[str]) -> list[Predictions]:
+    """Returns what evaluations have stored: the last one of the newest step is last."""
     found = []
     for file in sorted((path / prediction_file.FOLDER).glob("*.npz")):
         try:
-            found.append(prediction_file.read(file))
+            found.append((prediction_file.read(file), file.stat().st_mtime_ns))
         except UserError as error:
             notes.append(str(error))
-    return sorted(found, key=lambda one: one.step)
+    found.sort(key=lambda one: (one[0].step, one[1]))
+    return [predictions for predictions, _ in found]
 
 
 def best_top1(checkpoint: SavedStep) -> float | None:

@@ -73,6 +73,28 @@ def test_the_outer_momentum_is_that_of_its_formula():
     assert momentum.starts[0].numpy().tolist() == second.numpy().tolist()
 
 
+def test_frozen_weights_do_not_coast_on_the_outer_momentum():
+    momentum, _, one = outer()
+    momentum.velocities[0].assign([4.0, -2.0])
+    (weights,) = momentum.apply([tf.constant([4.0, 8.0])], one, tf.constant(0.5), {0})
+    assert values([weights, *momentum.starts, *momentum.velocities]).tolist() == [
+        *(4, 8, 4, 8),
+        *(4, -2),
+    ]
+
+
+def test_a_phase_that_freezes_a_layer_leaves_it_after_rounds_with_outer_momentum():
+    rates = {"sync_every": 2, "outer_momentum": 0.9}
+    state = make_state(
+        [phase(4, "a", **rates), phase(6, "b", layer_rates="/kernel:0", **rates)]
+    )
+    number = state.names.index("classifier/kernel")
+    train_to(state, ALONE, 4)
+    before = state.trainable_variables[number].numpy()
+    train_to(state, ALONE, 10)
+    np.testing.assert_array_equal(state.trainable_variables[number].numpy(), before)
+
+
 def test_nesterovs_outer_momentum_looks_ahead():
     momentum, _, one = outer(outer_nesterov=True, outer_learning_rate=0.5)
     (first,) = momentum.apply([tf.constant([2.0, 9.0])], one, tf.constant(0.5))

@@ -89,7 +89,7 @@ class ConvNorm(Layer):
         self.kernel = self.add_float(
             "kernel",
             (self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
-            keras.initializers.VarianceScaling(seed=self.seed),  # As in the TPU recipe.
+            keras.initializers.VarianceScaling(seed=self.seed),
         )
         shape = (self.filters,)
         if self.use_bias:
