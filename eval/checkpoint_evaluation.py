@@ -157,20 +157,21 @@ class CheckpointEvaluation:
         return newest
 
     def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
-        """Returns a checkpoint, or None if it is corrupt or the run has deleted it.
+        """Returns a checkpoint; None if it is corrupt, was deleted, or written again.
 
         Raises:
             UserError: If it can't be read now, or is of a newer format.
         """
+        folder = step_dirs.of_step(self._model_dir, step)
+        before = step_dirs.version(folder)
         try:
             return tensors.load(self._model_dir, step)
-        except CorruptCheckpoint as error:
-            watch.skip(step, str(error))
         except UserError as error:
-            if step_dirs.of_step(self._model_dir, step).exists():
+            is_same = before is not None and step_dirs.version(folder) == before
+            if is_same and not isinstance(error, CorruptCheckpoint):
                 raise
             watch.skip(step, str(error))
-        return None
+            return None
 
     def _has_ended(self) -> bool:
         """Returns whether the loaded checkpoint is the last one of the run.

@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> None:
         UserError: If a number, the hosts or the command are wrong, or a host can't be
             reached.
     """
-    num_servers = 1 if FLAGS.num_servers is None else FLAGS.num_servers
+    num_servers = _num_servers(words)
     for flag, value in (("-n", FLAGS.num_workers), ("-s", num_servers)):
         if value is None or value < 1:
             raise UserError(f"{flag} must be at least 1; got {value}.")
@@ -79,6 +79,25 @@ def main(words: Sequence[str]) -> None:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise UserError(f"{command[0]} can't be run: {reason}.") from error
+
+
+def _num_servers(words: Sequence[str]) -> int:
+    """Returns the number of parameter servers, by -s or the command of the training.
+
+    Raises:
+        UserError: If the two differ.
+    """
+    by_flag, in_command = FLAGS.num_servers, _value("num_ps", words)
+    if in_command is None:
+        return 1 if by_flag is None else by_flag
+    if by_flag is not None and str(by_flag) != in_command:
+        raise UserError(
+            f"-s and the training's --num_ps must agree; got {by_flag} and"
+            f" {in_command}. Leave one of them out."
+        )
+    if not in_command.isdecimal():
+        raise UserError(f"--num_ps must be a whole number; got {in_command!r}.")
+    return int(in_command)
 
 
 def job_command(

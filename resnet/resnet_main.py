@@ -158,7 +158,7 @@ def train_async(
         FLAGS.kmp_blocktime,
         shares_cores=role.job != async_roles.WORKER,
     )
-
+    num_cpus = agree_for_workers(role, record_set, threads, communicator)
     if communicator.rank == 0 and "TF_CPP_MIN_LOG_LEVEL" not in given:
         # A lost worker isn't an error: its rank tells of it in a sentence.
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -186,7 +186,7 @@ def train_async(
             cluster.connect(endpoints),
             workers,
             alone,
-            config.num_parallel_calls or len(threads.cpus),
+            config.num_parallel_calls or num_cpus,
             job_signals,
             lock,
             FLAGS.stall_seconds,
@@ -200,6 +200,32 @@ def train_async(
         *(config.num_ps, threads, communicator, FLAGS.stall_seconds, signals),
         coordinate,
     )
+
+
+def agree_for_workers(
+    role: async_roles.Role,
+    record_set: manifest.RecordSet,
+    threads: Threads,
+    communicator: Communicator,
+) -> int:
+    """Returns the fewest processors of a worker, the same on all ranks.
+
+    Rank 0 tells the workers what to read, and how many images to decode at a time.
+
+    Args:
+        role: The role of this rank.
+        record_set: The data set of this rank.
+        threads: The threads of this rank.
+        communicator: The ranks.
+
+    Raises:
+        AgreedError: On all ranks, if the records are not in the same folder.
+    """
+    communicator.assert_equal_across_ranks(
+        "folder of records", str(record_set.records_dir)
+    )
+    of_ranks = communicator.allgather((role.job, len(threads.cpus)))
+    return min(count for job, count in of_ranks if job == async_roles.WORKER)
 
 
 def print_plan(communicator: Communicator) -> None:

@@ -1,7 +1,7 @@
 r"""Compares the speed of synchronous and asynchronous training on this machine.
 
 python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=2
-python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=3 \
+python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=4 \
     --speed=0.2
 
 It trains alternately in both modes with as many workers, and prints the images

@@ -51,7 +51,7 @@ class Child:
         )
         assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
         self._output = self._process.stdout.fileno()
-        self._heard_at = time.monotonic()
+        self._heard_at = self._asked_at = time.monotonic()
         self._has_started = False
 
     def await_port(self) -> int:
@@ -75,6 +75,9 @@ class Child:
     def why_lost(self, stall_seconds: float) -> str:
         """Returns why the child can't be waited for any longer; empty if it can.
 
+        To be called several times within `stall_seconds`. After a longer break, in
+        which the whole job may have been suspended, the child has as long again.
+
         Args:
             stall_seconds: The time in seconds that it may be silent once it has
                 started.
@@ -87,7 +90,11 @@ class Child:
             if not os.read(self._output, 4096):
                 break
             self._heard_at, self._has_started = time.monotonic(), True
-        silence = time.monotonic() - self._heard_at
+        now = time.monotonic()
+        if now - self._asked_at > stall_seconds / 2:
+            self._heard_at = now
+        self._asked_at = now
+        silence = now - self._heard_at
         if silence > (stall_seconds if self._has_started else START_SECONDS):
             return f"has been silent for {silence:.0f} s"
         return ""

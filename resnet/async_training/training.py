@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +80,7 @@ class AsyncTraining:
         self._signals = signals
         self._communicator = communicator
         self._stall_seconds = stall_seconds
-        self._ended_at = time.monotonic()  # The last closure.
+        self._ended_at = self._polled_at = time.monotonic()  # The last closure.
         self._state = TrainState(config)
         restore_newest(self._state, Path(config.model_dir), communicator)
         self._variables = ServerVariables(self._state, config.num_ps)
@@ -171,7 +171,7 @@ class AsyncTraining:
         number, end_number = first, end * self._num_workers
         to_read = self._parts_from(first)
         state.top1 = None
-        self._ended_at = time.monotonic()
+        self._ended_at = self._polled_at = time.monotonic()
         while number < end_number or self._closures.running:
             is_between = number % self._num_workers == 0
             if is_between and (stop_requested(self._signals) or self._manager.wanted):
@@ -209,30 +209,28 @@ class AsyncTraining:
         key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
         changing = (
             settings.learning_rate,
-            settings.velocity_factor,
+            step_settings.velocity_factor_of_part(settings, number, self._num_workers),
             settings.nesterov_momentum,
         )
         self._examples[number] = what.examples
-        self._closures.start(
-            number,
-            function,
-            tf.constant(number, tf.int64),
-            what,
-            tf.constant(key, tf.int64),
-            tf.constant(changing, tf.float32),
-        )
+        with self._naming_corrupt_records():
+            self._closures.start(
+                number,
+                function,
+                tf.constant(number, tf.int64),
+                what,
+                tf.constant(key, tf.int64),
+                tf.constant(changing, tf.float32),
+            )
 
     def _await_result(self) -> None:
         state = self._state
-        try:
+        with self._naming_corrupt_records():
             result = self._closures.next_result(_POLL_SECONDS)
-        except tf.errors.OpError:
-            self._refuse_corrupt_records()
-            raise
         if result is None:
             self._require_progress()
             return
-        self._ended_at = time.monotonic()
+        self._ended_at = self._polled_at = time.monotonic()
         loss = float(result.value.loss)
         step = result.number // self._num_workers
         self._communicator.report_status(
@@ -250,14 +248,22 @@ class AsyncTraining:
             self._losses.clear()
             self._log.parts_done(step_settings.at(self._config, state.step - 1))
 
-    def _refuse_corrupt_records(self) -> None:
-        """Looks for corrupt records among those that the workers read now.
+    @contextmanager
+    def _naming_corrupt_records(self) -> Iterator[None]:
+        """Looks for corrupt records in what workers read now, if a closure has failed.
+
+        TensorFlow raises the error of a closure where the next one is started, or where
+        a result is awaited.
 
         Raises:
             UserError: If there are any, with their files and offsets.
         """
-        examples = [one.numpy() for one in self._examples.values()]
-        CorruptRecords(self._records, "fail").detect(np.concatenate(examples))
+        try:
+            yield
+        except tf.errors.OpError:
+            examples = [one.numpy() for one in self._examples.values()]
+            CorruptRecords(self._records, "fail").detect(np.concatenate(examples))
+            raise
 
     def _require_progress(self) -> None:
         """Ends the run if no worker has finished a closure for too long.
@@ -265,7 +271,11 @@ class AsyncTraining:
         The ranks of the workers restart those that are lost. So it takes this long only
         if the runtime itself waits forever.
         """
-        silence = time.monotonic() - self._ended_at
+        now = time.monotonic()
+        if now - self._polled_at > self._stall_seconds:
+            self._ended_at = now  # The job was suspended meanwhile.
+        self._polled_at = now
+        silence = now - self._ended_at
         if silence > 3 * self._stall_seconds + START_SECONDS:
             raise AgreedFailure(
                 f"no worker has finished anything for {silence:.0f} s. The same command"

@@ -1,5 +1,8 @@
 """Exact evaluation by the workers: each example counts once, on any number of them."""
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -87,19 +90,11 @@ class WorkerEvaluator:
                         self._records, first, self._batch_size
                     )
                     tensors = ToRead(*map(tf.constant, what))
-                    self._closures.start(first, self._sums_of_batch, tensors)
+                    with self._naming_corrupt_records(first):
+                        self._closures.start(first, self._sums_of_batch, tensors)
                 continue
-            running = sorted(self._closures.running)
-            try:
+            with self._naming_corrupt_records():
                 result = self._closures.next_result(_POLL_SECONDS)
-            except tf.errors.OpError:
-                batches_read = [
-                    np.arange(first, min(first + self._batch_size, num_examples))
-                    for first in running
-                ]
-                corrupt = CorruptRecords(self._records, "fail")
-                corrupt.detect(np.concatenate(batches_read))
-                raise
             if result is not None:
                 sums += result.value
                 self._communicator.report_status(
@@ -112,6 +107,32 @@ class WorkerEvaluator:
                 "Rerun the same command to start the evaluation over",
             )
         return result_of(sums.tolist(), 0, num_examples, penalty)
+
+    @contextlib.contextmanager
+    def _naming_corrupt_records(self, *starting: int) -> Iterator[None]:
+        """Looks for corrupt records in what workers read now, if a closure has failed.
+
+        TensorFlow raises the error of a closure where the next one is started, or where
+        a result is awaited.
+
+        Args:
+            *starting: The first example of the batch that is started.
+
+        Raises:
+            UserError: If there are any, with their files and offsets.
+        """
+        running = sorted({*self._closures.running, *starting})
+        try:
+            yield
+        except tf.errors.OpError:
+            end = self._records.num_examples
+            batches_read = [
+                np.arange(first, min(first + self._batch_size, end))
+                for first in running
+            ]
+            corrupt = CorruptRecords(self._records, "fail")
+            corrupt.detect(np.concatenate(batches_read))
+            raise
 
     def _evaluate_batch(self, what: ToRead) -> tf.Tensor:
         config = self._config

@@ -214,6 +214,7 @@ def _problems_of_async(config: Config) -> list[str]:
         return [
             f"--{name} needs --sync_mode=async; got {value}. Leave it out."
             for name, value, default in (
+                ("num_ps", config.num_ps, 1),
                 ("max_staleness", config.max_staleness, NO_BOUND),
                 ("staleness_rate", config.staleness_rate, "none"),
             )

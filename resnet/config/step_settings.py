@@ -50,6 +50,23 @@ def at(config: Config, step: int) -> StepSettings:
     )
 
 
+def velocity_factor_of_part(
+    settings: StepSettings, number: int, num_workers: int
+) -> Any:
+    """Returns the factor of the velocity in the update by a part of a batch.
+
+    In asynchronous training, each part of a global batch updates the weights. The ratio
+    of learning rates belongs to the first one, since the rate changes once per step.
+
+    Args:
+        settings: The hyperparameters of the step.
+        number: The number of the part, counted from the start of the run.
+        num_workers: The number of parts of a global batch.
+    """
+    is_first = number % num_workers == 0
+    return settings.velocity_factor if is_first else settings.nesterov_momentum
+
+
 def ema_decay(config: Config, step: int) -> float:
     """Returns the decay of the moving average of the weights in one step.
 

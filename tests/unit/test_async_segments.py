@@ -1,14 +1,23 @@
-"""Where the segments of an asynchronous run end, and what its speed leaves out."""
+"""The coordinator of an asynchronous run: its segments, its speed and its failures."""
 
+import dataclasses
+import math
 from types import SimpleNamespace
 
+import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.errors import UserError
+from data_prep.records import manifest
+from resnet.async_training import child, roles
 from resnet.async_training.training import AsyncTraining, end_of_segment
-from resnet.config import intervals, phases, rounds
+from resnet.config import intervals, phases, rounds, step_settings
 from resnet.config.resolve import resolve
+from resnet.data import record_files
 from resnet.evaluation.evaluations import is_due_after
+from resnet.hardware.placement import Threads
 from resnet.metrics import progress
 from resnet.recipes import imagenet
 
@@ -48,6 +57,69 @@ def test_a_segment_ends_at_the_first_step_that_is_due(
     config = resolve(COLLAPSE, given_settings, num_examples, ("a", "b"))
     step = int(done * config.last_step)
     assert end_of_segment(config, step) == found_step_by_step(config, step)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_a_change_of_the_rate_counts_once_in_a_step(num_workers):
+    config = resolve(COLLAPSE, {"global_batch_size": 64}, 6400, ("a", "b"))
+    assert config.learning_rate_in_velocity
+    step = config.train_steps - 2  # The rate falls to a quarter.
+    of_step = step_settings.at(config, step)
+    first = step * num_workers
+    factors = [
+        step_settings.velocity_factor_of_part(of_step, number, num_workers)
+        for number in range(first, first + num_workers)
+    ]
+    momentum = config.phases[-1].momentum
+    rates = [phases.learning_rate(config.phases, one) for one in (step - 1, step)]
+    assert rates[0] > 1.5 * rates[1] > 0
+    expected = momentum**num_workers * rates[0] / rates[1]
+    assert math.prod(factors) == pytest.approx(expected)
+
+
+def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
+    numbered_set, monkeypatch
+):
+    record_set = manifest.load(str(numbered_set), "train")
+    records = record_files.open_split(record_set, "train")
+    offsets = records.offset_of_example.copy()
+    offsets[2] = 10**6
+    training = object.__new__(AsyncTraining)
+    training._records = dataclasses.replace(records, offset_of_example=offsets)
+    training._examples = {0: tf.constant([0, 1]), 1: tf.constant([2, 3])}
+
+    def fail(*args: object) -> None:
+        raise tf.errors.DataLossError(None, None, "a record is corrupt")
+
+    training._state = None
+    training._closures = SimpleNamespace(start=fail, next_result=fail)
+    with pytest.raises(UserError, match="byte 1000000"):
+        training._await_result()
+    settings = {"learning_rate": 0.1, "velocity_factor": 0.9, "nesterov_momentum": 0.9}
+    of_step = SimpleNamespace(**settings)
+    monkeypatch.setattr(step_settings, "at", lambda config, step: of_step)
+    training._config, training._num_workers = SimpleNamespace(seed=0), 2
+    what = SimpleNamespace(examples=tf.constant([4, 5]))
+    with pytest.raises(UserError, match="byte 1000000"):
+        training._start(4, fail, what)
+
+
+def test_a_child_that_was_suspended_with_its_rank_is_not_lost(monkeypatch):
+    program = "import time; print(7, flush=True); time.sleep(60)"
+    monkeypatch.setattr(child, "_START", program)
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(child, "time", clock)
+    server = child.Child(roles.Role(roles.SERVER, 0), Threads((0,), 1, 1))
+    try:
+        assert server.await_port() == 7
+        found = []
+        for seconds in (4, 4, 1000, 4, 4, 4):
+            now[0] += seconds
+            found.append(server.why_lost(10))
+    finally:
+        server.kill()
+    assert found == ["", "", "", "", "", "has been silent for 12 s"]
 
 
 def test_saves_are_not_in_the_images_per_second(make_config, monkeypatch):

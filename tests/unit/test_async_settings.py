@@ -64,9 +64,14 @@ def test_all_that_is_excluded_is_named_at_once():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_staleness", 0), ("max_staleness", 4), ("staleness_rate", "inverse")],
+    [
+        ("max_staleness", 0),
+        ("max_staleness", 4),
+        ("staleness_rate", "inverse"),
+        ("num_ps", 3),
+    ],
 )
-def test_a_synchronous_run_has_no_staleness(name, value):
+def test_a_synchronous_run_has_neither_staleness_nor_servers(name, value):
     assert refusal(**{name: value}) == (
         f"--{name} needs --sync_mode=async; got {value}. Leave it out."
     )

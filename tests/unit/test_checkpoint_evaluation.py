@@ -278,6 +278,22 @@ def test_a_run_that_was_good_enough_and_continues_has_not_ended(model_dir, state
     assert [loss for _, loss in report.told] == [10, 15, 20, 40]
 
 
+def test_a_checkpoint_that_can_not_be_read_now_is_told_and_not_skipped(
+    model_dir, state, monkeypatch
+):
+    load = tensors.load
+
+    def fail_once(folder: Path, step: int) -> Any:
+        if step == 20:
+            raise UserError("the checkpoint of step 20 can't be read now")
+        return load(folder, step)
+
+    monkeypatch.setattr(tensors, "load", fail_once)
+    evaluation, _ = evaluation_of(model_dir, state)
+    with pytest.raises(UserError, match="can't be read now"):
+        evaluation.each_from(watch_of(model_dir))
+
+
 def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
     model_dir, state, monkeypatch
 ):

@@ -233,6 +233,8 @@ def test_safetensors_holds_the_variables_of_the_network(exports):
         for name in (key.split("/")[0] for key in ours)
         for part in ("kernel", "bias")
     }
+    last = read["bf16 safetensors"]["classifier/kernel"]
+    np.testing.assert_array_equal(last, folded["classifier/kernel"])
     rounded = read["bf16 safetensors"]["stem/kernel"]
     assert rounded.dtype.name == "bfloat16"
     np.testing.assert_allclose(

@@ -195,6 +195,15 @@ def test_runs_in_folders_of_the_same_name_are_told_apart(config):
     assert list(drawn(accuracy)) == ["a/model: 50.00 %", "b/model: 50.00 %"]
 
 
+def test_dollar_signs_in_names_are_no_formulas(config, tmp_path):
+    runs = [
+        Run(pathlib.Path(folder), config, TRAIN + EVAL)
+        for folder in ("x$_^$", "y$b^^$")
+    ]
+    figure_file.write(learning_curve.draw(runs), tmp_path / "c.png", "--picture")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
 def test_the_suffix_says_the_format(config, tmp_path):
     figure = learning_curve.draw([run_in(config, TRAIN)])
     figure_file.write(figure, tmp_path / "curve.svg", "--picture")
@@ -223,11 +232,18 @@ def test_without_metrics_it_says_so(config):
     assert_refused(done, "expected training metrics")
 
 
-def test_a_line_without_what_is_drawn_is_named(config):
-    incomplete = {name: EVAL[0][name] for name in EVAL[0] if name != "loss"}
+@pytest.mark.parametrize("missing", ["loss", "top5"])
+def test_a_line_without_what_is_drawn_is_named(config, missing):
+    incomplete = {name: EVAL[0][name] for name in EVAL[0] if name != missing}
     write_metrics(config, [*TRAIN, incomplete])
     done = run(learning_curve, f"--model_dir={config.model_dir}")
-    assert_refused(done, "must have loss; that of step 30 has none")
+    assert_refused(done, f"must have {missing}; that of step 30 has none")
+
+
+def test_metrics_that_can_not_be_read_are_named(config):
+    pathlib.Path(config.model_dir, jsonl.FILE).mkdir(parents=True)
+    done = run(learning_curve, f"--model_dir={config.model_dir}")
+    assert_refused(done, "reading ")
 
 
 def test_without_a_run_it_says_so(tmp_path):

@@ -47,6 +47,14 @@ def test_a_recipe_can_be_asynchronous():
     assert command.startswith("mpirun -np 2 ")
 
 
+def test_the_number_of_servers_is_that_of_the_training():
+    training = (*TRAINING, "--sync_mode=async", "--num_ps=3")
+    expected = ["mpirun -np 6", *training, "--num_ps=3"]
+    for servers in ((), ("-s", "3")):
+        command, _ = printed("-n", "2", *servers, "--", *training)
+        assert command == " ".join(expected)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -55,6 +63,11 @@ def test_a_recipe_can_be_asynchronous():
         (("-n", "2"), "expected the command of a training after `--`"),
         (("-n", "2", "-H", "/nowhere", "--", *TRAINING), "can't be read; /nowhere"),
         (("-n", "2", "--", *TRAINING, "--recipe=none"), "none"),
+        (
+            ("-n", "2", "-s", "2", "--", *TRAINING, "--num_ps=3"),
+            "-s and the training's --num_ps must agree; got 2 and 3.",
+        ),
+        (("-n", "2", "--", *TRAINING, "--num_ps=x"), "must be a whole number; got 'x'"),
     ],
 )
 def test_mistakes_are_refused(arguments, sentence):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from eval import resnet_eval
 from resnet.checkpoint import integrity, step_dirs
 from resnet.checkpoint.watch import CheckpointWatch
-from resnet.config.config import save_config
+from resnet.config.config import load_config, save_config
 from tests.in_process import assert_refused, run
 
 
@@ -69,6 +70,27 @@ def model_dir(tmp_path_factory, make_config) -> Path:
 def test_flags_that_cannot_be_are_refused(validation_set, model_dir, flags, words):
     folders = (f"--data_dir={validation_set}", f"--model_dir={model_dir}")
     assert_refused(run(resnet_eval, *folders, *flags), words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"freeze_batch_norm": True}, "excludes runs with freeze_batch_norm"),
+        ({"sync_mode": "async"}, "excludes runs with --sync_mode=async"),
+    ],
+)
+def test_statistics_that_a_run_is_not_trained_for_are_refused(
+    validation_set, model_dir, tmp_path, changes, words
+):
+    copy = tmp_path / "run"
+    shutil.copytree(model_dir, copy)
+    config = load_config(str(model_dir))
+    if "freeze_batch_norm" in changes:
+        phases = (dataclasses.replace(config.phases[0], **changes),)
+        changes = {"phases": phases}
+    save_config(dataclasses.replace(config, model_dir=str(copy), **changes))
+    folders = (f"--data_dir={validation_set}", f"--model_dir={copy}")
+    assert_refused(run(resnet_eval, *folders, "--recalibration_batches=2"), words)
 
 
 def test_missing_folders_are_asked_for():
