@@ -261,6 +261,13 @@ def test_a_config_is_read_back_as_it_was_written(tmp_path):
     assert load_config(config.model_dir) == config
 
 
+def test_the_records_of_a_config_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = resolved(model_dir=str(tmp_path / "model"), data_dir="records")
+    save_config(config)
+    assert load_config(config.model_dir).data_dir == str(tmp_path / "records")
+
+
 def test_phases_are_read_back_as_they_were_written(tmp_path):
     rates = Schedule(peak_value=1.0, decay="steps", boundaries=(1.0, 2.0))
     recipe = Recipe(

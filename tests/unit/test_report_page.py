@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -123,6 +124,16 @@ def test_predictions_are_shown_by_class(tmp_path):
         "image 5: c, taken for a",
     ]
     assert all(one["src"].startswith("data:image/jpeg;base64,") for one in images)
+
+
+def test_of_the_newest_step_the_last_evaluation_is_shown(tmp_path):
+    make_run(tmp_path)
+    for number, name in enumerate(("step-20-ema", "step-20", "mean-predictions-20")):
+        one = dataclasses.replace(predictions(), evaluated=name)
+        prediction_file.write(tmp_path, name, one)
+        file = tmp_path / prediction_file.FOLDER / f"{name}.npz"
+        os.utime(file, (1000 + number % 2, 1000 + number % 2))
+    assert "Evaluation of step-20: top-1" in words_of(tmp_path)
 
 
 def test_everything_is_escaped(tmp_path):
