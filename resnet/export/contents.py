@@ -128,8 +128,8 @@ def training_set(config: Config) -> Manifest | None:
             return found.manifest
     logging.warning(
         "%s no longer has the record set that the network was trained on. Whether its"
-        " images were rotated by EXIF or stored as PNG is not known: images are not"
-        " rotated, and JPEG is assumed.",
+        " images were rotated by EXIF or stored as JPEG is not known: images are neither"
+        " rotated nor re-encoded as JPEG.",
         config.data_dir,
     )
     return None
