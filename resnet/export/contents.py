@@ -128,7 +128,7 @@ def training_set(config: Config) -> Manifest | None:
             return found.manifest
     logging.warning(
         "%s no longer has the record set that the network was trained on. Whether its"
-        " images were rotated by EXIF or stored as JPEG is not known: images are neither"
+        " images were rotated by EXIF or stored as JPEG is not known: they are neither"
         " rotated nor re-encoded as JPEG.",
         config.data_dir,
     )
