@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ def test_a_disk_that_is_full_is_a_sentence_and_leaves_nothing(tmp_path, monkeypa
     with pytest.raises(UserError, match="export can't be written: No space left"):
         formats.write("savedmodel", None, None, tmp_path / "export")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match=r"ends in \.pth needs PyTorch to be written"):
+        formats.check("torchvision", formats.FLOAT32, False, tmp_path / "a.pth")
 
 
 @pytest.mark.parametrize(
