@@ -130,8 +130,9 @@ def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
             )
     if path.suffix in (".pt", ".pth") and importlib.util.find_spec("torch") is None:
         raise UserError(
-            f"a file that ends in {path.suffix} needs PyTorch to be written, which isn't"
-            " installed (pip install torch). Name one that ends in .safetensors or .npz."
+            f"a file that ends in {path.suffix} needs PyTorch to be written, which"
+            " isn't installed (pip install torch). Name one that ends in .safetensors"
+            " or .npz."
         )
     atomic_path.check(path)
 
