@@ -336,17 +336,13 @@ def with_flags(config: Config) -> Config:
     }
     if FLAGS.views is not None:
         given["eval_views"] = FLAGS.views
-    if given.get("recalibration_batches"):
-        if any(phase.freeze_batch_norm for phase in config.phases):
-            raise UserError(
-                "--recalibration_batches excludes runs with freeze_batch_norm, whose"
-                " weights are trained for other statistics: leave it out."
-            )
-        if config.is_async:
-            raise UserError(
-                "--recalibration_batches excludes runs with --sync_mode=async, whose"
-                " workers are not the ranks that it takes batches for: leave it out."
-            )
+    is_frozen = any(phase.freeze_batch_norm for phase in config.phases)
+    if given.get("recalibration_batches") and (is_frozen or config.is_async):
+        excluding = "freeze_batch_norm" if is_frozen else "--sync_mode=async"
+        raise UserError(
+            f"--recalibration_batches excludes runs with {excluding}, whose weights"
+            " are trained for other statistics: leave it out."
+        )
     return dataclasses.replace(config, **given)
 
 

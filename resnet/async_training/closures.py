@@ -1,13 +1,17 @@
 """Schedules closures on the workers, and collects their results."""
 
+import contextlib
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from resnet.async_training.staleness import StalenessBound
+from resnet.data.corrupt_records import CorruptRecords
+from resnet.data.record_files import RecordFiles
 
 _WAITING_PER_WORKER = 1  # So that a worker never waits for the coordinator.
 
@@ -123,3 +127,26 @@ def _is_of_lost_worker(error: Exception) -> bool:
     if isinstance(error, tf.errors.InvalidArgumentError):  # It was restarted already.
         return "Unable to find the relevant tensor remote_handle" in str(error)
     return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
+
+
+@contextlib.contextmanager
+def naming_corrupt_records(
+    records: RecordFiles, examples_read: Callable[[], np.ndarray]
+) -> Iterator[None]:
+    """Looks for corrupt records in what the workers read now, if a closure has failed.
+
+    TensorFlow raises the error of a closure where the next one is started, or where a
+    result is awaited.
+
+    Args:
+        records: The records that are read.
+        examples_read: Returns the numbers of the examples that the workers read now.
+
+    Raises:
+        UserError: If there are any, with their files and offsets.
+    """
+    try:
+        yield
+    except tf.errors.OpError:
+        CorruptRecords(records, "fail").detect(examples_read())
+        raise

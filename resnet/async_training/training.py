@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from absl import logging
 
 from resnet.async_training import worker_step
 from resnet.async_training.child import START_SECONDS
-from resnet.async_training.closures import Closures
+from resnet.async_training.closures import Closures, naming_corrupt_records
 from resnet.async_training.log import AsyncLog
 from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.async_training.worker_evaluation import WorkerEvaluator
@@ -23,7 +23,7 @@ from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import example_order, input_pipeline
-from resnet.data.corrupt_records import CorruptRecords, Replacements
+from resnet.data.corrupt_records import Replacements
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import AgreedFailure, Communicator
@@ -248,22 +248,11 @@ class AsyncTraining:
             self._losses.clear()
             self._log.parts_done(step_settings.at(self._config, state.step - 1))
 
-    @contextmanager
-    def _naming_corrupt_records(self) -> Iterator[None]:
-        """Looks for corrupt records in what workers read now, if a closure has failed.
-
-        TensorFlow raises the error of a closure where the next one is started, or where
-        a result is awaited.
-
-        Raises:
-            UserError: If there are any, with their files and offsets.
-        """
-        try:
-            yield
-        except tf.errors.OpError:
-            examples = [one.numpy() for one in self._examples.values()]
-            CorruptRecords(self._records, "fail").detect(np.concatenate(examples))
-            raise
+    def _naming_corrupt_records(self) -> AbstractContextManager[None]:
+        return naming_corrupt_records(
+            self._records,
+            lambda: np.concatenate([one.numpy() for one in self._examples.values()]),
+        )
 
     def _require_progress(self) -> None:
         """Ends the run if no worker has finished a closure for too long.

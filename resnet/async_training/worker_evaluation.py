@@ -1,17 +1,15 @@
 """Exact evaluation by the workers: each example counts once, on any number of them."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet.async_training.closures import Closures
+from resnet.async_training.closures import Closures, naming_corrupt_records
 from resnet.async_training.server_variables import ServerVariables
 from resnet.config.config import Config
 from resnet.data import batches, single_batches
-from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import Communicator
@@ -108,31 +106,16 @@ class WorkerEvaluator:
             )
         return result_of(sums.tolist(), 0, num_examples, penalty)
 
-    @contextlib.contextmanager
-    def _naming_corrupt_records(self, *starting: int) -> Iterator[None]:
-        """Looks for corrupt records in what workers read now, if a closure has failed.
-
-        TensorFlow raises the error of a closure where the next one is started, or where
-        a result is awaited.
-
-        Args:
-            *starting: The first example of the batch that is started.
-
-        Raises:
-            UserError: If there are any, with their files and offsets.
-        """
+    def _naming_corrupt_records(self, *starting: int) -> AbstractContextManager[None]:
+        """Returns `naming_corrupt_records` for batches, by their first examples."""
         running = sorted({*self._closures.running, *starting})
-        try:
-            yield
-        except tf.errors.OpError:
-            end = self._records.num_examples
-            batches_read = [
-                np.arange(first, min(first + self._batch_size, end))
-                for first in running
-            ]
-            corrupt = CorruptRecords(self._records, "fail")
-            corrupt.detect(np.concatenate(batches_read))
-            raise
+        end = self._records.num_examples
+
+        def examples_read() -> np.ndarray:
+            ends = [min(first + self._batch_size, end) for first in running]
+            return np.concatenate(list(map(np.arange, running, ends)))
+
+        return naming_corrupt_records(self._records, examples_read)
 
     def _evaluate_batch(self, what: ToRead) -> tf.Tensor:
         config = self._config

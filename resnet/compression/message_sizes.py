@@ -62,11 +62,8 @@ def largest_of_vector(compression: CompressionSettings, num_values: int) -> int:
     """
     if compression.method in OF_UNKNOWN_SIZE:
         return dense(num_values)
-    if compression.method == "dgc":
-        compression = dataclasses.replace(
-            compression, ratio=compression.largest_ratio, dgc_warmup_epochs=0
-        )
-    return of_vector(compression, num_values)
+    longest = dataclasses.replace(compression, ratio=compression.largest_ratio)
+    return of_vector(longest, num_values)
 
 
 def of_powersgd(

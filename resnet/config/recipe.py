@@ -138,10 +138,9 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     initialization: str = setting(
         "variance_scaling",
         "The initial weights: variance_scaling, a truncated normal distribution with a"
-        " variance of 1/fan-in; pytorch, the"
-        " uniform distribution that is PyTorch's default; dirac, that with convolutions"
-        " whose first filters copy their inputs; or uniform_x, uniform from -x to x in"
-        " all layers, x being 0.01 or 0.07.",
+        " variance of 1/fan-in; pytorch, the uniform distribution that is PyTorch's"
+        " default; dirac, that with convolutions whose first filters copy their inputs;"
+        " or uniform_x, uniform from -x to x in all layers, x being 0.01 or 0.07.",
         names=INITIALIZATIONS,
         flag=None,
     )

@@ -297,13 +297,17 @@ def test_sizes_are_written_for_people(num_bytes, text):
     assert output_folder.in_units(num_bytes) == text
 
 
-def test_a_folder_belongs_to_one_conversion_at_a_time(tmp_path):
+def assert_is_locked_once(folder: pathlib.Path) -> None:
     with (
-        output_folder.locked(tmp_path / "set"),
+        output_folder.locked(folder),
         pytest.raises(errors.UserError, match="another conversion is writing to"),
-        output_folder.locked(tmp_path / "set"),
+        output_folder.locked(folder),
     ):
         pass
+
+
+def test_a_folder_belongs_to_one_conversion_at_a_time(tmp_path):
+    assert_is_locked_once(tmp_path / "set")
     with output_folder.locked(tmp_path / "set"):
         pass
     assert list((tmp_path / "set").iterdir()) == []
@@ -318,12 +322,7 @@ def test_a_folder_on_nfs_belongs_to_one_conversion_at_a_time(tmp_path, monkeypat
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock_as_nfs_does)
-    with (
-        output_folder.locked(tmp_path),
-        pytest.raises(errors.UserError, match="another conversion is writing to"),
-        output_folder.locked(tmp_path),
-    ):
-        pass
+    assert_is_locked_once(tmp_path)
 
 
 def test_a_lock_on_a_file_that_was_just_removed_is_taken_again(tmp_path, monkeypatch):
@@ -336,12 +335,7 @@ def test_a_lock_on_a_file_that_was_just_removed_is_taken_again(tmp_path, monkeyp
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock_late)
-    with (
-        output_folder.locked(tmp_path),
-        pytest.raises(errors.UserError, match="another conversion is writing to"),
-        output_folder.locked(tmp_path),
-    ):
-        pass
+    assert_is_locked_once(tmp_path)
 
 
 def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
