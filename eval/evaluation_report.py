@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,19 @@ class Evaluated:
 
     @property
     def file_name(self) -> str:
-        """The name of a file of this evaluation, without a suffix."""
-        prefix = "step" if self.combine == "none" else f"mean-{self.combine}"
+        """The name of a file of this evaluation, without a suffix.
+
+        Of combined checkpoints it has their number and a checksum of their steps, so
+        that means of other checkpoints have other names.
+        """
         suffix = "-ema" if self.weights == "ema" else ""
-        return f"{prefix}-{self.steps[-1]:08d}{suffix}"
+        if self.combine == "none":
+            return f"step-{self.steps[-1]:08d}{suffix}"
+        checksum = zlib.crc32(",".join(map(str, self.steps)).encode())
+        return (
+            f"mean-{self.combine}-{self.steps[-1]:08d}-of-{len(self.steps)}"
+            f"-{checksum:08x}{suffix}"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the values for JSON; `steps` only for combined checkpoints."""

@@ -65,5 +65,8 @@ class PredictionStore:
             top_probabilities=whole.probabilities,
             wrong_images=tuple(images),
         )
-        path = prediction_file.write(self.model_dir, what.file_name, predictions)
+        # Other views are another evaluation, whose file doesn't replace this one.
+        suffix = "" if self.views == "center" else f"-{self.views}"
+        name = f"{what.file_name}{suffix}"
+        path = prediction_file.write(self.model_dir, name, predictions)
         logging.info("The predictions are in %s", path)

@@ -177,9 +177,14 @@ def test_the_stored_predictions_of_ranks_are_those_of_one(evaluate, model_dir, c
     flags = ("--store_predictions", f"--combine={combine}", "--weights=raw")
     flags += ("--checkpoints=phases", "--recalibration_batches=0")
     name = "step" if combine == "none" else "mean-predictions"
-    path = model_dir / "predictions" / f"{name}-00000008.npz"
+    pattern = f"{name}-00000008*.npz"
     evaluate(*flags, is_alone=True)
+    (path,) = (model_dir / "predictions").glob(pattern)
     alone = prediction_file.read(path)
+    evaluate(*flags, "--views=flip", is_alone=True)
+    (flipped,) = (model_dir / "predictions").glob(f"{path.stem}-flip.npz")
+    assert prediction_file.read(flipped).views == "flip"
+    assert prediction_file.read(path).views == "center"
     found = evaluate(*flags, "--eval_batch_size=7")
     together = prediction_file.read(path)
     assert together.examples.tolist() == alone.examples.tolist() == list(range(11))

@@ -30,6 +30,14 @@ def test_a_line_names_what_was_evaluated(tmp_path, capsys, what, words):
     assert capsys.readouterr().out == expected
 
 
+def test_means_of_other_checkpoints_have_other_file_names():
+    combinations = ([20, 60], [40, 60], [20, 40, 60], [60])
+    evaluated = [Evaluated(steps, "raw", "weights") for steps in combinations]
+    names = {one.file_name for one in evaluated}
+    assert len(names) == len(combinations)
+    assert all(name.startswith("mean-weights-00000060-of-") for name in names)
+
+
 def test_the_log_lines_are_the_published_runs(caplog):
     logging.set_verbosity(logging.INFO)
     caplog.set_level("INFO")
