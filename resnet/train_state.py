@@ -16,6 +16,7 @@ from resnet.optim import losses
 from resnet.optim.lars import Lars
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.momentum import Momentum
+from resnet.optim.muon import Muon, is_orthogonalized
 from resnet.optim.outer_momentum import OuterMomentum
 from resnet.optim.sgdw import Sgdw
 
@@ -89,11 +90,13 @@ class TrainState:
 
     def _make_optimizer(self) -> Momentum:
         config, variables = self.config, self.trainable_variables
-        decaying = has_weight_decay(self.names, config)
-        if config.optimizer != "lars":
-            kind = Sgdw if config.optimizer == "sgdw" else Momentum
-            return kind(variables, decaying, config.nesterov)
-        return Lars(variables, decaying, config.nesterov, config.trust_coefficient)
+        decaying = has_weight_decay(self.model.trainable_variables, config)
+        given = (variables, decaying, config.nesterov)
+        if config.optimizer == "lars":
+            return Lars(*given, config.trust_coefficient)
+        if config.optimizer == "muon":
+            return Muon(*given, config.muon_momentum)
+        return Sgdw(*given) if config.optimizer == "sgdw" else Momentum(*given)
 
     def begin_step(self) -> None:
         """Prepares the optimizers for a phase, if one begins with the next step."""
@@ -278,16 +281,21 @@ def weight_penalty(
 def decayed_variables(model: keras.Model, config: Config) -> list[tf.Variable]:
     """Returns the variables of a network that weight decay applies to in a run."""
     variables = model.trainable_variables
-    decaying = has_weight_decay([variable.path for variable in variables], config)
+    decaying = has_weight_decay(variables, config)
     each = zip(variables, decaying, strict=True)
     return [variable.value for variable, decays in each if decays]
 
 
-def has_weight_decay(names: Sequence[str], config: Config) -> list[bool]:
-    """Returns whether each of the variables of these names has weight decay."""
-    if config.optimizer != "lars":
-        return [decays(name) or config.decay_batch_norm for name in names]
-    return [decays(name) and not name.endswith("/bias") for name in names]
+def has_weight_decay(variables: Sequence[keras.Variable], config: Config) -> list[bool]:
+    """Returns whether each of a network's trainable variables has weight decay."""
+    if config.optimizer == "lars":
+        names = [variable.path for variable in variables]
+        return [decays(name) and not name.endswith("/bias") for name in names]
+    return [
+        (decays(variable.path) or config.decay_batch_norm)
+        and not (config.optimizer == "muon" and is_orthogonalized(variable.shape))
+        for variable in variables
+    ]
 
 
 def decays(name: str) -> bool:

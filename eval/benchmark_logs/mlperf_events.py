@@ -77,8 +77,15 @@ def of_run(
         target_top1: The top-1 accuracy that ends the run as a success.
 
     Raises:
-        UserError: If the run was interrupted, has no evaluations, or lacks times.
+        UserError: If the run was interrupted, has no evaluations or another optimizer
+            than the rules allow, or lacks times.
     """
+    if config.optimizer not in _OPTIMIZERS:
+        raise UserError(
+            "expected a run with one of the optimizers that MLPerf's log has names for"
+            f" ({', '.join(_OPTIMIZERS)}); got {config.optimizer}. Train with one of"
+            " them."
+        )
     start, ended = _start_and_end(history)
     began = start["process_start"]
     evaluations = [line for line in lines if line["kind"] == "eval"]

@@ -1,4 +1,4 @@
-"""Trains airbench94 on CIFAR-10 in PyTorch: the peer of the recipe cifar10_94.
+"""Trains airbench94 on CIFAR-10 in PyTorch: the peer of cifar10_94.
 
 python eval/peers/torch_airbench94.py --data_dir=cifar-10-batches-bin --compile
 
@@ -10,9 +10,10 @@ JSON: the accuracy, with and without test-time augmentation, and the seconds of 
 and of the evaluation with it.
 
 Source: Jordan 2024, arXiv:2404.00498, with the constants of KellerJordan/
-cifar10-airbench, legacy/airbench94.py. As in cifar10_94, the first layer computes in
-float32. It differs from that recipe in the order of the images, in leaving out the
-incomplete batch of each epoch, and in averaging logits over the views: as the source.
+cifar10-airbench, legacy/airbench94.py. As in cifar10_airbench94, the first layer
+computes in float32. It differs from that recipe in the order of the images, in leaving
+out the incomplete batch of each epoch, and in averaging logits over the views: as the
+source.
 """
 
 import argparse

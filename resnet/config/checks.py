@@ -35,6 +35,7 @@ def problems_of(config: Config) -> list[str]:
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     problems += _problems_of_loss(config)
+    problems += _problems_of_muon(config)
     problems += _problems_of_layer_rates(config)
     problems += _problems_of_local_sgd(config)
     problems += _problems_of_lookahead(config)
@@ -74,6 +75,28 @@ def _problems_of_dgc(config: Config) -> list[str]:
         problems.append(
             "--method=dgc excludes --layer_rates: it has one learning rate for all"
             " layers. Leave one of them out."
+        )
+    return problems
+
+
+def _problems_of_muon(config: Config) -> list[str]:
+    if config.optimizer != "muon":
+        return []
+    problems = []
+    if config.model in MODELS_WITHOUT_BATCH_NORM:
+        problems.append(
+            "--optimizer=muon needs a network with batch normalization, since it fixes"
+            f" the norms of convolutions; got {config.model}."
+        )
+    if any(phase.freeze_batch_norm for phase in config.phases):
+        problems.append(
+            "--optimizer=muon excludes --freeze_batch_norm: frozen statistics don't fit"
+            " convolutions of another norm. Leave one of them out."
+        )
+    if config.learning_rate_in_velocity:
+        problems.append(
+            "--optimizer=muon excludes learning_rate_in_velocity, which the recipe"
+            f" {config.recipe} has. Take another recipe or optimizer."
         )
     return problems
 
@@ -150,12 +173,12 @@ def _problems_of_layer_rates(config: Config) -> list[str]:
     unscaled = [
         phase.name for phase in config.phases if not phase.layer_rates_scale_decay
     ]
-    if not unscaled or config.optimizer == "momentum":
+    if not unscaled or config.optimizer in ("momentum", "muon"):
         return []
     return [
         f"layer_rates_scale_decay of phase {unscaled[0]!r} can be false only with"
-        f" --optimizer=momentum; got {config.optimizer}, which scales the updates of"
-        " layers itself."
+        f" --optimizer=momentum or muon; got {config.optimizer}, which scales the"
+        " updates of layers itself."
     ]
 
 
@@ -228,6 +251,7 @@ def _problems_of_async(config: Config) -> list[str]:
         ),
         "--optimizer=lars": config.optimizer == "lars",
         "--optimizer=sgdw": config.optimizer == "sgdw",
+        "--optimizer=muon": config.optimizer == "muon",
         "--ema_decay": config.ema_decay > 0,
         "--layer_rates": any(phase.layer_rates for phase in config.phases),
         "--freeze_batch_norm": any(phase.freeze_batch_norm for phase in config.phases),

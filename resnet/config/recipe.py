@@ -114,8 +114,9 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     optimizer: str = setting(
         "momentum",
         "The optimizer, one of {names}; sgdw is momentum with a decoupled weight decay,"
-        " which acts on the variables directly.",
-        names=("momentum", "sgdw", "lars"),
+        " which acts on the variables directly, and muon orthogonalizes the updates of"
+        " convolutions.",
+        names=("momentum", "sgdw", "lars", "muon"),
     )
     nesterov: bool = setting(
         True, "Whether the momentum is Nesterov's momentum.", flag=None
@@ -128,6 +129,13 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     trust_coefficient: float = setting(
         0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO, flag=None
+    )
+    muon_momentum: float = setting(
+        0.6,
+        "The momentum of convolutions with Muon; other variables have that of the"
+        " phase.",
+        bounds=FRACTION,
+        flag=None,
     )
     zero_last_gamma: bool = setting(
         True,

@@ -95,6 +95,7 @@ def _optimizer(config: Config) -> str:
         "momentum": "momentum",
         "sgdw": "momentum and decoupled weight decay (SGDW)",
         "lars": f"LARS, trust coefficient {config.trust_coefficient:g}, momentum",
+        "muon": f"Muon for convolutions (momentum {config.muon_momentum:g}), momentum",
     }
     text = parts[config.optimizer]
     if config.nesterov:

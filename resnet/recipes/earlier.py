@@ -47,6 +47,7 @@ RECIPES = {
         _as_the_tpu_recipe(imagenet_lars.LARS_45EP_13K),
         _as_the_tpu_recipe(imagenet_lars.LARS_56EP_32K),
         _as_the_other_networks(cifar10.CIFAR10),
+        dataclasses.replace(cifar10.AIRBENCH94, name=cifar10.CIFAR10_94.name),
     )
 }
 

@@ -97,6 +97,6 @@ def test_any_number_of_threads_gives_right_results_and_always_the_same(printed):
     assert printed[-1] == "exit code 0"
 
 
-def test_updates_with_norms_are_the_same_for_any_number_of_threads(printed):
-    assert len(printed[1].split()) == 2
+def test_updates_are_the_same_for_any_number_of_threads(printed):
+    assert len(printed[1].split()) == 3
     assert printed[1] == printed[3]

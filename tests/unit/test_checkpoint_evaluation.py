@@ -154,7 +154,10 @@ def test_the_predictions_of_each_evaluation_are_stored(model_dir, state):
     evaluation.mean_predictions_of([10, 20])
     assert [name for name, _ in store.told] == [
         *("step-00000010", "step-00000010-ema"),
-        *("mean-weights-00000020-of-2-50b645d3", "mean-weights-00000020-of-2-50b645d3-ema"),
+        *(
+            "mean-weights-00000020-of-2-50b645d3",
+            "mean-weights-00000020-of-2-50b645d3-ema",
+        ),
         "mean-predictions-00000020-of-2-50b645d3",
         "mean-predictions-00000020-of-2-50b645d3-ema",
     ]

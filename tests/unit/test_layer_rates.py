@@ -69,5 +69,6 @@ def test_lars_scales_the_decay_always(make_config):
         make_config(layer_rates_scale_decay=False, optimizer="lars")
     assert str(caught.value) == (
         "layer_rates_scale_decay of phase 'train' can be false only with"
-        " --optimizer=momentum; got lars, which scales the updates of layers itself."
+        " --optimizer=momentum or muon; got lars, which scales the updates of layers"
+        " itself."
     )

@@ -207,6 +207,13 @@ def test_runs_that_mlperf_cannot_time_are_refused(config, lines, num_starts, rea
     assert_refused(done, reason)
 
 
+def test_runs_of_other_optimizers_are_refused(config):
+    save_config(dataclasses.replace(config, optimizer="muon"))
+    write_run(config, evaluation(config, 4, 0.5, BEGAN + 400))
+    done = run(mlperf_log, f"--model_dir={config.model_dir}", *SUBMISSION)
+    assert_refused(done, "(lars, momentum, sgdw); got muon")
+
+
 @pytest.mark.parametrize("missing", ["time", "seconds"])
 def test_runs_without_times_are_refused(config, missing):
     line = evaluation(config, 4, 0.5, BEGAN + 400)

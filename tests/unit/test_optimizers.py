@@ -127,7 +127,7 @@ def test_decay_can_be_the_same_for_all_factors(way):
     assert [one.numpy().item() for one in variables] == [0.375, -1.125]
 
 
-def test_the_rates_of_cifar10_94_are_those_of_its_source():
+def test_the_rates_of_cifar10_airbench94_are_those_of_its_source():
     """Compares with the source's update, for the sum of the losses of a batch.
 
     KellerJordan/cifar10-airbench, legacy/airbench94.py, with torch.optim.SGD: to the
@@ -137,7 +137,7 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
     kilostep = 1024 * (1 + 1 / (1 - momentum))
     rate, decay = 11.5 / kilostep, 0.0153 * batch / kilostep
     rates = np.array([rate, 64 * rate])  # Of other weights, and of BatchNorm's biases.
-    config = run_of_recipe("cifar10_94")
+    config = run_of_recipe("cifar10_airbench94")
     generator = np.random.default_rng(0)
     weights = generator.normal(size=2)
     variables = [tf.Variable([one], dtype=tf.float32) for one in weights]

@@ -123,7 +123,9 @@ def test_sgdw_decays_what_momentum_decays(make_config):
     state = TrainState(config)
     assert isinstance(state.optimizer, Sgdw)
     momentum = dataclasses.replace(config, optimizer="momentum")
-    assert state.optimizer.decays == has_weight_decay(state.names, momentum)
+    assert state.optimizer.decays == has_weight_decay(
+        state.model.trainable_variables, momentum
+    )
     assert state.weight_penalty() == 0.0
     assert TrainState(momentum).weight_penalty() > 0.0
 

@@ -63,7 +63,7 @@ def test_the_measured_memory_is_met():
 
 
 def test_averages_of_the_weights_take_memory():
-    recipe = registry.RECIPES["cifar10_94"]
+    recipe = registry.RECIPES["cifar10_airbench94"]
     plain = dataclasses.replace(recipe, lookahead_every=0)
     more = numbers(recipe, 2).rank_memory_bytes - numbers(plain, 2).rank_memory_bytes
     assert more == numbers(recipe, 2).gradient_bytes

@@ -1,0 +1,134 @@
+"""Muon: momentum whose updates of convolutions are orthogonal matrices."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from resnet import native
+from resnet.config.step_settings import StepSettings
+from resnet.optim import norms
+from resnet.optim.momentum import Momentum
+
+# The odd polynomial a x + b x^3 + c x^5 that each iteration applies to the singular
+# values, and the number of iterations: Jordan's, after which the singular values of a
+# matrix of norm 1 are about 1 if they were not far below 0.1.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 3
+_EPSILON = 1e-7  # Keeps a gradient of zeros finite.
+
+
+class Muon(Momentum):
+    """Momentum whose updates of convolutions are orthogonalized.
+
+    A kernel of a convolution with n filters is a matrix with n columns. For these
+
+    velocity = muon_momentum * velocity + gradient
+    direction = velocity                                   (plain)
+    direction = gradient + muon_momentum * velocity        (Nesterov)
+    variable = variable * sqrt(n) / |variable| - learning_rate * orthogonal(direction)
+
+    with the 2-norm and `orthogonalized`. These kernels have no weight decay, since
+    their norm is fixed; batch normalization makes the network independent of it. All
+    other variables are updated as `Momentum` does, with the momentum of the phase.
+
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, with the
+    normalized kernels of KellerJordan/cifar10-airbench, airbench94_muon.py.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        decays: Sequence[bool],
+        nesterov: bool = True,
+        muon_momentum: float = 0.6,
+    ) -> None:
+        """Creates the velocities.
+
+        Args:
+            variables: The variables that are trained.
+            decays: Whether weight decay applies to each variable; False for kernels of
+                convolutions.
+            nesterov: Whether the updates are Nesterov's.
+            muon_momentum: The momentum of the kernels of convolutions.
+        """
+        super().__init__(variables, decays, nesterov)
+        self.muon_momentum = muon_momentum
+
+    def apply(
+        self,
+        gradients: Sequence[tf.Tensor],
+        settings: StepSettings,
+        rate_factors: Sequence[float] = (),
+    ) -> None:
+        """Updates the variables by one step; to be called inside the graph.
+
+        Args:
+            gradients: Mean gradients, one for each variable.
+            settings: The hyperparameters of the step.
+            rate_factors: The factor of each variable's learning rate, where variables
+                of factor 0, and their velocities, stay as they are; empty for 1.
+        """
+        factors = list(rate_factors) or [1.0] * len(self.variables)
+        for index, (variable, gradient) in enumerate(
+            zip(self.variables, gradients, strict=True)
+        ):
+            if is_orthogonalized(variable.shape) and factors[index]:
+                self._apply_to(index, gradient, settings.learning_rate * factors[index])
+                factors[index] = 0.0  # Nothing is left for `Momentum`.
+        super().apply(gradients, settings, factors)
+
+    def _apply_to(self, index: int, gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        variable, velocity = self.variables[index], self.velocities[index]
+        new = velocity.assign(self.muon_momentum * velocity + gradient)
+        direction = gradient + self.muon_momentum * new if self.nesterov else new
+        filters = variable.shape[-1]
+        update = orthogonalized(tf.reshape(direction, [-1, filters]))
+        scale = tf.math.divide_no_nan(filters**0.5, norms.norm(variable))
+        variable.assign(variable * scale - rate * tf.reshape(update, variable.shape))
+
+
+def is_orthogonalized(shape: Sequence[int]) -> bool:
+    """Returns whether a variable of that shape is the kernel of a convolution."""
+    return len(shape) == 4
+
+
+def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
+    """Returns about U V^T for a matrix U S V^T, float32.
+
+    Each iteration of Newton and Schulz applies a polynomial to the singular values,
+    without computing them: X = a X + b (X X^T) X + c (X X^T)^2 X.
+
+    Args:
+        matrix: A matrix of known shape, float32.
+    """
+    a, b, c = COEFFICIENTS
+    is_wide = matrix.shape[0] < matrix.shape[1]
+    x = matrix / (norms.norm(matrix) + _EPSILON)
+    x = x if is_wide else tf.transpose(x)  # Rows are the shorter side.
+    for _ in range(ITERATIONS):
+        gram = product(x, tf.transpose(x))
+        x = a * x + product(b * gram + c * product(gram, gram), x)
+    return x if is_wide else tf.transpose(x)
+
+
+def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns the product of two float32 matrices, the same bits for any threads.
+
+    It is computed as a 1x1 convolution, whose compiled op sums each value of the result
+    in one thread: ranks with different numbers of threads need the same updates.
+    TensorFlow's own product, which stands in without the compiled ops, may divide sums
+    among threads.
+    """
+    library = native.convolutions(tf.float32)
+    if library is None:
+        return tf.matmul(left, right)
+    images = library.resnet_conv2d(
+        images=left[None, None],
+        kernel=right[None, None],
+        scale=[],
+        bias=[],
+        residual=[],
+        stride=1,
+        relu=False,
+    )
+    return images[0, 0]

@@ -1,0 +1,189 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_prep.errors import UserError
+from resnet.config import layer_rates, phases, step_settings
+from resnet.config.resolve import resolve
+from resnet.config.step_settings import StepSettings
+from resnet.optim import muon
+from resnet.optim.muon import Muon
+from resnet.recipes import cifar10, imagenet, registry
+from resnet.train_state import TrainState
+
+A, B, C = 3.4445, -4.7750, 2.0315
+
+
+def slow_orthogonalized(matrix: np.ndarray, iterations: int = 3) -> np.ndarray:
+    """Applies the polynomial to the singular values themselves."""
+    left, values, right = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+    values = values / (np.sqrt(np.sum(values**2)) + 1e-7)
+    for _ in range(iterations):
+        values = A * values + B * values**3 + C * values**5
+    return left * values @ right
+
+
+def settings(rate: float, momentum: float, weight_decay: float) -> StepSettings:
+    return StepSettings(*map(tf.constant, (rate, momentum, momentum)), weight_decay)
+
+
+@pytest.mark.parametrize("shape", [(27, 64), (216, 64), (64, 64), (1, 3), (5, 1)])
+def test_the_iteration_acts_on_the_singular_values(shape):
+    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found = tf.function(muon.orthogonalized)(tf.constant(matrix)).numpy()
+    np.testing.assert_allclose(found, slow_orthogonalized(matrix), atol=2e-5)
+    # The largest of 64 values is far below 1 at first.
+    values = np.linalg.svd(found, compute_uv=False)
+    assert 0.5 < values.max() < 1.3
+
+
+def test_the_result_does_not_depend_on_the_scale():
+    matrix = np.random.default_rng(0).normal(size=(24, 16)).astype(np.float32)
+    one, other = (
+        muon.orthogonalized(tf.constant(matrix * scale)).numpy() for scale in (1, 64)
+    )
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_gradient_of_zeros_has_an_update_of_zeros():
+    assert not muon.orthogonalized(tf.zeros([4, 3])).numpy().any()
+
+
+def test_a_product_is_that_of_numpy():
+    generator = np.random.default_rng(0)
+    left = generator.normal(size=(33, 70)).astype(np.float32)
+    right = generator.normal(size=(70, 17)).astype(np.float32)
+    np.testing.assert_allclose(muon.product(left, right), left @ right, atol=1e-4)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_several_steps_are_those_of_the_formula(in_graph, nesterov):
+    generator = np.random.default_rng(0)
+    of_muon, of_others, decay = 0.6, 0.85, 0.1
+    shapes, factors = [(3, 3, 8, 12), (12, 10), (12,)], (0.5, 2.0, 3.0)
+    starts = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
+    variables = [tf.Variable(one) for one in starts]
+    weights = [one.astype(np.float64) for one in starts]
+    velocities = [np.zeros(shape) for shape in shapes]
+    optimizer = Muon(variables, [False, True, False], nesterov, of_muon)
+    apply = tf.function(optimizer.apply) if in_graph else optimizer.apply
+    for rate in (0.1, 0.4, 0.0):
+        gradients = [generator.normal(size=one).astype(np.float32) for one in shapes]
+        apply(
+            [tf.constant(one) for one in gradients],
+            settings(rate, of_others, decay),
+            factors,
+        )
+        for i, gradient in enumerate(gradients):
+            momentum = of_muon if i == 0 else of_others
+            total = gradient + (decay * weights[i] if i == 1 else 0)
+            velocities[i] = momentum * velocities[i] + total
+            step = total + momentum * velocities[i] if nesterov else velocities[i]
+            if i == 0:
+                weights[i] *= np.sqrt(12) / np.linalg.norm(weights[i])
+                step = slow_orthogonalized(step.reshape(-1, 12)).reshape(shapes[i])
+            weights[i] = weights[i] - rate * factors[i] * step
+        for ours, expected in zip(variables, weights, strict=True):
+            np.testing.assert_allclose(ours.numpy(), expected, atol=2e-5)
+        for ours, expected in zip(optimizer.velocities, velocities, strict=True):
+            np.testing.assert_allclose(ours.numpy(), expected, atol=2e-5)
+
+
+def test_a_frozen_convolution_stays_as_it_is():
+    variable = tf.Variable(tf.ones([1, 1, 2, 2]))
+    optimizer = Muon([variable], [False])
+    optimizer.apply([tf.ones([1, 1, 2, 2])], settings(0.5, 0.9, 0.1), (0.0,))
+    assert variable.numpy().tolist() == np.ones([1, 1, 2, 2]).tolist()
+    assert not optimizer.velocities[0].numpy().any()
+
+
+def test_the_rates_of_cifar10_94_are_those_of_its_source():
+    """Compares with torch.optim.SGD for the sum of the losses of a batch.
+
+    KellerJordan/cifar10-airbench, airbench94_muon.py: BatchNorm's biases have a rate of
+    0.053 and a decay of 0.004 / 0.053, the last layer 0.67 and 0.004 / 0.67. Its logits
+    are 1/256 of the products with the last layer, here 1/9.
+    """
+    batch, momentum, decay = 2000, 0.85, 2e-6 * 2000
+    recipe = registry.RECIPES["cifar10_94"]
+    config = resolve(recipe, {}, recipe.num_train_examples, ("a", "b"))
+    rates, scale = np.array([0.053, 0.67]), np.array([1, 9 / 256])
+    generator = np.random.default_rng(0)
+    weights, buffers = generator.normal(size=2), np.zeros(2)
+    variables = [tf.Variable([one], dtype=tf.float32) for one in weights * scale]
+    optimizer = Muon(variables, [True, True], config.nesterov, config.muon_momentum)
+    for step in (0, 74, 75, 199):
+        sums = generator.normal(size=2) * batch
+        gradients = sums + decay / rates * weights
+        buffers = momentum * buffers + gradients
+        part = 1 - step / 200
+        weights = weights - part * rates * (gradients + momentum * buffers)
+        ours = step_settings.at(config, step)
+        assert ours.learning_rate == pytest.approx(0.24 * part)
+        names = ("block1_conv1/beta", "classifier/kernel", "block1_conv1/kernel")
+        *factors, of_convolutions = layer_rates.factors_of(
+            phases.at(config.phases, step).layer_rates, (*names, "whitening/bias")
+        )[:3]
+        assert of_convolutions == 1
+        optimizer.apply(
+            # d loss / d ours = d loss / d theirs * d theirs / d ours.
+            [tf.constant([one], tf.float32) for one in sums / batch / scale],
+            ours._replace(
+                learning_rate=tf.constant(ours.learning_rate, tf.float32),
+                velocity_factor=tf.constant(ours.velocity_factor, tf.float32),
+                nesterov_momentum=tf.constant(ours.nesterov_momentum, tf.float32),
+            ),
+            factors,
+        )
+        found = np.array([one.numpy().item() for one in variables])
+        np.testing.assert_allclose(found, weights * scale, rtol=1e-4)
+
+
+def test_only_what_is_no_convolution_decays(make_config):
+    config = make_config(model="airbench94", optimizer="muon", decay_batch_norm=True)
+    state = TrainState(config)
+    assert isinstance(state.optimizer, Muon)
+    each = zip(state.names, state.optimizer.decays, strict=True)
+    fixed = [name for name, decays in each if not decays]
+    assert fixed == [
+        f"block{block}_conv{part}/kernel" for block in (1, 2, 3) for part in (1, 2)
+    ]
+    assert state.weight_penalty() > 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "message"),
+    [
+        (
+            cifar10.ALEXNET,
+            {},
+            "--optimizer=muon needs a network with batch normalization, since it fixes"
+            " the norms of convolutions; got alexnet.",
+        ),
+        (
+            dataclasses.replace(cifar10.RESNET9, learning_rate_in_velocity=True),
+            {},
+            "--optimizer=muon excludes learning_rate_in_velocity, which the recipe"
+            " cifar10_resnet9_24ep has. Take another recipe or optimizer.",
+        ),
+        (
+            imagenet.TPU_90EP_24K,
+            {"freeze_batch_norm": True, "initial_weights": "FOLDER"},
+            "--optimizer=muon excludes --freeze_batch_norm: frozen statistics don't fit"
+            " convolutions of another norm. Leave one of them out.",
+        ),
+        (
+            cifar10.RESNET9,
+            {"sync_mode": "async"},
+            "--sync_mode=async excludes --optimizer=muon: leave it out, or train with"
+            " --sync_mode=bsp.",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(recipe, changes, message):
+    with pytest.raises(UserError) as caught:
+        resolve(recipe, {"optimizer": "muon", **changes}, 50_000, ("a", "b"))
+    assert message in str(caught.value)
