@@ -154,11 +154,11 @@ def _training_images(phase: Phase) -> str:
         text += f" of {100 * phase.smallest_crop_area:g} to 100 %"
     for field in dataclasses.fields(PhaseSettings):
         value = getattr(phase, field.name)
-        if field.name not in _IN_COLUMNS and value != field.default:
-            is_number = isinstance(value, float)
-            text += (
-                f", {field.name} {value:g}" if is_number else f", {field.name} {value}"
-            )
+        if field.name in _IN_COLUMNS or value == field.default:
+            continue
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        # Spaces, so that a long list of layers can break between lines.
+        text += f", {field.name} {shown.replace(',', ' ')}"
     return text
 
 
