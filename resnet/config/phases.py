@@ -47,7 +47,8 @@ class PhaseSettings:
         5e-5,
         "The weight decay coefficient: L2, or with --optimizer=sgdw decoupled. Batch"
         " normalization's parameters don't decay, unless the recipe has"
-        " decay_batch_norm; with LARS, neither do biases.",
+        " decay_batch_norm; with LARS, neither do biases, and with Muon, neither do"
+        " convolutions.",
         bounds=AT_LEAST_ZERO,
     )
     loss: str = setting(
