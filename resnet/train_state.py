@@ -12,11 +12,11 @@ from resnet.config import layer_rates, phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
-from resnet.optim import losses
+from resnet.optim import losses, muon
 from resnet.optim.lars import Lars
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.momentum import Momentum
-from resnet.optim.muon import Muon, is_orthogonalized
+from resnet.optim.muon import Muon
 from resnet.optim.outer_momentum import OuterMomentum
 from resnet.optim.sgdw import Sgdw
 
@@ -97,6 +97,12 @@ class TrainState:
         if config.optimizer == "muon":
             return Muon(*given, config.muon_momentum)
         return Sgdw(*given) if config.optimizer == "sgdw" else Momentum(*given)
+
+    def begin_run(self) -> None:
+        """Prepares the initial weights of a new run for its optimizer."""
+        if self.config.optimizer == "muon":
+            muon.normalize_kernels(self.model)
+            self.restart_averages()
 
     def begin_step(self) -> None:
         """Prepares the optimizers for a phase, if one begins with the next step."""
@@ -236,6 +242,16 @@ class TrainState:
                 variable.value.assign(value)
 
 
+def check_optimizer(config: Config, num_ranks: int) -> None:
+    """Refuses an optimizer whose updates could differ from rank to rank here.
+
+    Raises:
+        UserError: If Muon would have to do without the compiled ops.
+    """
+    if config.optimizer == "muon" and num_ranks > 1:
+        muon.check_products()
+
+
 def build_model(config: Config) -> keras.Model:
     """Returns a new network with the model, size, precision and seed of a run."""
     first = phases.first_step(config.phases, config.first_phase)
@@ -293,7 +309,7 @@ def has_weight_decay(variables: Sequence[keras.Variable], config: Config) -> lis
         return [decays(name) and not name.endswith("/bias") for name in names]
     return [
         (decays(variable.path) or config.decay_batch_norm)
-        and not (config.optimizer == "muon" and is_orthogonalized(variable.shape))
+        and not (config.optimizer == "muon" and muon.is_orthogonalized(variable.shape))
         for variable in variables
     ]
 

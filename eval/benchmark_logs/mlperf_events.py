@@ -77,8 +77,8 @@ def of_run(
         target_top1: The top-1 accuracy that ends the run as a success.
 
     Raises:
-        UserError: If the run was interrupted, has no evaluations or another optimizer
-            than the rules allow, or lacks times.
+        UserError: If the run was interrupted, has no evaluations, has an optimizer that
+            the log has no name for, or lacks times.
     """
     if config.optimizer not in _OPTIMIZERS:
         raise UserError(

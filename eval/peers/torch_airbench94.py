@@ -1,4 +1,4 @@
-"""Trains airbench94 on CIFAR-10 in PyTorch: the peer of cifar10_94.
+"""Trains airbench94 on CIFAR-10 in PyTorch: the peer of cifar10_airbench94.
 
 python eval/peers/torch_airbench94.py --data_dir=cifar-10-batches-bin --compile
 

@@ -223,3 +223,4 @@ def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
             config.first_phase,
             state.step,
         )
+    state.begin_run()

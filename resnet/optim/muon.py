@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 
+from data_prep.errors import UserError
 from resnet import native
 from resnet.config.step_settings import StepSettings
 from resnet.optim import norms
@@ -81,15 +83,60 @@ class Muon(Momentum):
         variable, velocity = self.variables[index], self.velocities[index]
         new = velocity.assign(self.muon_momentum * velocity + gradient)
         direction = gradient + self.muon_momentum * new if self.nesterov else new
-        filters = variable.shape[-1]
-        update = orthogonalized(tf.reshape(direction, [-1, filters]))
-        scale = tf.math.divide_no_nan(filters**0.5, norms.norm(variable))
-        variable.assign(variable * scale - rate * tf.reshape(update, variable.shape))
+        update = orthogonalized(tf.reshape(direction, [-1, variable.shape[-1]]))
+        change = rate * tf.reshape(update, variable.shape)
+        variable.assign(variable * normalization_factor(variable) - change)
 
 
 def is_orthogonalized(shape: Sequence[int]) -> bool:
     """Returns whether a variable of that shape is the kernel of a convolution."""
     return len(shape) == 4
+
+
+def normalization_factor(kernel: tf.Variable) -> tf.Tensor:
+    """Returns the factor that gives a kernel with n filters the norm sqrt(n).
+
+    It is 0 for a kernel of zeros.
+    """
+    return tf.math.divide_no_nan(kernel.shape[-1] ** 0.5, norms.norm(kernel))
+
+
+def normalize_kernels(network: keras.Model) -> None:
+    """Gives the kernels of convolutions the norm that Muon's updates give them.
+
+    The biases and moving averages of their batch normalization are scaled with them, so
+    that the network computes the same, apart from the epsilon of the normalization.
+    Without this, the averages of initial weights would not fit the kernels after the
+    first update.
+
+    Args:
+        network: A network whose convolutions all have batch normalization.
+    """
+    for layer in network.layers:
+        kernel = getattr(layer, "kernel", None)
+        if kernel is None or not kernel.trainable:
+            continue
+        if not is_orthogonalized(kernel.shape):
+            continue
+        factor = normalization_factor(kernel.value)
+        for name in ("kernel", "bias", "moving_mean"):
+            if (variable := getattr(layer, name, None)) is not None:
+                variable.assign(variable.value * factor)
+        layer.moving_variance.assign(layer.moving_variance.value * factor**2)
+
+
+def check_products() -> None:
+    """Refuses to train several ranks without the compiled ops.
+
+    Raises:
+        UserError: If this rank has no compiled ops for float32.
+    """
+    if native.convolutions(tf.float32) is None:
+        raise UserError(
+            "--optimizer=muon needs the compiled ops if there are several ranks, whose"
+            " weights could otherwise differ; this rank has none. Build them with make"
+            " venv, or train with another optimizer."
+        )
 
 
 def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:

@@ -168,5 +168,10 @@ def _consequence(
             )
         if overrides[name] == "lars" and config.decay_batch_norm:
             text += "; biases and batch normalization's parameters no longer decay"
+        if overrides[name] == "muon":
+            text += (
+                "; convolutions no longer decay, and have the momentum"
+                f" {config.muon_momentum:g} (muon_momentum)"
+            )
         return text
     return ""

@@ -1,13 +1,22 @@
 """Recipes as they were in earlier versions, so that runs begun with them can resume."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from data_prep.errors import UserError
 from resnet.config.config import Config, with_partly_decoded_crops
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
-from resnet.recipes import cifar10, imagenet, imagenet_lars, json_file, registry
+from resnet.recipes import (
+    cifar10,
+    imagenet,
+    imagenet_lars,
+    imagenette,
+    json_file,
+    registry,
+)
 
 
 def _with_crops_of_april_2018(recipe: Recipe) -> Recipe:
@@ -35,6 +44,19 @@ def _as_the_other_networks(recipe: Recipe) -> Recipe:
     )
 
 
+def _of_16_epochs(recipe: Recipe) -> Recipe:
+    lengths = ((6, 96), (5, 112), (5, 128))
+    phases = (
+        dataclasses.replace(
+            phase, epochs=epochs, image_size=image_size, name=f"{image_size}_px"
+        )
+        for phase, (epochs, image_size) in zip(recipe.phases, lengths, strict=True)
+    )
+    return dataclasses.replace(
+        recipe, image_size=128, blur_pool="none", phases=tuple(phases)
+    )
+
+
 # The recipes whose values have changed, as they were before, by name.
 RECIPES = {
     recipe.name: recipe
@@ -47,6 +69,7 @@ RECIPES = {
         _as_the_tpu_recipe(imagenet_lars.LARS_45EP_13K),
         _as_the_tpu_recipe(imagenet_lars.LARS_56EP_32K),
         _as_the_other_networks(cifar10.CIFAR10),
+        _of_16_epochs(imagenette.IMAGENETTE_BEST),
         dataclasses.replace(cifar10.AIRBENCH94, name=cifar10.CIFAR10_94.name),
     )
 }
@@ -70,11 +93,12 @@ def possible_configs(
         UserError: If there is no such recipe, or a setting is wrong.
     """
     now = json_file.get(recipe)
-    before = json_file.get(recipe, {**registry.RECIPES, **RECIPES})
-    configs = [
-        resolve(version, overrides, num_train_examples, class_names)
-        for version in (now, before)
-    ]
+    configs = [resolve(now, overrides, num_train_examples, class_names)]
+    # What the command asks for may not fit the recipe as it was earlier. Then no run
+    # was begun with it.
+    with contextlib.suppress(UserError):
+        before = json_file.get(recipe, {**registry.RECIPES, **RECIPES})
+        configs.append(resolve(before, overrides, num_train_examples, class_names))
     configs += map(with_partly_decoded_crops, list(configs))
     return [
         config for index, config in enumerate(configs) if config not in configs[:index]

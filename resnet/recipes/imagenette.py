@@ -107,7 +107,8 @@ IMAGENETTE_BEST = Recipe(
     name="imagenette_best",
     source="this project: chosen on a tenth of the training images, held back",
     model="resnet50d",
-    image_size=128,
+    blur_pool="convolutions",
+    image_size=176,  # Larger than the training images, as was best for smaller ones.
     global_batch_size=32,
     num_train_examples=9469,
     phases=tuple(
@@ -122,7 +123,7 @@ IMAGENETTE_BEST = Recipe(
         )
         for epochs, image_size, schedule in (
             (
-                *(6, 96),
+                *(5, 96),
                 Schedule(
                     init_value=0.005,
                     init_value_scales=False,
@@ -131,8 +132,8 @@ IMAGENETTE_BEST = Recipe(
                     decay="cosine",
                 ),
             ),
-            (5, 112, None),
-            (5, 128, None),
+            (9, 128, None),
+            (6, 160, None),
         )
     ),
     optimizer="lars",

@@ -29,15 +29,23 @@ CHANGED = {
         "channel_stddev",
     },
 }
+# Recipes of several phases, and settings that have changed since.
+REPLACED = {
+    "cifar10_94": {"optimizer": "momentum", "lookahead_every": 5},
+    "imagenette_best": {"blur_pool": "none", "image_size": 128},
+}
+CIFAR10 = (
+    50_000,
+    (
+        *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog"),
+        *("horse", "ship", "truck"),
+    ),
+)
 # The number of training images and the names of the classes, where not ImageNet's.
 DATA_SETS = {
-    "cifar10": (
-        50_000,
-        (
-            *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog"),
-            *("horse", "ship", "truck"),
-        ),
-    )
+    "cifar10": CIFAR10,
+    "cifar10_94": CIFAR10,
+    "imagenette_best": (9469, ("a", "b")),
 }
 
 
@@ -76,6 +84,30 @@ def test_the_same_command_resumes_a_run_as_it_was_begun(begun, name):
     assert values(before) == values(old)
     different = {key for key, one in values(now).items() if one != values(old)[key]}
     assert different - {"phases"} == CHANGED[name]
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_run_of_a_recipe_that_was_replaced_resumes(begun, name):
+    model_dir = begun(name)
+    now, before = found = possible_configs(name, model_dir)
+    assert saved_run.match_saved_run(found) == (1, {"exchange": "auto"})
+    old = load_config(str(model_dir))
+    assert before == dataclasses.replace(old, model_dir=str(model_dir))
+    for setting, value in REPLACED[name].items():
+        assert getattr(before, setting) == value != getattr(now, setting)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("cifar10_94", {"sync_every": 8}),  # Lookahead excludes it.
+        ("imagenette_best", {"first_phase": "160_px", "initial_weights": "RUN"}),
+    ],
+)
+def test_a_command_need_not_fit_the_recipe_as_it_was(tmp_path, name, given):
+    (config,) = possible_configs(name, tmp_path, **given)
+    assert config.phases[0].schedule is not None
+    assert config.recipe == name
 
 
 def test_crops_that_had_the_name_of_others_stay_what_they_were(begun):

@@ -22,6 +22,7 @@ ALONE = Communicator(ProcessInfo())
     [
         {},
         {"optimizer": "lars", "nesterov": False},
+        {"optimizer": "muon"},
         {"clip_norm": 0.1, "learning_rate_in_velocity": True},
     ],
 )

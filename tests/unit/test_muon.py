@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import UserError
+from resnet import native
 from resnet.config import layer_rates, phases, step_settings
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
@@ -92,6 +93,49 @@ def test_several_steps_are_those_of_the_formula(in_graph, nesterov):
             np.testing.assert_allclose(ours.numpy(), expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("model", ["resnet8", "airbench94"])
+def test_normalized_kernels_leave_what_the_network_computes(make_config, model):
+    state = TrainState(make_config(model=model, optimizer="muon"))
+    network = state.model
+    generator = np.random.default_rng(0)
+    for one in network.variables:
+        if one.path.endswith(("moving_mean", "moving_variance", "whitening/kernel")):
+            one.assign(generator.uniform(0.5, 1.5, one.shape))
+    images = generator.normal(size=(2, 32, 32, 3)).astype(np.float32)
+    before = network(images).numpy()
+    muon.normalize_kernels(network)
+    for one in network.trainable_variables:
+        if len(one.shape) == 4:
+            norm = np.linalg.norm(one.numpy())
+            assert norm == pytest.approx(np.sqrt(one.shape[-1]), rel=1e-5)
+    after = network(images).numpy()
+    np.testing.assert_allclose(after, before, atol=1e-4 * np.abs(before).max())
+
+
+def test_a_kernel_of_zeros_has_a_factor_of_zero():
+    assert muon.normalization_factor(tf.Variable(tf.zeros([1, 1, 2, 3]))) == 0
+
+
+def test_ranks_need_products_that_are_the_same_on_all_of_them(monkeypatch):
+    muon.check_products()
+    monkeypatch.setattr(muon.native, "convolutions", lambda dtype: None)
+    with pytest.raises(UserError, match="--optimizer=muon needs the compiled ops if"):
+        muon.check_products()
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 24, 64), (3, 3, 64, 64), (1, 1, 64, 24)])
+def test_an_update_is_the_same_with_all_instruction_sets(shape):
+    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    matrix = tf.constant(matrix.reshape(-1, shape[-1]))
+    found = set()
+    before = native.instruction_set()
+    for name in native.usable_instruction_sets():
+        native.limit_instruction_set(name)
+        found.add(muon.orthogonalized(matrix).numpy().tobytes())
+    native.limit_instruction_set(before)
+    assert len(found) == 1
+
+
 def test_a_frozen_convolution_stays_as_it_is():
     variable = tf.Variable(tf.ones([1, 1, 2, 2]))
     optimizer = Muon([variable], [False])
@@ -114,7 +158,7 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
     generator = np.random.default_rng(0)
     weights, buffers = generator.normal(size=2), np.zeros(2)
     variables = [tf.Variable([one], dtype=tf.float32) for one in weights * scale]
-    optimizer = Muon(variables, [True, True], config.nesterov, config.muon_momentum)
+    optimizer = Muon(variables, [True, True], config.nesterov)
     for step in (0, 74, 75, 199):
         sums = generator.normal(size=2) * batch
         gradients = sums + decay / rates * weights
@@ -124,10 +168,11 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
         ours = step_settings.at(config, step)
         assert ours.learning_rate == pytest.approx(0.24 * part)
         names = ("block1_conv1/beta", "classifier/kernel", "block1_conv1/kernel")
-        *factors, of_convolutions = layer_rates.factors_of(
+        *factors, of_convolutions, of_whitening = layer_rates.factors_of(
             phases.at(config.phases, step).layer_rates, (*names, "whitening/bias")
-        )[:3]
+        )
         assert of_convolutions == 1
+        assert of_whitening == (factors[0] if step < 75 else 0)
         optimizer.apply(
             # d loss / d ours = d loss / d theirs * d theirs / d ours.
             [tf.constant([one], tf.float32) for one in sums / batch / scale],
@@ -151,7 +196,16 @@ def test_only_what_is_no_convolution_decays(make_config):
     assert fixed == [
         f"block{block}_conv{part}/kernel" for block in (1, 2, 3) for part in (1, 2)
     ]
-    assert state.weight_penalty() > 0
+    others = [
+        one.numpy()
+        for one, decays in zip(
+            state.trainable_variables, state.optimizer.decays, strict=True
+        )
+        if decays
+    ]
+    decay = config.phases[0].weight_decay
+    penalty = decay / 2 * sum(np.sum(one.astype(np.float64) ** 2) for one in others)
+    assert state.weight_penalty() == pytest.approx(penalty)
 
 
 @pytest.mark.parametrize(

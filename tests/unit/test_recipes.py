@@ -144,10 +144,10 @@ PUBLISHED = {
     ),
     "goyal_90ep_8k": (8192, [(14_075, 782, 1e-4)]),  # 90: 14,075.32.
     "imagenette": (64, [(2367, 148, 5e-5)]),  # 16 * 9469 / 64 = 2367.25; 147.95.
-    # Ends after 6, 11 and 16 epochs: 1775.4, 3255.0, 4734.5; 1: 295.9.
+    # Ends after 5, 14 and 20 epochs: 1479.5, 4142.7, 5918.1; 1: 295.9.
     "imagenette_best": (
         32,
-        [(1775, 296, 5e-4), (1480, None, 5e-4), (1479, None, 5e-4)],
+        [(1480, 296, 5e-4), (2663, None, 5e-4), (1775, None, 5e-4)],
     ),
     # The five phases in 16 epochs: 2367.25 steps instead of 22,610. Their ends are
     # 816.7, 1209.3, 1706.6, 2203.9; warm-ups 163.3, 0, 104.7, 104.7, 0.
@@ -361,6 +361,26 @@ def test_the_recipe_of_airbench94_has_the_settings_of_its_source():
         assert not phase.layer_rates_scale_decay
     frozen = [phase.layer_rates for phase in config.phases]
     assert frozen == ["/beta:64", "/beta:64,whitening:0"]
+
+
+def test_the_fastest_recipe_for_cifar10_has_the_settings_of_its_source():
+    config, before = run_of(AIRBENCH[1]), run_of(AIRBENCH[0])
+    assert (config.optimizer, config.muon_momentum) == ("muon", 0.6)
+    assert (config.lookahead_every, config.global_batch_size) == (0, 2000)
+    for setting in ("model", "nesterov", "decay_batch_norm", "batch_norm_momentum"):
+        assert getattr(config, setting) == getattr(before, setting)
+    assert config.eval_views == "flip_and_shift"
+    for phase in config.phases:
+        assert (phase.momentum, phase.label_smoothing) == (0.85, 0.2)
+        assert (phase.augmentation, phase.flips) == ("pad_crop_flip", "alternating")
+        assert phase.shift_fraction * config.image_size == 2
+        assert not phase.layer_rates_scale_decay
+    # 0.053 * 2000 / 0.24, and 0.67 * 2000 * (9 / 256)^2 / 0.24.
+    factors = "/beta:441.67,classifier:6.9008,whitening:"
+    assert [phase.layer_rates for phase in config.phases] == [
+        f"{factors}441.67",
+        f"{factors}0",
+    ]
 
 
 def test_other_recipes_keep_the_settings_that_they_had():
