@@ -67,6 +67,7 @@ class PredictionStore:
         )
         # Other views are another evaluation, whose file doesn't replace this one.
         suffix = "" if self.views == "center" else f"-{self.views}"
-        name = f"{what.file_name}{suffix}"
-        path = prediction_file.write(self.model_dir, name, predictions)
+        path = prediction_file.write(
+            self.model_dir, what.file_name + suffix, predictions
+        )
         logging.info("The predictions are in %s", path)

@@ -16,7 +16,6 @@ from resnet.optim import losses, muon
 from resnet.optim.lars import Lars
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.momentum import Momentum
-from resnet.optim.muon import Muon
 from resnet.optim.outer_momentum import OuterMomentum
 from resnet.optim.sgdw import Sgdw
 
@@ -95,7 +94,7 @@ class TrainState:
         if config.optimizer == "lars":
             return Lars(*given, config.trust_coefficient)
         if config.optimizer == "muon":
-            return Muon(*given, config.muon_momentum)
+            return muon.Muon(*given, config.muon_momentum)
         return Sgdw(*given) if config.optimizer == "sgdw" else Momentum(*given)
 
     def begin_run(self) -> None:

@@ -114,9 +114,7 @@ def normalize_kernels(network: keras.Model) -> None:
     """
     for layer in network.layers:
         kernel = getattr(layer, "kernel", None)
-        if kernel is None or not kernel.trainable:
-            continue
-        if not is_orthogonalized(kernel.shape):
+        if kernel is None or not (kernel.trainable and is_orthogonalized(kernel.shape)):
             continue
         factor = normalization_factor(kernel.value)
         for name in ("kernel", "bias", "moving_mean"):

@@ -93,13 +93,15 @@ def test_several_steps_are_those_of_the_formula(in_graph, nesterov):
             np.testing.assert_allclose(ours.numpy(), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("model", ["resnet8", "airbench94"])
+@pytest.mark.parametrize("model", ["resnet8", "airbench94", "inception_bn_28"])
 def test_normalized_kernels_leave_what_the_network_computes(make_config, model):
     state = TrainState(make_config(model=model, optimizer="muon"))
     network = state.model
     generator = np.random.default_rng(0)
     for one in network.variables:
-        if one.path.endswith(("moving_mean", "moving_variance", "whitening/kernel")):
+        if one.path.endswith(("moving_mean", "moving_variance", "bias")) or (
+            one.path == "whitening/kernel"
+        ):
             one.assign(generator.uniform(0.5, 1.5, one.shape))
     images = generator.normal(size=(2, 32, 32, 3)).astype(np.float32)
     before = network(images).numpy()
