@@ -13,6 +13,7 @@ from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses, muon
+from resnet.optim.adamw import AdamW
 from resnet.optim.lars import Lars
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.momentum import Momentum
@@ -95,6 +96,8 @@ class TrainState:
             return Lars(*given, config.trust_coefficient)
         if config.optimizer == "muon":
             return muon.Muon(*given, config.muon_momentum)
+        if config.optimizer == "adamw":
+            return AdamW(*given, config.adam_beta2, config.adam_epsilon)
         return Sgdw(*given) if config.optimizer == "sgdw" else Momentum(*given)
 
     def begin_run(self) -> None:
@@ -141,6 +144,15 @@ class TrainState:
     def _velocities(self) -> dict[str, tf.Variable]:
         velocities = zip(self.names, self.optimizer.velocities, strict=True)
         return {f"velocity/{name}": velocity for name, velocity in velocities}
+
+    def _adam_variables(self) -> dict[str, tf.Variable]:
+        if not isinstance(self.optimizer, AdamW):
+            return {}
+        squares = zip(self.names, self.optimizer.squares, strict=True)
+        return {
+            **{f"square/{name}": square for name, square in squares},
+            "adam/weights": self.optimizer.weights,
+        }
 
     def _outer_variables(self) -> dict[str, tf.Variable]:
         if self.outer is None:
@@ -212,6 +224,7 @@ class TrainState:
                 for variable in self.model.variables
             },
             **({} if self._is_local else self._velocities()),
+            **self._adam_variables(),
             **self._outer_variables(),
             **{
                 f"ema/{variable.path}": average
@@ -287,7 +300,8 @@ def weight_penalty(
         config: The settings of the run.
         step: The number of steps done.
     """
-    if config.optimizer == "sgdw":  # Decoupled decay isn't the gradient of a loss.
+    # Decoupled decay isn't the gradient of a loss.
+    if config.optimizer in ("sgdw", "adamw"):
         return 0.0
     weight_decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
     return losses.weight_penalty(variables, weight_decay)

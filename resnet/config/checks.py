@@ -35,6 +35,7 @@ def problems_of(config: Config) -> list[str]:
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     problems += _problems_of_loss(config)
+    problems += _problems_of_adamw(config)
     problems += _problems_of_muon(config)
     problems += _problems_of_layer_rates(config)
     problems += _problems_of_local_sgd(config)
@@ -75,6 +76,23 @@ def _problems_of_dgc(config: Config) -> list[str]:
         problems.append(
             "--method=dgc excludes --layer_rates: it has one learning rate for all"
             " layers. Leave one of them out."
+        )
+    return problems
+
+
+def _problems_of_adamw(config: Config) -> list[str]:
+    if config.optimizer != "adamw":
+        return []
+    problems = []
+    if any(phase.is_local for phase in config.phases):
+        problems.append(
+            "--optimizer=adamw excludes --sync_every and --qsr_coefficient, since only"
+            " velocities are averaged over the ranks. Leave one of them out."
+        )
+    if config.learning_rate_in_velocity:
+        problems.append(
+            "--optimizer=adamw excludes learning_rate_in_velocity, which the recipe"
+            f" {config.recipe} has. Take another recipe or optimizer."
         )
     return problems
 
@@ -251,6 +269,7 @@ def _problems_of_async(config: Config) -> list[str]:
         ),
         "--optimizer=lars": config.optimizer == "lars",
         "--optimizer=sgdw": config.optimizer == "sgdw",
+        "--optimizer=adamw": config.optimizer == "adamw",
         "--optimizer=muon": config.optimizer == "muon",
         "--ema_decay": config.ema_decay > 0,
         "--layer_rates": any(phase.layer_rates for phase in config.phases),

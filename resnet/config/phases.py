@@ -45,8 +45,8 @@ class PhaseSettings:
     )
     weight_decay: float = setting(
         5e-5,
-        "The weight decay coefficient: L2, or with --optimizer=sgdw decoupled. Batch"
-        " normalization's parameters don't decay, unless the recipe has"
+        "The weight decay coefficient: L2, or with --optimizer=sgdw or adamw decoupled."
+        " Batch normalization's parameters don't decay, unless the recipe has"
         " decay_batch_norm; with LARS, neither do biases, and with Muon, neither do"
         " convolutions.",
         bounds=AT_LEAST_ZERO,

@@ -114,9 +114,9 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     optimizer: str = setting(
         "momentum",
         "The optimizer, one of {names}; sgdw is momentum with a decoupled weight decay,"
-        " which acts on the variables directly, and muon orthogonalizes the updates of"
-        " convolutions.",
-        names=("momentum", "sgdw", "lars", "muon"),
+        " which acts on the variables directly, adamw is Adam with such a decay, and"
+        " muon orthogonalizes the updates of convolutions.",
+        names=("momentum", "sgdw", "adamw", "lars", "muon"),
     )
     nesterov: bool = setting(
         True, "Whether the momentum is Nesterov's momentum.", flag=None
@@ -129,6 +129,18 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     trust_coefficient: float = setting(
         0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO, flag=None
+    )
+    adam_beta2: float = setting(
+        0.999,
+        "The decay of AdamW's mean squared gradients.",
+        bounds=FRACTION,
+        flag=None,
+    )
+    adam_epsilon: float = setting(
+        1e-8,
+        "What AdamW adds to the square root of a mean squared gradient.",
+        bounds=ABOVE_ZERO,
+        flag=None,
     )
     muon_momentum: float = setting(
         0.6,

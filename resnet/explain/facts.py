@@ -94,6 +94,10 @@ def _optimizer(config: Config) -> str:
     parts = {
         "momentum": "momentum",
         "sgdw": "momentum and decoupled weight decay (SGDW)",
+        "adamw": (
+            f"AdamW (beta2 {config.adam_beta2:g}, epsilon {config.adam_epsilon:g}),"
+            " momentum"
+        ),
         "lars": f"LARS, trust coefficient {config.trust_coefficient:g}, momentum",
         "muon": f"Muon for convolutions (momentum {config.muon_momentum:g}), momentum",
     }

@@ -38,6 +38,7 @@ def test_a_run_is_synchronous_unless_it_is_asked_for():
         ({"qsr_coefficient": 0.1}, "--sync_every and --qsr_coefficient"),
         ({"optimizer": "lars"}, "--optimizer=lars"),
         ({"optimizer": "sgdw"}, "--optimizer=sgdw"),
+        ({"optimizer": "adamw"}, "--optimizer=adamw"),
         ({"ema_decay": 0.9}, "--ema_decay"),
         ({"layer_rates": "classifier:10"}, "--layer_rates"),
         ({"freeze_batch_norm": True, "initial_weights": "a"}, "--freeze_batch_norm"),

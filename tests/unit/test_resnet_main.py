@@ -98,7 +98,7 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--accumulation_steps=0"], "--accumulation_steps must be at least 1; got 0"),
         (
             ["--optimizer=adam"],
-            "--optimizer must be one of momentum, sgdw, lars, muon; got adam",
+            "--optimizer must be one of momentum, sgdw, adamw, lars, muon; got adam",
         ),
         (["--clip_norm=-1"], "--clip_norm must be at least 0; got -1.0"),
         (["--ema_decay=1"], "--ema_decay must be in [0, 1); got 1.0"),

@@ -218,6 +218,24 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(run, tm
         np.testing.assert_array_equal(left[name], residual, err_msg=name)
 
 
+def test_adamw_resumes_bit_for_bit(run, tmp_path):
+    """Also with frozen variables, and beyond the phase that resets its averages."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    first, second = RECIPE.phases
+    frozen = dataclasses.replace(first, layer_rates="classifier:0")
+    recipe = dataclasses.replace(
+        RECIPE,
+        phases=(frozen, dataclasses.replace(second, reset_momentum=False)),
+        optimizer="adamw",
+        learning_rate_in_velocity=False,
+    )
+    run(whole, recipe, checkpoint_every="2", keep_checkpoints=9)
+    for last in (2, 4, 6):
+        run(resumed, recipe, stop_after_steps=last)
+    stored = ("model/", "velocity/", "square/", "adam/", "ema/")
+    assert_same(resumed, whole, 6, stored)
+
+
 def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
     run, whole, tmp_path
 ):
