@@ -40,6 +40,22 @@ def test_the_iteration_acts_on_the_singular_values(shape):
     assert 0.5 < values.max() < 1.3
 
 
+@pytest.mark.parametrize("shape", [(16, 24), (48, 16)])
+def test_small_singular_values_are_raised_like_the_others(shape):
+    """Their squares, of which the product with itself consists, are below float32's."""
+    generator = np.random.default_rng(0)
+    left, _, right = np.linalg.svd(generator.normal(size=shape), full_matrices=False)
+    matrix = left * np.logspace(0, -6, 16) @ right
+    found = muon.orthogonalized(tf.constant(matrix, tf.float32)).numpy()
+    expected = slow_orthogonalized(matrix)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    for index in (0, 6, 9, 12):  # The last is 1.6e-5 at first, then 41 times as much.
+        vectors = left[:, index], right[index]
+        assert vectors[0] @ found @ vectors[1] == pytest.approx(
+            vectors[0] @ expected @ vectors[1], rel=0.01
+        )
+
+
 def test_the_result_does_not_depend_on_the_scale():
     matrix = np.random.default_rng(0).normal(size=(24, 16)).astype(np.float32)
     one, other = (
