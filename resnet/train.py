@@ -24,7 +24,7 @@ from resnet.runtime.divergence import check_loss
 from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
 from resnet.runtime.run_lock import RunLock
 from resnet.synchronization import Synchronization
-from resnet.train_state import TrainState, check_optimizer
+from resnet.train_state import TrainState
 from resnet.train_step import TrainStep
 
 
@@ -121,7 +121,6 @@ def _restored_state(
     The state is that of the newest checkpoint; without one, that before step 1.
     """
     with communicator.collective_errors():
-        check_optimizer(config, communicator.num_ranks)
         state = TrainState(config)
     exchange = make_exchange(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)

@@ -254,16 +254,6 @@ class TrainState:
                 variable.value.assign(value)
 
 
-def check_optimizer(config: Config, num_ranks: int) -> None:
-    """Refuses an optimizer whose updates could differ from rank to rank here.
-
-    Raises:
-        UserError: If Muon would have to do without the compiled ops.
-    """
-    if config.optimizer == "muon" and num_ranks > 1:
-        muon.check_products()
-
-
 def build_model(config: Config) -> keras.Model:
     """Returns a new network with the model, size, precision and seed of a run."""
     first = phases.first_step(config.phases, config.first_phase)

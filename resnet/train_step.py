@@ -12,10 +12,12 @@ from resnet.config.step_settings import StepSettings
 from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
 from resnet.exchange.account import ExchangeAccount
+from resnet.exchange.divided_work import DividedWork
 from resnet.exchange.gradients import GradientExchange
 from resnet.models.layers import dropout
 from resnet.optim import losses, norms
 from resnet.optim.momentum import Momentum
+from resnet.optim.muon import Muon, compute_all
 from resnet.train_state import TrainState
 
 DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
@@ -92,6 +94,10 @@ class TrainStep:
         self._training = not freeze_batch_norm
         self._rate_factors = rate_factors
         self._seed = seed
+        self._muon_work: DividedWork | None = None
+        # In a round of local SGD the velocities differ from rank to rank.
+        if isinstance(optimizer, Muon) and not phase.is_local:
+            self._muon_work = DividedWork(exchange.collectives, "muon/updates")
         self._sums: list[tf.Variable] = []  # Sums of the loss and of each gradient.
         if num_micro_batches > 1:
             self._sums = [tf.Variable(0.0)]
@@ -229,6 +235,8 @@ class TrainStep:
         exchanged = self._exchange(
             gradients, loss, flags, settings, last=next(trained, 0)
         )
+        if isinstance(self._optimizer, Muon):
+            self._optimizer.compute = self._muon_work or compute_all
         if self._exchange.has_momentum:
             apply_directions(self._optimizer, exchanged.gradients, settings)
         else:
@@ -242,7 +250,11 @@ class TrainStep:
         agreed = tf.concat(
             [[exchanged.local_loss, exchanged.loss], exchanged.flags], axis=0
         )
-        return agreed, tf.stack(exchanged.account)
+        account = exchanged.account
+        if self._muon_work is not None:
+            sent = account.bytes_sent + float(self._muon_work.bytes_sent)
+            account = account._replace(bytes_sent=sent)
+        return agreed, tf.stack(account)
 
     def _gradients(
         self,

@@ -22,6 +22,11 @@ class Collectives:
         """Number of ranks."""
         return self._horovod.size() if self._horovod else 1
 
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        return self._horovod.rank() if self._horovod else 0
+
     def start(self) -> None:
         """Starts Horovod, and imports TensorFlow; to be called on all ranks together.
 

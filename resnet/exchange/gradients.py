@@ -38,6 +38,7 @@ class GradientExchange:
     non-finite loss without an extra round of communication.
 
     Attributes:
+        collectives: The collective operations of all ranks.
         has_momentum: Whether the mean gradients contain the momentum, so that the
             optimizer must not add its own.
         rank_variables: The state of this rank that the exchange keeps from step to
@@ -57,7 +58,7 @@ class GradientExchange:
             names: Names of the variables, the same on all ranks.
         """
         self.rank_variables: dict[str, tf.Variable] = {}
-        self._collectives = collectives
+        self.collectives = collectives
         self._names = [f"gradient/{name}" for name in names]
 
     def __call__(
@@ -81,7 +82,7 @@ class GradientExchange:
         local_loss = nan_unless_finite(loss, gradients[last])
         sent_loss = local_loss if self._sends_checked_loss else loss
         own = tf.concat([[sent_loss], flags], axis=0)
-        (means,) = self._collectives.allreduce_mean([own], ["loss_and_flags"])
+        (means,) = self.collectives.allreduce_mean([own], ["loss_and_flags"])
         mean_gradients, account = self._mean_of_gradients(gradients, settings)
         return Exchanged(
             gradients=mean_gradients,
@@ -99,9 +100,9 @@ class GradientExchange:
     ) -> tuple[list[tf.Tensor], ExchangeAccount]:
         """Returns the mean gradients over ranks, and what their exchange costs."""
         del settings
-        means = self._collectives.allreduce_mean(gradients, self._names)
+        means = self.collectives.allreduce_mean(gradients, self._names)
         num_values = sum(gradient.shape.num_elements() for gradient in gradients)
-        traffic = Traffic.of_allreduce(num_values, self._collectives.num_ranks)
+        traffic = Traffic.of_allreduce(num_values, self.collectives.num_ranks)
         return means, measure_exchange(traffic, gradients, means)
 
 

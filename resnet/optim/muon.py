@@ -1,11 +1,11 @@
 """Muon: momentum whose updates of convolutions are orthogonal matrices."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet import native
 from resnet.config.step_settings import StepSettings
 from resnet.optim import norms
@@ -17,6 +17,22 @@ from resnet.optim.momentum import Momentum
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 3
 _EPSILON = 1e-7  # Keeps a gradient of zeros finite.
+
+# Returns the results of tasks, given their shapes and costs.
+Compute = Callable[
+    [Sequence[Callable[[], tf.Tensor]], Sequence[tf.TensorShape], Sequence[float]],
+    list[tf.Tensor],
+]
+
+
+def compute_all(
+    tasks: Sequence[Callable[[], tf.Tensor]],
+    shapes: Sequence[tf.TensorShape],
+    costs: Sequence[float],
+) -> list[tf.Tensor]:
+    """Returns the results of all tasks, each computed here; a `Compute`."""
+    del shapes, costs
+    return [task() for task in tasks]
 
 
 class Muon(Momentum):
@@ -32,6 +48,10 @@ class Muon(Momentum):
     with the 2-norm and `orthogonalized`. These kernels have no weight decay, since
     their norm is fixed; batch normalization makes the network independent of it. All
     other variables are updated as `Momentum` does, with the momentum of the phase.
+
+    Attributes:
+        compute: Computes the orthogonal matrices: `compute_all`, or a function by which
+            ranks with the same velocities divide them.
 
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, with the
     normalized kernels of KellerJordan/cifar10-airbench, airbench94_muon.py.
@@ -55,6 +75,7 @@ class Muon(Momentum):
         """
         super().__init__(variables, decays, nesterov)
         self.muon_momentum = muon_momentum
+        self.compute: Compute = compute_all
 
     def apply(
         self,
@@ -71,21 +92,31 @@ class Muon(Momentum):
                 of factor 0, and their velocities, stay as they are; empty for 1.
         """
         factors = list(rate_factors) or [1.0] * len(self.variables)
-        for index, (variable, gradient) in enumerate(
-            zip(self.variables, gradients, strict=True)
-        ):
-            if is_orthogonalized(variable.shape) and factors[index]:
-                self._apply_to(index, gradient, settings.learning_rate * factors[index])
-                factors[index] = 0.0  # Nothing is left for `Momentum`.
+        kernels = [
+            index
+            for index, variable in enumerate(self.variables)
+            if is_orthogonalized(variable.shape) and factors[index]
+        ]
+        directions = [self._direction(index, gradients[index]) for index in kernels]
+        updates = self.compute(
+            [functools.partial(orthogonalized, direction) for direction in directions],
+            [direction.shape for direction in directions],
+            [cost(direction.shape) for direction in directions],
+        )
+        for index, update in zip(kernels, updates, strict=True):
+            variable = self.variables[index]
+            rate = settings.learning_rate * factors[index]
+            change = rate * tf.reshape(update, variable.shape)
+            variable.assign(variable * normalization_factor(variable) - change)
+            factors[index] = 0.0  # Nothing is left for `Momentum`.
         super().apply(gradients, settings, factors)
 
-    def _apply_to(self, index: int, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-        variable, velocity = self.variables[index], self.velocities[index]
+    def _direction(self, index: int, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns the direction of a kernel as a matrix, with the new velocity."""
+        velocity = self.velocities[index]
         new = velocity.assign(self.muon_momentum * velocity + gradient)
         direction = gradient + self.muon_momentum * new if self.nesterov else new
-        update = orthogonalized(tf.reshape(direction, [-1, variable.shape[-1]]))
-        change = rate * tf.reshape(update, variable.shape)
-        variable.assign(variable * normalization_factor(variable) - change)
+        return tf.reshape(direction, [-1, gradient.shape[-1]])
 
 
 def is_orthogonalized(shape: Sequence[int]) -> bool:
@@ -123,20 +154,6 @@ def normalize_kernels(network: keras.Model) -> None:
         layer.moving_variance.assign(layer.moving_variance.value * factor**2)
 
 
-def check_products() -> None:
-    """Refuses to train several ranks without the compiled ops.
-
-    Raises:
-        UserError: If this rank has no compiled ops for float32.
-    """
-    if native.convolutions(tf.float32) is None:
-        raise UserError(
-            "--optimizer=muon needs the compiled ops if there are several ranks, whose"
-            " weights could otherwise differ; this rank has none. Build them with make"
-            " venv, or train with another optimizer."
-        )
-
-
 def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
     """Returns about U V^T for a matrix U S V^T, float32.
 
@@ -163,6 +180,20 @@ def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
             gram = product(factor, product(factor, gram))
     x = product(total, x)
     return x if is_wide else tf.transpose(x)
+
+
+def cost(shape: Sequence[int]) -> int:
+    """Returns the multiplications and additions of `orthogonalized` by matrix products.
+
+    For sides m <= n, two products have 2 m^2 n of them each. Those of Gram matrices
+    have 2 m^3: one in each iteration, and three more between two iterations.
+
+    Args:
+        shape: The shape of the matrix.
+    """
+    shorter, longer = sorted(shape)
+    num_products = ITERATIONS + 3 * (ITERATIONS - 1)
+    return 4 * shorter**2 * longer + 2 * num_products * shorter**3
 
 
 def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

@@ -24,6 +24,7 @@ def train(
     records_dir: Path,
     freeze_batch_norm: bool,
     num_parts: int = 1,
+    optimizer: str = "momentum",
 ) -> dict[str, np.ndarray]:
     """Returns what the ranks' weights and averages are after five steps.
 
@@ -32,10 +33,12 @@ def train(
         records_dir: The record set.
         freeze_batch_norm: Whether normalization uses averages that don't change.
         num_parts: Parts of a step's batch, computed one after the other.
+        optimizer: The name of the optimizer.
 
     Returns:
-        `weights`, and BatchNorm's averages before, while and after they are averaged
-        over the ranks, `[num_ranks, n]` each.
+        `weights`, `velocities`, and BatchNorm's averages before, while and after they
+        are averaged over the ranks, `[num_ranks, n]` each; and `bytes_sent` in the last
+        step, `[num_ranks, 1]`.
     """
     records = record_files.open_split(manifest.load(str(records_dir), "train"), "train")
     given = {
@@ -48,6 +51,7 @@ def train(
         "augmentation": "none",
         "seed": 3,
         "accumulation_steps": num_parts,
+        "optimizer": optimizer,
     }
     config = resolve(digits.DIGITS, given, records.num_examples, records.class_names)
     state = train_state.TrainState(config)
@@ -67,7 +71,7 @@ def train(
     for _ in range(NUM_STEPS):
         for _ in range(num_parts - 1):
             train_step.accumulate(next(train_batches))
-        train_step(next(train_batches), StepSettings(0.02, 0.9, 0.9, 5e-5))
+        result = train_step(next(train_batches), StepSettings(0.02, 0.9, 0.9, 5e-5))
 
     def values(variables: list) -> np.ndarray:
         return np.concatenate([variable.numpy().ravel() for variable in variables])
@@ -77,6 +81,8 @@ def train(
         averaged = communicator.allgather(values(state.batch_norm_averages))
     outcome = {
         "weights": communicator.allgather(values(state.trainable_variables)),
+        "velocities": communicator.allgather(values(state.optimizer.velocities)),
+        "bytes_sent": communicator.allgather(np.array([result.account.bytes_sent])),
         "averages_before": before,
         "averages_averaged": averaged,
         "averages_after": communicator.allgather(values(state.batch_norm_averages)),

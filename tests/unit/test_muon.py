@@ -134,11 +134,18 @@ def test_a_kernel_of_zeros_has_a_factor_of_zero():
     assert muon.normalization_factor(tf.Variable(tf.zeros([1, 1, 2, 3]))) == 0
 
 
-def test_ranks_need_products_that_are_the_same_on_all_of_them(monkeypatch):
-    muon.check_products()
-    monkeypatch.setattr(muon.native, "convolutions", lambda dtype: None)
-    with pytest.raises(UserError, match="--optimizer=muon needs the compiled ops if"):
-        muon.check_products()
+def test_the_cost_is_that_of_all_products(monkeypatch):
+    counted = []
+
+    def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+        counted.append(2 * left.shape[0] * left.shape[1] * right.shape[1])
+        return left @ right
+
+    monkeypatch.setattr(muon, "product", product)
+    for shape in ((27, 64), (64, 24), (5, 5)):
+        counted.clear()
+        muon.orthogonalized(tf.ones(shape))
+        assert muon.cost(shape) == sum(counted)
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 24, 64), (3, 3, 64, 64), (1, 1, 64, 24)])
