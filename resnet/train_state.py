@@ -151,7 +151,7 @@ class TrainState:
         squares = zip(self.names, self.optimizer.squares, strict=True)
         return {
             **{f"square/{name}": square for name, square in squares},
-            "adam/weights": self.optimizer.weights,
+            "adam/bias_corrections": self.optimizer.bias_corrections,
         }
 
     def _outer_variables(self) -> dict[str, tf.Variable]:

@@ -2,10 +2,10 @@
 
 Rank 0 writes tensors in TensorFlow's own format, which any TensorFlow tool reads:
 variables of the network as `model/NAME`, momentum buffers as `velocity/NAME`, AdamW's
-mean squared gradients as `square/NAME`, moving averages of the variables as `ema/NAME`,
-the BatchNorm statistics of each rank, and `step`. Larger state that differs from rank
-to rank (`TrainState.rank_variables`) is written by each rank into files of its own
-(`rank_files`).
+mean squared gradients as `square/NAME` and its `adam/bias_corrections`, moving averages
+of the variables as `ema/NAME`, the BatchNorm statistics of each rank, and `step`.
+Larger state that differs from rank to rank (`TrainState.rank_variables`) is written by
+each rank into files of its own (`rank_files`).
 """
 
 import contextlib

@@ -83,18 +83,23 @@ def _problems_of_dgc(config: Config) -> list[str]:
 def _problems_of_adamw(config: Config) -> list[str]:
     if config.optimizer != "adamw":
         return []
-    problems = []
+    problems = _problems_of_rate_in_velocity(config)
     if any(phase.is_local for phase in config.phases):
         problems.append(
             "--optimizer=adamw excludes --sync_every and --qsr_coefficient, since only"
             " velocities are averaged over the ranks. Leave one of them out."
         )
-    if config.learning_rate_in_velocity:
-        problems.append(
-            "--optimizer=adamw excludes learning_rate_in_velocity, which the recipe"
-            f" {config.recipe} has. Take another recipe or optimizer."
-        )
     return problems
+
+
+def _problems_of_rate_in_velocity(config: Config) -> list[str]:
+    """Refuses Caffe-style momentum, for optimizers that have no such form."""
+    if not config.learning_rate_in_velocity:
+        return []
+    return [
+        f"--optimizer={config.optimizer} excludes learning_rate_in_velocity, which the"
+        f" recipe {config.recipe} has. Take another recipe or optimizer."
+    ]
 
 
 def _problems_of_muon(config: Config) -> list[str]:
@@ -111,11 +116,7 @@ def _problems_of_muon(config: Config) -> list[str]:
             "--optimizer=muon excludes --freeze_batch_norm: frozen statistics don't fit"
             " convolutions of another norm. Leave one of them out."
         )
-    if config.learning_rate_in_velocity:
-        problems.append(
-            "--optimizer=muon excludes learning_rate_in_velocity, which the recipe"
-            f" {config.recipe} has. Take another recipe or optimizer."
-        )
+    problems += _problems_of_rate_in_velocity(config)
     return problems
 
 

@@ -13,21 +13,20 @@ class AdamW(Momentum):
 
     velocity = momentum * velocity + (1 - momentum) * gradient
     square = beta2 * square + (1 - beta2) * gradient^2
-    mean = velocity / velocity_weight                                       (plain)
+    mean = velocity / bias_correction1                                      (plain)
     mean = (momentum * velocity + (1 - momentum) * gradient)
-        / (momentum * velocity_weight + 1 - momentum)                       (Nesterov)
+        / (momentum * bias_correction1 + 1 - momentum)                      (Nesterov)
     variable = (1 - learning_rate * weight_decay) * variable
-        - learning_rate * mean / (sqrt(square / square_weight) + epsilon)
+        - learning_rate * mean / (sqrt(square / bias_correction2) + epsilon)
 
-    where velocity_weight and square_weight are what the first two lines make of
-    gradients of 1, so the divisions by them correct the bias towards the zeros at
-    first. With a constant momentum they are 1 - momentum^t and 1 - beta2^t after t
-    steps. With Nesterov's update it is NAdam without a schedule of the momentum.
+    where the bias corrections are what the first two lines make of gradients of 1. With
+    a constant momentum they are 1 - momentum^t and 1 - beta2^t after t steps. With
+    Nesterov's update it is NAdam without a schedule of the momentum.
 
     Attributes:
         squares: The mean squared gradients of each variable, float32, zeros at first.
-        weights: velocity_weight and square_weight of each variable, `[num_variables,
-            2]`, float32. They differ where variables had a learning rate of 0.
+        bias_corrections: Both bias corrections of each variable, `[num_variables, 2]`,
+            float32. They differ where variables had a learning rate of 0.
 
     Sources: Kingma and Ba 2014, arXiv:1412.6980, algorithm 1; Loshchilov and Hutter
     2017, arXiv:1711.05101, algorithm 2; Dozat 2016, "Incorporating Nesterov Momentum
@@ -55,12 +54,12 @@ class AdamW(Momentum):
         self.beta2 = beta2
         self.epsilon = epsilon
         self.squares = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
-        self.weights = tf.Variable(tf.zeros([len(self.variables), 2]))
+        self.bias_corrections = tf.Variable(tf.zeros([len(self.variables), 2]))
 
     def reset(self) -> None:
         """Forgets all gradients."""
         super().reset()
-        for variable in (*self.squares, self.weights):
+        for variable in (*self.squares, self.bias_corrections):
             variable.assign(tf.zeros_like(variable))
 
     def apply(
@@ -78,38 +77,38 @@ class AdamW(Momentum):
             rate_factors: The factor of each variable's learning rate, where variables
                 of factor 0, and their averages, stay as they are; empty for 1.
         """
+        factors = {
+            index: factor
+            for factor, indices in self._indices_by_factor(gradients, rate_factors)
+            for index in indices
+        }
         decays = tf.stack([settings.nesterov_momentum, self.beta2])
-        factors = rate_factors or [1.0] * len(self.variables)
-        moves = tf.constant([[factor != 0] for factor in factors])
-        later = decays * self.weights + (1 - decays)
-        weights = self.weights.assign(tf.where(moves, later, self.weights))
-        for index, (gradient, factor) in enumerate(
-            zip(gradients, factors, strict=True)
-        ):
-            if factor:
-                rate = settings.learning_rate * factor
-                scaled = settings._replace(learning_rate=rate)
-                self._apply_to(index, gradient, scaled, tf.unstack(weights[index]))
+        moves = tf.constant([[index in factors] for index in range(len(gradients))])
+        old = self.bias_corrections
+        new = old.assign(tf.where(moves, decays * old + (1 - decays), old))
+        for index, factor in factors.items():
+            scaled = settings._replace(learning_rate=settings.learning_rate * factor)
+            self._apply_to(index, gradients[index], scaled, *tf.unstack(new[index]))
 
     def _apply_to(
         self,
         index: int,
         gradient: tf.Tensor,
         settings: StepSettings,
-        weights: Sequence[tf.Tensor],
+        bias_correction1: tf.Tensor,
+        bias_correction2: tf.Tensor,
     ) -> None:
         rate, momentum = settings.learning_rate, settings.nesterov_momentum
-        weight, square_weight = weights
         velocity, square = self.velocities[index], self.squares[index]
-        sums = velocity.assign(momentum * velocity + (1 - momentum) * gradient)
-        squares = square.assign(
+        mean = velocity.assign(momentum * velocity + (1 - momentum) * gradient)
+        mean_square = square.assign(
             self.beta2 * square + (1 - self.beta2) * tf.square(gradient)
         )
         if self.nesterov:
-            sums = momentum * sums + (1 - momentum) * gradient
-            weight = momentum * weight + (1 - momentum)
-        size = tf.sqrt(squares / square_weight) + self.epsilon
-        change = (rate / weight) * sums / size
+            mean = momentum * mean + (1 - momentum) * gradient
+            bias_correction1 = momentum * bias_correction1 + (1 - momentum)
+        size = tf.sqrt(mean_square / bias_correction2) + self.epsilon
+        change = (rate / bias_correction1) * mean / size
         variable = self.variables[index]
         kept = 1 - rate * settings.weight_decay if self.decays[index] else 1.0
         variable.assign(kept * variable - change)

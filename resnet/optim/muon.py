@@ -200,7 +200,7 @@ def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Returns the product of two float32 matrices, the same bits for any threads.
 
     It is computed as a 1x1 convolution, whose compiled op sums each value of the result
-    in one thread: ranks with different numbers of threads need the same updates.
+    in one thread, so that the updates don't depend on the number of threads.
     TensorFlow's own product, which stands in without the compiled ops, may divide sums
     among threads.
     """

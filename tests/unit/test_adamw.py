@@ -119,7 +119,7 @@ def test_a_checkpoint_holds_all_of_its_state(make_config):
     stored = state.tensors()
     names = {name for name in stored if name.startswith("square/")}
     assert names == {f"square/{name}" for name in state.names}
-    assert stored["adam/weights"] is optimizer.weights
+    assert stored["adam/bias_corrections"] is optimizer.bias_corrections
 
 
 def test_the_plan_names_its_settings():

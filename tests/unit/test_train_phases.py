@@ -219,7 +219,7 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(run, tm
 
 
 def test_adamw_resumes_bit_for_bit(run, tmp_path):
-    """Also with frozen variables, and beyond the phase that resets its averages."""
+    """Also where variables are frozen in the first phase."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     first, second = RECIPE.phases
     frozen = dataclasses.replace(first, layer_rates="classifier:0")
