@@ -62,3 +62,33 @@ def test_the_axis_of_a_chart_leaves_out_what_its_text_counts():
     chart = vega_lite.chart(Chart(metric, drawn), [], 40.0)
     _, expected = series.robust_limits([*losses, *evaluated])
     assert str(expected) in str(chart)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([99.88, 99.88], [98.8812, 100.8788]),
+        ([0.0], [-1, 1]),
+        ([2.0, math.nan], [1.98, 2.02]),
+    ],
+)
+def test_an_axis_of_a_single_value_has_other_ticks_than_it(values, expected):
+    """Vega rounds the label of a lone tick, as of 99.88 to 100."""
+    steps, epochs = list(range(len(values))), [float(n) for n in range(len(values))]
+    lines = steps, epochs, values
+    drawn = [Curve("top-1", 0, 0, "points", epochs, steps, values, lines)]
+    (metric,) = (one for one in METRICS if one.title == "Top-1 accuracy")
+    chart = vega_lite.chart(Chart(metric, drawn), [], 40.0)
+    assert domain_of_y(chart) == pytest.approx(expected)
+
+
+def test_an_axis_of_several_values_is_left_to_vega():
+    lines = [0, 1], [0.0, 1.0], [99.0, 99.5]
+    drawn = [Curve("top-1", 0, 0, "points", lines[1], lines[0], lines[2], lines)]
+    (metric,) = (one for one in METRICS if one.title == "Top-1 accuracy")
+    assert domain_of_y(vega_lite.chart(Chart(metric, drawn), [], 1.0)) is None
+
+
+def domain_of_y(chart):
+    """Returns the domain that the specification of a chart gives its vertical axis."""
+    return chart["spec"]["encoding"]["y"]["scale"].get("domain")

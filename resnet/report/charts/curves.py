@@ -76,7 +76,8 @@ METRICS = (
             ("message_bytes_per_step", "messages"),
         ),
         "bytes",
-        about="Of rank 0. The messages are its gradients, coded if compressed.",
+        about="Of rank 0. The messages are its gradients, coded if compressed. With"
+        " Muon, it sends updates too.",
     ),
     Metric(
         "Error of compression",

@@ -49,6 +49,13 @@ def chart(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Json:
     """
     metric = chart.metric
     scale: Json = {"zero": metric.starts_at_zero, "nice": True}
+    values = [value for curve in chart.curves for value in curve.values]
+    different = {value for value in values if math.isfinite(value)}
+    if len(different) == 1 and not metric.starts_at_zero:
+        # On an axis of one value, Vega rounds the label, as of 99.88 to 100.
+        (value,) = different
+        margin = 0.01 * abs(value) or 1.0
+        scale["domain"] = [value - margin, value + margin]
     if metric.has_outliers:
         # A raw curve has the values of the smoothed one beside it.
         drawn = [curve for curve in chart.curves if curve.style != "raw"]
