@@ -9,6 +9,7 @@ from data_prep.errors import UserError
 from resnet.config.config import Config, with_partly_decoded_crops
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
 from resnet.recipes import (
     cifar10,
     imagenet,
@@ -44,6 +45,29 @@ def _as_the_other_networks(recipe: Recipe) -> Recipe:
     )
 
 
+def _with_resnet50d_and_lars(recipe: Recipe) -> Recipe:
+    first, *others = (
+        dataclasses.replace(phase, layer_rates="") for phase in recipe.phases
+    )
+    schedule = Schedule(
+        init_value=0.005,
+        init_value_scales=False,
+        peak_value=0.05,
+        warmup_length=1,
+        decay="cosine",
+    )
+    return dataclasses.replace(
+        recipe,
+        model="resnet50d",
+        global_batch_size=32,
+        phases=(dataclasses.replace(first, schedule=schedule), *others),
+        optimizer="lars",
+        trust_coefficient=0.02,
+        ema_decay=0.998,
+        scaling="linear",
+    )
+
+
 def _of_16_epochs(recipe: Recipe) -> Recipe:
     lengths = ((6, 96), (5, 112), (5, 128))
     phases = (
@@ -57,22 +81,22 @@ def _of_16_epochs(recipe: Recipe) -> Recipe:
     )
 
 
-# The recipes whose values have changed, as they were before, by name.
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        _with_crops_of_april_2018(imagenet.TPU_90EP_24K),
-        _with_crops_of_april_2018(imagenet.TPU_90EP_8K),
-        dataclasses.replace(imagenet.GOYAL_90EP_8K, learning_rate_in_velocity=True),
-        _as_the_tpu_recipe(imagenet_lars.LARS_40EP_4K),
-        _as_the_tpu_recipe(imagenet_lars.LARS_42EP_8K),
-        _as_the_tpu_recipe(imagenet_lars.LARS_45EP_13K),
-        _as_the_tpu_recipe(imagenet_lars.LARS_56EP_32K),
-        _as_the_other_networks(cifar10.CIFAR10),
-        _of_16_epochs(imagenette.IMAGENETTE_BEST),
-        dataclasses.replace(cifar10.AIRBENCH94, name=cifar10.CIFAR10_94.name),
-    )
-}
+_LARS_ON_IMAGENETTE = _with_resnet50d_and_lars(imagenette.IMAGENETTE_BEST)
+
+# The recipes whose values have changed, as they were before; the latest first.
+RECIPES = (
+    _with_crops_of_april_2018(imagenet.TPU_90EP_24K),
+    _with_crops_of_april_2018(imagenet.TPU_90EP_8K),
+    dataclasses.replace(imagenet.GOYAL_90EP_8K, learning_rate_in_velocity=True),
+    _as_the_tpu_recipe(imagenet_lars.LARS_40EP_4K),
+    _as_the_tpu_recipe(imagenet_lars.LARS_42EP_8K),
+    _as_the_tpu_recipe(imagenet_lars.LARS_45EP_13K),
+    _as_the_tpu_recipe(imagenet_lars.LARS_56EP_32K),
+    _as_the_other_networks(cifar10.CIFAR10),
+    _LARS_ON_IMAGENETTE,
+    _of_16_epochs(_LARS_ON_IMAGENETTE),
+    dataclasses.replace(cifar10.AIRBENCH94, name=cifar10.CIFAR10_94.name),
+)
 
 
 def possible_configs(
@@ -94,11 +118,12 @@ def possible_configs(
     """
     now = json_file.get(recipe)
     configs = [resolve(now, overrides, num_train_examples, class_names)]
-    # What the command asks for may not fit the recipe as it was earlier. Then no run
-    # was begun with it.
-    with contextlib.suppress(UserError):
-        before = json_file.get(recipe, {**registry.RECIPES, **RECIPES})
-        configs.append(resolve(before, overrides, num_train_examples, class_names))
+    for earlier in RECIPES:
+        # What the command asks for may not fit the recipe as it was earlier. Then no
+        # run was begun with it.
+        with contextlib.suppress(UserError):
+            before = json_file.get(recipe, {**registry.RECIPES, earlier.name: earlier})
+            configs.append(resolve(before, overrides, num_train_examples, class_names))
     configs += map(with_partly_decoded_crops, list(configs))
     return [
         config for index, config in enumerate(configs) if config not in configs[:index]

@@ -1,5 +1,6 @@
 """Runs that an earlier version began, with recipes whose values have changed since."""
 
+import collections
 import dataclasses
 import json
 import shutil
@@ -29,10 +30,18 @@ CHANGED = {
         "channel_stddev",
     },
 }
-# Recipes of several phases, and settings that have changed since.
+# Stored runs of several phases: the recipe, the number of its earlier version, the
+# latest being 1, and settings that have changed since.
 REPLACED = {
-    "cifar10_94": {"optimizer": "momentum", "lookahead_every": 5},
-    "imagenette_best": {"blur_pool": "none", "image_size": 128},
+    "cifar10_94": ("cifar10_94", 1, {"optimizer": "momentum", "lookahead_every": 5}),
+    "imagenette_best_20ep": (
+        *("imagenette_best", 1),
+        {"model": "resnet50d", "optimizer": "lars", "ema_decay": 0.998},
+    ),
+    "imagenette_best_16ep": (
+        *("imagenette_best", 2),
+        {"model": "resnet50d", "blur_pool": "none", "image_size": 128},
+    ),
 }
 CIFAR10 = (
     50_000,
@@ -86,15 +95,17 @@ def test_the_same_command_resumes_a_run_as_it_was_begun(begun, name):
     assert different - {"phases"} == CHANGED[name]
 
 
-@pytest.mark.parametrize("name", REPLACED)
-def test_a_run_of_a_recipe_that_was_replaced_resumes(begun, name):
-    model_dir = begun(name)
-    now, before = found = possible_configs(name, model_dir)
-    assert saved_run.match_saved_run(found) == (1, {"exchange": "auto"})
+@pytest.mark.parametrize(("stored", "of"), REPLACED.items())
+def test_a_run_of_a_recipe_that_was_replaced_resumes(begun, stored, of):
+    name, version, changed = of
+    model_dir = begun(stored)
+    found = possible_configs(name, model_dir)
+    (number, choices) = saved_run.match_saved_run(found)
+    assert (number, choices) == (version, {"exchange": "auto"})
     old = load_config(str(model_dir))
-    assert before == dataclasses.replace(old, model_dir=str(model_dir))
-    for setting, value in REPLACED[name].items():
-        assert getattr(before, setting) == value != getattr(now, setting)
+    assert found[number] == dataclasses.replace(old, model_dir=str(model_dir))
+    for setting, value in changed.items():
+        assert getattr(old, setting) == value != getattr(found[0], setting)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +116,8 @@ def test_a_run_of_a_recipe_that_was_replaced_resumes(begun, name):
     ],
 )
 def test_a_command_need_not_fit_the_recipe_as_it_was(tmp_path, name, given):
-    (config,) = possible_configs(name, tmp_path, **given)
+    config, *before = possible_configs(name, tmp_path, **given)
+    assert len(before) < sum(recipe.name == name for recipe in earlier.RECIPES)
     assert config.phases[0].schedule is not None
     assert config.recipe == name
 
@@ -169,11 +181,10 @@ def test_a_file_based_on_such_a_recipe_resumes_too(begun, tmp_path):
 
 
 def test_recipes_that_have_not_changed_have_one_meaning(tmp_path):
+    numbers = collections.Counter(recipe.name for recipe in earlier.RECIPES)
     for name, recipe in registry.RECIPES.items():
         if recipe.phases[0].augmentation != "random_resized_crop_2018_02":
-            assert len(possible_configs(name, tmp_path)) == 1 + (
-                name in earlier.RECIPES
-            )
+            assert len(possible_configs(name, tmp_path)) == 1 + numbers[name]
 
 
 def test_the_stored_settings_have_the_old_names():
