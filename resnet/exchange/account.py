@@ -65,7 +65,9 @@ class ExchangeAccount(NamedTuple):
             messages lacked); 0 without compression.
         exposed_seconds: Seconds from this rank's last gradient to the last mean
             gradient. That is the time of the exchange which the backward pass doesn't
-            cover: coding, sending, waiting for slower ranks, and decoding.
+            cover: coding, sending, waiting for slower ranks, and decoding. With Muon
+            it contains the orthogonalizations of the gradients that arrive first,
+            which hide a part of the exchange.
     """
 
     message_bytes: Any

@@ -123,7 +123,10 @@ def possible_configs(
         # run was begun with it.
         with contextlib.suppress(UserError):
             before = json_file.get(recipe, {**registry.RECIPES, earlier.name: earlier})
-            configs.append(resolve(before, overrides, num_train_examples, class_names))
+            if before != now:
+                configs.append(
+                    resolve(before, overrides, num_train_examples, class_names)
+                )
     configs += map(with_partly_decoded_crops, list(configs))
     return [
         config for index, config in enumerate(configs) if config not in configs[:index]

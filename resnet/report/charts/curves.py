@@ -67,7 +67,8 @@ METRICS = (
         (("input_wait_share", "for input"), ("exchange_share", "for the exchange")),
         "%",
         is_noisy=True,
-        about="For input on the slowest rank; for the exchange of gradients on rank 0.",
+        about="For input on the slowest rank; for the exchange of gradients on rank 0,"
+        " where Muon computes some updates meanwhile.",
     ),
     Metric(
         "Bytes of gradients per step",
