@@ -39,23 +39,30 @@ template <int kRows, int kVectors>
 void MultiplyRows(const float* v, int64_t v_stride, const float* u, int64_t channels,
                   float* m) {
   Vector sum[kRows][kVectors];
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) sum[i][j] = Zero();
   }
   for (int64_t c = 0; c < channels; c += kLanes, v += v_stride) {
     const int64_t lanes = std::min<int64_t>(kLanes, channels - c);
     for (int64_t lane = 0; lane < lanes; ++lane, u += kPanel) {
       Vector right[kVectors];
+#pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) right[j] = Load(u + j * kLanes);
+#pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
         const Vector left = Set(v[i * kLanes + lane]);
+#pragma GCC unroll 2
         for (int j = 0; j < kVectors; ++j) {
           sum[i][j] = MulAdd(left, right[j], sum[i][j]);
         }
       }
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) Store(m + i * kPanel + j * kLanes, sum[i][j]);
   }
 }

@@ -32,20 +32,27 @@ template <int kVectors>
 void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride,
                  bool is_first, float* sums) {
   Vector sum[kRows][kVectors];
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) sum[i][j] = Zero();
   }
   for (int64_t tile = 0; tile < tiles; ++tile, v += kLanes, w += kLanes) {
     Vector right[kVectors];
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) right[j] = Load(w + j * w_stride);
+#pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       const Vector left = Set(v[i]);
+#pragma GCC unroll 2
       for (int j = 0; j < kVectors; ++j) {
         sum[i][j] = MulAdd(left, right[j], sum[i][j]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) {
       float* to = sums + i * kPanel + j * kLanes;
       Store(to, is_first ? sum[i][j] : Add(Load(to), sum[i][j]));
