@@ -35,6 +35,9 @@ struct ProductLayout {
 
 // m[kRows, kLanes * kVectors] = v * u. Rows of v are tiles: kLanes channels of each are
 // contiguous, the next ones are v_stride further.
+//
+// Loops over registers are unrolled. Otherwise GCC keeps the sums on the stack before and
+// after the loop over the channels.
 template <int kRows, int kVectors>
 void MultiplyRows(const float* v, int64_t v_stride, const float* u, int64_t channels,
                   float* m) {

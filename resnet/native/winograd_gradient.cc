@@ -28,6 +28,9 @@ constexpr int64_t kMaxGroupRows = 128;  // Together with a panel they fit into L
 // tiles; kLanes columns of w are contiguous, the next ones are w_stride further. A block is
 // summed before it is added, which makes rounding errors several times smaller than adding
 // tile by tile.
+//
+// Loops over registers are unrolled. Otherwise GCC keeps the sums on the stack before and
+// after the loop over the tiles.
 template <int kVectors>
 void AddProducts(int64_t tiles, const float* v, const float* w, int64_t w_stride,
                  bool is_first, float* sums) {
@@ -106,8 +109,10 @@ struct Sums {
 inline void TransformGradientRow(const Sums& sums, int64_t offset, int row,
                                  KernelBlock& block) {
   Vector half[6][3];
+#pragma GCC unroll 6
   for (int j = 0; j < 6; ++j) {
     Vector column[6];
+#pragma GCC unroll 6
     for (int i = 0; i < 6; ++i) {
       const float* u = sums.first + offset + (6 * i + j) * sums.point_stride;
       column[i] = Load(u);
@@ -117,11 +122,13 @@ inline void TransformGradientRow(const Sums& sums, int64_t offset, int row,
     }
     TransformKernelGradient(column, half[j]);
   }
+#pragma GCC unroll 3
   for (int i = 0; i < 3; ++i) {
     const Vector line[6] = {half[0][i], half[1][i], half[2][i],
                             half[3][i], half[4][i], half[5][i]};
     Vector t[3];
     TransformKernelGradient(line, t);
+#pragma GCC unroll 3
     for (int j = 0; j < 3; ++j) Store(block.taps[3 * i + j][row], t[j]);
   }
 }
