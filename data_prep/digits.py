@@ -18,7 +18,7 @@ import sys
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
@@ -26,8 +26,8 @@ import numpy as np
 from absl import flags
 from PIL import Image
 
-from data_prep import errors
 from data_prep.records import schema
+from resnet.base import errors
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

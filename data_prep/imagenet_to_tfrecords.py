@@ -23,18 +23,18 @@ import sys
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
 from data_prep.conversion import convert, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
 from data_prep.conversion.progress import Progress
 from data_prep.records import indexing, manifest, schema, verification
 from data_prep.sources import raw_data, tfds
+from resnet.base import errors
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

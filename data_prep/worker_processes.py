@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import process
 from typing import TypeVar
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _WAKE_SECONDS = 0.5

@@ -22,19 +22,19 @@ from typing import Any
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep.errors import UserError, parse_flags
 from eval import flag_topics
 from eval.benchmarking.runs import peer_pairs, rank_layouts
 from eval.benchmarking.runs import process as benchmark_process
 from eval.benchmarking.runs.report import Report
 from eval.benchmarking.runs.settings import Settings, check_batch_size
 from resnet import shared_flags
+from resnet.base.errors import UserError, parse_flags
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import physical_cores

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config
 

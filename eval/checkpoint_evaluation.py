@@ -6,9 +6,9 @@ from typing import Any
 
 from absl import logging
 
-from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport
 from eval.prediction_store import PredictionStore
+from resnet.base.errors import UserError
 from resnet.checkpoint import (
     restore,
     retention,
@@ -24,7 +24,7 @@ from resnet.evaluation import evaluated_weights
 from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.evaluation.top_classes import TopClasses
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 _NUM_LOG_LINES = 10  # About as many lines of progress per evaluation.
 

@@ -21,18 +21,18 @@ from collections.abc import Sequence
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import atomic_files, errors
-from data_prep.errors import UserError
 from eval.benchmarking.runs import process
 from eval.studying import report, rows, training
 from eval.studying.results import Result, Run, StudyFile
 from resnet import shared_flags
+from resnet.base import atomic_files, errors
+from resnet.base.errors import UserError
 from resnet.config.compression import METHODS, CompressionSettings
 from resnet.metrics import figure_file
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from data_prep import atomic_files, errors
-from data_prep.errors import UserError
+from resnet.base import atomic_files, errors
+from resnet.base.errors import UserError
 
 if TYPE_CHECKING:
     from resnet.evaluation.evaluator import Result

@@ -11,16 +11,16 @@ import sys
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags, logging
 
-from data_prep import errors
-from data_prep.errors import UserError
 from eval import checkpoint_choice
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import UserError
 from resnet.config.config import load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats

@@ -1,7 +1,7 @@
 """The topics of the flags of the programs that evaluate and measure, for --help."""
 
-from data_prep.program_help import Topic
 from resnet import flag_topics
+from resnet.base.program_help import Topic
 
 EVALUATION = (
     flag_topics.DATA,

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.config import Config, load_config
-from resnet.explain import description
+from resnet.config.explain import description
 from resnet.metrics import figure_file
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
@@ -224,7 +224,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[Run]) -> None:
 
 def _draw_learning_rate(axes: "Axes", runs: Sequence[Run]) -> None:
     """Draws the learning rate of each step that each run has finished."""
-    from resnet.explain import figure as plan_figure  # It imports matplotlib.
+    from resnet.config.explain import figure as plan_figure  # It imports matplotlib.
 
     for number, run in enumerate(runs):
         curve = description.curves(run.config)["learning rate"]

@@ -21,18 +21,19 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags, logging
 
-from data_prep import errors, image_file
-from data_prep.errors import EXIT_CODE, UserError
+from data_prep import image_file
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice, image_files
 from eval.prediction_report import JsonLines, Predicted, Table
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import EXIT_CODE, UserError
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents

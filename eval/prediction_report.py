@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_prep.errors import print_to_pipe
+from resnet.base.errors import print_to_pipe
 
 _WIDTH = 80  # Width of the table, in characters.
 _MAX_CLASS = 20  # The width of a column, as the next one.

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep.errors import UserError, parse_flags
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice, flag_topics
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import shared_flags
-from resnet.augmentation.names import VIEWS
+from resnet.base.errors import UserError, parse_flags
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.config import bounds
+from resnet.config.augmentations import VIEWS
 from resnet.config.config import Config, load_config
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
@@ -206,7 +206,7 @@ def make_evaluation(
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluation.evaluator import Evaluator
     from resnet.evaluation.precise_bn import PreciseBN
-    from resnet.train_state import TrainState
+    from resnet.optim.train_state import TrainState
 
     state = TrainState(config)
     num_parallel_calls = FLAGS.num_parallel_calls or len(threads.cpus)

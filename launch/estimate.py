@@ -20,14 +20,12 @@ from typing import Any
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from launch import flag_topics
 from launch.estimating import (
     answers,
@@ -42,13 +40,15 @@ from launch.estimating.cluster import Cluster
 from launch.estimating.prediction import predict
 from launch.estimating.workload import Workload
 from resnet import setting_flags
-from resnet.config import settings
+from resnet.base import errors
+from resnet.base.errors import UserError
+from resnet.config import json_file, settings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
 from resnet.config.recipe import TrainingSettings
+from resnet.config.recipes import imagenet
 from resnet.config.resolve import OVERRIDABLE, ScheduleOverrides, resolve
-from resnet.recipes import imagenet, json_file
 
 FLAGS = flags.FLAGS
 

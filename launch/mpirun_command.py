@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 PROBE_SECONDS = 20.0  # Timeout of `true` on a host; ssh's own timeout is minutes.
 _RANKS = ("-np", "-n")

@@ -23,16 +23,16 @@ from collections.abc import Sequence
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from launch import launch_flags, mpirun_command
-from resnet.recipes import json_file
+from resnet.base import errors
+from resnet.base.errors import UserError
+from resnet.config import json_file
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_workers", None, "The number of workers.", short_name="n")

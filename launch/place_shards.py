@@ -13,18 +13,18 @@ import sys
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from data_prep.records import balance, manifest
 from data_prep.records.manifest import Manifest, RecordSet
 from launch import launch_flags
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import UserError
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer(

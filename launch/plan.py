@@ -21,14 +21,12 @@ from collections.abc import Mapping
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import EXIT_CODE, UserError
 from launch import flag_topics, labels, mpirun_command, plan_flags
 from launch.checking import allocation, host_report, preflight, table
 from launch.checking.preflight import DataFolders
@@ -39,6 +37,8 @@ from launch.planning import batch_file, job_plan, plan_text
 from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import EXIT_CODE, UserError
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 

@@ -5,14 +5,14 @@ import re
 
 from absl import flags
 
-from data_prep.errors import UserError
 from launch import launch_flags  # noqa: F401 - It defines flags.
 from launch.dialects.job_shape import BatchSettings
 from launch.planning import job_plan
 from launch.planning.batch_file import Folders
 from launch.planning.job_plan import Request
 from resnet import shared_flags, train_flags
-from resnet.recipes import json_file
+from resnet.base.errors import UserError
+from resnet.config import json_file
 
 FLAGS = flags.FLAGS
 OUTPUTS = ("plan", "command", "script", "json", "topology", "host")

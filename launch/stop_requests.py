@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.runtime import preemption
 from resnet.watchdog import parent_death
 

@@ -22,17 +22,17 @@ from collections.abc import Sequence
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import EXIT_CODE, UserError
 from launch import mpirun_command
 from launch.stop_requests import StopRequests
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import EXIT_CODE, UserError
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime import preemption

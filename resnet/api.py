@@ -1,7 +1,7 @@
 """Networks, record sets, evaluation and prediction from Python: what `resnet` offers.
 
 Numbers are those of eval/resnet_eval.py and eval/predict.py, in one process. Mistakes
-raise `data_prep.errors.UserError`, whose text is one sentence. TensorFlow is imported
+raise `resnet.base.errors.UserError`, whose text is one sentence. TensorFlow is imported
 when a network is made.
 """
 
@@ -12,16 +12,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
+from resnet.config import json_file
 from resnet.config.config import load_config
+from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import names
 from resnet.network import Network, Prediction, Records
-from resnet.recipes import imagenet, json_file
 from resnet.runtime import startup
 
 __all__ = [
@@ -132,8 +133,8 @@ def build(
     )
     startup.import_tensorflow()
     from resnet.checkpoint import restore
+    from resnet.optim.train_state import build_model
     from resnet.runtime import precision
-    from resnet.train_state import build_model
 
     if config.precision == "auto":
         measured = precision.choose("auto", Communicator(ProcessInfo()))

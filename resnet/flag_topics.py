@@ -1,6 +1,6 @@
 """The topics of the flags of training, in the order in which --help prints them."""
 
-from data_prep.program_help import Topic
+from resnet.base.program_help import Topic
 
 DATA = Topic(
     "Data set and run",

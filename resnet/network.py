@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_prep import image_file
-from data_prep.errors import UserError
 from data_prep.records.manifest import RecordSet
+from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
@@ -142,7 +142,7 @@ class Network:
             UserError: If the set has other classes, no such split, or corrupt records.
         """
         from resnet.evaluation.evaluator import Evaluator
-        from resnet.train_state import decayed_variables, weight_penalty
+        from resnet.optim.train_state import decayed_variables, weight_penalty
 
         own, given = self.config.class_names, records.class_names
         if given != own:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
@@ -35,29 +35,24 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 
 from absl import flags, logging
 
-from data_prep.errors import parse_flags, print_to_pipe
 from data_prep.records import manifest
-from resnet import (
-    commands,
-    flag_topics,
-    run_plan,
-    saved_run,
-    shared_flags,
-    train_flags,
-)
-from resnet.async_training import roles as async_roles
+from resnet import commands, flag_topics, shared_flags, train_flags
+from resnet.base.errors import parse_flags, print_to_pipe
 from resnet.checkpoint import run_folder
+from resnet.config import changes as recipe_changes
+from resnet.config import json_file
 from resnet.config.config import Config, check_ranks, save_config
+from resnet.config.explain import description
+from resnet.config.recipes import earlier, registry
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.explain import description
 from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.recipes import changes as recipe_changes
-from resnet.recipes import earlier, json_file, registry
 from resnet.report import refresh
 from resnet.runtime import host_warnings, process_exit, program, startup
 from resnet.runtime.run_lock import RunLock
+from resnet.training import run_plan, saved_run
+from resnet.training.parameter_servers import roles as async_roles
 from resnet.watchdog import failure_file, history
 
 if TYPE_CHECKING:  # It imports TensorFlow.
@@ -145,7 +140,7 @@ def train_async(
         signals: The stop requests of this rank.
         lock: The lock of the run's folder on rank 0; None on other ranks.
     """
-    from resnet.async_training import job
+    from resnet.training.parameter_servers import job
 
     workers = run_plan.num_parts(config, communicator.num_ranks)
     role = async_roles.of_rank(communicator.rank, config.num_ps)
@@ -170,9 +165,9 @@ def train_async(
     ) -> None:
         startup.start_tensorflow(alone)
         process_exit.require_at_once()
-        from resnet.async_training import cluster
-        from resnet.async_training.training import AsyncTraining
         from resnet.runtime import precision
+        from resnet.training.parameter_servers import cluster
+        from resnet.training.parameter_servers.training import AsyncTraining
 
         chosen = precision.choose(config.precision, alone)
         settings = dataclasses.replace(config, precision=chosen)
@@ -332,7 +327,7 @@ def train(
     Raises:
         AgreedFailure: On all ranks, if the run fails, such as by a non-finite loss.
     """
-    from resnet import train as training  # Imports TensorFlow.
+    from resnet.training import loop as training  # Imports TensorFlow.
 
     with failures_recorded(config, communicator):
         is_complete = training.train_and_evaluate(

@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 from absl import flags
 
-from data_prep.errors import UserError
 from data_prep.records import schema
 from resnet import setting_flags
+from resnet.base.errors import UserError
 from resnet.config import bounds
 from resnet.config.config import Config
 

@@ -4,16 +4,16 @@ from typing import Any
 
 from absl import flags
 
-from data_prep.errors import UserError
 from resnet import setting_flags, shared_flags
+from resnet.base.errors import UserError
 from resnet.config import resolve, settings
 from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
 from resnet.config.recipe import TrainingSettings
+from resnet.config.recipes import imagenet
 from resnet.config.resolve import ScheduleOverrides
-from resnet.recipes import imagenet
 
 FLAGS = flags.FLAGS
 

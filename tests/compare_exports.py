@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from data_prep.errors import UserError
 from data_prep.records import manifest, tf_example, tfrecord
+from resnet.base.errors import UserError
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
@@ -50,8 +50,8 @@ def main() -> None:
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
     from resnet import native
-    from resnet.augmentation import preprocessing
     from resnet.checkpoint import trained_network
+    from resnet.data.augmentation import preprocessing
     from resnet.evaluation.predictor import Predictor, Preprocessor
 
     native.disable()

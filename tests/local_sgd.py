@@ -8,11 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet import models, train
+from resnet import models
 from resnet.config import phases as phase_list
 from resnet.config import rounds, step_settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.data.input_pipeline import Batch
@@ -20,10 +21,10 @@ from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.make_exchange import make_exchange
 from resnet.models import layers
-from resnet.recipes import digits
-from resnet.synchronization import Synchronization
-from resnet.train_state import TrainState
-from resnet.train_step import TrainStep
+from resnet.optim.train_state import TrainState
+from resnet.training import loop
+from resnet.training.local_sgd import Synchronization
+from resnet.training.train_step import TrainStep
 from tests.unit.changed_settings import changed
 
 NO_EXCHANGE = ExchangeAccount(0, 0, 0, 0.0, 0.0)
@@ -96,7 +97,7 @@ def do_step(
         run.phases, state.step
     ):
         exchange = make_exchange(run, state.shapes, communicator)
-        train_step = train._step_of_phase(state, exchange, communicator)
+        train_step = loop._step_of_phase(state, exchange, communicator)
     state.begin_step()
     train_step(batch, step_settings.at(run, state.step))
     state.step += 1

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import models
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.models import layers
-from resnet.recipes import digits
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 NAME = "residual/stem/kernel"
 _NUM_VALUES = 100_000

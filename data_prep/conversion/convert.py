@@ -9,8 +9,8 @@ import numpy as np
 from data_prep import worker_processes
 from data_prep.conversion import shard_reports, shards
 from data_prep.conversion.plan import Plan, SplitPlan, encoder, shard_jobs
-from data_prep.errors import UserError
 from data_prep.records import class_mixing, manifest, schema
+from resnet.base.errors import UserError
 
 
 def reported_shards(plan: Plan) -> set[str]:

@@ -9,7 +9,7 @@ from PIL import Image, ImageChops, UnidentifiedImageError
 
 from data_prep.conversion import jpeg_header, png_data
 from data_prep.conversion.jpeg_header import JpegHeader
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 # The loss of a second compression is invisible at this quality. Files are about twice
 # as large as usual photographs, but few images need to be re-encoded.

@@ -15,12 +15,12 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep import atomic_files
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan
-from data_prep.errors import UserError
 from data_prep.records import layouts, manifest, schema
 from data_prep.sources import archives, folders
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 
 _PLAN_FILE = "plan.json"
 # Not in the folder of the state, whose presence means an unfinished conversion.

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import PIL
 
 from data_prep.conversion import image_encoding, shards
-from data_prep.errors import UserError
 from data_prep.records import manifest, schema
 from data_prep.sources.image_list import ImageList
 from data_prep.sources.raw_data import RawData
+from resnet.base.errors import UserError
 
 MAX_SHARDS = {  # By default, as in the TPU scripts for ImageNet.
     schema.TRAIN: 1024,

@@ -12,8 +12,8 @@ import os
 import pathlib
 from typing import Any
 
-from data_prep import atomic_files
 from data_prep.records import manifest, schema
+from resnet.base import atomic_files
 
 _HASH_BLOCK_BYTES = 1 << 20
 

@@ -8,11 +8,11 @@ import pathlib
 from collections import Counter
 from collections.abc import Sequence
 
-from data_prep import atomic_files
 from data_prep.conversion import image_encoding, shard_reports
-from data_prep.errors import UserError
 from data_prep.records import manifest, schema, tfrecord
 from data_prep.sources.image_list import SourceImage, files_digest
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.errors import UserError, naming_failures
 from data_prep.records import class_mixing, layouts, manifest, scan, schema
 from data_prep.records.index_location import cache_folder as cache_folder
 from data_prep.records.layouts import Layout
 from data_prep.records.scan import ScannedFile
+from resnet.base.errors import UserError, naming_failures
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # A set with more classes than both limits has a wrong label. A set with a few classes

@@ -13,8 +13,8 @@ import pathlib
 import re
 from typing import Any
 
-from data_prep.errors import UserError
 from data_prep.records import manifest_json, regular_file, schema
+from resnet.base.errors import UserError
 
 SPLITS = (schema.TRAIN, schema.VALIDATION)
 

@@ -10,8 +10,8 @@ import pathlib
 from collections import Counter
 from typing import Any, TypeVar
 
-from data_prep.errors import UserError
 from data_prep.records import schema
+from resnet.base.errors import UserError
 
 FORMAT_VERSION = 2
 _MAX_COUNT = 2**62  # Numbers of bytes and records, and labels, are int64 elsewhere.

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from data_prep import worker_processes
-from data_prep.errors import UserError
 from data_prep.records import (
     manifest,
     regular_file,
@@ -26,6 +25,7 @@ from data_prep.records import (
 from data_prep.records.manifest import RecordSet, Shard, Split
 from data_prep.records.tf_example import Feature
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
+from resnet.base.errors import UserError
 
 _IMAGE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
 _MAX_RECORD_BYTES = 2**31  # The limit of protobuf's messages.

@@ -15,10 +15,10 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from data_prep.errors import UserError
 from data_prep.records import schema
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
+from resnet.base.errors import UserError
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
 VALIDATION_ARCHIVE = "ILSVRC2012_img_val.tar"

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.errors import UserError
 from data_prep.records import schema
 from data_prep.sources.image_list import ImageList, ImageListBuilder
+from resnet.base.errors import UserError
 
 BATCHES = {  # The names of the files by split, without their extension.
     schema.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
 from data_prep.sources import image_start
+from resnet.base.errors import UserError
 
 # The encoding of file names, independent of the locale.
 _ENCODING = ("utf-8", "surrogateescape")

@@ -5,9 +5,9 @@ import os
 import pathlib
 from typing import Any
 
-from data_prep.errors import UserError
 from data_prep.sources import archives, cifar10, folders, imagenet_labels
 from data_prep.sources.image_list import ImageList
+from resnet.base.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,12 @@ import os
 import pathlib
 from typing import Any
 
-from data_prep.errors import UserError
 from data_prep.records import layouts, scan, tf_example, tfrecord
 from data_prep.records.layouts import Layout
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
 from data_prep.sources.raw_data import RawData
+from resnet.base.errors import UserError
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
 _FRAME_BYTES = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES

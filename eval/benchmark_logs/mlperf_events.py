@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.metrics.jsonl import Line

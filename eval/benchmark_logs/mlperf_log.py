@@ -19,17 +19,17 @@ from collections.abc import Sequence
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from data_prep import import_failures
+from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep import atomic_files, errors
-from data_prep.errors import UserError
 from eval.benchmark_logs import mlperf_events
 from eval.benchmark_logs.mlperf_events import Event, Submission
 from resnet import shared_flags
+from resnet.base import atomic_files, errors
+from resnet.base.errors import UserError
 from resnet.config.config import load_config
 from resnet.metrics import jsonl
 from resnet.watchdog import history

@@ -19,11 +19,11 @@ import time
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from data_prep import errors
+from resnet.base import errors
+from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.recipes import imagenet
 from resnet.runtime import startup
 
 ROUNDS = 10
@@ -38,7 +38,7 @@ def main() -> None:
     from resnet.checkpoint import tensors
     from resnet.checkpoint.manager import CheckpointManager
     from resnet.config.step_settings import StepSettings
-    from resnet.train_state import TrainState
+    from resnet.optim.train_state import TrainState
 
     stops, copies, threads, loads = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:

@@ -25,9 +25,9 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 from absl import flags
 
-from data_prep.errors import UserError, parse_flags
 from eval import flag_topics
 from resnet import setting_flags, shared_flags
+from resnet.base.errors import UserError, parse_flags
 from resnet.config import bounds, compression, settings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config

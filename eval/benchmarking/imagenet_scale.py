@@ -25,10 +25,10 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 from absl import flags
 from PIL import Image
 
-from data_prep import errors
-from data_prep.errors import UserError
 from data_prep.records import manifest
 from data_prep.records.manifest import RecordSet
+from resnet.base import errors
+from resnet.base.errors import UserError
 
 FLAGS = flags.FLAGS
 

@@ -26,10 +26,10 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from data_prep.records import manifest
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -163,7 +163,7 @@ def sequential(records: "RecordFiles") -> "tf.data.Dataset":
     """Returns images that are read file by file and preprocessed as in training."""
     import tensorflow as tf
 
-    from resnet.augmentation import preprocessing
+    from resnet.data.augmentation import preprocessing
 
     def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
         return (
@@ -187,7 +187,7 @@ def largest_difference(records: "RecordFiles") -> float:
     """
     import tensorflow as tf
 
-    from resnet.augmentation import preprocessing
+    from resnet.data.augmentation import preprocessing
 
     def difference(number: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
         original, seed = _parse(record, records), _seed(number)
@@ -224,7 +224,7 @@ def _plain_image(
 ) -> "tf.Tensor":
     import tensorflow as tf
 
-    from resnet.augmentation import preprocessing
+    from resnet.data.augmentation import preprocessing
 
     window = tf.concat([begin[:2], size[:2]], 0)
     if original.dtype == tf.uint8:

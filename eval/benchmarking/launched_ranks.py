@@ -25,8 +25,8 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 from absl import flags, logging
 
-from data_prep import errors
 from resnet import shared_flags
+from resnet.base import errors
 from resnet.distributed import links, transport
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import boot_id

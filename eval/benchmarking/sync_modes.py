@@ -31,10 +31,10 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 import psutil
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from eval.benchmarking.runs import process
 from resnet import shared_flags
+from resnet.base import errors
+from resnet.base.errors import UserError
 from resnet.hardware import placement
 
 FLAGS = flags.FLAGS

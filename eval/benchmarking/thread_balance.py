@@ -28,9 +28,9 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 from absl import flags
 
-from data_prep import errors
-from data_prep.errors import UserError
 from eval.benchmarking.measurements import task_times
+from resnet.base import errors
+from resnet.base.errors import UserError
 from resnet.models import names
 from resnet.runtime import startup
 

@@ -26,9 +26,9 @@ import torchvision
 
 from resnet.checkpoint.weight_formats import initial, torchvision_file
 from resnet.config.config import Config
+from resnet.config.recipes import finetune
 from resnet.config.resolve import resolve
-from resnet.recipes import finetune
-from resnet.train_state import build_model
+from resnet.optim.train_state import build_model
 
 
 def random_network(depth: int, image_size: int) -> torch.nn.Module:

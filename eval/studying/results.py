@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
 from eval.benchmarking.measurements.training_hours import hours_of_steps
 from eval.studying import rows
-from resnet.config import dataclass_json
+from resnet.base import atomic_files, dataclass_json
+from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import load_config
 from resnet.metrics import jsonl

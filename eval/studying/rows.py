@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import UserError
-from resnet.config import bounds, compression, dataclass_json, settings
+from resnet.base import dataclass_json
+from resnet.base.errors import UserError
+from resnet.config import bounds, compression, settings
 from resnet.config.compression import CompressionSettings
 
 DENSE = CompressionSettings()

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import errors
-from data_prep.errors import UserError
 from eval.benchmarking.runs import process
 from eval.studying import results
 from eval.studying.results import Result
+from resnet.base import errors
+from resnet.base.errors import UserError
 from resnet.metrics import jsonl
 
 _PROGRAM = Path(__file__).parents[2] / "resnet" / "resnet_main.py"

@@ -4,8 +4,8 @@ import os
 import subprocess
 from collections.abc import Mapping
 
-from data_prep.errors import UserError
 from launch import mpirun_command
+from resnet.base.errors import UserError
 
 # Files with a line for each process of a node, by the variable that names them.
 _FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")

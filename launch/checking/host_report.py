@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import UserError
 from launch.nodes import probe, topology
 from launch.nodes.topology import Topology
+from resnet.base.errors import UserError
 from resnet.hardware import boot_id
 from resnet.runtime import versions
 

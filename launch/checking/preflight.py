@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.errors import UserError
 from launch.checking import host_findings, host_report, rank_findings, rank_report
 from launch.checking.findings import Finding, Problem
 from launch.checking.host_report import HostReport
@@ -21,6 +20,7 @@ from launch.nodes import host_commands
 from launch.nodes.topology import Topology
 from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
+from resnet.base.errors import UserError
 
 _MEASURING = Path(__file__).resolve().parents[2] / "eval/benchmarking/launched_ranks.py"
 # Time for the ranks to start and to measure, of which each rank takes some for itself

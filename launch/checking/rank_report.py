@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import UserError
 from launch.estimating import stragglers
+from resnet.base.errors import UserError
 
 _NUMBERS = ("images_per_second", "min", "max", "batch_size", "ranks", "steps")
 _KEYS = (*_NUMBERS, "image_size", "model", "infer")

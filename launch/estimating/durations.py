@@ -2,7 +2,7 @@
 
 import re
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 

@@ -135,7 +135,7 @@ def message_bytes(workload: Workload) -> int:
     is taken to be sent.
     """
     # They import NumPy, which only an estimate of compressed gradients needs.
-    from resnet.compression import message_sizes
+    from resnet.exchange.codecs import message_sizes
 
     compression = workload.compression
     if compression.method in message_sizes.OF_UNKNOWN_SIZE:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 MOST_NODES = 4096
 

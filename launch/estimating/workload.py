@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass, field
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import rounds
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config

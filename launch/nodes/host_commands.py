@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from data_prep.errors import UserError
 from launch.dialects.job_shape import Dialect
 from launch.stop_requests import StopRequests
+from resnet.base.errors import UserError
 
 SECONDS = 60.0  # Timeout of a host; ssh's own timeout is minutes.
 _MOST_AT_ONCE = 32

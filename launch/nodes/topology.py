@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 # Those that the compiled ops and oneDNN choose their code by.
 INSTRUCTION_SETS = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")

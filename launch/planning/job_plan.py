@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.errors import UserError
 from launch.dialects import intelmpi, lsf, mpich, openmpi, pbs, slurm
 from launch.dialects.job_shape import Dialect, JobShape
 from launch.nodes.topology import Topology, cpu_list
 from launch.planning import advice, layout, run_numbers
 from launch.planning.layout import Layout
 from launch.planning.run_numbers import RunNumbers
+from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe
+from resnet.config.recipes import imagenet
 from resnet.hardware import placement
-from resnet.recipes import imagenet
 
 DIALECTS: dict[str, Dialect] = {
     "mpich": mpich,

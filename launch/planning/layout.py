@@ -7,8 +7,8 @@ The cores of each rank are those that the rank binds itself to
 import math
 from dataclasses import dataclass
 
-from data_prep.errors import UserError
 from launch.nodes.topology import Core, Topology, cpu_list
+from resnet.base.errors import UserError
 from resnet.hardware import physical_cores
 
 # From so many cores of a rank on, some are left to Horovod's thread and the input

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.asynchrony import num_workers
+from resnet.config.changes import describe_changes
 from resnet.config.config import Config, check_ranks
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
 from resnet.models import sizes
 from resnet.models.names import CIFAR_MODELS
-from resnet.recipes.changes import describe_changes
 
 # RESULTS.md, "Memory": ResNet-50 on 2 ranks with 32 images each took 3,347 MiB in
 # float32 and 2,180 MiB in bfloat16. The difference gives the bytes of an activation,

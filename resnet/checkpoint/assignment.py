@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 
 def assign(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from absl import logging
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs, tensors
 from resnet.checkpoint.tensors import ALONE, Checkpoint
 from resnet.distributed.background_communicator import BackgroundCommunicator

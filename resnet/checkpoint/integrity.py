@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.atomic_files import atomic_write_bytes
-from data_prep.errors import UserError
+from resnet.base.atomic_files import atomic_write_bytes
+from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.checkpoint.step_dirs import CONTENTS_FILE, NO_FILE
 

@@ -16,14 +16,14 @@ from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
 from resnet.config import intervals, phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.runtime import versions
-from resnet.runtime.run_lock import RunLock
-from resnet.train_state import (
+from resnet.optim.train_state import (
     TrainState,
     averaged_batch_norm,
     averaged_over_ranks,
     flatten,
 )
+from resnet.runtime import versions
+from resnet.runtime.run_lock import RunLock
 
 
 class CheckpointManager:

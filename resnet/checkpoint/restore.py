@@ -18,8 +18,8 @@ from resnet.config import phases
 from resnet.config.config import Config, config_from_json, refuse_other
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.shared_folder import check_is_shared
+from resnet.optim.train_state import TrainState, assign_flat
 from resnet.runtime import versions
-from resnet.train_state import TrainState, assign_flat
 
 _OTHER_OWN_STATE = "the ranks' own state in the checkpoint must be that of this run"
 

@@ -5,7 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 
 _LONGEST_NAME = 150  # At least that of any file of a run, from its folder.

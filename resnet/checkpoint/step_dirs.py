@@ -9,8 +9,8 @@ import re
 import shutil
 from pathlib import Path
 
-from data_prep.atomic_files import sync_folder
-from data_prep.errors import UserError
+from resnet.base.atomic_files import sync_folder
+from resnet.base.errors import UserError
 
 FOLDER = "checkpoints"
 CONTENTS_FILE = "checkpoint.json"

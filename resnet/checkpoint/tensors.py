@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, rank_names, retention, step_dirs
 from resnet.checkpoint.integrity import CorruptCheckpoint, Fingerprint
 from resnet.checkpoint.step_dirs import of_step, saved_steps

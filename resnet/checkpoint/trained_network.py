@@ -5,11 +5,11 @@ from pathlib import Path
 
 import keras
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import tensors
 from resnet.checkpoint.assignment import assign
 from resnet.config.config import Config
-from resnet.train_state import build_model
+from resnet.optim.train_state import build_model
 
 # The first part of the names of a network's variables in a checkpoint.
 _PREFIXES = {"raw": "model", "ema": "ema"}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.settings import LARGEST_COUNT, setting
 
 SYNC_MODES = ("bsp", "async")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import intervals, settings
 from resnet.config.settings import BELOW_ONE, LARGEST_COUNT, Declaration
 

@@ -1,6 +1,6 @@
 """Checks the settings of a run as a whole, wherever their values are from."""
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import bounds, compression, layer_rates
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.atomic_files import atomic_write_bytes
-from data_prep.errors import UserError
-from resnet.augmentation.names import PARTLY_DECODED_2018_02
+from resnet.base.atomic_files import atomic_write_bytes
+from resnet.base.dataclass_json import from_json, shortened
+from resnet.base.errors import UserError
 from resnet.config import intervals, phases, settings
-from resnet.config.dataclass_json import from_json, shortened
+from resnet.config.augmentations import PARTLY_DECODED_2018_02
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
 from resnet.config.settings import COUNT, COUNT_OR_ZERO, setting

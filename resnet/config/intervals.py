@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 UNITS = "steps, epochs or minutes, such as 500steps, 2epochs or 10minutes"
 UNITS_OF_STEPS = "steps or epochs, such as 500steps or 2epochs"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 
 def parse(text: str) -> dict[str, float]:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet.augmentation.names import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
 from resnet.config import schedules
+from resnet.config.augmentations import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
 from resnet.config.schedules import Schedule
 from resnet.config.settings import (
     ABOVE_ZERO,

@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from resnet.augmentation.names import (
+from resnet.config.asynchrony import AsyncSettings
+from resnet.config.augmentations import (
     EVAL_CROPS,
     IMAGENET_MEAN,
     IMAGENET_STDDEV,
     VIEWS,
 )
-from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 from resnet.config.settings import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import bounds, checks, compression, settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings

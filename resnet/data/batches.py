@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from resnet.augmentation import preprocessing
-from resnet.augmentation.preprocessing import Normalization
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import input_pipeline
+from resnet.data.augmentation import preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.example_shard import ExampleShard

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep.errors import UserError
 from data_prep.records import scan, tf_example, tfrecord
+from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 
 # A split with a larger fraction of corrupt records has a fault that concerns more than

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from resnet.augmentation import mixing, preprocessing
-from resnet.augmentation.preprocessing import Normalization
 from resnet.config import phases
 from resnet.config.phases import Phase
 from resnet.data import example_order, traced_order
+from resnet.data.augmentation import mixing, preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import Replacements
 from resnet.data.decoded_cache import DecodedCache
 from resnet.data.record_files import RecordFiles, read_example

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from data_prep.errors import UserError
 from data_prep.records import balance, indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
+from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 

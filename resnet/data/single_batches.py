@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from resnet.augmentation import preprocessing
-from resnet.augmentation.preprocessing import Normalization
 from resnet.config.phases import Phase
+from resnet.data.augmentation import preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.input_pipeline import (
     Batch,
     ToRead,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.distributed import host_limits
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.collectives import Collectives

@@ -4,7 +4,7 @@ import os
 import platform
 import resource
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.hardware.placement import ProcessInfo
 
 _SHARED_MEMORY_BYTES = 5 << 20  # What a rank of MPICH 5 takes, rounded down.

@@ -7,7 +7,7 @@ import secrets
 import time
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.distributed.communicator import AgreedError, Communicator
 
 # A host may remember for so long that a file on NFS doesn't exist (acdirmax is 60 s).

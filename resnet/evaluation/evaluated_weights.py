@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from resnet.evaluation.precise_bn import PreciseBN
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 # The kind of the metrics line for the results of each.
 METRICS_KINDS = {"raw": "eval", "ema": "eval_ema"}

@@ -12,8 +12,8 @@ from resnet.evaluation import evaluated_weights
 from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.metrics.run_log import RunLog
+from resnet.optim.train_state import TrainState, averaged_batch_norm
 from resnet.runtime.preemption import SeenSignals
-from resnet.train_state import TrainState, averaged_batch_norm
 
 
 class Evaluates(Protocol):

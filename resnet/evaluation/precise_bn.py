@@ -19,8 +19,8 @@ from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
+from resnet.optim.train_state import assign_flat
 from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
-from resnet.train_state import assign_flat
 
 
 class PreciseBN:

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 
 FOLDER = "predictions"
 TOP_K = 5  # Classes of each image.

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet.augmentation import preprocessing
-from resnet.augmentation.preprocessing import Normalization
 from resnet.config.config import Config
 from resnet.data import batches
+from resnet.data.augmentation import preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
 from resnet.evaluation import test_time_augmentation
 
 

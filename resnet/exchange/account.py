@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from resnet.compression import message_sizes, messages
+from resnet.exchange.codecs import message_sizes, messages
 
 
 class Traffic(NamedTuple):

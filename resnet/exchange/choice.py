@@ -2,11 +2,11 @@
 
 from absl import logging
 
-from resnet.compression import message_sizes
 from resnet.config.compression import SUMMED_METHODS, CompressionSettings
 from resnet.distributed import interconnect
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.interconnect import Interconnect
+from resnet.exchange.codecs import message_sizes
 from resnet.exchange.gathered import BUCKET_VALUES
 
 # The fraction of the values that thresholdv and adaptivethreshold keep isn't known

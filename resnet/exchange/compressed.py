@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from resnet.compression import vectors
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount, measure_exchange
+from resnet.exchange.codecs import vectors
 from resnet.exchange.coordinates import RandomCoordinates
 from resnet.exchange.gathered import GatheredMessages
 from resnet.exchange.gradients import GradientExchange

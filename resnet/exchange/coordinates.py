@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from resnet.compression import random_coordinates, sparse
 from resnet.exchange.account import Traffic
+from resnet.exchange.codecs import random_coordinates, sparse
 from resnet.exchange.vector_exchange import Means, VectorExchange
 
 

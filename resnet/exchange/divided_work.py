@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from resnet.compression import message_sizes
 from resnet.distributed.collectives import Collectives
+from resnet.exchange.codecs import message_sizes
 
 
 class DividedWork:

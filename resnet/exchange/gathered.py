@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from resnet.compression import message_sizes, messages
 from resnet.distributed.communicator import AgreedError
 from resnet.exchange.account import Traffic
+from resnet.exchange.codecs import message_sizes, messages
 from resnet.exchange.vector_exchange import Means, VectorExchange
 
 # Values whose messages are sent together: 4 MB of gradients.

@@ -17,9 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from resnet.compression import message_sizes
 from resnet.distributed.communicator import AgreedError
 from resnet.exchange.account import Traffic
+from resnet.exchange.codecs import message_sizes
 from resnet.exchange.vector_exchange import Means, VectorExchange
 
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from resnet.compression import message_sizes, vectors
 from resnet.config.compression import SUMMED_METHODS, CompressionSettings
+from resnet.exchange.codecs import message_sizes, vectors
 
 _WAYS = {"layerwise": "variable by variable", "entiremodel": "as one vector"}
 

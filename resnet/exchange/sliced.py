@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from resnet.compression import messages, slices
+from resnet.exchange.codecs import messages, slices
 from resnet.exchange.gathered import GatheredMessages
 
 _SLICE_PREFIX = "slice_residual/"

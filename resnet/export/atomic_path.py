@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.atomic_files import sync_folder
-from data_prep.errors import UserError, naming_failures
+from resnet.base.atomic_files import sync_folder
+from resnet.base.errors import UserError, naming_failures
 
 
 def check(path: Path) -> None:

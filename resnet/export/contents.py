@@ -12,11 +12,11 @@ from typing import Any
 
 from absl import logging
 
-from data_prep.errors import UserError
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
+from resnet.base.dataclass_json import from_json
+from resnet.base.errors import UserError
 from resnet.config.config import Config
-from resnet.config.dataclass_json import from_json
 
 FORMAT_VERSION = 1
 

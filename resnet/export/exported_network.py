@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from data_prep.errors import UserError, naming_failures
+from resnet.base.errors import UserError, naming_failures
 from resnet.export import contents
 from resnet.export.contents import Contents
 from resnet.export.formats import FORMATS

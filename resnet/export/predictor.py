@@ -1,6 +1,6 @@
 """The predictions of an exported network for single images."""
 
-from resnet.augmentation import preprocessing
+from resnet.data.augmentation import preprocessing
 from resnet.evaluation.predictor import Preprocessor
 from resnet.export.exported_network import ExportedNetwork
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.export.contents import Contents
 from resnet.models import layers, mlp
 from resnet.models.layers.pooled_conv_norm import SIDE

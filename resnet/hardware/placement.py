@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 # The variables in which each launcher passes (rank, number of ranks, rank on the node,
 # number of ranks on the node). Hydra is the launcher of MPICH and of Intel MPI.

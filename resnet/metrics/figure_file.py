@@ -4,8 +4,8 @@ import io
 import pathlib
 from typing import TYPE_CHECKING
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 
 if TYPE_CHECKING:  # It takes a fifth of a second.
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from data_prep.atomic_files import atomic_write_bytes
-from data_prep.errors import UserError
+from resnet.base.atomic_files import atomic_write_bytes
+from resnet.base.errors import UserError
 from resnet.metrics import jsonl
 from resnet.metrics.append_file import AppendFile
 from resnet.metrics.event_file import EventFile

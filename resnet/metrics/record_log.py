@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.metrics.append_file import AppendFile
 
 _NAME = re.compile(r"from-step-(\d{8,})-rank-\d{5,}-of-\d{5,}\.jsonl")

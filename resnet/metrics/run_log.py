@@ -24,7 +24,7 @@ from resnet.metrics.log import MetricsLog
 from resnet.metrics.progress import Progress
 from resnet.metrics.rank_speed import RankSpeed
 from resnet.metrics.record_log import RecordLog
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from resnet.watchdog import history
 
 _EMA = "eval_ema"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.models import names
 from resnet.models.options import NetworkOptions
 

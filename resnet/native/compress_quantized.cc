@@ -1,6 +1,6 @@
 // TensorFlow ops that encode vectors with fewer bits for each value, at random.
 //
-// The reference implementations are resnet/compression/ternary.py, qsgd.py and
+// The reference implementations are resnet/exchange/codecs/ternary.py, qsgd.py and
 // random_bits.py.
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // TensorFlow ops that find the largest values of a vector, and encode them.
 //
-// The reference implementation is resnet/compression/sparse.py.
+// The reference implementation is resnet/exchange/codecs/sparse.py.
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // What the ops of compression share: the header of a message, and pieces of a vector.
 //
-// The formats are documented in resnet/compression, whose functions are the reference
+// The formats are documented in resnet/exchange/codecs, whose functions are the reference
 // implementation: wire.py, sparse.py, ternary.py and qsgd.py.
 
 #ifndef RESNET_NATIVE_COMPRESSION_H_

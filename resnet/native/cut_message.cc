@@ -1,6 +1,6 @@
 // A TensorFlow op that cuts the message of a vector into messages of its pieces.
 //
-// The reference implementation is resnet/compression/pieces.py. The op never reads outside
+// The reference implementation is resnet/exchange/codecs/pieces.py. The op never reads outside
 // of the message: a corrupt one is an error.
 
 #include <algorithm>

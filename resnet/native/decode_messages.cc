@@ -1,6 +1,6 @@
 // A TensorFlow op that decodes the messages of all ranks to the mean of their vectors.
 //
-// The reference implementation is resnet/compression/messages.py. The op never reads
+// The reference implementation is resnet/exchange/codecs/messages.py. The op never reads
 // outside of the messages: corrupt ones are an error.
 
 #include <algorithm>

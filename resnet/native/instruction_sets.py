@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 VARIABLE = "RESNET_MAX_CPU_ISA"
 

@@ -1,6 +1,6 @@
 // Reads the messages of compressed gradients, and checks them.
 //
-// The reference implementation is resnet/compression, whose files document the formats.
+// The reference implementation is resnet/exchange/codecs, whose files document the formats.
 
 #ifndef RESNET_NATIVE_MESSAGES_H_
 #define RESNET_NATIVE_MESSAGES_H_

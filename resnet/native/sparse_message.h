@@ -1,6 +1,6 @@
 // Writes the message of the kept values of a vector, or of a piece of it.
 //
-// The reference implementation is resnet/compression/sparse.py.
+// The reference implementation is resnet/exchange/codecs/sparse.py.
 
 #ifndef RESNET_NATIVE_SPARSE_MESSAGE_H_
 #define RESNET_NATIVE_SPARSE_MESSAGE_H_

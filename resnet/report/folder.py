@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, retention, step_dirs
 from resnet.config.config import CONFIG_FILE, Config, config_from_json
 from resnet.evaluation import prediction_file

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 from resnet.report import folder, markup, words
 from resnet.report.charts import curves, javascript, vega_lite
 from resnet.report.charts.figures import Figures

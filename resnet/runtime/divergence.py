@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.atomic_files import atomic_write_bytes
+from resnet.base.atomic_files import atomic_write_bytes
 from resnet.distributed.communicator import AgreedFailure, Communicator
 
 

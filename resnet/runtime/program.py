@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from data_prep import import_failures
-from data_prep.errors import EXIT_CODE, UserError, escape_unprintable
+from resnet.base import import_failures
+from resnet.base.errors import EXIT_CODE, UserError, escape_unprintable
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement

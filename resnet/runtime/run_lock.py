@@ -10,8 +10,8 @@ from pathlib import Path
 
 from absl import logging
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 from resnet.config.config import CONFIG_FILE
 from resnet.metrics import jsonl
 

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 
 @functools.cache

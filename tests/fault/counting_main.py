@@ -15,7 +15,7 @@ from resnet.runtime import startup
 def count_examples(model: Any, images: Any, labels: Any, *rest: Any) -> Any:
     import tensorflow as tf
 
-    from resnet.train_step import mean_loss
+    from resnet.training.train_step import mean_loss
 
     bias = model.trainable_variables[-1].value
     others = 0.0 * mean_loss(model, images, labels, *rest)
@@ -28,7 +28,7 @@ def patch() -> None:
 
     def start_and_patch(communicator: Any) -> None:
         start(communicator)
-        from resnet.async_training import worker_step
+        from resnet.training.parameter_servers import worker_step
 
         worker_step.mean_loss = count_examples  # type: ignore[assignment]
 

@@ -344,5 +344,5 @@ def _is_rank(facts: bytes, rank: int) -> bool:
     return (
         f"PMI_RANK={rank}\0".encode() in facts
         and b"resnet.watchdog.monitor" not in facts
-        and b"resnet.async_training" not in facts
+        and b"resnet.training.parameter_servers" not in facts
     )

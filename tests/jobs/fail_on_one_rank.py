@@ -2,7 +2,7 @@
 
 import sys
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.runtime import program
 
 

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 from launch.nodes.topology import parse_cpu_list
-from resnet.async_training import roles
 from resnet.runtime import program, startup
+from resnet.training.parameter_servers import roles
 
 
 def main(argv, process, communicator):

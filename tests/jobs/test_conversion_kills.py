@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import errors
+from resnet.base import errors
 from tests.converter_program import PROGRAM, arguments, content, started_conversions
 
 NUM_SHARDS = 18 + 3

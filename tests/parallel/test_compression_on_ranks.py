@@ -7,7 +7,11 @@ import pytest
 import tensorflow as tf
 
 from resnet.checkpoint import merged_ranks
-from resnet.compression import (
+from resnet.config.compression import CompressionSettings
+from resnet.config.step_settings import StepSettings
+from resnet.distributed.communicator import AgreedError
+from resnet.exchange import gathered
+from resnet.exchange.codecs import (
     messages,
     qsgd,
     random_coordinates,
@@ -16,11 +20,7 @@ from resnet.compression import (
     ternary,
     wire,
 )
-from resnet.compression.random_bits import Stream
-from resnet.config.compression import CompressionSettings
-from resnet.config.step_settings import StepSettings
-from resnet.distributed.communicator import AgreedError
-from resnet.exchange import gathered
+from resnet.exchange.codecs.random_bits import Stream
 from resnet.exchange.compressed import CompressedExchange
 
 IN_3 = pytest.mark.ranks(3)

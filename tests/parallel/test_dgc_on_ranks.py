@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.compression import sparse
 from resnet.config.config import Config
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
+from resnet.exchange.codecs import sparse
 from resnet.exchange.dgc import DgcExchange, ratio_at
 from resnet.optim.momentum import Momentum
-from resnet.recipes import digits
-from resnet.train_step import apply_directions
+from resnet.training.train_step import apply_directions
 
 on_2_and_3_ranks = pytest.mark.parametrize(
     "num_ranks", [2, pytest.param(3, marks=pytest.mark.ranks(3))]

@@ -21,8 +21,8 @@ from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.local import LocalExchange
 from resnet.metrics.run_log import RunLog
-from resnet.synchronization import Synchronization
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
+from resnet.training.local_sgd import Synchronization
 from tests.local_sgd import (
     NO_EXCHANGE,
     Reference,

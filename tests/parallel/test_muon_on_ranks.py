@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from resnet import train_step
+from resnet.training import train_step
 from tests.parallel.train_some_steps import train
 
 

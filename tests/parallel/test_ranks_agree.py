@@ -6,10 +6,10 @@ import functools
 import numpy as np
 import pytest
 
-from resnet import train as training
 from resnet.distributed import communicator as distributed
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
+from resnet.training import loop as training
 from tests import rank_state
 from tests.parallel.train_some_steps import train
 

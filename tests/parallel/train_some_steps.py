@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.records import manifest
-from resnet import train_state
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
 from resnet.data import batches, record_files
 from resnet.data.example_shard import shard_of_rank
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
-from resnet.recipes import digits
-from resnet.train_step import TrainStep
+from resnet.optim import train_state
+from resnet.training.train_step import TrainStep
 from tests import smallest
 
 NUM_STEPS = 5

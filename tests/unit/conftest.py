@@ -30,8 +30,8 @@ from data_prep.records import (
 )
 from data_prep.records.manifest import RecordSet
 from resnet.config.config import Config
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
-from resnet.recipes import digits
 from resnet.runtime import startup
 from tests import smallest
 from tests.converter_program import (  # noqa: F401 - The fixtures bad and raw.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 
 def assert_most_are_refused(

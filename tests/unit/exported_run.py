@@ -16,7 +16,7 @@ from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator
 from resnet.hardware.placement import ProcessInfo
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests.in_process import Done, run
 
 ALONE = Communicator(ProcessInfo())

@@ -12,8 +12,8 @@ from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
-from resnet.train_state import TrainState
-from resnet.train_step import StepResult, TrainStep
+from resnet.optim.train_state import TrainState
+from resnet.training.train_step import StepResult, TrainStep
 
 ALONE = Communicator(ProcessInfo())
 SETTINGS = StepSettings(

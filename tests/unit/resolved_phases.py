@@ -2,9 +2,9 @@
 
 from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import imagenet
 from resnet.config.resolve import phases_in_steps
 from resnet.config.schedules import Schedule
-from resnet.recipes import imagenet
 
 TPU = imagenet.TPU_90EP_24K
 COLLAPSE = imagenet.COLLAPSE_72EP_4K

@@ -9,7 +9,7 @@ from resnet.checkpoint import manager, tensors
 from resnet.config.config import Config, save_config
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 ALONE = Communicator(ProcessInfo())
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from resnet.augmentation import preprocessing
+from resnet.data.augmentation import preprocessing
 
 MEAN = np.array([0.485, 0.456, 0.406])
 STDDEV = np.array([0.229, 0.224, 0.225])

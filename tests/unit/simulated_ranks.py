@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 

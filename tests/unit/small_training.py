@@ -1,4 +1,4 @@
-"""A run of 6 steps on 12 images in this process, for the tests of `resnet.train`."""
+"""A run of 6 steps on 12 images in this process, for tests of the training loop."""
 
 import io
 import pathlib
@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet import train
 from resnet.checkpoint import tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
@@ -18,6 +17,7 @@ from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
+from resnet.training import loop
 
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")
@@ -71,7 +71,7 @@ def runner(
         shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
         save_config(own)
         eval_shard = shard if own.mode == "train_and_eval" else None
-        return train.train_and_evaluate(own, shard, eval_shard, alone, 2, signals)
+        return loop.train_and_evaluate(own, shard, eval_shard, alone, 2, signals)
 
     return run
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from resnet.config.config import Config
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests.unit.changed_settings import changed
 from tests.unit.one_step import (
     SETTINGS,

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
+from resnet.config.explain import description
+from resnet.config.recipes import imagenette, inception
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
-from resnet.explain import description
 from resnet.optim.adamw import AdamW
-from resnet.recipes import imagenette, inception
-from resnet.train_state import TrainState, has_weight_decay
+from resnet.optim.train_state import TrainState, has_weight_decay
 
 # Some roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_prep.errors import UserError
 from launch.checking import allocation
+from resnet.base.errors import UserError
 
 
 def test_slurm_lists_the_hosts_of_the_job(tmp_path, monkeypatch):

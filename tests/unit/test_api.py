@@ -14,8 +14,8 @@ import tensorflow as tf
 from PIL import Image
 
 import resnet
-from data_prep.errors import UserError
 from eval import predict, resnet_eval
+from resnet.base.errors import UserError
 from resnet.config.config import Config, save_config
 from resnet.runtime import precision
 from tests import in_process
@@ -216,7 +216,7 @@ def test_mistakes_are_sentences(folder, run, network, tmp_path):
 
 def test_every_network_has_settings_to_be_built_with(monkeypatch):
     built = []
-    monkeypatch.setattr("resnet.train_state.build_model", built.append)
+    monkeypatch.setattr("resnet.optim.train_state.build_model", built.append)
     monkeypatch.setattr("resnet.api.Network", lambda *arguments, **options: arguments)
     for name in resnet.network_names():
         resnet.build(name)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from data_prep.errors import UserError
-from resnet.async_training import cluster
+from resnet.base.errors import UserError
+from resnet.training.parameter_servers import cluster
 
 
 @pytest.fixture

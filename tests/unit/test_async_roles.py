@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
-from resnet.async_training import roles
-from resnet.async_training.roles import COORDINATOR, SERVER, WORKER, Role
-from resnet.async_training.server_variables import balanced
+from resnet.base.errors import UserError
 from resnet.config import asynchrony
+from resnet.training.parameter_servers import roles
+from resnet.training.parameter_servers.roles import COORDINATOR, SERVER, WORKER, Role
+from resnet.training.parameter_servers.server_variables import balanced
 
 
 def test_rank_0_coordinates_and_the_next_ones_serve():

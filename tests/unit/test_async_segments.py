@@ -9,17 +9,17 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from data_prep.records import manifest
-from resnet.async_training import child, roles
-from resnet.async_training.training import AsyncTraining, end_of_segment
+from resnet.base.errors import UserError
 from resnet.config import intervals, phases, rounds, step_settings
+from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_files
 from resnet.evaluation.evaluations import is_due_after
 from resnet.hardware.placement import Threads
 from resnet.metrics import progress
-from resnet.recipes import imagenet
+from resnet.training.parameter_servers import child, roles
+from resnet.training.parameter_servers.training import AsyncTraining, end_of_segment
 
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from data_prep.errors import UserError
 from resnet import resnet_main
+from resnet.base.errors import UserError
 from resnet.config.config import Config, differences
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
-from resnet.recipes import digits
 from tests.in_process import assert_refused, run
 
 EXPLAIN = ("--recipe=digits", "--sync_mode=async", "--explain")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import async_writer, tensors
 from resnet.checkpoint.async_writer import CheckpointWriter
 from resnet.checkpoint.step_dirs import saved_steps

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from data_prep import atomic_files
+from resnet.base import atomic_files
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path):

@@ -2,8 +2,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.augmentation import seeds
-from resnet.augmentation.seeds import seed_for
+from resnet.data.augmentation import seeds
+from resnet.data.augmentation.seeds import seed_for
 
 USES = [value for name, value in vars(seeds).items() if isinstance(value, int)]
 

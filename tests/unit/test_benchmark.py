@@ -7,12 +7,12 @@ from absl import flags
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import eval.benchmark
-from data_prep.errors import UserError
 from eval.benchmarking.measurements import step_profile, step_timing
 from eval.benchmarking.runs import peer_pairs, process, rank_layouts
 from eval.benchmarking.runs.rank_layouts import Layout
 from eval.benchmarking.runs.report import cpu_name
 from eval.benchmarking.runs.settings import Settings, check_batch_size
+from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import flops

@@ -5,8 +5,8 @@ import resource
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.records.manifest import Manifest, Shard, Split
+from resnet.base.errors import UserError
 from resnet.data import record_sets
 from resnet.distributed import host_limits, interconnect
 from resnet.distributed.communicator import AgreedError, Communicator

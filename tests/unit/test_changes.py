@@ -1,11 +1,9 @@
 import dataclasses
 from typing import Any
 
+from resnet.config import changes as recipe_changes
 from resnet.config.recipe import Recipe
-from resnet.config.resolve import resolve
-from resnet.config.schedules import Schedule
-from resnet.recipes import changes as recipe_changes
-from resnet.recipes import (
+from resnet.config.recipes import (
     cifar10,
     digits,
     imagenet,
@@ -13,6 +11,8 @@ from resnet.recipes import (
     imagenette,
     registry,
 )
+from resnet.config.resolve import resolve
+from resnet.config.schedules import Schedule
 
 TPU = imagenet.TPU_90EP_24K
 COLLAPSE = imagenet.COLLAPSE_72EP_4K

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.config import Config, check_ranks
+from resnet.config.recipes import digits, imagenet
 from resnet.config.resolve import resolve
-from resnet.recipes import digits, imagenet
 
 
 def resolved(

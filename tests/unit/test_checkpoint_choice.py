@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.errors import UserError
 from eval import checkpoint_choice
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, step_dirs
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from eval.checkpoint_evaluation import CheckpointEvaluation
 from eval.evaluation_report import Evaluated
 from resnet import models
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, manager, step_dirs, tensors
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.distributed.communicator import AgreedFailure, Communicator
@@ -20,7 +20,7 @@ from resnet.evaluation.evaluator import Result
 from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 ALONE = Communicator(ProcessInfo())
 

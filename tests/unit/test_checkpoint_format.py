@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import rank_names, retention
 from resnet.checkpoint import tensors as checkpoints
 from resnet.checkpoint.rank_files import RankFiles

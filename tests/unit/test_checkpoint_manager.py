@@ -16,9 +16,9 @@ from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
+from resnet.optim.train_state import TrainState
 from resnet.runtime.run_lock import RunLock
-from resnet.train_state import TrainState
-from resnet.train_step import TrainStep
+from resnet.training.train_step import TrainStep
 from tests.unit.small_checkpoint import save
 
 

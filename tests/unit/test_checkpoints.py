@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import retention, step_dirs, tensors
 from resnet.checkpoint.restore import restore
 from resnet.checkpoint.retention import best_step, phase_ends
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.checkpoint.weight_formats import files
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests.unit.small_checkpoint import save
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from data_prep.records import manifest
 from data_prep.sources import cifar10, raw_data
+from resnet.base.errors import UserError
 from tests.converter_program import convert_here
 from tests.record_reader import read_examples
 from tests.unit import cifar10_files

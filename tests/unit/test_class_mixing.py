@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from data_prep.records import class_mixing, manifest
+from resnet.base.errors import UserError
 
 
 def measures_of(shard_counts):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from resnet.async_training.closures import Closures, Result
+from resnet.training.parameter_servers.closures import Closures, Result
 
 LOST = "Additional GRPC error information from remote target /job:worker/task:1"
 OF_SERVER = "Additional GRPC error information from remote target /job:ps/task:0"

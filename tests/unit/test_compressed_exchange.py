@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet import native
-from resnet.compression import random_coordinates, vectors
+from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings, problems
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange import gathered
+from resnet.exchange.codecs import random_coordinates, vectors
 from resnet.exchange.compressed import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
 

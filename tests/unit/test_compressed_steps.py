@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.compression import sparse
 from resnet.config import step_settings
 from resnet.distributed.communicator import Communicator
+from resnet.exchange.codecs import sparse
 from resnet.exchange.gradients import GradientExchange
 from resnet.exchange.make_exchange import make_exchange
 from resnet.hardware.placement import ProcessInfo
-from resnet.train_state import TrainState
-from resnet.train_step import TrainStep
+from resnet.optim.train_state import TrainState
+from resnet.training.train_step import TrainStep
 from tests.unit.one_step import (
     SETTINGS,
     batch,

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from resnet.compression import qsgd, random_bits, sparse, ternary, wire
-from resnet.compression.messages import decode, decode_mean_in_numpy
-from resnet.compression.random_bits import Stream
+from resnet.exchange.codecs import qsgd, random_bits, sparse, ternary, wire
+from resnet.exchange.codecs.messages import decode, decode_mean_in_numpy
+from resnet.exchange.codecs.random_bits import Stream
 
 STREAM = Stream(seed=5, vector=2, step=7, rank=1)
 VECTORS = arrays.arrays(

@@ -7,18 +7,10 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.compression import (
-    messages,
-    pieces,
-    qsgd,
-    slices,
-    sparse,
-    ternary,
-    wire,
-)
-from resnet.compression.random_bits import Stream
 from resnet.config.compression import METHODS as METHODS_OF_RUNS
 from resnet.config.compression import SUMMED_METHODS, CompressionSettings
+from resnet.exchange.codecs import messages, pieces, qsgd, slices, sparse, ternary, wire
+from resnet.exchange.codecs.random_bits import Stream
 
 STREAM = Stream(seed=2**40 + 3, vector=2, step=2**31, rank=1)
 # Around the ends of a strip of random numbers (240) and of a task (65,520 values).

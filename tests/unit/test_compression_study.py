@@ -12,15 +12,15 @@ import time
 import pytest
 from matplotlib.lines import Line2D
 
-from data_prep.errors import UserError
 from eval import compression_study
 from eval.studying import figure, report, results, rows, training
 from eval.studying.results import Result, Run, StudyFile
+from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config, save_config
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
-from resnet.recipes import digits
 from tests.in_process import assert_refused, run
 
 TOPK = CompressionSettings(compress="layerwise", ratio=0.01, error_feedback=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.config import (
     Config,
     differences,
@@ -13,9 +13,9 @@ from resnet.config.config import (
     save_config,
 )
 from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import digits, imagenet
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.recipes import digits, imagenet
 
 TPU = imagenet.TPU_90EP_24K
 NUM_IMAGENET = 1_281_167

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import errors
 from data_prep.conversion import convert, output_folder, shard_reports
 from data_prep.conversion.plan import Options, Plan, shard_jobs
 from data_prep.conversion.plan import make_plan as make_plan_of
 from data_prep.records import manifest, schema
 from data_prep.sources import raw_data
+from resnet.base import errors
 from tests.converter_program import content
 
 pytestmark = pytest.mark.usefixtures("one_process_is_this")

@@ -9,7 +9,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, rank_names, tensors
 from resnet.checkpoint.retention import best_step, ends_run, phase_ends
 from resnet.checkpoint.step_dirs import saved_steps

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.errors import UserError
 from data_prep.records import manifest, schema, tf_example, tfrecord
+from resnet.base.errors import UserError
 from resnet.data import corrupt_records, record_files
 from resnet.data.corrupt_records import (
     CorruptRecords,

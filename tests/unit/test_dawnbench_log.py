@@ -6,9 +6,9 @@ import pytest
 from eval.benchmark_logs import dawnbench_log
 from resnet.config import phases
 from resnet.config.config import Config, save_config
+from resnet.config.recipes import cifar10, imagenet
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
-from resnet.recipes import cifar10, imagenet
 from tests.in_process import assert_refused, run
 
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from data_prep import digits
-from data_prep.errors import UserError
 from data_prep.sources import raw_data
+from resnet.base.errors import UserError
 from tests.in_process import assert_refused, run
 
 

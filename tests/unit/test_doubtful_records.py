@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.records import indexing, manifest, schema
+from resnet.base.errors import UserError
 from tests.unit.tpu_records import record, write_shards
 
 pytestmark = pytest.mark.usefixtures("index_cache")

@@ -9,8 +9,8 @@ from resnet.hardware.placement import ProcessInfo
 from resnet.models import alexnet
 from resnet.models.layers import dropout
 from resnet.models.layers.dropout import Dropout
-from resnet.train_state import TrainState
-from resnet.train_step import TrainStep
+from resnet.optim.train_state import TrainState
+from resnet.training.train_step import TrainStep
 from tests.unit.one_step import batch, in_parts, parts_of
 
 

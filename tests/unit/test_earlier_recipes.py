@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.errors import UserError
-from resnet import saved_run
-from resnet.augmentation.names import PARTLY_DECODED_2018_02
+from resnet.base.errors import UserError
 from resnet.checkpoint.step_dirs import of_step
+from resnet.config.augmentations import PARTLY_DECODED_2018_02
 from resnet.config.config import CONFIG_FILE, Config, load_config, save_config
-from resnet.recipes import earlier, registry
+from resnet.config.recipes import earlier, registry
+from resnet.training import saved_run
 from tests.unit import small_recipe_file
 
 # Settings that earlier versions wrote.

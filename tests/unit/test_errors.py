@@ -6,7 +6,7 @@ import sys
 import pytest
 from absl import flags
 
-from data_prep import errors
+from resnet.base import errors
 from resnet.runtime import program
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launch.estimating import collectives
 from launch.estimating.cluster import SUM_BYTES_PER_SECOND, Cluster
 from launch.estimating.collectives import Stages
-from resnet.compression import message_sizes
+from resnet.exchange.codecs import message_sizes
 
 NODES = st.integers(2, 4096)
 BYTES = st.integers(1, 1 << 30)

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.evaluation import evaluated_weights
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 
 class PreciseBN:

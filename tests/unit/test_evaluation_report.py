@@ -5,8 +5,8 @@ import math
 import pytest
 from absl import logging
 
-from data_prep.errors import UserError
 from eval.evaluation_report import Evaluated, EvaluationReport, check_json_file
+from resnet.base.errors import UserError
 from resnet.evaluation.evaluator import Result
 
 RESULT = Result(top1=0.5, top5=0.75, loss=1.25, cross_entropy=1.0, count=8)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.errors import UserError
 from data_prep.records import manifest
+from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard, shard_of_rank

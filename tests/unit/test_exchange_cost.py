@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from resnet.compression import message_sizes
 from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
+from resnet.exchange.codecs import message_sizes
 from resnet.exchange.compressed import CompressedExchange
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo

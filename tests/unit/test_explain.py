@@ -8,20 +8,14 @@ import pytest
 from PIL import Image
 
 from resnet import resnet_main
+from resnet.config import changes as recipe_changes
 from resnet.config.config import Config
+from resnet.config.explain import description, figure
 from resnet.config.recipe import RecipePhase
+from resnet.config.recipes import digits, imagenet, imagenette, inception, registry
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.explain import description, figure
 from resnet.metrics import figure_file
-from resnet.recipes import changes as recipe_changes
-from resnet.recipes import (
-    digits,
-    imagenet,
-    imagenette,
-    inception,
-    registry,
-)
 from tests.in_process import assert_refused, run
 
 PROGRAM = Path(resnet_main.__file__)

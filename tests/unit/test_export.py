@@ -14,8 +14,8 @@ from PIL import Image
 
 from data_prep.records import manifest
 from eval.peers import saved_model as peer
-from resnet.augmentation import preprocessing
 from resnet.config.config import Config
+from resnet.data.augmentation import preprocessing
 from resnet.evaluation.predictor import Preprocessor
 from resnet.export import end_of_training, formats
 from resnet.export.exported_network import ExportedNetwork

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from eval import export
+from resnet.base.errors import UserError
 from resnet.checkpoint import trained_network
 from resnet.config.config import Config
 from resnet.export import contents, formats

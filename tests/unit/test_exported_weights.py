@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import tensors
 from resnet.checkpoint.weight_formats import initial
 from resnet.models import resnet

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.augmentation import preprocessing
-from resnet.augmentation.names import PARTLY_DECODED_2018_02
+from resnet.config.augmentations import PARTLY_DECODED_2018_02
+from resnet.data.augmentation import preprocessing
 from tests.unit.seen_images import MEAN, STDDEV, decoded, evaluated, jpeg, noise, seed
 
 # Of normalized values: about 20 operations in another order, each of a number up to

@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.metrics import figure_file
 
 

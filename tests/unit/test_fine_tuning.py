@@ -2,11 +2,11 @@
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.config import Config
+from resnet.config.recipes import finetune, imagenette
 from resnet.config.resolve import resolve
 from resnet.models import names
-from resnet.recipes import finetune, imagenette
 
 WEIGHTS = {"initial_weights": "some where"}
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from PIL import Image
 
 from resnet import native
-from resnet.augmentation import preprocessing
+from resnet.data.augmentation import preprocessing
 
 MEAN = 255 * np.array(preprocessing.MEAN)
 STDDEV = 255 * np.array(preprocessing.STDDEV)

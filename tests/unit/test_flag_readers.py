@@ -10,8 +10,8 @@ FLAG_READERS = MAINS | {
     "resnet.train_flags",
     "launch.launch_flags",
     "launch.plan_flags",
-    "data_prep.errors",
-    "data_prep.program_help",
+    "resnet.base.errors",
+    "resnet.base.program_help",
 }
 
 

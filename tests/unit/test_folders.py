@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.sources import folders, imagenet_labels
+from resnet.base.errors import UserError
 
 
 def touch(root, *paths):

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 from absl import flags
 
-from data_prep import errors, program_help
-from data_prep.program_help import Topic
+from resnet.base import errors, program_help
+from resnet.base.program_help import Topic
 from tests import in_process
 from tests.sources import MAINS, SOURCES
 

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from data_prep.errors import UserError
 from launch.checking import host_report
+from resnet.base.errors import UserError
 from tests.unit import machine_trees, stored_reports
 
 STAT = "cpu  9 9 9 9\ncpu0 {0} 0 {0} {1} {1} 0 0 0 0 0\ncpu1 0 0 0 900 0 0 0 {2} 0 0\n"

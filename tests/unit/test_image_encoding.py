@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data_prep.conversion import image_encoding, jpeg_header
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from tests.unit.encoded_images import (
     assert_is_kept,
     assert_is_plain,

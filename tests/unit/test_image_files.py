@@ -7,8 +7,8 @@ from PIL import Image
 
 from data_prep import image_file
 from data_prep.conversion import image_encoding
-from data_prep.errors import UserError
 from eval import image_files
+from resnet.base.errors import UserError
 from tests.unit.encoded_images import encode, noise
 
 

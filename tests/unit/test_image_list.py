@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from data_prep.records import tf_example, tfrecord
 from data_prep.sources.image_list import ImageList, ImageListBuilder, SourceImage
+from resnet.base.errors import UserError
 
 
 def listed(names, classes=("a", "b"), folder="/raw") -> ImageList:

@@ -3,9 +3,9 @@
 import pytest
 
 from resnet.config.recipe import RecipePhase
+from resnet.config.recipes import imagenet_few_epochs
+from resnet.config.recipes.image_sizes import ramp
 from resnet.config.schedules import Schedule
-from resnet.recipes import imagenet_few_epochs
-from resnet.recipes.image_sizes import ramp
 
 SCHEDULE = Schedule(peak_value=1.0, decay="cosine")
 

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from data_prep.conversion import image_encoding
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from tests.unit.encoded_images import (
     encode,
     noise,

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet import models
-from resnet.augmentation import preprocessing
-from resnet.augmentation.preprocessing import Normalization
+from resnet.base.errors import UserError
+from resnet.config import json_file
 from resnet.config.config import Config, config_from_json, load_config, save_config
 from resnet.config.recipe import Recipe
+from resnet.config.recipes import cifar10
 from resnet.config.resolve import resolve
 from resnet.data import batches
+from resnet.data.augmentation import preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
 from resnet.models import alexnet
-from resnet.recipes import cifar10, json_file
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests.unit import small_recipe_file
 from tests.unit.seen_images import jpeg, noise, seed
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
-from resnet import image_statistics
+from resnet.base.errors import UserError
 from resnet.checkpoint import tensors
+from resnet.config.recipes import cifar10
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
 from resnet.models import airbench
 from resnet.models.layers import whitening
-from resnet.recipes import cifar10
-from resnet.train_state import TrainState, build_model
+from resnet.optim.train_state import TrainState, build_model
+from resnet.training import image_statistics
 from tests.unit import small_training
 from tests.unit.small_training import (
     CLASSES,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import import_failures
+from resnet.base import import_failures
 from tests.in_process import assert_refused
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
-from resnet.augmentation import preprocessing
-from resnet.augmentation.preprocessing import Normalization
+from resnet.base.errors import UserError
+from resnet.config import changes, json_file
 from resnet.config.config import Config, config_from_json
+from resnet.config.explain import description
 from resnet.config.phases import learning_rate
+from resnet.config.recipes import digits, inception, registry
 from resnet.config.resolve import resolve
-from resnet.explain import description
-from resnet.recipes import changes, digits, inception, json_file, registry
-from resnet.train_state import TrainState, build_model
+from resnet.data.augmentation import preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
+from resnet.optim.train_state import TrainState, build_model
 from tests.unit import small_recipe_file
 from tests.unit.seen_images import gradient, seed
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
 from data_prep.records import indexing, manifest, tfrecord
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 from tests.unit.tpu_records import SYNSETS, encoded_image, record, write_shards
 
 pytestmark = pytest.mark.usefixtures("index_cache")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from absl import logging
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import initial, safetensors_file
 from resnet.config.config import Config
 from tests.unit import torchvision_weights as reference

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from data_prep.records import manifest
 from data_prep.records.tfrecord import frame_record
-from resnet.augmentation import mixing, random_augment
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
@@ -19,6 +18,7 @@ from resnet.data import (
     record_files,
     traced_order,
 )
+from resnet.data.augmentation import mixing, random_augment
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles

@@ -8,7 +8,6 @@ import tensorflow as tf
 from absl import logging
 
 from data_prep.records import manifest
-from resnet import train
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
@@ -17,6 +16,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import input_wait, jsonl
 from resnet.metrics.input_wait import InputWait
+from resnet.training import loop
 
 ALONE = Communicator(ProcessInfo())
 
@@ -154,7 +154,7 @@ def test_a_training_says_that_it_waits_for_its_input(
                 time.sleep(1.0)
             yield batch
 
-    monkeypatch.setattr(train.batches, "training", input_of)
+    monkeypatch.setattr(loop.batches, "training", input_of)
     config = make_config(
         13,
         "abcd",
@@ -169,7 +169,7 @@ def test_a_training_says_that_it_waits_for_its_input(
         manifest.load(str(numbered_set), "train"), "train"
     )
     shard = ExampleShard(records, 0, 1, 13)
-    train.train_and_evaluate(config, shard, None, ALONE, 1)
+    loop.train_and_evaluate(config, shard, None, ALONE, 1)
     lines = jsonl.read(tmp_path / jsonl.FILE)
     shares = [line["input_wait_share"] for line in lines]
     assert [line["step"] for line in lines] == [2, 4]

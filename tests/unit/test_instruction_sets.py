@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet import native
+from resnet.base.errors import UserError
 from resnet.hardware import cpu_features
 from resnet.native import instruction_sets
 from resnet.native.instruction_sets import CPU_FLAGS, NAMES

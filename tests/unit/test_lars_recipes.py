@@ -3,8 +3,8 @@
 import pytest
 
 from resnet.config.config import Config
+from resnet.config.recipes import registry
 from resnet.config.resolve import resolve
-from resnet.recipes import registry
 
 CLASSES = ("a", "b")
 

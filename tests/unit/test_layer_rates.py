@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import layer_rates
 
 NAMES = (

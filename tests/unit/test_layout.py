@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from launch.nodes import probe, topology
 from launch.nodes.topology import Core
 from launch.planning import layout
+from resnet.base.errors import UserError
 from tests.unit import machine_trees
 
 

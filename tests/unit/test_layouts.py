@@ -7,8 +7,8 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from data_prep.errors import UserError
 from data_prep.records import indexing, manifest
+from resnet.base.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("index_cache")
 

@@ -8,9 +8,9 @@ from PIL import Image
 from eval import learning_curve
 from eval.learning_curve import Run
 from resnet.config.config import Config, save_config
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.metrics import figure_file, jsonl
-from resnet.recipes import digits
 from tests.in_process import assert_refused, run
 
 TRAIN = [

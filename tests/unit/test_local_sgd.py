@@ -10,7 +10,7 @@ from resnet.config import rounds
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.outer_momentum import OuterMomentum
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests import local_sgd
 from tests.local_sgd import make_state, phase, train_to, values
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.optim import lookahead
 from resnet.optim.lookahead import Lookahead
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep import errors
 from data_prep.conversion import output_folder
 from data_prep.conversion.plan import Options, make_plan
 from data_prep.records import indexing, manifest, verification
 from data_prep.sources import raw_data
+from resnet.base import errors
 from resnet.data import record_files
 from tests.converter_program import convert_here
 from tests.record_reader import read_examples

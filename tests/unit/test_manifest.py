@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.records import index_location, manifest
+from resnet.base.errors import UserError
 from tests.unit.small_manifest import example_manifest
 
 pytestmark = pytest.mark.usefixtures("index_cache")

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.records import manifest
+from resnet.base.errors import UserError
 from tests.unit.small_manifest import example_manifest
 
 

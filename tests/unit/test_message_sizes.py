@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.compression import message_sizes, messages
-from resnet.compression.random_bits import Stream
 from resnet.config.compression import METHODS, CompressionSettings
+from resnet.exchange.codecs import message_sizes, messages
+from resnet.exchange.codecs.random_bits import Stream
 
 QSGD = CompressionSettings(method="qsgd")
 

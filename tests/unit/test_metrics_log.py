@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.metrics import jsonl
 from resnet.metrics.event_file import EventFile
 from resnet.metrics.log import MetricsLog

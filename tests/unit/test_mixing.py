@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.augmentation import mixing
+from resnet.data.augmentation import mixing
 
 SIDE = 16
 KINDS = [(0.2, 0.0), (0.0, 1.0), (0.4, 0.7)]  # The alphas of mixup and CutMix.

@@ -8,9 +8,9 @@ from mlperf_logging.compliance_checker import mlp_compliance
 
 from eval.benchmark_logs import mlperf_log
 from resnet.config.config import Config, save_config
+from resnet.config.recipes import digits, imagenet_lars
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
-from resnet.recipes import digits, imagenet_lars
 from resnet.watchdog import history
 from tests.in_process import assert_refused, run
 

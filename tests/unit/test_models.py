@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet import models
+from resnet.base.errors import UserError
 from resnet.config.phases import SMALLEST_IMAGE
 from resnet.config.recipe import TrainingSettings
 from resnet.models import flops, layers, names, resnet
 from resnet.models.layers import normalization
-from resnet.train_state import decays
+from resnet.optim.train_state import decays
 from tests.unit.described_model import without_values
 from tests.unit.reference_network import (
     change_start_values,

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, retention, step_dirs, tensors
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from tests.unit.small_checkpoint import save

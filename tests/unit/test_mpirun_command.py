@@ -1,7 +1,7 @@
 import pytest
 
-from data_prep.errors import UserError
 from launch import mpirun_command
+from resnet.base.errors import UserError
 
 PROGRAM = ("python", "resnet/resnet_main.py", "--model_dir=M", "-np", "7")
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
 from resnet import native
+from resnet.base.errors import UserError
 from resnet.config import layer_rates, phases, step_settings
+from resnet.config.recipes import cifar10, imagenet, registry
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
 from resnet.optim import muon
 from resnet.optim.muon import Muon
-from resnet.recipes import cifar10, imagenet, registry
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 
 A, B, C = 3.4445, -4.7750, 2.0315
 

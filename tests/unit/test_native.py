@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from data_prep.records import manifest
 from resnet import native
-from resnet.augmentation import names
+from resnet.config import augmentations
 from resnet.config.config import Config
 from resnet.data import input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements
@@ -106,8 +106,8 @@ def eval_batches(records: RecordFiles, config: Config) -> list:
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        *((train_batches, "augmentation", one) for one in names.AUGMENTATIONS),
-        *((eval_batches, "eval_crop", one) for one in names.EVAL_CROPS),
+        *((train_batches, "augmentation", one) for one in augmentations.AUGMENTATIONS),
+        *((eval_batches, "eval_crop", one) for one in augmentations.EVAL_CROPS),
     ],
 )
 def test_batches_with_and_without_the_library_agree(

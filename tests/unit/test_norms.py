@@ -11,7 +11,7 @@ from resnet.optim import norms
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
 from resnet.optim.muon import Muon
-from resnet.train_step import apply_update
+from resnet.training.train_step import apply_update
 
 SHAPES = [(), (0,), (1,), (64,), (1024,), (1025,), (3, 3, 128, 130), (2049, 1024)]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.errors import UserError
-from resnet.config import dataclass_json
+from resnet.base import dataclass_json
+from resnet.base.errors import UserError
+from resnet.config import json_file
 from resnet.config.config import (
     CONFIG_FILE,
     config_from_json,
@@ -19,9 +20,9 @@ from resnet.config.config import (
     save_config,
 )
 from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import registry
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.recipes import json_file, registry
 from tests.unit import small_recipe_file
 
 # Settings that earlier versions wrote.

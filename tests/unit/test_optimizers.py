@@ -4,12 +4,12 @@ import tensorflow as tf
 
 from resnet.config import layer_rates, phases, step_settings
 from resnet.config.config import Config
+from resnet.config.recipes import registry
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
 from resnet.optim.lars import Lars
 from resnet.optim.momentum import Momentum
 from resnet.optim.sgdw import Sgdw
-from resnet.recipes import registry
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.augmentation import preprocessing
+from resnet.data.augmentation import preprocessing
 from tests.unit.seen_images import gradient, jpeg, noise, seed
 
 

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.config import Config
+from resnet.config.explain import description
+from resnet.config.recipes import finetune, imagenette
 from resnet.config.resolve import resolve
-from resnet.explain import description
 from resnet.models import initialization, names
 from resnet.optim.sgdw import Sgdw
-from resnet.recipes import finetune, imagenette
-from resnet.train_state import TrainState, has_weight_decay
+from resnet.optim.train_state import TrainState, has_weight_decay
 
 PARTS = [("activation", "silu"), ("se_ratio", 0.25), ("blur_pool", "convolutions")]
 

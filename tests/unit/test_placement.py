@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo, Threads
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from data_prep.errors import UserError
 from launch.nodes import probe, topology
 from launch.planning import job_plan
 from launch.planning.job_plan import Request
-from resnet.recipes import imagenet, registry
+from resnet.base.errors import UserError
+from resnet.config.recipes import imagenet, registry
 from tests.unit import machine_trees
 
 PROGRAM = [

@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from data_prep.conversion import image_encoding
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from tests.unit.encoded_images import decode, encode, noise, plain, replace_byte
 
 

@@ -24,7 +24,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.predictor import top_classes
 from resnet.hardware.placement import ProcessInfo
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests.converter_program import convert_here
 from tests.in_process import Done, assert_refused, run
 from tests.record_reader import read_examples

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.evaluation import prediction_file
 from tests.unit import damaged_bytes
 from tests.unit.stored_predictions import predictions

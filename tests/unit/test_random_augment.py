@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from resnet.augmentation import preprocessing, random_augment
+from resnet.data.augmentation import preprocessing, random_augment
 from tests.unit.seen_images import jpeg, noise, pixels, seed
 
 GREY = (128, 128, 128)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.augmentation import original_image, preprocessing
 from resnet.config.phases import Phase
+from resnet.data.augmentation import original_image, preprocessing
 from tests.unit.seen_images import (
     decoded,
     jpeg,

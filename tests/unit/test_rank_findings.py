@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from data_prep.errors import UserError
 from launch.checking import rank_findings, rank_report
 from launch.checking.rank_report import Link
 from launch.nodes import topology
 from launch.nodes.topology import Interface
 from launch.planning import job_plan
-from resnet.recipes import imagenet
+from resnet.base.errors import UserError
+from resnet.config.recipes import imagenet
 from tests.unit import stored_reports
 from tests.unit.stored_reports import MESSAGE_BYTES, NODE, changed, ranks
 

@@ -3,8 +3,8 @@ import tarfile
 
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.sources import archives, imagenet_labels, raw_data
+from resnet.base.errors import UserError
 
 
 def touch(root, *paths):

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
+from resnet.config import json_file
 from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import digits, imagenette
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.recipes import digits, imagenette, json_file
 from tests.unit import small_recipe_file
 from tests.unit.small_recipe_file import SMALL
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
+from resnet.config import json_file
 from resnet.config.resolve import resolve
-from resnet.recipes import json_file
 from tests.unit import small_recipe_file
 from tests.unit.small_recipe_file import SMALL
 

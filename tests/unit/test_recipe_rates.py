@@ -3,8 +3,8 @@
 import pytest
 
 from resnet.config import phases
+from resnet.config.recipes import registry
 from resnet.config.resolve import resolve
-from resnet.recipes import registry
 
 EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from resnet.config import phases, step_settings
+from resnet.config.recipes import registry
 from resnet.config.resolve import resolve
-from resnet.recipes import registry
-from resnet.train_state import TrainState
+from resnet.optim.train_state import TrainState
 from tests import smallest
 from tests.unit.one_step import batch, step_of_phase, values_of
 

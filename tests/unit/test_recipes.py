@@ -2,15 +2,15 @@ import dataclasses
 
 import pytest
 
-from data_prep.errors import UserError
-from resnet.augmentation import names as augmentation_names
+from resnet.base.errors import UserError
+from resnet.config import augmentations as augmentation_names
 from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import cifar10, digits, imagenette, registry
 from resnet.config.resolve import resolve
 from resnet.config.settings import declarations
 from resnet.models import names
-from resnet.recipes import cifar10, digits, imagenette, registry
 
 CLASSES = ("a", "b")
 

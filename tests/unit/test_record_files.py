@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.errors import UserError
 from data_prep.records import manifest, schema, tf_example, tfrecord
 from resnet import native
+from resnet.base.errors import UserError
 from resnet.data import record_files
 from resnet.data.record_files import RecordFiles
 

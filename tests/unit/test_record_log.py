@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.metrics import record_log
 from resnet.metrics.record_log import RecordLog
 

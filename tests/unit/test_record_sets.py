@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.errors import UserError
 from data_prep.records import balance, indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
+from resnet.base.errors import UserError
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.hardware.placement import ProcessInfo

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
 from eval import report
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, step_dirs
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl

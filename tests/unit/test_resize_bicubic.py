@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.augmentation import preprocessing
+from resnet.data.augmentation import preprocessing
 
 # Of normalized values: about 20 operations in another order, each of a number up to
 # 255 * 1.5 that is rounded to 2**-24 of it, and a deviation of 57: 20 * 2.3e-5 / 57.

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from PIL import Image
 
-from resnet import resnet_main, train
+from resnet import resnet_main
 from resnet.config.config import CONFIG_FILE, save_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import end_of_training
@@ -18,6 +18,7 @@ from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
 from resnet.runtime.run_lock import RunLock
+from resnet.training import loop
 from resnet.watchdog import failure_file, history
 from tests import converter_program, in_process
 from tests.in_process import Done, assert_refused
@@ -268,7 +269,7 @@ def test_an_ended_run_without_its_checkpoints_is_refused(run_on, records, tmp_pa
 @pytest.mark.parametrize("end", [True, False, Preempted("stopped after step 3")])
 def test_only_a_complete_training_is_exported(make_config, monkeypatch, tmp_path, end):
     exported = []
-    monkeypatch.setattr(train, "train_and_evaluate", mock.Mock(side_effect=[end]))
+    monkeypatch.setattr(loop, "train_and_evaluate", mock.Mock(side_effect=[end]))
     monkeypatch.setattr(end_of_training, "export", lambda *_: exported.append(1))
     shards = {"train": None}
     threads = Threads((0,), 1, 1)

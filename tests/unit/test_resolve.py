@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
 from resnet.config.schedules import Schedule, learning_rate
-from resnet.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
 from tests.unit.resolved_phases import COLLAPSE, TWO_PHASES, fit, schedule_of
 
 NUM_IMAGENET = 1_281_167

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config.recipe import RecipePhase
 from resnet.config.resolve import contradictions
 from resnet.config.schedules import Schedule

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
+from resnet.config import json_file, rounds
 from resnet.config import phases as phase_list
-from resnet.config import rounds
+from resnet.config.explain import description
 from resnet.config.intervals import parse
 from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.explain import description
-from resnet.recipes import digits, json_file
 
 
 def phase(num_steps: int, name: str = "train", **settings) -> Phase:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import run_folder
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.runtime.run_lock import FILE, Locked, RunLock
 
 HOLD = """

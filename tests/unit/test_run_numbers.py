@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from launch.planning import run_numbers
-from resnet.recipes import imagenet, registry
+from resnet.base.errors import UserError
+from resnet.config.recipes import imagenet, registry
 
 GB = 10**9
 R24K = imagenet.TPU_90EP_24K

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import safetensors_file
 
 # What safetensors 0.6.2 writes: save({"b": float32 [[1, 2], [3, 4]], "a": int64 7},

@@ -2,11 +2,11 @@
 
 import pytest
 
-from data_prep.errors import UserError
-from resnet import saved_run
+from resnet.base.errors import UserError
 from resnet.checkpoint.step_dirs import of_step
 from resnet.config.config import CONFIG_FILE
 from resnet.metrics import jsonl
+from resnet.training import saved_run
 from resnet.watchdog import history
 
 LINE = jsonl.encode(jsonl.make_line("eval", 10, 1.0, {"top1": 0.5}))

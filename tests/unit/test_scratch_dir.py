@@ -54,7 +54,7 @@ def test_a_folder_that_is_not_there_is_replaced_as_python_does(tmp_path):
 def test_no_folder_at_all_is_a_sentence(tmp_path):
     refused = """
 import tempfile
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 tempfile._candidate_tempdir_list = lambda: ["/proc"]
 from resnet.watchdog import scratch_dir
 try:

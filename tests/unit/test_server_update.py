@@ -9,11 +9,14 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.async_training import server_update
-from resnet.async_training.server_update import ALREADY_APPLIED, num_updates
-from resnet.async_training.server_variables import MOST_APART, ServerVariables
 from resnet.config.step_settings import StepSettings
 from resnet.models.layers.moving_averages import Statistic
+from resnet.training.parameter_servers import server_update
+from resnet.training.parameter_servers.server_update import ALREADY_APPLIED, num_updates
+from resnet.training.parameter_servers.server_variables import (
+    MOST_APART,
+    ServerVariables,
+)
 from tests.unit.small_server import assert_unchanged, make_server, values
 
 # Two roundings of a float32 an update, over a few updates.

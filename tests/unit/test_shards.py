@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data_prep.conversion import shard_reports, shards
-from data_prep.errors import UserError
 from data_prep.records import manifest, schema
 from data_prep.sources.image_list import SourceImage
+from resnet.base.errors import UserError
 
 
 def source_image(path: pathlib.Path, class_name: str = "a") -> SourceImage:

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.distributed import communicator
 from resnet.hardware.placement import ProcessInfo
 

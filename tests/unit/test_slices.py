@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.checkpoint import merged_ranks
-from resnet.compression import slices
-from resnet.compression.slices import Piece
 from resnet.config.compression import CompressionSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange import gathered, sliced
+from resnet.exchange.codecs import slices
+from resnet.exchange.codecs.slices import Piece
 from resnet.exchange.compressed import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
 

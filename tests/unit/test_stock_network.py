@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from resnet import models
-from resnet.augmentation.preprocessing import IMAGENET
+from resnet.data.augmentation.preprocessing import IMAGENET
 from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.models import alexnet, inception, layers, resnet

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from data_prep.errors import UserError
 from launch import stop_requests, supervise
 from launch.stop_requests import StopRequests
+from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE

@@ -4,8 +4,8 @@ import types
 
 import pytest
 
-from data_prep.errors import UserError
 from eval.benchmarking import sync_modes
+from resnet.base.errors import UserError
 
 PROGRAM = str(sync_modes._PROGRAM)
 

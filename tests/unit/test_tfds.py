@@ -10,8 +10,8 @@ import urllib3
 from PIL import Image
 
 from data_prep.conversion import image_encoding
-from data_prep.errors import UserError
 from data_prep.sources import tfds
+from resnet.base.errors import UserError
 
 NAMES = ["cat", "dog", "fox"]
 

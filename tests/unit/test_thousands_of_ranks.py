@@ -12,14 +12,14 @@ from launch import place_shards
 from launch.nodes import topology
 from launch.planning import job_plan
 from launch.planning.job_plan import Request
-from resnet.async_training import roles
-from resnet.async_training.server_variables import balanced
 from resnet.config import asynchrony
+from resnet.config.recipes import imagenet, registry
 from resnet.data import example_order, record_sets
 from resnet.data.example_shard import shard_of_rank
 from resnet.data.input_pipeline import examples_of_micro_batch
 from resnet.data.record_files import RecordFiles
-from resnet.recipes import imagenet, registry
+from resnet.training.parameter_servers import roles
+from resnet.training.parameter_servers.server_variables import balanced
 
 RANKS = st.integers(512, 4096)
 RANKS_PER_NODE = st.sampled_from([1, 2, 4, 8])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import UserError
 from launch.nodes import topology
+from resnet.base.errors import UserError
 
 
 def test_stated_nodes_have_their_cores_by_socket_and_cluster():

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import files, torchvision, torchvision_file
 from resnet.checkpoint.weight_formats.stored import Stored
 from tests.unit import torchvision_weights as reference

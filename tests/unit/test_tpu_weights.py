@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import files, initial, tpu
 from tests.unit import torchvision_weights
 from tests.unit.described_model import without_values

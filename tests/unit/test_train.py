@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet import train
 from resnet.checkpoint import manager, tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.config.config import Config
 from resnet.data import input_pipeline
 from resnet.distributed.communicator import AgreedError, AgreedFailure
 from resnet.metrics import jsonl, log, progress
+from resnet.optim.train_state import TrainState
 from resnet.runtime.preemption import Preempted
-from resnet.train_state import TrainState
+from resnet.training import loop
 from tests import smallest
 from tests.unit import small_training
 from tests.unit.small_training import (
@@ -84,13 +84,13 @@ def every_fourth(run, tmp_path_factory) -> pathlib.Path:
 def test_lines_are_written_when_they_are_due_and_the_graph_is_made_once(
     run, every_fourth, tmp_path, monkeypatch
 ):
-    make, made = train.TrainStep.of_run, []
+    make, made = loop.TrainStep.of_run, []
 
     def remember(*arguments: Any) -> Any:
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(train.TrainStep, "of_run", remember)
+    monkeypatch.setattr(loop.TrainStep, "of_run", remember)
     run(tmp_path, weight_decay=0.0, eval_every="2", mode="train_and_eval")
     (step,) = made
     assert step._step.experimental_get_tracing_count() == 1

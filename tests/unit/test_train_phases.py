@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from data_prep.records import manifest
-from resnet import train
 from resnet.checkpoint import retention, tensors
 from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.step_dirs import of_step, saved_steps
@@ -24,6 +23,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
+from resnet.training import loop
 from tests import smallest
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -119,13 +119,13 @@ def run(numbered_set) -> Callable[..., None]:
         save_config(config)
         signals = None if leave_after is None else LeaveAfter(leave_after)
         shard, alone = ExampleShard(records, 0, 1, 13), Communicator(ProcessInfo())
-        train.train_and_evaluate(config, shard, None, alone, 1, signals)  # type: ignore[arg-type]
+        loop.train_and_evaluate(config, shard, None, alone, 1, signals)  # type: ignore[arg-type]
 
     return run
 
 
 @pytest.fixture(scope="module")
-def steps_made() -> list[tuple[phases.Phase, train.TrainStep]]:
+def steps_made() -> list[tuple[phases.Phase, loop.TrainStep]]:
     """The steps that `whole` makes, each with its phase."""
     return []
 
@@ -133,14 +133,14 @@ def steps_made() -> list[tuple[phases.Phase, train.TrainStep]]:
 @pytest.fixture(scope="module")
 def whole(run, steps_made, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of both phases without interruption."""
-    model_dir, make = tmp_path_factory.mktemp("whole"), train.TrainStep.of_run
+    model_dir, make = tmp_path_factory.mktemp("whole"), loop.TrainStep.of_run
 
-    def remember(state: Any, phase: phases.Phase, *arguments: Any) -> train.TrainStep:
+    def remember(state: Any, phase: phases.Phase, *arguments: Any) -> loop.TrainStep:
         steps_made.append((phase, make(state, phase, *arguments)))
         return steps_made[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.TrainStep, "of_run", remember)
+        patch.setattr(loop.TrainStep, "of_run", remember)
         run(model_dir)
     return model_dir
 

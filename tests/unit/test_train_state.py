@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
-from resnet import train_state
+from resnet.base.errors import UserError
 from resnet.checkpoint import restore
 from resnet.checkpoint import tensors as checkpoints
 from resnet.checkpoint.step_dirs import of_step
@@ -17,8 +16,9 @@ from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import resnet
+from resnet.optim import train_state
+from resnet.optim.train_state import TrainState
 from resnet.runtime import versions
-from resnet.train_state import TrainState
 from tests.unit.changed_settings import changed
 
 pytestmark = pytest.mark.usefixtures("one_block")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet import train_state
 from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
 from resnet.exchange.gradients import nan_unless_finite
-from resnet.train_state import TrainState
+from resnet.optim import train_state
+from resnet.optim.train_state import TrainState
 from tests.unit.changed_settings import changed
 from tests.unit.one_step import (
     SETTINGS,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from data_prep import worker_processes
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 
 
 # Functions for other processes are from modules that those can import, as built-in ones

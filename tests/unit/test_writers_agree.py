@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import integrity
 from resnet.checkpoint import tensors as checkpoints
 from resnet.checkpoint.async_writer import CheckpointWriter

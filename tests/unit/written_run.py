@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from resnet.config.config import save_config
+from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
-from resnet.recipes import digits
 from resnet.report import folder, page
 from resnet.report.charts import javascript
 

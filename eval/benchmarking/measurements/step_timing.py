@@ -16,8 +16,8 @@ from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware import process_age
 from resnet.optim.momentum import Momentum
-from resnet.train_state import decays
-from resnet.train_step import TrainStep
+from resnet.optim.train_state import decays
+from resnet.training.train_step import TrainStep
 
 LEARNING_RATE = 0.01  # Small, so that repeated steps on one batch do not diverge.
 

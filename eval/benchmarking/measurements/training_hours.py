@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.metrics.jsonl import Line

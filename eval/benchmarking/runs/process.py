@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.watchdog import parent_death
 
 _PROGRAM = Path(__file__).parents[2] / "benchmark.py"

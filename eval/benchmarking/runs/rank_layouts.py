@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.errors import UserError
 from eval.benchmarking.runs.settings import Settings
+from resnet.base.errors import UserError
 
 Run = Callable[[Sequence[str], int], dict[str, Any]]
 

@@ -3,14 +3,14 @@
 import dataclasses
 from dataclasses import dataclass
 
-from data_prep.errors import UserError
 from resnet import shared_flags
+from resnet.base.errors import UserError
 from resnet.config import bounds
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
+from resnet.config.recipes import imagenet, registry
 from resnet.models import names
-from resnet.recipes import imagenet, registry
 
 MANY_STEPS = 1_000_000
 _BOUNDS = {  # The bounds of settings that aren't fields of a run's `Config`.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.checkpoint.weight_formats import safetensors_file
 from resnet.checkpoint.weight_formats.stored import WeightFile, of_arrays

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint import tensors
 from resnet.checkpoint.weight_formats import files, matching, own, torchvision, tpu
 from resnet.checkpoint.weight_formats.stored import (

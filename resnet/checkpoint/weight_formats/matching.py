@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats.stored import Shapes, Stored, WeightFile
 
 CLASSIFIER = "classifier/"  # The beginning of the paths of its variables.

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from data_prep.errors import UserError
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats.stored import WeightFile
 
 _METADATA = "__metadata__"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep import atomic_files
-from data_prep.errors import UserError
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import safetensors_file, torchvision
 from resnet.config.config import Config
 from resnet.config.recipe import PARTS

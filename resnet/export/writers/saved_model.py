@@ -10,8 +10,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from resnet import native
-from resnet.augmentation import preprocessing
 from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.data.augmentation import preprocessing
 from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import (

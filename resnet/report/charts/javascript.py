@@ -8,8 +8,8 @@ import importlib.metadata
 import os
 from pathlib import Path
 
-from data_prep import atomic_files
 from data_prep.records import index_location
+from resnet.base import atomic_files
 
 _PACKAGE = "vl-convert-python"
 

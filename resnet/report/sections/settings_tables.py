@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from data_prep.errors import UserError
-from resnet.config import settings
+from resnet.base.errors import UserError
+from resnet.config import json_file, settings
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
-from resnet.recipes import json_file
 from resnet.report import markup, words
 from resnet.report.folder import RunFolder
 from resnet.report.markup import Html, tag

@@ -1,0 +1,151 @@
+"""The recipes for Imagenette, ten classes of ImageNet."""
+
+import dataclasses
+
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes.imagenet import COLLAPSE_72EP_4K
+from resnet.config.recipes.imagenet_lars import LARS_40EP_4K
+from resnet.config.schedules import Schedule
+
+IMAGENETTE = Recipe(
+    name="imagenette",
+    source="this project: ResNet-50 from scratch on 9,469 images of 10 classes",
+    model="resnet50",
+    image_size=128,
+    global_batch_size=64,
+    num_train_examples=9469,
+    phases=(
+        RecipePhase(
+            epochs=16,
+            schedule=Schedule(
+                init_value=0.01,
+                init_value_scales=False,
+                peak_value=0.025,  # The linear rule: 0.1 at 256.
+                warmup_length=1,
+            ),
+            label_smoothing=0.1,
+        ),
+    ),
+)
+
+
+def _for_imagenette(
+    base: Recipe, name: str, source: str, global_batch_size: int, factor: float
+) -> Recipe:
+    """Returns a recipe for ImageNet, shortened to 16 epochs of Imagenette.
+
+    Args:
+        base: The recipe for ImageNet.
+        name: The name of the new recipe.
+        source: The source of the new recipe's numbers.
+        global_batch_size: The global batch size of the new recipe.
+        factor: The factor of the learning rates.
+    """
+    fraction = 16 / base.epochs
+    return dataclasses.replace(
+        base,
+        name=name,
+        source=source,
+        image_size=128,
+        global_batch_size=global_batch_size,
+        num_train_examples=9469,
+        phases=tuple(_shrunk(phase, fraction, factor) for phase in base.phases),
+        published="",
+        deviations=(),
+        rank_batch_size=0,
+    )
+
+
+def _shrunk(phase: RecipePhase, fraction: float, factor: float) -> RecipePhase:
+    """Returns a phase with its length times `fraction` and its rates times `factor`."""
+    schedule = phase.schedule
+    if schedule is not None:
+        end = schedule.decay_end
+        schedule = dataclasses.replace(
+            schedule,
+            init_value=schedule.init_value * factor,
+            peak_value=schedule.peak_value * factor,
+            end_value=schedule.end_value * factor,
+            warmup_length=schedule.warmup_length * fraction,
+            decay_end=None if end is None else end * fraction,
+            boundaries=tuple(epoch * fraction for epoch in schedule.boundaries),
+        )
+    return dataclasses.replace(
+        phase,
+        epochs=phase.epochs * fraction,
+        schedule=schedule,
+        label_smoothing=0.1,
+    )
+
+
+IMAGENETTE_COLLAPSE = _for_imagenette(
+    COLLAPSE_72EP_4K,
+    "imagenette_collapse",
+    "collapse_72ep_4k in 16 epochs, its learning rates scaled to a batch of 64",
+    global_batch_size=64,
+    factor=64 / 4096,
+)
+
+IMAGENETTE_LARS = dataclasses.replace(
+    _for_imagenette(
+        LARS_40EP_4K,
+        "imagenette_lars",
+        "lars_40ep_4k in 16 epochs; learning rates and trust coefficient are this"
+        " project's",
+        global_batch_size=64,
+        factor=0.01,
+    ),
+    eval_crop="crop_then_resize",
+    zero_last_gamma=True,
+    # LARS doesn't scale the updates of normalizations and biases. Since gradients of a
+    # small batch are noisy, the learning rate itself must be far below that for 4,096.
+    trust_coefficient=0.02,
+    scaling="root",
+)
+
+# Fractions of Muon's learning rate for the variables that it doesn't orthogonalize.
+_MUON_LAYER_RATES = "/gamma:0.35,/beta:0.35,classifier:0.35"
+
+IMAGENETTE_BEST = Recipe(
+    name="imagenette_best",
+    source="this project: chosen on a tenth of the training images, held back",
+    model="resnet34d",
+    blur_pool="convolutions",
+    image_size=176,  # Larger than the training images, as was best for smaller ones.
+    global_batch_size=64,
+    num_train_examples=9469,
+    phases=tuple(
+        RecipePhase(
+            epochs=epochs,
+            schedule=schedule,
+            name=f"{image_size}_px",
+            image_size=image_size,
+            weight_decay=5e-4,
+            label_smoothing=0.1,
+            min_crop_area=0.35,
+            layer_rates=_MUON_LAYER_RATES,
+        )
+        for epochs, image_size, schedule in (
+            (
+                *(5, 96),
+                Schedule(
+                    init_value=0.007,
+                    init_value_scales=False,
+                    peak_value=0.07,
+                    warmup_length=1,
+                    decay="cosine",
+                ),
+            ),
+            (9, 128, None),
+            (6, 160, None),
+        )
+    ),
+    optimizer="muon",
+    muon_momentum=0.6,
+    ema_decay=0.996,
+    # The rule for updates whose size doesn't depend on the gradient's (Malladi et al.
+    # 2022, arXiv:2205.10287, for Adam).
+    scaling="root",
+)
+
+RECIPES = (IMAGENETTE, IMAGENETTE_BEST, IMAGENETTE_COLLAPSE, IMAGENETTE_LARS)

@@ -1,0 +1,399 @@
+"""Crops, resizes and augments images, for training and for evaluation.
+
+An original image is the content of a JPEG file (string scalar) or already decoded
+(`[height, width, 3]` uint8). Both lead to the same result, except at the edges of crops
+(`original_image.crop`). Every random choice is a function of a seed that is passed in.
+The results are `[image_size, image_size, 3]` float32, normalized per channel.
+
+Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py, as of April 2018
+and, where it says so, as of February 2018.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from resnet import native
+from resnet.config.augmentations import (
+    IMAGENET_MEAN,
+    IMAGENET_STDDEV,
+    MIN_OBJECT_COVERED,
+    PARTLY_DECODED_2018_02,
+)
+from resnet.data.augmentation import original_image, random_augment
+from resnet.data.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
+
+
+class Normalization(NamedTuple):
+    """The mean and standard deviation of each channel, on a scale of 0 to 1."""
+
+    mean: tuple[float, ...]
+    stddev: tuple[float, ...]
+
+
+IMAGENET = Normalization(IMAGENET_MEAN, IMAGENET_STDDEV)
+MEAN, STDDEV = IMAGENET
+NOT_NORMALIZED = Normalization((0.0,) * 3, (1 / 255,) * 3)  # Values from 0 to 255.
+
+FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
+MIN_CROP_AREA = 0.08  # As in the TPU recipe.
+# As usual for CIFAR-10: up to 4 of 32 pixels, and a cutout mask of 8 pixels.
+SHIFT_FRACTION = 0.125
+CUTOUT_FRACTION = 0.25
+
+
+def train_image(
+    original: tf.Tensor,
+    image_size: int,
+    augmentation: str,
+    seed: tf.Tensor,
+    min_crop_area: float = MIN_CROP_AREA,
+    magnitude: float = 0.0,
+    normalization: Normalization = IMAGENET,
+    shift_fraction: float = SHIFT_FRACTION,
+    flip: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Returns an image for training: augmented, resized and normalized.
+
+    The augmentations:
+
+    - "random_resized_crop": a crop of `min_crop_area` to 100 % of the area with an
+      aspect ratio from 3/4 to 4/3, resized, flipped horizontally with probability 1/2.
+      If ten attempts find no such crop, the central square is taken.
+    - "random_resized_crop_2018_02": the same with one attempt and from the decoded
+      whole image, as in February 2018. If the attempt fails, the shorter side is
+      resized to `image_size` and the center is cropped.
+    - "random_crop": the shorter side is resized to `image_size / 0.875`, then a square
+      is cropped at a random position and flipped horizontally with probability 1/2.
+    - "random_shift": the image is shifted by up to `shift_fraction` of the side and
+      padded with zeros.
+    - "pad_crop_flip": as "random_shift", but with reflection padding and a horizontal
+      flip with probability 1/2.
+    - "pad_crop_flip_cutout": the augmentation of CIFAR-10. As "pad_crop_flip", with a
+      square cutout mask of a quarter of the side.
+    - "none": the image is only resized.
+
+    RandAugment follows after them, but before the cutout mask.
+
+    Args:
+        original: The original image, JPEG-encoded or decoded.
+        image_size: The height and width of the result, in pixels.
+        augmentation: The name of one of the augmentations above.
+        seed: The seed of the example, int64 `[2]`, the first number not negative. The
+            result depends only on the seed and the original image.
+        min_crop_area: The smallest area of a random resized crop, as a fraction of the
+            area of the original image, greater than 0 and at most 1. Values below
+            `MIN_OBJECT_COVERED` act like `MIN_OBJECT_COVERED`.
+        magnitude: The magnitude of RandAugment, up to 10; 0 for no RandAugment.
+        normalization: The mean and standard deviation of the images.
+        shift_fraction: The largest shift, as a fraction of the side.
+        flip: Whether the image is flipped, a bool scalar; None for probability 1/2.
+
+    Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
+    Cutout). Of "random_crop": the last phase of sara-nl/caffe's solvers, Codreanu et
+    al. 2017, arXiv:1711.04291.
+    """
+    if flip is None:
+        flip = tf.random.stateless_uniform([], seed_for(seed, FLIP)) < 0.5
+    window = seed_for(seed, WINDOW)
+    image = _augmented(
+        *(original, image_size, augmentation, window, flip),
+        *(min_crop_area, normalization, shift_fraction),
+    )
+    if magnitude:
+        image = _random_augmented(image, magnitude, seed, normalization)
+    if augmentation == "pad_crop_flip_cutout":
+        side = round(image_size * CUTOUT_FRACTION)
+        return _cutout(image, side, seed_for(seed, CUTOUT))
+    return image
+
+
+def eval_image(
+    original: tf.Tensor,
+    image_size: int,
+    crop_fraction: float,
+    crop: str,
+    normalization: Normalization = IMAGENET,
+) -> tf.Tensor:
+    """Returns an image for evaluation: its central square, resized and normalized.
+
+    Args:
+        original: The original image, JPEG-encoded or decoded.
+        image_size: The height and width of the result, in pixels.
+        crop_fraction: The side of the central square as a fraction of the shorter side
+            of the original image.
+        crop: "crop_then_resize", or "resize_then_crop" as in February 2018: the shorter
+            side is resized to `image_size / crop_fraction`, then the center is cropped.
+        normalization: The mean and standard deviation of the images.
+    """
+    if crop == "resize_then_crop":
+        shorter_side = round(image_size / crop_fraction)
+        return _scale_and_crop(
+            original_image.decoded(original), shorter_side, image_size, normalization
+        )
+    square = _central_square(original, original_image.shape(original), crop_fraction)
+    size = image_size, image_size
+    return _resize(square, size, tf.constant(False), normalization)
+
+
+def five_crops(
+    original: tf.Tensor,
+    image_size: int,
+    crop_fraction: float,
+    normalization: Normalization = IMAGENET,
+) -> tf.Tensor:
+    """Returns the crops at the corners and the center of a resized image.
+
+    They are top left, top right, bottom left, bottom right and center, normalized:
+    `[5, image_size, image_size, 3]` float32.
+
+    Args:
+        original: The original image, JPEG-encoded or decoded.
+        image_size: The height and width of each crop, in pixels.
+        crop_fraction: The side of a crop as a fraction of the shorter side, which is
+            resized to `image_size / crop_fraction`.
+        normalization: The mean and standard deviation of the images.
+
+    Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional
+    Neural Networks", section 4.1, who took the corners of the central square.
+    """
+    shorter_side = round(image_size / crop_fraction)
+    upright = tf.constant(False)
+    image = _scale(
+        original_image.decoded(original), shorter_side, upright, normalization
+    )
+    height, width, _ = tf.unstack(tf.shape(image))
+    bottom, right = height - image_size, width - image_size
+    begins = (
+        (0, 0),
+        (0, right),
+        (bottom, 0),
+        (bottom, right),
+        (_centered(height, image_size), _centered(width, image_size)),
+    )
+    crops = [
+        tf.slice(image, (top, left, 0), (image_size, image_size, 3))
+        for top, left in begins
+    ]
+    return tf.ensure_shape(tf.stack(crops), (5, image_size, image_size, 3))
+
+
+def resize_with_stock_ops(
+    image: tf.Tensor,
+    size: tuple[tf.Tensor | int, tf.Tensor | int],
+    flip: tf.Tensor,
+    normalization: Normalization = IMAGENET,
+) -> tf.Tensor:
+    """Returns what `_resize` returns, without the compiled op.
+
+    The published runs used TensorFlow 1's bicubic kernel; `tf.image.resize` has
+    a different one.
+    """
+    resized = tf.raw_ops.ResizeBicubic(
+        images=image[tf.newaxis],
+        size=size,
+        align_corners=False,
+        half_pixel_centers=False,
+    )[0]
+    resized = tf.cond(flip, lambda: tf.reverse(resized, [1]), lambda: resized)
+    return (resized - _on_bytes(normalization.mean)) / _on_bytes(normalization.stddev)
+
+
+def _resize(
+    image: tf.Tensor,
+    size: tuple[tf.Tensor | int, tf.Tensor | int],
+    flip: tf.Tensor,
+    normalization: Normalization = IMAGENET,
+) -> tf.Tensor:
+    """Returns the image resized, optionally flipped, and normalized.
+
+    Args:
+        image: The image, `[height, width, 3]` uint8.
+        size: The height and width of the result, in pixels.
+        flip: Whether to flip the result horizontally, a bool scalar.
+        normalization: The mean and standard deviation of the images.
+    """
+    ops = native.ops()
+    if ops is None:
+        return resize_with_stock_ops(image, size, flip, normalization)
+    mean, stddev = map(_on_bytes, normalization)
+    return ops.resnet_resize_bicubic(image, size, flip, mean=mean, stddev=stddev)
+
+
+def _on_bytes(values: tuple[float, ...]) -> list[float]:
+    return [255 * value for value in values]
+
+
+def _augmented(
+    original: tf.Tensor,
+    image_size: int,
+    augmentation: str,
+    window: tf.Tensor,
+    flip: tf.Tensor,
+    min_crop_area: float,
+    normalization: Normalization,
+    shift_fraction: float,
+) -> tf.Tensor:
+    """Returns the image of `train_image` before RandAugment and the cutout mask.
+
+    `window` is the seed of the position.
+    """
+    size = image_size, image_size
+    if augmentation == "random_resized_crop":
+        crop = _random_crop(original, window, min_crop_area)
+        return _resize(crop, size, flip, normalization)
+    crop_settings = image_size, window, flip, min_crop_area, normalization
+    if augmentation == "random_resized_crop_2018_02":
+        return _random_crop_2018_02(original_image.decoded(original), *crop_settings)
+    if augmentation == PARTLY_DECODED_2018_02:
+        return _random_crop_2018_02(original, *crop_settings)
+    if augmentation == "random_crop":
+        shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
+        image = _scale(
+            original_image.decoded(original), shorter_side, flip, normalization
+        )
+        return tf.image.stateless_random_crop(image, (*size, 3), window)
+    image = _resize(
+        original_image.decoded(original), size, tf.constant(False), normalization
+    )
+    if augmentation == "none":
+        return image
+    shift = round(image_size * shift_fraction)
+    is_flipped = augmentation.startswith("pad_crop_flip")
+    mode = "REFLECT" if is_flipped else "CONSTANT"
+    image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]], mode)
+    image = tf.image.stateless_random_crop(image, (*size, 3), window)
+    if is_flipped:
+        return tf.cond(flip, lambda: tf.reverse(image, [1]), lambda: image)
+    return image
+
+
+def _random_augmented(
+    image: tf.Tensor, magnitude: float, seed: tf.Tensor, normalization: Normalization
+) -> tf.Tensor:
+    """Returns a normalized image after RandAugment, which operates on uint8."""
+    side = image.shape[0]
+    # Channels beside columns: operations on long rows are much faster.
+    mean, stddev = (tf.constant(_on_bytes(values) * side) for values in normalization)
+    values = tf.reshape(image, [side, side * 3]) * stddev + mean
+    # Halves are frequent: all of them are rounded down, whatever the rounding errors of
+    # about 1e-5 are.
+    values = tf.cast(tf.clip_by_value(values + 0.499, 0, 255), tf.uint8)
+    values = random_augment.augment(
+        tf.reshape(values, [side, side, 3]), magnitude, seed
+    )
+    values = tf.cast(tf.reshape(values, [side, side * 3]), tf.float32)
+    return tf.reshape((values - mean) / stddev, [side, side, 3])
+
+
+def _random_crop(
+    original: tf.Tensor, seed: tf.Tensor, min_crop_area: float
+) -> tf.Tensor:
+    """Returns a random crop of the original image, decoded; uint8."""
+    shape = original_image.shape(original)
+    begin, size = _random_window(shape, seed, 10, min_crop_area)
+    return tf.cond(
+        tf.reduce_all(size == shape[:2]),  # No crop was found.
+        lambda: _central_square(original, shape, FALLBACK_CROP_FRACTION),
+        lambda: original_image.crop(original, begin, size),
+    )
+
+
+def _random_crop_2018_02(
+    original: tf.Tensor,
+    image_size: int,
+    seed: tf.Tensor,
+    flip: tf.Tensor,
+    min_crop_area: float,
+    normalization: Normalization,
+) -> tf.Tensor:
+    """Returns a random crop of the original image, resized and normalized."""
+    shape = original_image.shape(original)
+    begin, size = _random_window(shape, seed, 1, min_crop_area)
+
+    def center() -> tf.Tensor:
+        image = _scale_and_crop(
+            original_image.decoded(original), image_size, image_size, normalization
+        )
+        return tf.where(flip, image[:, ::-1], image)
+
+    image = tf.cond(
+        tf.reduce_all(size == shape[:2]),
+        center,
+        lambda: _resize(
+            original_image.crop(original, begin, size),
+            (image_size, image_size),
+            flip,
+            normalization,
+        ),
+    )
+    return tf.ensure_shape(image, (image_size, image_size, 3))
+
+
+def _random_window(
+    shape: tf.Tensor, seed: tf.Tensor, max_attempts: int, min_crop_area: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns (top, left) and (height, width); the whole image if no crop is found."""
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape,
+        tf.zeros([1, 0, 4]),  # No box: the whole image.
+        seed,
+        min_object_covered=MIN_OBJECT_COVERED,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(min_crop_area, 1.0),
+        max_attempts=max_attempts,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return begin[:2], size[:2]
+
+
+def _central_square(
+    original: tf.Tensor, shape: tf.Tensor, crop_fraction: float
+) -> tf.Tensor:
+    """Returns the central square of the original image, decoded; uint8."""
+    shorter = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
+    side = tf.maximum(tf.cast(crop_fraction * shorter, tf.int32), 1)
+    begin = _centered(shape[:2], side)
+    return original_image.crop(original, begin, tf.stack([side, side]))
+
+
+def _scale_and_crop(
+    image: tf.Tensor, shorter_side: int, image_size: int, normalization: Normalization
+) -> tf.Tensor:
+    """Returns the center of the image after resizing its shorter side; normalized."""
+    image = _scale(image, shorter_side, tf.constant(False), normalization)
+    height, width, _ = tf.unstack(tf.shape(image))
+    top, left = _centered(height, image_size), _centered(width, image_size)
+    image = tf.slice(image, (top, left, 0), (image_size, image_size, 3))
+    return tf.ensure_shape(image, (image_size, image_size, 3))
+
+
+def _scale(
+    image: tf.Tensor, shorter_side: int, flip: tf.Tensor, normalization: Normalization
+) -> tf.Tensor:
+    """Returns the image, shorter side resized, optionally flipped; normalized."""
+    shape = tf.shape(image)
+    height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
+    shorter = tf.minimum(height, width)
+    # Rounded down, as the source does.
+    new_height = tf.cast(height / shorter * shorter_side, tf.int32)
+    new_width = tf.cast(width / shorter * shorter_side, tf.int32)
+    return _resize(image, (new_height, new_width), flip, normalization)
+
+
+def _centered(length: tf.Tensor, part: tf.Tensor | int) -> tf.Tensor:
+    """Returns the first position of the centered part."""
+    return ((length - part) + 1) // 2
+
+
+def _cutout(image: tf.Tensor, side: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the image with a square of zeros at a random position."""
+    positions = tf.range(image.shape[0])
+    begin = tf.random.stateless_uniform(
+        [2], seed, maxval=image.shape[0] + 1 - side, dtype=tf.int32
+    )
+    row, column = (
+        (positions >= first) & (positions < first + side) for first in tf.unstack(begin)
+    )
+    mask = row[:, tf.newaxis] & column[tf.newaxis, :]
+    return tf.where(mask[..., tf.newaxis], 0.0, image)

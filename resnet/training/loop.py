@@ -1,0 +1,228 @@
+"""Training: the loop over the steps of a run, and what is due between them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from resnet.checkpoint.manager import CheckpointManager
+from resnet.checkpoint.restore import restore_newest
+from resnet.config import phases, step_settings
+from resnet.config.config import Config
+from resnet.data import batches
+from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import Batch
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.evaluations import Evaluations
+from resnet.exchange.gradients import GradientExchange
+from resnet.exchange.local import LocalExchange
+from resnet.exchange.make_exchange import make_exchange
+from resnet.metrics.run_log import RunLog
+from resnet.optim.train_state import TrainState
+from resnet.runtime.divergence import check_loss
+from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
+from resnet.runtime.run_lock import RunLock
+from resnet.training import image_statistics
+from resnet.training.local_sgd import Synchronization
+from resnet.training.train_step import TrainStep
+
+
+def train_and_evaluate(
+    config: Config,
+    train_shard: ExampleShard,
+    eval_shard: ExampleShard | None,
+    communicator: Communicator,
+    num_parallel_calls: int,
+    signals: StopSignals | None = None,
+    lock: RunLock | None = None,
+) -> bool:
+    """Trains to `config.last_step`, from the newest checkpoint if there is one.
+
+    Args:
+        config: The settings of the run; the precision must not be "auto".
+        train_shard: The examples that this rank trains on.
+        eval_shard: The examples to evaluate on; None for a run without evaluation.
+        communicator: The ranks.
+        num_parallel_calls: The number of images that a rank decodes in parallel.
+        signals: The stop requests of this rank; None ignores them.
+        lock: The lock of the run's folder on rank 0; None on other ranks.
+
+    Returns:
+        Whether the run is complete: it has done all steps, or reached `stop_at_top1`.
+
+    Raises:
+        AgreedError: On all ranks, if the run's folder is removed or replaced.
+        AgreedFailure: On all ranks, if the loss is no longer finite.
+        Preempted: On all ranks, if one of them was asked to stop; the state is saved.
+        UserError: If a record is corrupt and none may be skipped.
+    """
+    state, exchange = _restored_state(
+        config, train_shard, communicator, num_parallel_calls
+    )
+    train_batches = batches.training(
+        config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
+    )
+    synchronize = Synchronization(state, communicator)
+    evaluations = Evaluations(
+        *(config, state, train_shard, eval_shard),
+        *(communicator, num_parallel_calls, signals),
+    )
+    log = RunLog(config, state, communicator)
+    manager = CheckpointManager(config, state, communicator, lock=lock)
+    log.training_starts()
+    with closing(log), closing(manager):
+        if communicator.any_rank(stop_requested(signals)):
+            raise Preempted(f"stopped before step {state.step + 1}")
+        train_step = _step_of_phase(state, exchange, communicator)
+        while True:
+            if evaluations.is_due:
+                _save(manager, log)  # First, since an evaluation takes long.
+                _save(manager, log, _evaluate(evaluations, manager, log))
+            if state.step >= config.last_step or evaluations.target_is_reached:
+                break
+            if phases.at(config.phases, state.step) is not train_step.phase:
+                train_step = _step_of_phase(state, exchange, communicator)
+            _begin_step(state, exchange, communicator)
+            settings = step_settings.at(config, state.step)
+            last, places, mask = _read_and_accumulate(
+                train_batches, train_step, state, log, communicator
+            )
+            examples = train_shard.records.number_of_example[places]
+            log.examples_read(state.step, examples, mask)
+            result = train_step(last, settings, stop_requested(signals), manager.wanted)
+            state.end_step()
+            check_loss(
+                *(result.loss, result.local_loss, state.step, examples),
+                *(Path(config.model_dir), communicator),
+            )
+            state.losses.append(float(result.loss))
+            log.step_done(settings, synchronize(result.account))
+            is_last = state.step == config.last_step
+            is_wanted = result.save_requested and state.is_synchronized
+            if is_wanted or result.stop_requested or is_last or manager.is_due:
+                _save(manager, log)
+            if result.stop_requested and not (is_last and eval_shard is None):
+                manager.finish()
+                raise Preempted(f"stopped after step {state.step}, which is saved")
+        manager.finish()
+    log.training_ended(evaluations.target_is_reached)
+    return state.step >= config.train_steps or evaluations.target_is_reached
+
+
+def _restored_state(
+    config: Config,
+    train_shard: ExampleShard,
+    communicator: Communicator,
+    num_parallel_calls: int,
+) -> tuple[TrainState, GradientExchange]:
+    """Returns the state of the run, and the exchange of its gradients.
+
+    The state is that of the newest checkpoint; without one, that before step 1.
+    """
+    with communicator.collective_errors():
+        state = TrainState(config)
+    exchange = make_exchange(config, state.shapes, communicator)
+    state.rank_variables.update(exchange.rank_variables)
+    restore_newest(
+        *(state, Path(config.model_dir), communicator),
+        image_statistics.initializer(
+            state.model, config, train_shard, num_parallel_calls
+        ),
+    )
+    return state, exchange
+
+
+def _begin_step(
+    state: TrainState, exchange: GradientExchange, communicator: Communicator
+) -> None:
+    """Prepares the state for a phase, if one begins with the next step."""
+    state.begin_step()
+    if phases.resets_momentum_at(state.config.phases, state.step):
+        exchange.reset_momentum()
+    if phases.freezes_batch_norm_at(state.config.phases, state.step):
+        # Otherwise each rank would normalize with averages of its own from now on.
+        communicator.allreduce_mean(state.batch_norm_averages)
+
+
+def _evaluate(
+    evaluations: Evaluations, manager: CheckpointManager, log: RunLog
+) -> Mapping[str, Mapping[str, float]]:
+    """Returns the results of an evaluation; if it is stopped, after the save before it.
+
+    Raises:
+        AgreedError: On all ranks, if it is stopped and that save has failed.
+        Preempted: On all ranks, if it is stopped; the state is saved.
+    """
+    try:
+        return evaluations.run(log)
+    except Preempted:
+        manager.finish()
+        raise
+
+
+def _step_of_phase(
+    state: TrainState, exchange: GradientExchange, communicator: Communicator
+) -> TrainStep:
+    """Returns the step of the phase that the next step of the run is in."""
+    phase = phases.at(state.config.phases, state.step)
+    if phase.is_local:
+        exchange = LocalExchange(communicator.collectives)
+    return TrainStep.of_run(state, phase, exchange)
+
+
+def _read_and_accumulate(
+    train_batches: Iterator[Batch],
+    train_step: TrainStep,
+    state: TrainState,
+    log: RunLog,
+    communicator: Communicator,
+) -> tuple[Batch, np.ndarray, np.ndarray]:
+    """Reads this rank's part of a global batch, micro-batch by micro-batch.
+
+    The gradients of all micro-batches except the last one are accumulated.
+
+    Returns:
+        The last micro-batch; then for all micro-batches together the places of the
+        examples among the records of the shard, int64 `[local_batch]`, and their mask,
+        bool `[local_batch]`, which is False where an example replaces a corrupt one.
+    """
+    step, num_micro_batches = state.step, state.config.accumulation_steps
+    micro_batches: list[Batch] = []
+    for number in range(1, num_micro_batches + 1):
+        communicator.report_status(f"reading the batch of step {step + 1}")
+        with log.input_wait.waiting():
+            micro_batch = next(train_batches)
+        micro_batches.append(micro_batch)
+        is_last = number == num_micro_batches
+        communicator.report_status(
+            f"computing step {step + 1}",
+            is_timed=train_step.is_traced,  # Tracing the graph takes long.
+            waits_for_others=is_last,
+        )
+        if not is_last:
+            train_step.accumulate(micro_batch, step)
+    return (
+        micro_batches[-1],
+        np.concatenate([batch.examples.numpy() for batch in micro_batches]),
+        np.concatenate([batch.mask.numpy() for batch in micro_batches]),
+    )
+
+
+def _save(
+    manager: CheckpointManager,
+    log: RunLog,
+    results: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Flushes the metrics so far to disk, then saves the state.
+
+    Args:
+        manager: The checkpoints of the run.
+        log: The log of the run.
+        results: The results of evaluating this very state, by the kind of their metrics
+            line; None if it was not evaluated.
+    """
+    with log.progress.paused():
+        log.sync()
+        manager.save(results or {})
+    log.input_wait.paused()

@@ -1,0 +1,152 @@
+"""Schedules closures on the workers, and collects their results."""
+
+import contextlib
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from resnet.data.corrupt_records import CorruptRecords
+from resnet.data.record_files import RecordFiles
+from resnet.training.parameter_servers.staleness import StalenessBound
+
+_WAITING_PER_WORKER = 1  # So that a worker never waits for the coordinator.
+
+
+class Result(NamedTuple):
+    """The result of a closure.
+
+    Attributes:
+        number: The number of the closure.
+        value: What its function returned, as NumPy values.
+    """
+
+    number: int
+    value: Any
+
+
+class Closures:
+    """The closures that workers execute now, or are about to.
+
+    Any worker executes any closure. A worker that is lost has its closure executed by
+    another one. So is a closure whose worker is lost between its end and the fetching
+    of its result, which the runtime leaves to its user: servers ignore its second
+    update.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        num_workers: int,
+        max_staleness: int,
+    ) -> None:
+        """Begins without closures.
+
+        Args:
+            coordinator: The coordinator of the cluster.
+            num_workers: The number of workers.
+            max_staleness: The bound on staleness; below 0 there is none.
+        """
+        self._coordinator = coordinator
+        self._most = num_workers * (1 + _WAITING_PER_WORKER)
+        self._bound = StalenessBound(max_staleness)
+        self._ended: queue.SimpleQueue[tuple[int, Any, Exception | None]] = (
+            queue.SimpleQueue()
+        )
+        self._waiters = ThreadPoolExecutor(self._most, "closure")
+        self._calls: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+        self.running: set[int] = set()
+
+    def may_start(self) -> bool:
+        """Returns whether another closure may be scheduled now."""
+        return len(self.running) < self._most and self._bound.may_start()
+
+    def start(self, number: int, function: Callable[..., Any], *args: Any) -> None:
+        """Schedules a closure.
+
+        Args:
+            number: The number of the closure.
+            function: A `tf.function`.
+            *args: Its arguments.
+        """
+        self.running.add(number)
+        self._bound.start(number)
+        self._calls[number] = function, args
+        self._schedule(number)
+
+    def _schedule(self, number: int) -> None:
+        function, args = self._calls[number]
+        value = self._coordinator.schedule(function, args=args)
+        self._waiters.submit(self._wait, number, value)
+
+    def _wait(self, number: int, value: Any) -> None:
+        try:
+            result = tf.nest.map_structure(lambda one: one.fetch(), value)
+        except Exception as error:
+            self._ended.put((number, None, error))
+        else:
+            self._ended.put((number, result, None))
+
+    def next_result(self, seconds: float) -> Result | None:
+        """Returns the next result; None if none comes within some seconds.
+
+        It can be None earlier, if a result was lost and is computed again.
+
+        Raises:
+            tf.errors.OpError: If the closure has failed, or a server is lost.
+        """
+        try:
+            number, result, error = self._ended.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if error is not None and _is_of_lost_worker(error):
+            self._schedule(number)
+            return None
+        self.running.remove(number)
+        self._bound.finish(number)
+        del self._calls[number]
+        if error is not None:
+            raise error
+        return Result(number, result)
+
+    def close(self) -> None:
+        """Ends the threads that wait for results."""
+        self._waiters.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_of_lost_worker(error: Exception) -> bool:
+    """Returns whether a result could not be fetched because its worker was lost.
+
+    Other errors of lost workers don't come out of the runtime.
+    """
+    if "remote target /job:ps" in str(error):
+        return False
+    if isinstance(error, tf.errors.InvalidArgumentError):  # It was restarted already.
+        return "Unable to find the relevant tensor remote_handle" in str(error)
+    return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
+
+
+@contextlib.contextmanager
+def naming_corrupt_records(
+    records: RecordFiles, examples_read: Callable[[], np.ndarray]
+) -> Iterator[None]:
+    """Looks for corrupt records in what the workers read now, if a closure has failed.
+
+    TensorFlow raises the error of a closure where the next one is started, or where a
+    result is awaited.
+
+    Args:
+        records: The records that are read.
+        examples_read: Returns the numbers of the examples that the workers read now.
+
+    Raises:
+        UserError: If there are any, with their files and offsets.
+    """
+    try:
+        yield
+    except tf.errors.OpError:
+        CorruptRecords(records, "fail").detect(examples_read())
+        raise

@@ -1,0 +1,83 @@
+"""The cluster of TensorFlow servers, as rank 0 sees it."""
+
+import logging
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import tensorflow as tf
+from absl import logging as absl_logging
+
+from resnet.base.errors import UserError
+from resnet.training.parameter_servers.job import Endpoint
+from resnet.training.parameter_servers.roles import SERVER, WORKER
+
+_CONNECT_SECONDS = 5.0
+_MAX_CONNECTIONS = 64
+
+
+def connect(
+    endpoints: Sequence[Endpoint],
+) -> tf.distribute.coordinator.ClusterCoordinator:
+    """Returns the coordinator of the servers and workers.
+
+    Args:
+        endpoints: Of each rank its job, its index, the addresses of its host and the
+            port of its server, and why it has none.
+
+    Raises:
+        UserError: If a server has not started, or can't be reached.
+    """
+    hosts = _hosts_that_answer(endpoints)
+    cluster = tf.train.ClusterSpec(
+        {
+            job: [of_job[index] for index in sorted(of_job)]
+            for job, of_job in hosts.items()
+        }
+    )
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, rpc_layer="grpc"
+    )
+    # A lost worker isn't an error: its rank tells of it in a sentence.
+    logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
+    verbosity = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.WARNING)  # At INFO, it prints its settings.
+    try:
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        return tf.distribute.coordinator.ClusterCoordinator(strategy)
+    finally:
+        absl_logging.set_verbosity(verbosity)
+
+
+def _hosts_that_answer(endpoints: Sequence[Endpoint]) -> dict[str, dict[int, str]]:
+    """Returns host and port of each server, by job and index; errors as `connect`."""
+    hosts: dict[str, dict[int, str]] = {SERVER: {}, WORKER: {}}
+    started = []
+    for job, index, endpoint, failure in endpoints:
+        if failure:
+            raise UserError(
+                f"the TensorFlow server of {job} {index} must start; {failure}. Its"
+                " messages are above."
+            )
+        if endpoint is not None:
+            started.append((job, index, *endpoint))
+    # At the same time: an address that doesn't answer takes seconds.
+    with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+        answers = pool.map(lambda server: _reachable(*server), started)
+        for (job, index, *_), address in zip(started, answers, strict=True):
+            hosts[job][index] = address
+    return hosts
+
+
+def _reachable(job: str, index: int, addresses: Sequence[str], port: int) -> str:
+    """Returns the first of a host's addresses at which its server answers."""
+    for address in addresses:
+        try:
+            with socket.create_connection((address, port), _CONNECT_SECONDS):
+                return f"{address}:{port}"
+        except OSError:
+            continue
+    raise UserError(
+        f"{job} {index} must be reachable from rank 0 by TCP; it is not, at"
+        f" {', '.join(addresses)}, port {port}. Open the ports between the hosts."
+    )

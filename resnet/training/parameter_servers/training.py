@@ -1,0 +1,323 @@
+"""The loop of an asynchronous run on its coordinator, rank 0."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from resnet.checkpoint.manager import CheckpointManager
+from resnet.checkpoint.restore import restore_newest
+from resnet.config import intervals, phases, step_settings
+from resnet.config.asynchrony import NO_BOUND
+from resnet.config.config import Config
+from resnet.config.phases import Phase
+from resnet.data import example_order, input_pipeline
+from resnet.data.corrupt_records import Replacements
+from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import ToRead
+from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.evaluation.evaluations import Evaluations
+from resnet.optim.train_state import TrainState
+from resnet.runtime.divergence import check_loss
+from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
+from resnet.runtime.run_lock import RunLock
+from resnet.training.parameter_servers import worker_step
+from resnet.training.parameter_servers.child import START_SECONDS
+from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
+from resnet.training.parameter_servers.log import AsyncLog
+from resnet.training.parameter_servers.server_variables import (
+    MOST_APART,
+    ServerVariables,
+)
+from resnet.training.parameter_servers.worker_evaluation import WorkerEvaluator
+from resnet.training.parameter_servers.worker_step import Done
+from resnet.training.train_step import DROPOUT_STREAM
+
+_POLL_SECONDS = 0.5
+_SECONDS_OF_OTHERS = 5.0  # For the rank of a lost server to end the job.
+
+
+class AsyncTraining:
+    """An asynchronous run: its state, its servers and its workers.
+
+    A closure is the part of a global batch that one of as many synchronous ranks as
+    there are workers would take. It has the number step * num_workers + part, and the
+    hyperparameters of its step.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        train_shard: ExampleShard,
+        eval_shard: ExampleShard | None,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        num_workers: int,
+        communicator: Communicator,
+        num_parallel_calls: int,
+        signals: SeenSignals,
+        lock: RunLock | None,
+        stall_seconds: float,
+    ) -> None:
+        """Restores the newest checkpoint, and puts its variables on the servers.
+
+        Args:
+            config: The settings of the run.
+            train_shard: The training examples, all of them.
+            eval_shard: The examples to evaluate on; None for a run without evaluation.
+            coordinator: The coordinator of the cluster.
+            num_workers: The number of workers.
+            communicator: The coordinator alone.
+            num_parallel_calls: The number of images that a worker decodes in parallel.
+            signals: The stop requests of all ranks.
+            lock: The lock of the run's folder.
+            stall_seconds: The time in seconds after which a silent worker is lost.
+        """
+        self._config = config
+        self._num_workers = num_workers
+        self._records = train_shard.records
+        self._num_parallel_calls = num_parallel_calls
+        self._signals = signals
+        self._communicator = communicator
+        self._stall_seconds = stall_seconds
+        self._ended_at = self._polled_at = time.monotonic()  # The last closure.
+        self._state = TrainState(config)
+        restore_newest(self._state, Path(config.model_dir), communicator)
+        self._variables = ServerVariables(self._state, config.num_ps)
+        self._closures = Closures(coordinator, num_workers, config.max_staleness)
+        evaluator = None
+        if eval_shard is not None:
+            evaluator = WorkerEvaluator(
+                *(config, self._state.model, self._variables, eval_shard),
+                Closures(coordinator, num_workers, NO_BOUND),
+                *(num_workers, num_parallel_calls, signals, communicator),
+            )
+        self._evaluations = Evaluations(
+            *(config, self._state, train_shard, eval_shard),
+            *(communicator, num_parallel_calls, signals),
+            evaluator,
+        )
+        self._log = AsyncLog(
+            config, self._state, communicator, self._variables.pull_weights
+        )
+        self._manager = CheckpointManager(config, self._state, communicator, lock=lock)
+        self._num_closures = 0  # Closures since this start of the run.
+        self._examples: dict[int, tf.Tensor] = {}  # By the numbers of running closures.
+        self._traced_phase: Phase | None = None
+        self._losses: list[float] = []  # Losses of an incomplete step's closures.
+
+    def run(self) -> bool:
+        """Trains to the last step.
+
+        Returns:
+            Whether the run is complete, as `train.train_and_evaluate` returns it.
+
+        Raises:
+            AgreedFailure: If the loss is no longer finite.
+            Preempted: If the run was asked to stop; the state is saved.
+            UserError: If a record is corrupt.
+        """
+        try:
+            return self._run()
+        except tf.errors.OpError:
+            time.sleep(_SECONDS_OF_OTHERS)
+            raise
+
+    def _run(self) -> bool:
+        config, state = self._config, self._state
+        self._log.training_starts()
+        logging.info(
+            "With %d worker(s), asynchrony acts like an additional momentum of %.2f"
+            " (arXiv:1605.09774), and the mean staleness is about %d: a lower"
+            " --momentum, or a small --max_staleness, may train better"
+            " (docs/async.md).",
+            *(self._num_workers, 1 - 1 / self._num_workers, self._num_workers - 1),
+        )
+        with closing(self._closures), closing(self._log), closing(self._manager):
+            while True:
+                if self._evaluations.is_due:
+                    self._save()  # First, since an evaluation takes long.
+                    self._save(self._evaluate())
+                is_reached = self._evaluations.target_is_reached
+                if state.step >= config.last_step or is_reached:
+                    break
+                if stop_requested(self._signals):
+                    self._manager.finish()
+                    raise Preempted(f"stopped before step {state.step + 1}")
+                self._train_to(end_of_segment(config, state.step))
+                self._variables.pull()
+                self._save()
+                if stop_requested(self._signals):
+                    self._manager.finish()
+                    raise Preempted(f"stopped after step {state.step}, which is saved")
+            self._manager.finish()
+        is_reached = self._evaluations.target_is_reached
+        self._log.training_ended(is_reached)
+        return state.step >= config.train_steps or is_reached
+
+    def _train_to(self, end: int) -> None:
+        """Trains to a step of the present phase, or to an earlier one on a request."""
+        config, state = self._config, self._state
+        # Untimed, as what follows: `_require_progress` limits the wait for a result.
+        self._communicator.report_status(
+            f"coordinating the workers from step {state.step + 1:,}", is_timed=False
+        )
+        phase = phases.at(config.phases, state.step)
+        if state.step in phases.first_steps(config.phases):
+            state.begin_step()
+            self._variables.push()
+        function = self._closure_of(phase)
+        first = state.step * self._num_workers
+        number, end_number = first, end * self._num_workers
+        to_read = self._parts_from(first)
+        state.top1 = None
+        self._ended_at = self._polled_at = time.monotonic()
+        while number < end_number or self._closures.running:
+            is_between = number % self._num_workers == 0
+            if is_between and (stop_requested(self._signals) or self._manager.wanted):
+                end_number = min(end_number, number)
+            oldest = min(self._closures.running, default=number)
+            may_start = self._closures.may_start() and number - oldest < MOST_APART
+            if number < end_number and may_start:
+                self._start(number, function, next(to_read))
+                number += 1
+            else:
+                self._await_result()
+        self._num_closures += number - first
+        self._variables.require_updates(self._num_closures)
+
+    def _closure_of(self, phase: Phase) -> Callable[..., Done]:
+        """Returns the function of the closures of a phase, made once."""
+        if phase is not self._traced_phase:
+            self._traced_phase = phase
+            self._function = worker_step.make(
+                self._config,
+                phase,
+                self._state,
+                self._variables,
+                self._records,
+                self._config.global_batch_size // self._num_workers,
+                self._num_parallel_calls,
+            )
+        return self._function
+
+    def _start(
+        self, number: int, function: Callable[..., object], what: ToRead
+    ) -> None:
+        step = number // self._num_workers
+        settings = step_settings.at(self._config, step)
+        key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
+        changing = (
+            settings.learning_rate,
+            step_settings.velocity_factor_of_part(settings, number, self._num_workers),
+            settings.nesterov_momentum,
+        )
+        self._examples[number] = what.examples
+        with self._naming_corrupt_records():
+            self._closures.start(
+                number,
+                function,
+                tf.constant(number, tf.int64),
+                what,
+                tf.constant(key, tf.int64),
+                tf.constant(changing, tf.float32),
+            )
+
+    def _await_result(self) -> None:
+        state = self._state
+        with self._naming_corrupt_records():
+            result = self._closures.next_result(_POLL_SECONDS)
+        if result is None:
+            self._require_progress()
+            return
+        self._ended_at = self._polled_at = time.monotonic()
+        loss = float(result.value.loss)
+        step = result.number // self._num_workers
+        self._communicator.report_status(
+            f"coordinating the workers, part {result.number:,} done", is_timed=False
+        )
+        check_loss(
+            *(loss, loss, step + 1, self._examples.pop(result.number).numpy()),
+            *(Path(self._config.model_dir), self._communicator),
+        )
+        self._log.closure_done(result.value)
+        self._losses.append(loss)
+        if len(self._losses) == self._num_workers:
+            state.step += 1
+            state.losses.append(sum(self._losses) / self._num_workers)
+            self._losses.clear()
+            self._log.parts_done(step_settings.at(self._config, state.step - 1))
+
+    def _naming_corrupt_records(self) -> AbstractContextManager[None]:
+        return naming_corrupt_records(
+            self._records,
+            lambda: np.concatenate([one.numpy() for one in self._examples.values()]),
+        )
+
+    def _require_progress(self) -> None:
+        """Ends the run if no worker has finished a closure for too long.
+
+        The ranks of the workers restart those that are lost. So it takes this long only
+        if the runtime itself waits forever.
+        """
+        now = time.monotonic()
+        if now - self._polled_at > self._stall_seconds:
+            self._ended_at = now  # The job was suspended meanwhile.
+        self._polled_at = now
+        silence = now - self._ended_at
+        if silence > 3 * self._stall_seconds + START_SECONDS:
+            raise AgreedFailure(
+                f"no worker has finished anything for {silence:.0f} s. The same command"
+                " resumes from the last checkpoint."
+            )
+
+    def _parts_from(self, first: int) -> Iterator[ToRead]:
+        """Yields what to read for each closure, from a number on."""
+        config, records = self._config, self._records
+        replacements = Replacements.of(set(), records.num_examples)
+        of_part = input_pipeline.to_read(
+            records,
+            config.seed,
+            self._num_workers,
+            0,
+            1,
+            config.global_batch_size,
+            replacements,
+        )
+        end = config.train_steps * self._num_workers
+        return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
+
+    def _evaluate(self) -> Mapping[str, Mapping[str, float]]:
+        try:
+            return self._evaluations.run(self._log)
+        except Preempted:
+            self._manager.finish()  # The save before the evaluation.
+            raise
+
+    def _save(self, results: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Flushes the metrics so far to disk, then saves the state."""
+        with self._log.progress.paused():
+            self._log.sync()
+            self._manager.save(results or {})
+
+
+def end_of_segment(config: Config, step: int) -> int:
+    """Returns the next step after which the workers wait.
+
+    It is that of a checkpoint, an evaluation, the end of a phase or of the run,
+    whichever comes first.
+
+    Args:
+        config: The settings of the run, which has no local SGD.
+        step: The number of steps done, fewer than `config.last_step`.
+    """
+    every = [intervals.parse(config.checkpoint_every, "--checkpoint_every")]
+    if config.eval_every:
+        every.append(intervals.parse(config.eval_every, "--eval_every"))
+    sizes = config.num_train_examples, config.global_batch_size
+    ends = [one.next_end(step, *sizes) for one in every if one.unit != "minute"]
+    ends += [first for first in phases.first_steps(config.phases) if first > step]
+    return min([*ends, config.last_step])

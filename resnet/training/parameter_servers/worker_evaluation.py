@@ -1,0 +1,143 @@
+"""Exact evaluation by the workers: each example counts once, on any number of them."""
+
+from contextlib import AbstractContextManager
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resnet.config.config import Config
+from resnet.data import batches, single_batches
+from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import ToRead
+from resnet.distributed.communicator import Communicator
+from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
+from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
+from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
+from resnet.training.parameter_servers.server_variables import ServerVariables
+
+_POLL_SECONDS = 0.5
+
+
+class WorkerEvaluator:
+    """Evaluates the weights on the servers, any number of times."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: keras.Model,
+        variables: ServerVariables,
+        shard: ExampleShard,
+        closures: Closures,
+        num_workers: int,
+        num_parallel_calls: int,
+        signals: SeenSignals,
+        communicator: Communicator,
+    ) -> None:
+        """Prepares the evaluation.
+
+        Args:
+            config: The settings of the run; `eval_batch_size` is the number of images
+                that all workers process at a time.
+            model: The network of the coordinator.
+            variables: The variables on the servers.
+            shard: All examples to evaluate on.
+            closures: Closures without a bound on their staleness.
+            num_workers: The number of workers.
+            num_parallel_calls: The number of images that a worker decodes in parallel.
+            signals: The stop requests of all ranks.
+            communicator: The coordinator alone.
+        """
+        self._config = config
+        self._model = model
+        self._variables = variables
+        self._records = shard.records
+        self._closures = closures
+        self._num_parallel_calls = num_parallel_calls
+        self._signals = signals
+        self._communicator = communicator
+        self._batch_size = min(
+            -(-config.eval_batch_size // num_workers), shard.records.num_examples
+        )
+        self._sums_of_batch = tf.function(self._evaluate_batch, autograph=False)
+
+    def evaluate(self, penalty: float = 0.0) -> Result:
+        """Returns the result on all examples.
+
+        Args:
+            penalty: The weight penalty, which is added to the loss.
+
+        Raises:
+            Preempted: If the run was asked to stop.
+            UserError: If a record is corrupt.
+            RuntimeError: If not every example was counted once.
+        """
+        self._communicator.report_status("evaluating the first batch", is_timed=False)
+        num_examples = self._records.num_examples
+        firsts = iter(range(0, num_examples, self._batch_size))
+        sums, is_done = np.zeros(4), False
+        while not is_done or self._closures.running:
+            if stop_requested(self._signals):
+                is_done = True
+            if not is_done and self._closures.may_start():
+                first = next(firsts, None)
+                if first is None:
+                    is_done = True
+                else:
+                    what = single_batches.eval_to_read(
+                        self._records, first, self._batch_size
+                    )
+                    tensors = ToRead(*map(tf.constant, what))
+                    with self._naming_corrupt_records(first):
+                        self._closures.start(first, self._sums_of_batch, tensors)
+                continue
+            with self._naming_corrupt_records():
+                result = self._closures.next_result(_POLL_SECONDS)
+            if result is not None:
+                sums += result.value
+                self._communicator.report_status(
+                    f"evaluating the batch from example {result.number}",
+                    is_timed=False,
+                )
+        if stop_requested(self._signals):
+            raise Preempted(
+                "stopped during an evaluation",
+                "Rerun the same command to start the evaluation over",
+            )
+        return result_of(sums.tolist(), 0, num_examples, penalty)
+
+    def _naming_corrupt_records(self, *starting: int) -> AbstractContextManager[None]:
+        """Returns `naming_corrupt_records` for batches, by their first examples."""
+        running = sorted({*self._closures.running, *starting})
+        end = self._records.num_examples
+
+        def examples_read() -> np.ndarray:
+            ends = [min(first + self._batch_size, end) for first in running]
+            return np.concatenate(list(map(np.arange, running, ends)))
+
+        return naming_corrupt_records(self._records, examples_read)
+
+    def _evaluate_batch(self, what: ToRead) -> tf.Tensor:
+        config = self._config
+        batch = single_batches.read_eval_batch(
+            what,
+            self._records,
+            image_size=config.image_size,
+            crop=config.eval_crop,
+            crop_fraction=config.eval_crop_fraction,
+            batch_size=self._batch_size,
+            num_parallel_calls=self._num_parallel_calls,
+            normalization=batches.normalization_of(config),
+        )
+        is_label = tf.debugging.assert_less(batch.labels, config.num_classes)
+        with tf.control_dependencies([is_label]):
+            weights = self._variables.read_weights()
+            averages = self._variables.read_averages()
+        model = self._model
+        pairs = [
+            *zip(model.trainable_variables, weights, strict=True),
+            *zip(model.non_trainable_variables, averages, strict=True),
+        ]
+        with keras.StatelessScope(pairs):
+            logits = model(batch.images, training=False)
+        return sums_of_batch(logits, batch.labels, batch.mask, config.phases[-1])

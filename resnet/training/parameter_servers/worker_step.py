@@ -1,0 +1,156 @@
+"""What a worker does for one closure: read a part of a batch, compute, update."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from resnet.config.config import Config
+from resnet.config.phases import Phase
+from resnet.config.step_settings import StepSettings
+from resnet.data import batches, single_batches
+from resnet.data.input_pipeline import Batch, ToRead
+from resnet.data.record_files import RecordFiles
+from resnet.models.layers import dropout, moving_averages
+from resnet.optim.train_state import TrainState
+from resnet.training.parameter_servers import server_update
+from resnet.training.parameter_servers.server_variables import ServerVariables
+from resnet.training.train_step import mean_loss
+
+
+class Done(NamedTuple):
+    """The result of a closure.
+
+    Attributes:
+        loss: Mean cross-entropy of the examples; NaN if the gradients are not finite.
+        staleness: Number of updates between reading and update, on the first server;
+            below 0 if the closure was applied before.
+        reading_seconds: Time in which the worker read its examples.
+        seconds: Time of the whole closure on the worker.
+    """
+
+    loss: tf.Tensor
+    staleness: tf.Tensor
+    reading_seconds: tf.Tensor
+    seconds: tf.Tensor
+
+
+def make(
+    config: Config,
+    phase: Phase,
+    state: TrainState,
+    variables: ServerVariables,
+    records: RecordFiles,
+    local_batch_size: int,
+    num_parallel_calls: int,
+) -> Callable[..., Done]:
+    """Returns the function of the closures of a phase, to be scheduled on workers.
+
+    Its arguments are the number of the closure (int64), what to read (`ToRead`), the
+    key of dropout (int64) and the first three of `StepSettings` (float32 `[3]`).
+
+    Args:
+        config: The settings of the run.
+        phase: The phase.
+        state: The state of the run, on the coordinator.
+        variables: The variables on the servers.
+        records: The training examples.
+        local_batch_size: The number of examples of a closure.
+        num_parallel_calls: The number of images that a worker decodes in parallel.
+    """
+
+    @tf.function(autograph=False)
+    def step(
+        number: tf.Tensor, to_read: ToRead, dropout_key: tf.Tensor, changing: tf.Tensor
+    ) -> Done:
+        began_at = tf.timestamp()
+        with tf.control_dependencies([began_at]):
+            batch = single_batches.read_batch(
+                to_read,
+                phase,
+                records,
+                local_batch_size,
+                num_parallel_calls,
+                batches.normalization_of(config),
+            )
+        # TensorFlow's ops would take any label.
+        are_labels = tf.debugging.assert_non_negative(batch.labels)
+        are_classes = tf.debugging.assert_less(batch.labels, config.num_classes)
+        with tf.control_dependencies([*batch, are_labels, are_classes]):
+            read_at = tf.timestamp()
+            counts = [server_update.num_updates(one) for one in variables.servers]
+        with tf.control_dependencies(counts):
+            values = variables.read_weights()
+        loss, gradients, averages = _gradients(
+            config, phase, state, values, batch, dropout_key
+        )
+        is_finite = tf.math.is_finite(tf.reduce_sum(gradients[0]))
+        rate, velocity_factor, nesterov_momentum = tf.unstack(changing)
+        settings = StepSettings(
+            rate, velocity_factor, nesterov_momentum, phase.weight_decay
+        )
+        staleness = [
+            server_update.apply(
+                server,
+                [gradients[index] for index in server.indices],
+                [averages[index] for index in server.average_indices],
+                number,
+                count,
+                settings,
+                config.nesterov,
+                config.staleness_rate == "inverse",
+            )
+            for server, count in zip(variables.servers, counts, strict=True)
+        ]
+        with tf.control_dependencies(staleness):
+            ended_at = tf.timestamp()
+        return Done(
+            tf.where(is_finite, loss, float("nan")),
+            tf.identity(staleness[0]),
+            read_at - began_at,
+            ended_at - began_at,
+        )
+
+    return step
+
+
+def _gradients(
+    config: Config,
+    phase: Phase,
+    state: TrainState,
+    weights: Sequence[tf.Tensor],
+    batch: Batch,
+    dropout_key: tf.Tensor,
+) -> tuple[tf.Tensor, list[tf.Tensor], list[moving_averages.Statistic]]:
+    """Returns loss, gradients and statistics of batch normalization of a batch.
+
+    Args:
+        config: The settings of the run.
+        phase: The phase.
+        state: The state of the run, whose model computes.
+        weights: The values of the model's trainable variables, in their order.
+        batch: The examples.
+        dropout_key: The key of dropout, int64.
+
+    Returns:
+        The mean cross-entropy; the gradients of the weights, clipped if the settings
+        say so; the statistics of each of the model's moving averages, in their order.
+    """
+    replaced = zip(state.model.trainable_variables, weights, strict=True)
+    with (
+        keras.StatelessScope(list(replaced)),
+        moving_averages.collected() as statistics,
+        dropout.keyed(dropout_key, batch.examples),
+        tf.GradientTape() as tape,
+    ):
+        tape.watch(weights)
+        loss = mean_loss(
+            state.model, batch.images, batch.labels, batch.mix_weight, phase
+        )
+    gradients = tape.gradient(loss, weights)
+    if config.clip_norm:
+        gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
+    by_average = {id(one.average): one for one in statistics}
+    averages = [by_average[id(one)] for one in state.model.non_trainable_variables]
+    return loss, gradients, averages

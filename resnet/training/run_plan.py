@@ -1,0 +1,118 @@
+"""What a run would do, told before it starts, and what it reads."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from data_prep.records import manifest
+from resnet.base.errors import UserError, print_to_pipe
+from resnet.checkpoint.weight_formats import files as weight_files
+from resnet.config import changes as recipe_changes
+from resnet.config.asynchrony import num_workers
+from resnet.config.config import Config, check_ranks
+from resnet.config.explain import description
+from resnet.config.recipe import Recipe
+from resnet.config.resolve import resolve
+from resnet.exchange import plan as exchange_plan
+from resnet.models.names import CIFAR_MODELS
+from resnet.runtime import startup
+
+
+def print_plan(
+    recipe: Recipe,
+    overrides: Mapping[str, Any],
+    data_dir: str,
+    num_ranks: int,
+    plot_file: str,
+) -> None:
+    """Prints what a run would do, and draws it where that is asked for.
+
+    Args:
+        recipe: The recipe of the run.
+        overrides: The settings that the command line overrides.
+        data_dir: The folder of the data set; empty if the recipe's numbers are to be
+            taken instead.
+        num_ranks: The number of ranks of the run.
+        plot_file: The file to draw the hyperparameters to; empty for none.
+
+    Raises:
+        UserError: If the settings of the run are wrong.
+    """
+    num_examples = recipe.num_train_examples
+    class_names: tuple[str, ...] = ("of the data",)
+    if data_dir:
+        contents = manifest.load(data_dir, "train").manifest
+        num_examples = contents.splits["train"].num_examples
+        class_names = contents.class_names
+    config = resolve(recipe, overrides, num_examples, class_names)
+    if data_dir and splits_to_read(config, contents) == ["train"]:
+        config = dataclasses.replace(config, mode="train")
+    if config.initial_weights:
+        weight_files.kind_of(pathlib.Path(config.initial_weights))
+    parts = num_parts(config, num_ranks)
+    check_ranks(config, parts)
+    changes = recipe_changes.describe_changes(recipe, overrides, config, parts)
+    if plot_file:
+        from resnet.config.explain import figure  # Takes a second to import.
+        from resnet.metrics import figure_file
+
+        drawn = figure.draw(config)
+        figure_file.write(drawn, pathlib.Path(plot_file), "--explain_plot")
+    exchange = ""
+    if config.compress != "none":
+        exchange = describe_exchange(config, num_ranks, knows_classes=bool(data_dir))
+    print_to_pipe(description.describe_run(recipe, config, parts, changes, exchange))
+
+
+def describe_exchange(config: Config, num_ranks: int, knows_classes: bool) -> str:
+    """Returns what each rank sends of its gradients. Imports TensorFlow.
+
+    Args:
+        config: The settings of the run, which compresses gradients.
+        num_ranks: The number of ranks.
+        knows_classes: Whether the settings have the number of classes; else that of
+            CIFAR-10 or ImageNet is taken, as the model has it.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    startup.import_tensorflow()
+    from resnet.optim.train_state import build_model
+
+    if not knows_classes:
+        num_classes = 10 if config.model in CIFAR_MODELS else 1000
+        config = dataclasses.replace(config, num_classes=num_classes)
+    # The precision that "auto" stands for makes no difference here.
+    model = build_model(dataclasses.replace(config, precision="float32"))
+    shapes = [one.shape for one in model.trainable_variables]
+    text = exchange_plan.describe(config, shapes, num_ranks)
+    return f"with {config.num_classes:,} classes, {text}"
+
+
+def num_parts(config: Config, num_ranks: int) -> int:
+    """Returns the number of parts of a global batch: of the ranks, or of the workers.
+
+    Raises:
+        UserError: If there is no worker.
+    """
+    if config.is_async:
+        return num_workers(num_ranks, config.num_ps)
+    return num_ranks
+
+
+def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
+    """Returns the splits of the data set that the run needs.
+
+    Raises:
+        UserError: If --eval_every is set, but there is no validation split.
+    """
+    if config.mode == "train":
+        return ["train"]
+    if "validation" in contents.splits:
+        return ["train", "validation"]
+    if config.eval_every:
+        raise UserError(
+            "--eval_every needs a validation split, and this data set has none. Leave"
+            " the flag out, or convert the validation images too."
+        )
+    return ["train"]

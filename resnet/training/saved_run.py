@@ -1,0 +1,128 @@
+"""The run that a model directory holds: its lock, and settings that continue it."""
+
+import dataclasses
+import itertools
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+from absl import logging
+
+from resnet.base import errors
+from resnet.base.errors import UserError
+from resnet.checkpoint import retention, step_dirs
+from resnet.checkpoint.weight_formats import files as weight_files
+from resnet.config.config import (
+    CONFIG_FILE,
+    Config,
+    differences,
+    load_config,
+    refuse_other,
+)
+from resnet.evaluation import prediction_file
+from resnet.metrics import jsonl
+from resnet.runtime import process_exit
+from resnet.runtime.run_lock import Locked, RunLock
+from resnet.watchdog import failure_file, history
+
+# Where these are "auto", a measurement at the start of the run decides.
+MEASURED_SETTINGS = ("precision", "exchange")
+
+
+def take_lock(model_dir: pathlib.Path) -> RunLock:
+    """Locks the folder until the process ends; returns the lock.
+
+    It removes what a killed save has left there, or gives it its name back.
+
+    Raises:
+        UserError: If the folder can't be locked. If another job holds the lock,
+            `failure.json` says so.
+    """
+    try:
+        lock = RunLock(model_dir)
+    except Locked as error:
+        failure_file.write(model_dir, str(error), is_locked=True)
+        raise
+    process_exit.register(lock.release)
+    step_dirs.remove_leftovers(model_dir)
+    return lock
+
+
+def match_saved_run(possible_configs: Sequence[Config]) -> tuple[int, dict[str, str]]:
+    """Returns the index of the saved run's settings, and the choices that it made.
+
+    The choices are its values of those `MEASURED_SETTINGS` that are "auto" now. A run
+    without a checkpoint doesn't count. Without a saved run the index is 0.
+
+    Args:
+        possible_configs: The possible settings of the command: those of the present
+            recipes, then those of earlier versions (`earlier.possible_configs`).
+
+    Raises:
+        UserError: If the folder holds a run with other settings, naming the
+            differences; or if a new run has initial weights that don't exist.
+    """
+    config = possible_configs[0]
+    model_dir = pathlib.Path(config.model_dir)
+    if not step_dirs.saved_steps(model_dir):
+        if config.initial_weights:
+            weight_files.kind_of(pathlib.Path(config.initial_weights))
+        return 0, {}
+    old = retention.newest_settings(model_dir)
+    if old is None and (model_dir / CONFIG_FILE).exists():
+        old = load_config(config.model_dir)
+    if old is None:
+        return 0, {}
+    measured = {
+        name: getattr(old, name)
+        for name in MEASURED_SETTINGS
+        if getattr(config, name) == "auto"
+    }
+    candidates = [
+        dataclasses.replace(possible, **measured) for possible in possible_configs
+    ]
+    nearest = min(candidates, key=lambda new: len(differences(old, new)))
+    refuse_other(old, nearest)
+    if changed := differences(old, candidates[0]):
+        logging.info(
+            "%s has changed since this run was begun (%s); the run keeps the settings"
+            " that it was begun with.",
+            *(config.recipe, "; ".join(changed)),
+        )
+    return candidates.index(nearest), measured
+
+
+def set_aside_unsaved(model_dir: pathlib.Path) -> None:
+    """Moves what a run without a checkpoint has logged to a folder `unsaved-N`.
+
+    Otherwise a start at step 0 would overwrite it. The run's history stays.
+
+    Raises:
+        UserError: If the run had ended, so that its checkpoints must have been removed.
+    """
+    metrics = model_dir / jsonl.FILE
+    has_metrics = metrics.is_file() and metrics.stat().st_size > 0
+    if not has_metrics or step_dirs.saved_steps(model_dir):
+        return
+    for event in history.read(model_dir)[0]:
+        if event["event"] == "end" and event.get("step"):
+            raise UserError(
+                f"{model_dir} must have the checkpoints of its run, which has ended"
+                f" after step {event['step']}; there are none. Put them back to resume"
+                " the run, or choose another --model_dir for a new one."
+            )
+    with errors.naming_failures(f"moving the metrics of {model_dir}"):
+        names = (model_dir / f"unsaved-{number}" for number in itertools.count(1))
+        folder = next(name for name in names if not name.exists())
+        folder.mkdir()
+        if (model_dir / CONFIG_FILE).exists():
+            shutil.copy2(model_dir / CONFIG_FILE, folder)
+        for name in (prediction_file.FOLDER, jsonl.FILE):
+            if (model_dir / name).exists():
+                (model_dir / name).rename(folder / name)
+    logging.warning(
+        "%s has no checkpoint, so the training starts at step 0. What an earlier start"
+        " has logged is in %s now.",
+        model_dir,
+        folder,
+    )
