@@ -27,9 +27,9 @@ from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice, flag_topics
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet import shared_flags
+from resnet.base import bounds
 from resnet.base.errors import UserError, parse_flags
 from resnet.checkpoint.watch import CheckpointWatch
-from resnet.config import bounds
 from resnet.config.augmentations import VIEWS
 from resnet.config.config import Config, load_config
 from resnet.data import record_sets

@@ -40,9 +40,9 @@ from launch.estimating.cluster import Cluster
 from launch.estimating.prediction import predict
 from launch.estimating.workload import Workload
 from resnet import setting_flags
-from resnet.base import errors
+from resnet.base import errors, settings
 from resnet.base.errors import UserError
-from resnet.config import json_file, settings
+from resnet.config import json_file
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings

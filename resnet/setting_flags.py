@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from absl import flags
 
-from resnet.config import settings
+from resnet.base import settings
 
 # So that absl counts the flags among those of the modules that call `define`.
 flags.disclaim_key_flags()

@@ -7,8 +7,8 @@ from absl import flags
 
 from data_prep.records import schema
 from resnet import setting_flags
+from resnet.base import bounds
 from resnet.base.errors import UserError
-from resnet.config import bounds
 from resnet.config.config import Config
 
 FLAGS = flags.FLAGS

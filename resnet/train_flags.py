@@ -5,8 +5,9 @@ from typing import Any
 from absl import flags
 
 from resnet import setting_flags, shared_flags
+from resnet.base import settings
 from resnet.base.errors import UserError
-from resnet.config import resolve, settings
+from resnet.config import resolve
 from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config

@@ -27,8 +27,9 @@ from absl import flags
 
 from eval import flag_topics
 from resnet import setting_flags, shared_flags
+from resnet.base import bounds, settings
 from resnet.base.errors import UserError, parse_flags
-from resnet.config import bounds, compression, settings
+from resnet.config import compression
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator

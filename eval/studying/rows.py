@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet.base import dataclass_json
+from resnet.base import bounds, dataclass_json, settings
 from resnet.base.errors import UserError
-from resnet.config import bounds, compression, settings
+from resnet.config import compression
 from resnet.config.compression import CompressionSettings
 
 DENSE = CompressionSettings()

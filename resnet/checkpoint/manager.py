@@ -11,9 +11,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from resnet.base import intervals
 from resnet.checkpoint.async_writer import CheckpointWriter
 from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
-from resnet.config import intervals, phases, rounds
+from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.optim.train_state import (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from resnet.base.errors import UserError
-from resnet.config.settings import LARGEST_COUNT, setting
+from resnet.base.settings import LARGEST_COUNT, setting
 
 SYNC_MODES = ("bsp", "async")
 STALENESS_RATES = ("none", "inverse")

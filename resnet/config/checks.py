@@ -1,7 +1,8 @@
 """Checks the settings of a run as a whole, wherever their values are from."""
 
+from resnet.base import bounds
 from resnet.base.errors import UserError
-from resnet.config import bounds, compression, layer_rates
+from resnet.config import compression, layer_rates
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Container
 from dataclasses import dataclass
 
-from resnet.config.settings import AT_LEAST_ZERO, COUNT, COUNT_OR_ZERO, setting
+from resnet.base.settings import AT_LEAST_ZERO, COUNT, COUNT_OR_ZERO, setting
 
 # What is compressed as one vector: nothing, each variable's gradient, or all of them.
 GRANULARITIES = ("none", "layerwise", "entiremodel")

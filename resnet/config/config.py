@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resnet.base import intervals, settings
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.dataclass_json import from_json, shortened
 from resnet.base.errors import UserError
-from resnet.config import intervals, phases, settings
+from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.config import phases
 from resnet.config.augmentations import PARTLY_DECODED_2018_02
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
-from resnet.config.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.models.names import RESNETS_WITH_PARTS
 
 CONFIG_FILE = "config.json"

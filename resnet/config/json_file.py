@@ -18,10 +18,10 @@ from typing import Any
 
 from resnet.base.dataclass_json import converted, from_json, shortened, with_new_names
 from resnet.base.errors import UserError
+from resnet.base.settings import LARGEST_COUNT
 from resnet.config.recipe import SCALINGS, Recipe, RecipePhase
 from resnet.config.recipes import registry
 from resnet.config.schedules import Schedule
-from resnet.config.settings import LARGEST_COUNT
 
 _MOST_EPOCHS = 1e6
 # Fields of a file that aren't fields of a `Recipe`.

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet.config import schedules
-from resnet.config.augmentations import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
-from resnet.config.schedules import Schedule
-from resnet.config.settings import (
+from resnet.base.settings import (
     ABOVE_ZERO,
     AT_LEAST_ZERO,
     COUNT,
     FRACTION,
     setting,
 )
+from resnet.config import schedules
+from resnet.config.augmentations import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
+from resnet.config.schedules import Schedule
 
 SMALLEST_IMAGE = 28  # Input size of the small Inception-BN and of MNIST.
 LARGEST_IMAGE = 1024

@@ -3,6 +3,14 @@
 import math
 from dataclasses import dataclass
 
+from resnet.base.settings import (
+    ABOVE_ZERO,
+    AT_LEAST_ZERO,
+    COUNT,
+    COUNT_OR_ZERO,
+    FRACTION,
+    setting,
+)
 from resnet.config.asynchrony import AsyncSettings
 from resnet.config.augmentations import (
     EVAL_CROPS,
@@ -12,14 +20,6 @@ from resnet.config.augmentations import (
 )
 from resnet.config.compression import CompressionSettings
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
-from resnet.config.settings import (
-    ABOVE_ZERO,
-    AT_LEAST_ZERO,
-    COUNT,
-    COUNT_OR_ZERO,
-    FRACTION,
-    setting,
-)
 from resnet.models.names import (
     ACTIVATIONS,
     BLUR_POOLS,

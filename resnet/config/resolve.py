@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resnet.base import bounds, settings
 from resnet.base.errors import UserError
-from resnet.config import bounds, checks, compression, settings
-from resnet.config.config import Config
-from resnet.config.phases import Phase, PhaseSettings
-from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
-from resnet.config.schedules import Schedule
-from resnet.config.settings import (
+from resnet.base.settings import (
     ABOVE_ZERO,
     AT_LEAST_ZERO,
     COUNT,
     COUNT_OR_ZERO,
     setting,
 )
+from resnet.config import checks, compression
+from resnet.config.config import Config
+from resnet.config.phases import Phase, PhaseSettings
+from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
+from resnet.config.schedules import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

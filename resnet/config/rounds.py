@@ -9,10 +9,10 @@ import bisect
 import functools
 from collections.abc import Sequence
 
+from resnet.base.intervals import Interval
 from resnet.config import phases as phase_list
 from resnet.config import schedules
 from resnet.config.config import Config
-from resnet.config.intervals import Interval
 from resnet.config.phases import Phase
 
 _ROUNDING = 1e-9  # A rate of 0.8 * 0.1 is a little more than 0.08.

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from resnet.config.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT_OR_ZERO, setting
+from resnet.base.settings import ABOVE_ZERO, AT_LEAST_ZERO, COUNT_OR_ZERO, setting
 
 DECAYS = ("polynomial", "cosine", "steps", "none")
 

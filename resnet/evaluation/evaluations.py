@@ -3,8 +3,9 @@
 import time
 from typing import Protocol
 
+from resnet.base import intervals
 from resnet.checkpoint.retention import best_top1
-from resnet.config import intervals, rounds
+from resnet.config import rounds
 from resnet.config.config import Config
 from resnet.data.example_shard import ExampleShard
 from resnet.distributed.communicator import Communicator

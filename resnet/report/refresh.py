@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from resnet.config import intervals
+from resnet.base import intervals
+from resnet.base.intervals import Interval
 from resnet.config.config import Config
-from resnet.config.intervals import Interval
 from resnet.metrics import jsonl
 
 FILE = "report.html"

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.records import manifest
+from resnet.base import intervals
 from resnet.base.errors import UserError
-from resnet.config import intervals, phases, rounds, step_settings
+from resnet.config import phases, rounds, step_settings
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_files

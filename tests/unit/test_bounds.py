@@ -4,12 +4,12 @@ import math
 import pytest
 
 from resnet.base.errors import UserError
+from resnet.base.settings import declarations
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import OVERRIDABLE, resolve
 from resnet.config.schedules import Schedule
-from resnet.config.settings import declarations
 
 PHASES = (
     RecipePhase(epochs=3, schedule=Schedule(peak_value=1.0), name="first"),

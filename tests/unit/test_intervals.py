@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnet.base import intervals
 from resnet.base.errors import UserError
-from resnet.config import intervals
-from resnet.config.intervals import Interval
+from resnet.base.intervals import Interval
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@ import dataclasses
 import pytest
 
 from resnet.base.errors import UserError
+from resnet.base.settings import declarations
 from resnet.config import augmentations as augmentation_names
 from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import cifar10, digits, imagenette, registry
 from resnet.config.resolve import resolve
-from resnet.config.settings import declarations
 from resnet.models import names
 
 CLASSES = ("a", "b")

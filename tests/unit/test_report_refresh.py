@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet.config import intervals
+from resnet.base import intervals
 from resnet.report import refresh
 
 

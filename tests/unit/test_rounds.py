@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
+from resnet.base.intervals import parse
 from resnet.config import json_file, rounds
 from resnet.config import phases as phase_list
 from resnet.config.explain import description
-from resnet.config.intervals import parse
 from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
 from resnet.config.recipes import digits

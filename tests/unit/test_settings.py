@@ -5,8 +5,8 @@ import pytest
 from absl import flags
 
 from resnet import setting_flags
-from resnet.config import bounds, settings
-from resnet.config.settings import setting
+from resnet.base import bounds, settings
+from resnet.base.settings import setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

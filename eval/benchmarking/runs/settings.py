@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from resnet import shared_flags
+from resnet.base import bounds
 from resnet.base.errors import UserError
-from resnet.config import bounds
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe

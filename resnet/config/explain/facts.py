@@ -2,10 +2,11 @@
 
 import itertools
 
-from resnet.config import intervals, phases, rounds
+from resnet.base import intervals
+from resnet.base.intervals import Interval
+from resnet.config import phases, rounds
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
-from resnet.config.intervals import Interval
 from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe
 

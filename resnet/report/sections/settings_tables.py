@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from resnet.base import settings
 from resnet.base.errors import UserError
-from resnet.config import json_file, settings
+from resnet.config import json_file
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
 from resnet.report import markup, words

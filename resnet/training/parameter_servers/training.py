@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from resnet.base import intervals
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
-from resnet.config import intervals, phases, step_settings
+from resnet.config import phases, step_settings
 from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase

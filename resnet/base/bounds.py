@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from resnet.base import intervals, settings
 from resnet.base.errors import UserError
-from resnet.config import intervals, settings
-from resnet.config.settings import BELOW_ONE, LARGEST_COUNT, Declaration
+from resnet.base.settings import BELOW_ONE, LARGEST_COUNT, Declaration
 
 
 def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
