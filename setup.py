@@ -59,7 +59,7 @@ class BuildWithOps(build_py):
             shutil.copytree(
                 ROOT / name,
                 Path(self.build_lib, "resnet_cpu", name),
-                ignore=shutil.ignore_patterns("__pycache__", "jobs"),
+                ignore=shutil.ignore_patterns("__pycache__", "jobs", "lab"),
                 dirs_exist_ok=True,
             )
 
@@ -132,7 +132,6 @@ setup(
     install_requires=direct_requirements(),
     extras_require={
         "export": direct_requirements("requirements-export.in"),
-        "mlperf": ["mlperf-logging==4.1.68"],  # As in requirements-dev.in.
     },
     entry_points={
         "console_scripts": [

@@ -28,11 +28,9 @@ import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from eval import flag_topics
-from eval.benchmarking.runs import peer_pairs, rank_layouts
-from eval.benchmarking.runs import process as benchmark_process
-from eval.benchmarking.runs.report import Report
-from eval.benchmarking.runs.settings import Settings, check_batch_size
+from eval import flag_topics, measuring, peer_pairs, rank_layouts
+from eval.benchmark_report import Report
+from eval.benchmark_settings import Settings, check_batch_size
 from resnet import shared_flags
 from resnet.base.errors import UserError, parse_flags
 from resnet.data import record_sets
@@ -156,12 +154,12 @@ def compare(settings: Settings) -> dict[str, Any]:
     arguments = settings.arguments()
 
     def ours() -> float:
-        run = benchmark_process.run_benchmark(arguments, FLAGS.ranks)
-        return benchmark_process.images_per_second([run])
+        run = measuring.run_benchmark(arguments, FLAGS.ranks)
+        return measuring.images_per_second([run])
 
     def theirs() -> float:
-        runs = benchmark_process.run_peer(FLAGS.vs)
-        return benchmark_process.images_per_second(runs)
+        runs = measuring.run_peer(FLAGS.vs)
+        return measuring.images_per_second(runs)
 
     pairs = peer_pairs.compare(ours, theirs, FLAGS.pairs)
     return {
@@ -175,7 +173,7 @@ def compare(settings: Settings) -> dict[str, Any]:
 def sweep(settings: Settings) -> dict[str, Any]:
     """Measures all layouts of ranks; prints and returns the figures."""
     num_cores = len(physical_cores.usable())
-    run = benchmark_process.run_benchmark
+    run = measuring.run_benchmark
     return {"layouts": rank_layouts.sweep(settings, num_cores, run)}
 
 
@@ -208,7 +206,7 @@ def measure(
             settings.num_inter_threads,
             settings.kmp_blocktime,
         )
-        from eval.benchmarking.measurements import throughput
+        from eval import throughput
 
         example_shards = {}
         if record_set:

@@ -4,7 +4,7 @@ python eval/report.py MODEL
 python eval/report.py MODEL OTHER --out=both.html
 
 The page needs no network and no other file. A folder may also be that of a
-study (eval/compression_study.py). Wrong images, confusions and calibration are
+study (eval/lab/compression_study.py). Wrong images, confusions and calibration are
 in it after eval/resnet_eval.py --store_predictions.
 """
 

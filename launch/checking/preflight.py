@@ -22,7 +22,7 @@ from launch.planning.job_plan import Plan
 from launch.stop_requests import StopRequests
 from resnet.base.errors import UserError
 
-_MEASURING = Path(__file__).resolve().parents[2] / "eval/benchmarking/launched_ranks.py"
+_MEASURING = Path(__file__).resolve().parents[2] / "eval/launched_ranks.py"
 # Time for the ranks to start and to measure, of which each rank takes some for itself
 # where all read the same disk. Then they end by themselves.
 _START_SECONDS, _SECONDS_PER_RANK = 60, 0.25

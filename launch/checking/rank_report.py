@@ -1,4 +1,4 @@
-"""What the ranks of a job really got, as `eval/benchmarking/launched_ranks.py` says."""
+"""What the ranks of a job really got, as `eval/launched_ranks.py` says."""
 
 import json
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The physical cores of a node, and those of each of its ranks.
 
 This file uses the standard library only, as it is also imported where the packages of
-this project are not installed (`eval/peers`).
+this project are not installed (`eval/lab`).
 """
 
 import os

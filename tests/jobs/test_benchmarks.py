@@ -42,7 +42,7 @@ def records_of_format(request, records, tmp_path) -> Path:
 
 def test_the_input_benchmark_compares_four_ways(records_of_format):
     done = run_program(
-        "benchmarking/input_rate.py",
+        "lab/input_rate.py",
         f"--data_dir={records_of_format}",
         "--image_size=32",
         "--num_images=200",
@@ -61,20 +61,20 @@ def test_the_input_benchmark_compares_four_ways(records_of_format):
 
 def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     arguments = (f"--work_dir={tmp_path}", "--num_images=1000", "--rounds=1")
-    done = run_program("benchmarking/imagenet_scale.py", *arguments)
+    done = run_program("lab/imagenet_scale.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "conversion: " in done.stdout
     assert "checks of 1,000 examples" in done.stdout
     for start in ("first epoch", "last epoch", "in the middle"):
         assert f"{start} (step" in done.stdout
-    again = run_program("benchmarking/imagenet_scale.py", *arguments)
+    again = run_program("lab/imagenet_scale.py", *arguments)
     assert again.returncode == 0, again.stderr
     assert "conversion: " not in again.stdout
 
 
 def test_the_balance_of_threads_is_counted():
     done = run_program(
-        "benchmarking/thread_balance.py",
+        "lab/thread_balance.py",
         *("--model=resnet8", "--batch_size=4", "--image_size=32", "--threads=1,3"),
     )
     assert done.returncode == 0, done.stderr
@@ -88,28 +88,28 @@ def test_the_balance_of_threads_is_counted():
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("benchmarking/input_rate.py", (), "--data_dir is required"),
-        ("benchmarking/input_rate.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
+        ("lab/input_rate.py", (), "--data_dir is required"),
+        ("lab/input_rate.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
         (
-            "benchmarking/input_rate.py",
+            "lab/input_rate.py",
             ("--data_dir=/", "--num_images=39"),
             "--num_images at least 40",
         ),
-        ("benchmarking/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
-        ("benchmarking/imagenet_scale.py", (), "--work_dir is required"),
-        ("benchmarking/thread_balance.py", ("--threads=2,x",), "numbers from 1 to 256"),
+        ("lab/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
+        ("lab/imagenet_scale.py", (), "--work_dir is required"),
+        ("lab/thread_balance.py", ("--threads=2,x",), "numbers from 1 to 256"),
         (
-            "benchmarking/exchange_cost.py",
+            "lab/exchange_cost.py",
             ("--interface=none0",),
             "--interface must be one of this host's",
         ),
         (
-            "benchmarking/imagenet_scale.py",
+            "lab/imagenet_scale.py",
             ("--work_dir=/x", "--num_images=9"),
             "at least 1000",
         ),
         (
-            "benchmarking/imagenet_scale.py",
+            "lab/imagenet_scale.py",
             ("--work_dir=/x", "--num_images=1000", "--rounds=0"),
             "--rounds must be at least 1; got 0.",
         ),
@@ -126,7 +126,7 @@ def test_a_wrong_flag_is_one_sentence(name, arguments, message):
 @pytest.mark.slow
 def test_both_modes_of_synchronization_are_compared(records):
     done = run_program(
-        "benchmarking/sync_modes.py",
+        "lab/sync_modes.py",
         *(f"--data_dir={records}", "--recipe=digits", "--num_workers=2"),
         *("--speed=0.5", "--steps=12", "--steps_per_line=2", "--pairs=1"),
         f"--train_flags={smallest.FLAG} --train_batch_size=4 --num_intra_threads=1",
@@ -140,8 +140,6 @@ def test_both_modes_of_synchronization_are_compared(records):
 
 
 def test_a_comparison_of_too_few_steps_is_refused(records):
-    done = run_program(
-        "benchmarking/sync_modes.py", f"--data_dir={records}", "--steps=15"
-    )
+    done = run_program("lab/sync_modes.py", f"--data_dir={records}", "--steps=15")
     assert done.returncode == 2
     assert "--steps must be more than 3 times --steps_per_line; got 15" in done.stderr

@@ -17,7 +17,7 @@ def test_a_study_of_two_rows_on_two_ranks(run_ranks: Job, records, tmp_path):
         *("--methods=topk:ratio=0.1", "--ways=layerwise", "--feedback=with"),
         *("--num_ranks=2", f"--train_flags={' '.join(main_run.FLAGS[1:])}"),
     )
-    done = run_ranks(1, "eval/compression_study.py", *flags)
+    done = run_ranks(1, "eval/lab/compression_study.py", *flags)
     assert done.returncode == 0, done.stderr
     runs = json.loads((folder / "study.json").read_text())["runs"]
     dense, topk = (one["result"] for one in runs)
@@ -32,6 +32,6 @@ def test_a_study_of_two_rows_on_two_ranks(run_ranks: Job, records, tmp_path):
     assert dense["message_bytes"] / topk["message_bytes"] > 5
     assert (folder / "study.png").exists()
 
-    again = run_ranks(1, "eval/compression_study.py", *flags)
+    again = run_ranks(1, "eval/lab/compression_study.py", *flags)
     assert again.stdout == done.stdout
     assert json.loads((folder / "study.json").read_text())["runs"] == runs

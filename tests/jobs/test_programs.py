@@ -76,7 +76,7 @@ def test_each_program_tells_its_version():
 
 
 def test_help_lists_only_flags_that_a_program_has():
-    path = str(ROOT / "eval/benchmarking/input_rate.py")
+    path = str(ROOT / "eval/lab/input_rate.py")
     (job,) = run_all([[sys.executable, path, "--help"]], ROOT)
     assert flags_in(job.stdout) == ["data_dir", "image_size", "num_images", "rounds"]
     for name, own in (
@@ -96,7 +96,7 @@ def test_help_lists_only_flags_that_a_program_has():
 
 
 def test_importing_the_programs_loads_nothing_slow():
-    modules = (*MODULES.values(), "eval.compression_study")
+    modules = (*MODULES.values(), "eval.lab.compression_study")
     code = f"import sys, {', '.join(modules)}"
     code += "; sys.exit(bool({'tensorflow', 'matplotlib'} & set(sys.modules)))"
     (job,) = run_all([[sys.executable, "-c", code]], ROOT)

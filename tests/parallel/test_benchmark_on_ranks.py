@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from eval import benchmark
-from eval.benchmarking import exchange_cost
-from eval.benchmarking.runs.settings import Settings
+from eval.benchmark_settings import Settings
+from eval.lab import exchange_cost
 from resnet.config.compression import CompressionSettings
 from resnet.watchdog import scratch_dir
 from tests import smallest

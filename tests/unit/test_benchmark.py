@@ -7,11 +7,10 @@ from absl import flags
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import eval.benchmark
-from eval.benchmarking.measurements import step_profile, step_timing
-from eval.benchmarking.runs import peer_pairs, process, rank_layouts
-from eval.benchmarking.runs.rank_layouts import Layout
-from eval.benchmarking.runs.report import cpu_name
-from eval.benchmarking.runs.settings import Settings, check_batch_size
+from eval import measuring, peer_pairs, rank_layouts, step_profile, step_timing
+from eval.benchmark_report import cpu_name
+from eval.benchmark_settings import Settings, check_batch_size
+from eval.rank_layouts import Layout
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
@@ -203,12 +202,12 @@ def test_pairs_are_divided_pair_by_pair(capsys):
 
 
 def test_the_rates_of_several_processes_of_a_peer_are_summed():
-    results = process.run_peer(
+    results = measuring.run_peer(
         """echo '{"images_per_second": {"median": 1.5}}' & echo '{not json'
         echo '{"loss": 9}'; echo '{"images_per_second": 2}' & wait"""
     )
     assert len(results) == 2
-    assert process.images_per_second(results) == 3.5
+    assert measuring.images_per_second(results) == 3.5
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_the_rates_of_several_processes_of_a_peer_are_summed():
 )
 def test_a_peer_that_fails_is_named(command, message):
     with pytest.raises(UserError, match=message):
-        process.run_peer(command)
+        measuring.run_peer(command)
 
 
 def test_settings_are_flags_again():

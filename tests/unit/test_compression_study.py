@@ -12,9 +12,9 @@ import time
 import pytest
 from matplotlib.lines import Line2D
 
-from eval import compression_study
-from eval.studying import figure, report, results, rows, training
-from eval.studying.results import Result, Run, StudyFile
+from eval.lab import compression_study
+from eval.lab.studying import figure, report, results, rows, training
+from eval.lab.studying.results import Result, Run, StudyFile
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config, save_config
@@ -337,8 +337,8 @@ def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
     flags = ("--methods=topk", "--ways=layerwise", "--feedback=without")
     folder = tmp_path / "study"
     code = (
-        "import pathlib, sys; from eval import compression_study\n"
-        "from eval.studying import training\n"
+        "import pathlib, sys; from eval.lab import compression_study\n"
+        "from eval.lab.studying import training\n"
         f"training._PROGRAM = pathlib.Path({str(training._PROGRAM)!r})\n"
         "compression_study.run()"
     )

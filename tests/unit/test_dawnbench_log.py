@@ -3,7 +3,7 @@ import pathlib
 
 import pytest
 
-from eval.benchmark_logs import dawnbench_log
+from eval.lab import dawnbench_log
 from resnet.config import phases
 from resnet.config.config import Config, save_config
 from resnet.config.recipes import cifar10, imagenet

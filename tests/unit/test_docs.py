@@ -88,7 +88,7 @@ def test_the_commands_name_programs_and_flags_that_exist(page):
                 continue
             known = flags_of(program[1])
             if "PEER" in part:  # What it stands for is defined in RESULTS.md.
-                known |= flags_of("eval/peers/torch_resnet.py")
+                known |= flags_of("eval/lab/torch_resnet.py")
             for flag in re.findall(r" --?([A-Za-z]\w*)", part[program.end() :]):
                 assert flag in known or flag.removeprefix("no") in known, (flag, part)
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from data_prep.records import manifest
-from eval.peers import saved_model as peer
+from eval.lab import saved_model as peer
 from resnet.config.config import Config
 from resnet.data.augmentation import preprocessing
 from resnet.evaluation.predictor import Preprocessor

@@ -21,7 +21,7 @@ WITH_TOPICS = {
     "launch.estimate": 25,
     "eval.resnet_eval": 15,
     "eval.benchmark": 18,
-    "eval.benchmarking.exchange_cost": 15,
+    "eval.lab.exchange_cost": 15,
 }
 
 

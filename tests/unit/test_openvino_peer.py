@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize("steps", ["1", "25", "0"])
 def test_the_timed_batches_can_be_divided_into_thirds(monkeypatch, capsys, steps):
     monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
-    peer = importlib.import_module("eval.peers.openvino_model")
+    peer = importlib.import_module("eval.lab.openvino_model")
     monkeypatch.setattr(
         sys, "argv", ["openvino_model.py", "EXPORT", f"--steps={steps}"]
     )

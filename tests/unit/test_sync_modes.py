@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from eval.benchmarking import sync_modes
+from eval.lab import sync_modes
 from resnet.base.errors import UserError
 
 PROGRAM = str(sync_modes._PROGRAM)

@@ -8,9 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.benchmarking import thread_balance
-from eval.benchmarking.measurements import task_times
-from eval.benchmarking.measurements.task_times import OpCall
+from eval.lab import task_times, thread_balance
+from eval.lab.task_times import OpCall
 from resnet import native
 from tests.in_process import run
 

@@ -21,8 +21,8 @@ def peer(monkeypatch):
     torch.nn.functional = torch.functional
 
     def imported(name: str) -> types.ModuleType:
-        monkeypatch.delitem(sys.modules, f"eval.peers.{name}", raising=False)
-        return importlib.import_module(f"eval.peers.{name}")
+        monkeypatch.delitem(sys.modules, f"eval.lab.{name}", raising=False)
+        return importlib.import_module(f"eval.lab.{name}")
 
     return imported
 

@@ -1,4 +1,4 @@
-"""The section of a study of compression (`eval/compression_study.py`)."""
+"""The section of a study of compression (`eval/lab/compression_study.py`)."""
 
 import statistics
 from collections.abc import Mapping, Sequence

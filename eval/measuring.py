@@ -15,7 +15,7 @@ from typing import IO, Any
 from resnet.base.errors import UserError
 from resnet.watchdog import parent_death
 
-_PROGRAM = Path(__file__).parents[2] / "benchmark.py"
+_PROGRAM = Path(__file__).with_name("benchmark.py")
 # By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
 # cores. Other MPIs ignore these variables.
 OPEN_MPI = {

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from eval.studying import rows
-from eval.studying.results import Result
+from eval.lab.studying import rows
+from eval.lab.studying.results import Result
 from resnet.config.compression import CompressionSettings
 
 _HEADER = (

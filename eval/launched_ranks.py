@@ -1,7 +1,7 @@
 """Reports what the ranks of a job really get: cores, clocks and connections.
 
-mpirun -np 2 python eval/benchmarking/launched_ranks.py
-mpirun -np 4 python eval/benchmarking/launched_ranks.py --num_intra_threads=22
+mpirun -np 2 python eval/launched_ranks.py
+mpirun -np 4 python eval/launched_ranks.py --num_intra_threads=22
 
 Each rank binds itself as in a training. Then the first rank of each host
 exchanges messages with those of two other hosts, and reports what carried them,
@@ -20,8 +20,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
-    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from absl import flags, logging
 

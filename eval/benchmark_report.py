@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.benchmarking.runs.settings import Settings
+from eval.benchmark_settings import Settings
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.benchmarking.measurements.training_hours import hours_of_steps
-from eval.studying import rows
+from eval.lab.studying import rows
+from eval.lab.training_hours import hours_of_steps
 from resnet.base import atomic_files, dataclass_json
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings

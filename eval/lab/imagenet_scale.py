@@ -1,7 +1,7 @@
 """Measures the costs that grow with the number of images, at ImageNet's size.
 
-python eval/benchmarking/imagenet_scale.py --work_dir=DIR
-python eval/benchmarking/imagenet_scale.py --work_dir=DIR --num_images=100000
+python eval/lab/imagenet_scale.py --work_dir=DIR
+python eval/lab/imagenet_scale.py --work_dir=DIR --num_images=100000
 
 Makes 1,281,167 file names of tiny images in DIR (hard links in 1,000 class
 folders), converts them to 1,024 record files, and prints the converter's time

@@ -1,6 +1,6 @@
 """Measures PyTorch's speed at the work that eval/benchmark.py times.
 
-python eval/peers/torch_resnet.py --model=resnet50 --precision=float32 --ranks=2
+python eval/lab/torch_resnet.py --model=resnet50 --precision=float32 --ranks=2
 
 Needs an environment of its own, with torch. Starts a process for each rank, bound to
 physical cores of its own, with a thread for each of them, and prints one line of JSON:

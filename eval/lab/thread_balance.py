@@ -1,7 +1,7 @@
 r"""Measures how a step's work divides among more threads than there are cores.
 
-python eval/benchmarking/thread_balance.py --batch_size=48 --threads=1,2,8,22,32
-python eval/benchmarking/thread_balance.py --model=resnet9 --precision=bf16
+python eval/lab/thread_balance.py --batch_size=48 --threads=1,2,8,22,32
+python eval/lab/thread_balance.py --model=resnet9 --precision=bf16
 
 The compiled ops divide their work into tasks, and record the processor time of
 each. From these times follow the time that so many cores would take, if each
@@ -28,7 +28,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 from absl import flags
 
-from eval.benchmarking.measurements import task_times
+from eval.lab import task_times
 from resnet.base import errors
 from resnet.base.errors import UserError
 from resnet.models import names
@@ -146,8 +146,8 @@ def record_step(
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
-    from eval.benchmarking.measurements import step_timing, throughput
-    from eval.benchmarking.runs.settings import Settings
+    from eval import step_timing, throughput
+    from eval.benchmark_settings import Settings
     from resnet import native
     from resnet.distributed.communicator import Communicator
     from resnet.hardware.placement import ProcessInfo

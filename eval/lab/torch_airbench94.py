@@ -1,6 +1,6 @@
 """Trains airbench94 on CIFAR-10 in PyTorch: the peer of cifar10_airbench94.
 
-python eval/peers/torch_airbench94.py --data_dir=cifar-10-batches-bin --compile
+python eval/lab/torch_airbench94.py --data_dir=cifar-10-batches-bin --compile
 
 Needs an environment of its own, with torch and numpy. `--data_dir` holds CIFAR-10's
 binary version. Starts a process for each rank, bound to physical cores of its own;
@@ -33,7 +33,7 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from eval.peers import torch_resnet
+from eval.lab import torch_resnet
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STDDEV = (0.2470, 0.2435, 0.2616)

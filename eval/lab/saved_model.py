@@ -1,6 +1,6 @@
 """Measures how many images per second an exported SavedModel classifies.
 
-python eval/peers/saved_model.py EXPORT --batch_size=16
+python eval/lab/saved_model.py EXPORT --batch_size=16
 
 It needs TensorFlow only, as a user of the export does. It runs the signature
 decoded_images on random images, in one process on all cores. The last line is a JSON

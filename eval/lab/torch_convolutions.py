@@ -1,6 +1,6 @@
 """Measures the time of a network's convolutions alone: oneDNN's, called by PyTorch.
 
-python eval/peers/torch_convolutions.py --precision=float32 --batch_size=16 --ranks=2
+python eval/lab/torch_convolutions.py --precision=float32 --batch_size=16 --ranks=2
 
 This is the time that a training step would take if all other ops were free. The output
 and both gradients of each convolution (channels last) are timed one by one, on operands
@@ -24,7 +24,7 @@ if __package__ in (None, ""):  # Run by its path: the packages lie above this fo
 import torch
 from torch import nn
 
-from eval.peers import torch_resnet
+from eval.lab import torch_resnet
 
 
 @dataclass(frozen=True)

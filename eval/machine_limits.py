@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
-from eval.benchmarking.runs.report import Limits
+from eval.benchmark_report import Limits
 from resnet.distributed.communicator import Communicator
 from resnet.models.layers import convolution
 from resnet.models.names import COMPUTE_DTYPES

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from eval.benchmarking.measurements import machine_limits, step_profile, step_timing
-from eval.benchmarking.measurements.step_timing import Images, Step, Timing
-from eval.benchmarking.runs.report import Report
-from eval.benchmarking.runs.settings import Settings
+from eval import machine_limits, step_profile, step_timing
+from eval.benchmark_report import Report
+from eval.benchmark_settings import Settings
+from eval.step_timing import Images, Step, Timing
 from resnet import models, native
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard

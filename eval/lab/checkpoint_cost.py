@@ -1,7 +1,7 @@
 """Measures the cost of saving and of loading a checkpoint of ResNet-50.
 
-python eval/benchmarking/checkpoint_cost.py
-TMPDIR=/scratch python eval/benchmarking/checkpoint_cost.py
+python eval/lab/checkpoint_cost.py
+TMPDIR=/scratch python eval/lab/checkpoint_cost.py
 
 Saves 20 checkpoints in a temporary folder, here one in /scratch, and prints
 medians and ranges of: the time that training is blocked by a save; the extra

@@ -16,8 +16,8 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from eval.studying import report, rows
-from eval.studying.results import Result
+from eval.lab.studying import report, rows
+from eval.lab.studying.results import Result
 from resnet.config.compression import CompressionSettings
 
 # Told apart with any color vision. Source: Okabe and Ito 2008, "Color universal

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.benchmarking.runs.settings import Settings
+from eval.benchmark_settings import Settings
 from resnet.base.errors import UserError
 
 Run = Callable[[Sequence[str], int], dict[str, Any]]

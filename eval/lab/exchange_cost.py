@@ -1,7 +1,7 @@
 r"""Measures what the exchange of a network's gradients costs, without training.
 
-mpirun -np 8 python eval/benchmarking/exchange_cost.py --model=resnet18
-mpirun -np 8 python eval/benchmarking/exchange_cost.py -c layerwise \
+mpirun -np 8 python eval/lab/exchange_cost.py --model=resnet18
+mpirun -np 8 python eval/lab/exchange_cost.py -c layerwise \
     --method=terngrad
 
 Each rank draws normally distributed gradients, which the ranks average as in a

@@ -1,8 +1,8 @@
 r"""Trains with several methods of compressing gradients, and compares them.
 
-python eval/compression_study.py --data_dir=RECORDS --recipe=digits \
+python eval/lab/compression_study.py --data_dir=RECORDS --recipe=digits \
     --output_dir=STUDY
-python eval/compression_study.py --data_dir=RECORDS --recipe=digits \
+python eval/lab/compression_study.py --data_dir=RECORDS --recipe=digits \
     --output_dir=STUDY --methods=topk:ratio=0.01,qsgd --seeds=0,1,2
 
 It trains with each method, each way and with and without error feedback, once
@@ -18,8 +18,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
-    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from resnet.base import import_failures
 
@@ -27,9 +27,9 @@ import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from eval.benchmarking.runs import process
-from eval.studying import report, rows, training
-from eval.studying.results import Result, Run, StudyFile
+from eval import measuring
+from eval.lab.studying import report, rows, training
+from eval.lab.studying.results import Result, Run, StudyFile
 from resnet import shared_flags
 from resnet.base import atomic_files, errors
 from resnet.base.errors import UserError
@@ -104,7 +104,7 @@ def main() -> None:
         if not FLAGS[name].value:
             raise UserError(f"--{name} is required.")
     seeds = [_seed(text) for text in FLAGS.seeds]
-    further = process.split_flags(FLAGS.train_flags, "train_flags")
+    further = measuring.split_flags(FLAGS.train_flags, "train_flags")
     studied = _rows()
     folder = pathlib.Path(FLAGS.output_dir)
     with errors.naming_failures(f"writing {folder}"):
@@ -163,7 +163,7 @@ def _train(
 
 
 def _write(study: StudyFile, folder: pathlib.Path) -> None:
-    from eval.studying import figure  # It imports matplotlib.
+    from eval.lab.studying import figure  # It imports matplotlib.
 
     by_row = study.by_row()
     text = report.table(by_row)

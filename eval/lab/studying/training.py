@@ -6,14 +6,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.benchmarking.runs import process
-from eval.studying import results
-from eval.studying.results import Result
+from eval import measuring
+from eval.lab.studying import results
+from eval.lab.studying.results import Result
 from resnet.base import errors
 from resnet.base.errors import UserError
 from resnet.metrics import jsonl
 
-_PROGRAM = Path(__file__).parents[2] / "resnet" / "resnet_main.py"
+_PROGRAM = Path(__file__).parents[3] / "resnet" / "resnet_main.py"
 
 
 class Refused(UserError):
@@ -38,7 +38,7 @@ def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
     model_dir.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(_PROGRAM), *flags, f"--model_dir={model_dir}"]
     if num_ranks > 1:
-        command = [process.find_mpirun(), "-np", str(num_ranks), *command]
+        command = [measuring.find_mpirun(), "-np", str(num_ranks), *command]
     log_path = Path(f"{model_dir}.log")
     code = _run(command, log_path)
     has_diverged = bool(code) and any(model_dir.glob("diverged-step-*.json"))
@@ -63,7 +63,7 @@ def remove_weights(model_dir: Path) -> None:
 def _run(command: Sequence[str], log_path: Path) -> int:
     """Runs a command, which is stopped if this program is; returns its exit code."""
     with log_path.open("ab") as output:
-        child = process.start_job(command, output)
+        child = measuring.start_job(command, output)
         try:
             return child.wait()
         except KeyboardInterrupt:

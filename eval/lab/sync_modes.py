@@ -1,7 +1,7 @@
 r"""Compares the speed of synchronous and asynchronous training on this machine.
 
-python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=2
-python eval/benchmarking/sync_modes.py --data_dir=RECORDS --num_workers=4 \
+python eval/lab/sync_modes.py --data_dir=RECORDS --num_workers=2
+python eval/lab/sync_modes.py --data_dir=RECORDS --num_workers=4 \
     --speed=0.2
 
 It trains alternately in both modes with as many workers, and prints the images
@@ -31,7 +31,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 import psutil
 from absl import flags
 
-from eval.benchmarking.runs import process
+from eval import measuring
 from resnet import shared_flags
 from resnet.base import errors
 from resnet.base.errors import UserError
@@ -145,7 +145,7 @@ def measure(mode: str) -> Measured:
         if mode == "async":
             num_ranks += 1 + FLAGS.num_ps
         command = [
-            *(process.find_mpirun(), "-np", str(num_ranks)),
+            *(measuring.find_mpirun(), "-np", str(num_ranks)),
             *(sys.executable, str(_PROGRAM), f"--sync_mode={mode}", "--mode=train"),
             *(f"--recipe={FLAGS.recipe}", f"--data_dir={FLAGS.data_dir}"),
             *(f"--model_dir={folder}/run", f"--stop_after_steps={FLAGS.steps}"),
@@ -153,7 +153,7 @@ def measure(mode: str) -> Measured:
                 f"--log_step_count_steps={FLAGS.steps_per_line}",
                 "--checkpoint_every=1000000steps",
             ),
-            *process.split_flags(FLAGS.train_flags, "train_flags"),
+            *measuring.split_flags(FLAGS.train_flags, "train_flags"),
         ]
         if mode == "async":
             command.append(f"--num_ps={FLAGS.num_ps}")
@@ -184,7 +184,7 @@ def measure(mode: str) -> Measured:
 def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen]:
     """Runs a job that ends with the block."""
     with log.open("wb") as output:
-        job = process.start_job(command, output)
+        job = measuring.start_job(command, output)
     try:
         yield job
     finally:

@@ -1,6 +1,6 @@
 """Measures how many images per second OpenVINO classifies with an exported network.
 
-python eval/peers/openvino_model.py EXPORT --precision=bf16 --batch_size=16
+python eval/lab/openvino_model.py EXPORT --precision=bf16 --batch_size=16
 
 It needs the package openvino, as a user of the export does. Several requests run at the
 same time, each on a stream with cores of its own (the hint for throughput), on random

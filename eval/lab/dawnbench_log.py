@@ -1,7 +1,7 @@
 """Writes the accuracy over the hours of a training, as DAWNBench asks for it.
 
-python eval/benchmark_logs/dawnbench_log.py --model_dir=MODEL
-python eval/benchmark_logs/dawnbench_log.py --model_dir=MODEL --tsv_file=TSV
+python eval/lab/dawnbench_log.py --model_dir=MODEL
+python eval/lab/dawnbench_log.py --model_dir=MODEL --tsv_file=TSV
 
 The run must have been evaluated after each epoch (--eval_every=1epoch).
 MODEL/logs.tsv then has a line for each evaluation: epoch, hours of training
@@ -24,7 +24,7 @@ import_failures.report()  # Before the imports that may fail.
 import numpy as np
 from absl import flags
 
-from eval.benchmarking.measurements.training_hours import hours_of_steps
+from eval.lab.training_hours import hours_of_steps
 from resnet import shared_flags
 from resnet.base import atomic_files, errors
 from resnet.base.errors import UserError

@@ -1,7 +1,7 @@
 """Measures how many images per second one core reads, decodes and resizes.
 
-python eval/benchmarking/input_rate.py --data_dir=RECORDS
-python eval/benchmarking/input_rate.py --data_dir=RECORDS --image_size=128
+python eval/lab/input_rate.py --data_dir=RECORDS
+python eval/lab/input_rate.py --data_dir=RECORDS --image_size=128
 
 Four pipelines alternate: "plain tf.data" makes the same images from
 TFRecordDataset, decode_and_crop_jpeg and other stock ops; "sequential" combines

@@ -1,6 +1,6 @@
 """Compares our ResNets with torchvision's own, which have the same weights.
 
-python eval/peers/torchvision_logits.py --depths 18 34 50 101 152
+python eval/lab/torchvision_logits.py --depths 18 34 50 101 152
 
 Needs torch and torchvision beside the packages of this project. Weights are random, and
 the statistics of batch normalization those of random images, or all of them are those

@@ -1,1 +1,0 @@
-"""Logs of a run in the formats of DAWNBench and MLPerf."""
