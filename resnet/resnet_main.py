@@ -43,7 +43,8 @@ from resnet.config import changes as recipe_changes
 from resnet.config import json_file
 from resnet.config.config import Config, check_ranks, save_config
 from resnet.config.explain import description
-from resnet.config.recipes import earlier, registry
+from resnet.config.recipes import registry
+from resnet.config.resolve import resolve
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.export import end_of_training
@@ -248,8 +249,7 @@ def resolve_settings(
     """Returns the settings of the run, the splits that it reads, and rank 0's lock.
 
     Rank 0 creates and locks the model directory. If the directory holds a run, the
-    settings must be those of that run; settings that an earlier version derived from
-    the same command are accepted too. All ranks get rank 0's measured settings.
+    settings must be those of that run. All ranks get rank 0's measured settings.
 
     Args:
         contents: The manifest of the data set.
@@ -262,12 +262,13 @@ def resolve_settings(
     lock = None
     with communicator.collective_errors():
         split = contents.splits["train"]
-        possible_configs = earlier.possible_configs(
-            *(FLAGS.recipe, train_flags.overrides()),
-            *(split.num_examples, contents.class_names),
+        config = resolve(
+            json_file.get(FLAGS.recipe),
+            train_flags.overrides(),
+            split.num_examples,
+            contents.class_names,
         )
-        config = possible_configs[0]
-        number, measured = 0, dict[str, str]()
+        measured = dict[str, str]()
         splits = run_plan.splits_to_read(config, contents)
         check_ranks(config, run_plan.num_parts(config, communicator.num_ranks))
         if FLAGS.require_mixed:
@@ -277,10 +278,9 @@ def resolve_settings(
             run_folder.make(config.model_dir)
             lock = saved_run.take_lock(pathlib.Path(config.model_dir))
             failure_file.remove(pathlib.Path(config.model_dir))
-            number, measured = saved_run.match_saved_run(possible_configs)
+            measured = saved_run.match_saved_run(config)
             saved_run.set_aside_unsaved(pathlib.Path(config.model_dir))
-    number, measured = communicator.broadcast((number, measured))
-    config = dataclasses.replace(possible_configs[number], **measured)
+    config = dataclasses.replace(config, **communicator.broadcast(measured))
     return config, splits, lock
 
 

@@ -1,61 +1,15 @@
-"""Makes dataclasses from JSON: checks each field, and accepts old names of fields."""
+"""Makes dataclasses from JSON: checks each field."""
 
 import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from resnet.base.errors import UserError
 
 _T = TypeVar("_T")
-# The old names of the fields of `Config`, `Recipe` and their parts, in files that
-# earlier versions wrote, and their present names.
-OLD_NAMES = {
-    "batch_norm_decay": "batch_norm_momentum",
-    "curve": "schedule",
-    "rates": "schedule",
-    "fresh_momentum": "reset_momentum",
-    "smallest_crop": "min_crop_area",
-    "momentum_correction": "learning_rate_in_velocity",
-    "start": "init_value",
-    "start_scales": "init_value_scales",
-    "peak": "peak_value",
-    "end": "end_value",
-    "warmup_steps": "warmup_length",
-    "warmup_epochs": "warmup_length",
-    "decay_epochs": "decay_end",
-    "drops": "boundaries",
-    "drop_epochs": "boundaries",
-    "drop_factor": "decay_factor",
-}
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "a bool"}
-
-
-def with_new_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the values of one JSON object by the names that their fields have now.
-
-    Args:
-        values: The values by their names.
-        where: The description of the object for the sentence of an error.
-
-    Raises:
-        UserError: If a field is given twice, by two of its names.
-    """
-    values = dict(values)
-    if "decays_from_start" in values:  # The old form of decay_start, a bool.
-        from_start = converted(
-            bool, values.pop("decays_from_start"), f"'decays_from_start' of {where}"
-        )
-        values["decay_start"] = 0 if from_start else None
-    renamed: dict[str, Any] = {}
-    for name, value in values.items():
-        new_name = OLD_NAMES.get(name, name)
-        if new_name in renamed:
-            raise UserError(f"{new_name!r} of {where} is there twice, as {name!r} too")
-        renamed[new_name] = value
-    return renamed
 
 
 def from_json(
@@ -79,7 +33,6 @@ def from_json(
         return values
     if not isinstance(values, dict):
         raise UserError(f"{where} must be an object; got {values!r}")
-    values = with_new_names(values, where)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - set(fields)):
         known = ", ".join([*fields, *also_known])

@@ -12,8 +12,6 @@ AUGMENTATIONS = (
     "none",
 )
 FLIPS = ("random", "alternating")
-# What "random_resized_crop_2018_02" meant in earlier versions, for runs begun with it.
-PARTLY_DECODED_2018_02 = "random_resized_crop_2018_02_partly_decoded"
 # The smallest fraction of an image's area that a random resized crop takes, even if
 # `min_crop_area` is smaller: `min_object_covered` of the TPU code.
 MIN_OBJECT_COVERED = 0.1

@@ -13,7 +13,6 @@ from resnet.base.dataclass_json import from_json, shortened
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.config import phases
-from resnet.config.augmentations import PARTLY_DECODED_2018_02
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
 from resnet.models.names import RESNETS_WITH_PARTS
@@ -266,31 +265,12 @@ def load_config(model_dir: str) -> Config:
 
 
 def config_from_json(values: Any) -> Config:
-    """Returns the settings in a JSON object, which an earlier version may have written.
+    """Returns the settings in a JSON object.
 
     Raises:
         UserError: If the object doesn't hold the settings of a run.
     """
-    config = from_json(Config, values, "the settings")
-    # Files without this name are from earlier versions, which decoded only the crops.
-    is_earlier = "learning_rate_in_velocity" not in values
-    return with_partly_decoded_crops(config) if is_earlier else config
-
-
-def with_partly_decoded_crops(config: Config) -> Config:
-    """Returns the settings with the earlier meaning of "random_resized_crop_2018_02".
-
-    Earlier versions decoded only the crop, and not the whole image.
-    """
-    return dataclasses.replace(
-        config,
-        phases=tuple(
-            dataclasses.replace(phase, augmentation=PARTLY_DECODED_2018_02)
-            if phase.augmentation == "random_resized_crop_2018_02"
-            else phase
-            for phase in config.phases
-        ),
-    )
+    return from_json(Config, values, "the settings")
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:

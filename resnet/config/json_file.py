@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet.base.dataclass_json import converted, from_json, shortened, with_new_names
+from resnet.base.dataclass_json import converted, from_json, shortened
 from resnet.base.errors import UserError
 from resnet.base.settings import LARGEST_COUNT
 from resnet.config.recipe import SCALINGS, Recipe, RecipePhase
@@ -103,7 +103,7 @@ def _recipe(values: dict[str, Any], recipes: Mapping[str, Recipe]) -> Recipe:
         }
         # These three fields describe the source's numbers, which the file changes.
         old.update(source=f"{base}, changed", published="", deviations=())
-        values = {**old, **with_new_names(values, "the recipe")}
+        values = {**old, **values}
     return from_json(Recipe, values, "the recipe", also_known=_FIELDS_OF_FILES)
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import pathlib
 import shutil
-from collections.abc import Sequence
 
 from absl import logging
 
@@ -15,7 +14,6 @@ from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.config import (
     CONFIG_FILE,
     Config,
-    differences,
     load_config,
     refuse_other,
 )
@@ -48,48 +46,32 @@ def take_lock(model_dir: pathlib.Path) -> RunLock:
     return lock
 
 
-def match_saved_run(possible_configs: Sequence[Config]) -> tuple[int, dict[str, str]]:
-    """Returns the index of the saved run's settings, and the choices that it made.
+def match_saved_run(config: Config) -> dict[str, str]:
+    """Returns the values that the saved run chose where the settings are "auto".
 
-    The choices are its values of those `MEASURED_SETTINGS` that are "auto" now. A run
-    without a checkpoint doesn't count. Without a saved run the index is 0.
-
-    Args:
-        possible_configs: The possible settings of the command: those of the present
-            recipes, then those of earlier versions (`earlier.possible_configs`).
+    They are those of `MEASURED_SETTINGS`. A run without a checkpoint doesn't count.
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the
             differences; or if a new run has initial weights that don't exist.
     """
-    config = possible_configs[0]
     model_dir = pathlib.Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
             weight_files.kind_of(pathlib.Path(config.initial_weights))
-        return 0, {}
+        return {}
     old = retention.newest_settings(model_dir)
     if old is None and (model_dir / CONFIG_FILE).exists():
         old = load_config(config.model_dir)
     if old is None:
-        return 0, {}
+        return {}
     measured = {
         name: getattr(old, name)
         for name in MEASURED_SETTINGS
         if getattr(config, name) == "auto"
     }
-    candidates = [
-        dataclasses.replace(possible, **measured) for possible in possible_configs
-    ]
-    nearest = min(candidates, key=lambda new: len(differences(old, new)))
-    refuse_other(old, nearest)
-    if changed := differences(old, candidates[0]):
-        logging.info(
-            "%s has changed since this run was begun (%s); the run keeps the settings"
-            " that it was begun with.",
-            *(config.recipe, "; ".join(changed)),
-        )
-    return candidates.index(nearest), measured
+    refuse_other(old, dataclasses.replace(config, **measured))
+    return measured
 
 
 def set_aside_unsaved(model_dir: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from resnet import models
 from resnet.base.errors import UserError
 from resnet.config import json_file
-from resnet.config.config import Config, config_from_json, load_config, save_config
+from resnet.config.config import Config, load_config, save_config
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import cifar10
 from resnet.config.resolve import resolve
@@ -147,17 +147,6 @@ def test_the_settings_are_stored_and_read(tmp_path):
     config = cifar10_config(model_dir=str(tmp_path))
     save_config(config)
     assert load_config(str(tmp_path)) == config
-
-
-def test_settings_without_them_have_the_earlier_values():
-    values = dataclasses.asdict(cifar10_config())
-    for name in ("initialization", "decay_batch_norm", "channel_mean"):
-        del values[name]
-    del values["channel_stddev"]
-    config = config_from_json(values)
-    assert config.initialization == "variance_scaling"
-    assert not config.decay_batch_norm
-    assert batches.normalization_of(config) == preprocessing.IMAGENET
 
 
 def from_file(tmp_path, **contents) -> Recipe:

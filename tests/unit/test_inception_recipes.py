@@ -11,7 +11,7 @@ from resnet.config import changes, json_file
 from resnet.config.config import Config, config_from_json
 from resnet.config.explain import description
 from resnet.config.phases import learning_rate
-from resnet.config.recipes import digits, inception, registry
+from resnet.config.recipes import digits, inception
 from resnet.config.resolve import resolve
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
@@ -191,13 +191,6 @@ def test_the_normalization_of_later_code_is_two_fields_of_a_recipe_file(tmp_path
     assert model.get_layer("stem").epsilon == 1e-3
     assert "epsilon 0.001, gamma fixed to 1" in explained(recipe, 10)
     assert config_from_json(dataclasses.asdict(config)) == config
-
-
-def test_settings_of_earlier_versions_have_the_usual_normalization():
-    values = dataclasses.asdict(run_of(registry.get("imagenette")))
-    del values["batch_norm_epsilon"], values["fixed_gamma"]
-    config = config_from_json(values)
-    assert (config.batch_norm_epsilon, config.fixed_gamma) == (1e-5, False)
 
 
 def test_a_gamma_that_is_fixed_cannot_start_at_zero(tmp_path):

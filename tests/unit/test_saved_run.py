@@ -1,10 +1,14 @@
 """What a start does with the logs of a run that has no checkpoint."""
 
+import dataclasses
+
 import pytest
 
 from resnet.base.errors import UserError
 from resnet.checkpoint.step_dirs import of_step
-from resnet.config.config import CONFIG_FILE
+from resnet.config.config import CONFIG_FILE, save_config
+from resnet.config.recipes import registry
+from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
 from resnet.training import saved_run
 from resnet.watchdog import history
@@ -58,3 +62,20 @@ def test_the_logs_of_a_run_with_a_checkpoint_stay(logged):
     before = names_in(logged)
     saved_run.set_aside_unsaved(logged)
     assert names_in(logged) == before
+
+
+def test_a_saved_run_continues_with_what_it_measured_and_refuses_other_settings(
+    tmp_path,
+):
+    given = {"model_dir": str(tmp_path), "precision": "auto"}
+    config = resolve(registry.get("digits"), given, 1437, ("a", "b"))
+    assert saved_run.match_saved_run(config) == {}
+    save_config(dataclasses.replace(config, precision="bf16"))
+    assert saved_run.match_saved_run(config) == {}  # It has no checkpoint.
+    of_step(tmp_path, 10).mkdir(parents=True)
+    assert saved_run.match_saved_run(config) == {
+        "precision": "bf16",
+        "exchange": "auto",
+    }
+    with pytest.raises(UserError, match=r"\(seed=0, now 1\)"):
+        saved_run.match_saved_run(dataclasses.replace(config, seed=1))

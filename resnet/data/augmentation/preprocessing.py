@@ -18,7 +18,6 @@ from resnet.config.augmentations import (
     IMAGENET_MEAN,
     IMAGENET_STDDEV,
     MIN_OBJECT_COVERED,
-    PARTLY_DECODED_2018_02,
 )
 from resnet.data.augmentation import original_image, random_augment
 from resnet.data.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
@@ -245,8 +244,6 @@ def _augmented(
     crop_settings = image_size, window, flip, min_crop_area, normalization
     if augmentation == "random_resized_crop_2018_02":
         return _random_crop_2018_02(original_image.decoded(original), *crop_settings)
-    if augmentation == PARTLY_DECODED_2018_02:
-        return _random_crop_2018_02(original, *crop_settings)
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
         image = _scale(
