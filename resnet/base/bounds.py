@@ -17,20 +17,29 @@ def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
         kinds: The dataclasses that declare the settings.
     """
     declared = settings.declarations(*kinds)
-    problems = []
-    for name, value in overrides.items():
-        if name not in declared:
-            continue
-        flag = f"--{settings.flag_name(name, declared[name])}"
-        if requirement := violated_requirement(declared[name], value):
-            problems.append(f"{flag} must be {requirement}; got {value}.")
-        units = declared[name].interval_units
-        if units and value:
-            try:
-                intervals.parse(value, flag, units)
-            except UserError as error:
-                problems.append(str(error))
-    return problems
+    return [
+        problem
+        for name, value in overrides.items()
+        if name in declared
+        for problem in problems_of_value(
+            value, f"--{settings.flag_name(name, declared[name])}", declared[name]
+        )
+    ]
+
+
+def problems_of_value(value: Any, flag: str, declaration: Declaration) -> list[str]:
+    """Returns a sentence about the value of a flag, such as "--steps", if it is wrong.
+
+    A value of None is always allowed.
+    """
+    if requirement := violated_requirement(declaration, value):
+        return [f"{flag} must be {requirement}; got {value}."]
+    if declaration.interval_units and value:
+        try:
+            intervals.parse(value, flag, declaration.interval_units)
+        except UserError as error:
+            return [str(error)]
+    return []
 
 
 def problems_of(values: Any, described: str) -> list[str]:

@@ -35,24 +35,38 @@ class Declaration:
     Attributes:
         help: One sentence for the reference of flags; `{names}` in it stands for the
             allowed names.
+        topic: The title under which --help lists the flag; empty for the `TOPIC` of the
+            dataclass.
+        common: Whether --help lists the flag, and not only --helpfull.
+        hidden: Whether the flag is accepted only, and listed nowhere.
+        unset: What an empty default means, for the reference of flags.
         bounds: The lowest and the highest allowed number; None for no bounds.
         names: The allowed names; empty for any.
+        synonyms: Other names that flags accept, each with the allowed name it means.
         interval_units: The units of a setting that is an interval, as
             `intervals.parse` takes them; empty for other settings.
         flag: The name of the command-line flag if it isn't that of the field; None if
             the setting has no flag.
         short_flag: The letter of the flag's short form; empty for none.
+        aliases: Other names of the flag, which are accepted and listed nowhere, each
+            with the letter of its short form or "".
         decides_the_result: Whether a run can't be resumed with another value.
         decisive_part: A function that returns the part of the value that decides the
             result.
     """
 
     help: str = ""
+    topic: str = ""
+    common: bool = False
+    hidden: bool = False
+    unset: str = ""
     bounds: tuple[float, float] | None = None
     names: tuple[str, ...] = ()
+    synonyms: tuple[tuple[str, str], ...] = ()
     interval_units: str = ""
     flag: str | None = ""
     short_flag: str = ""
+    aliases: tuple[tuple[str, str], ...] = ()
     decides_the_result: bool = True
     decisive_part: Callable[[Any], Any] = _itself
 
@@ -85,7 +99,8 @@ def declarations(*kinds: type) -> dict[str, Declaration]:
             if declaration and (
                 known is None or (known.flag is None and declaration.flag is not None)
             ):
-                declared[field.name] = declaration
+                topic = declaration.topic or base.__dict__.get("TOPIC", "")
+                declared[field.name] = dataclasses.replace(declaration, topic=topic)
     return declared
 
 

@@ -1,9 +1,11 @@
 """The settings of asynchronous training, and what they exclude."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from resnet.base.errors import UserError
 from resnet.base.settings import LARGEST_COUNT, setting
+from resnet.config import topics
 
 SYNC_MODES = ("bsp", "async")
 STALENESS_RATES = ("none", "inverse")
@@ -17,12 +19,15 @@ class AsyncSettings:
     Source: dmlc/mxnet, example/distributed-training of 2015, for the two modes.
     """
 
+    TOPIC: ClassVar[str] = topics.ASYNC
+
     sync_mode: str = setting(
         "bsp",
         "The mode of synchronization, one of {names}: with bsp (bulk synchronous"
         " parallel) each update is by the mean gradient of all ranks, with async each"
         " worker updates the weights on parameter servers by itself.",
         names=SYNC_MODES,
+        common=True,
     )
     max_staleness: int = setting(
         NO_BOUND,

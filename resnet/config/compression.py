@@ -3,8 +3,10 @@
 import dataclasses
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import ClassVar
 
 from resnet.base.settings import AT_LEAST_ZERO, COUNT, COUNT_OR_ZERO, setting
+from resnet.config import topics
 
 # What is compressed as one vector: nothing, each variable's gradient, or all of them.
 GRANULARITIES = ("none", "layerwise", "entiremodel")
@@ -33,6 +35,8 @@ class CompressionSettings:
     The flags' short forms are those of sands-lab/layer-wise-aaai20, CIFAR10/README.md.
     """
 
+    TOPIC: ClassVar[str] = topics.COMPRESSION
+
     compress: str = setting(
         "none",
         "Whether the ranks compress the gradients that they exchange, one of {names}:"
@@ -40,15 +44,17 @@ class CompressionSettings:
         " vector.",
         names=GRANULARITIES,
         short_flag="c",
+        common=True,
     )
     method: str = setting(
-        "topk", "The method of compression, one of {names}.", names=METHODS
+        "topk", "The method of compression, one of {names}.", names=METHODS, common=True
     )
     ratio: float = setting(
         0.5,
         "The fraction of the values that topk, randomk and dgc keep.",
         bounds=(1e-9, 1),
         short_flag="K",
+        common=True,
     )
     threshold: float = setting(
         _THRESHOLD,
@@ -62,6 +68,7 @@ class CompressionSettings:
         "The number of levels above zero to which qsgd rounds magnitudes.",
         bounds=(1, MOST_QSTATES),
         short_flag="Q",
+        common=True,
     )
     qsgd_bucket: int = setting(
         0,
@@ -110,6 +117,7 @@ class CompressionSettings:
         False,
         "Whether each rank adds its residual, the compression error of the last step,"
         " to its next gradients (error feedback); dgc always does.",
+        common=True,
     )
 
     @property

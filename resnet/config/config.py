@@ -12,7 +12,7 @@ from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.dataclass_json import from_json, shortened
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
-from resnet.config import phases
+from resnet.config import phases, topics
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
 from resnet.models.names import RESNETS_WITH_PARTS
@@ -50,17 +50,13 @@ class Config(TrainingSettings):
         "The number of micro-batches per rank and step that gradients are accumulated"
         " over.",
         bounds=COUNT,
-    )
-    precision: str = setting(
-        "float32",
-        "The precision of computation: float32, bf16 (bfloat16 with float32 weights),"
-        " or auto for the one that is measured to be faster on this machine.",
-        names=("float32", "bf16", "auto"),
+        topic=topics.RATES,
     )
     seed: int = setting(
         0,
         "The random seed of weight initialization, shuffling and augmentation.",
         bounds=(0, 2**63 - 1),
+        topic=topics.RECIPE,
     )
     num_ps: int = setting(
         1,
@@ -68,6 +64,8 @@ class Config(TrainingSettings):
         " Rank 0 coordinates, and the other ranks are workers.",
         bounds=COUNT,
         decides_the_result=False,
+        topic=topics.ASYNC,
+        common=True,
     )
     shard_by: str = setting(
         "example",
@@ -75,40 +73,56 @@ class Config(TrainingSettings):
         " rank reads from all record files, or by file, where it reads only those on"
         " its node.",
         names=("example", "file"),
+        topic=topics.DATA,
     )
     first_phase: str = setting(
-        "", "The phase of the recipe that the run begins with; unset, the first."
+        "",
+        "The phase of the recipe that the run begins with; unset, the first.",
+        topic=topics.RECIPE,
+        unset="the first",
     )
     initial_weights: str = setting(
         "",
         "What to initialize the weights from: a run's folder, one of its checkpoints, a"
         " file of weights (.safetensors, .npz, .pt or .pth), or a TensorFlow checkpoint"
         " of the TPU recipe.",
+        topic=topics.CHECKPOINTS,
+        common=True,
+        unset="random",
     )
     data_dir: str = setting(
         "",
         "The folder of a converted data set, or of one that TensorFlow Datasets or the"
         " TPU scripts wrote.",
         decides_the_result=False,
+        topic=topics.DATA,
+        common=True,
+        unset="required",
     )
     model_dir: str = setting(
         "",
         "The folder of the run: its settings, logs and checkpoints.",
         decides_the_result=False,
+        topic=topics.DATA,
+        common=True,
+        unset="required",
     )
     mode: str = setting(
         "train_and_eval",
         "What the run does, one of {names}: only trains, or also evaluates; or eval,"
         " which evaluates the checkpoints of the run in --model_dir as they are saved,"
         " with the settings of that run.",
-        names=("train", "train_and_eval"),
+        names=("train", "train_and_eval", "eval"),
         decides_the_result=False,
+        topic=topics.EVALUATION,
+        common=True,
     )
     eval_batch_size: int = setting(
         200,
         "The number of examples in one step of evaluation, over all ranks.",
         bounds=COUNT,
         decides_the_result=False,
+        topic=topics.EVALUATION,
     )
     eval_every: str = setting(
         "",
@@ -116,6 +130,9 @@ class Config(TrainingSettings):
         " step.",
         interval_units=intervals.UNITS_OF_STEPS,
         decides_the_result=False,
+        topic=topics.EVALUATION,
+        common=True,
+        unset="at the end",
     )
     stop_after_steps: int = setting(
         0,
@@ -124,6 +141,7 @@ class Config(TrainingSettings):
         " trains to the end. Without the flag, the same command resumes.",
         bounds=COUNT_OR_ZERO,
         decides_the_result=False,
+        topic=topics.CHECKPOINTS,
     )
     stop_at_top1: float = setting(
         0.0,
@@ -131,6 +149,7 @@ class Config(TrainingSettings):
         " early stopping off.",
         bounds=(0, 1),
         decides_the_result=False,
+        topic=topics.EVALUATION,
     )
     recalibration_batches: int = setting(
         0,
@@ -139,18 +158,22 @@ class Config(TrainingSettings):
         " evaluation (PreciseBN); 0 keeps the statistics of the training.",
         bounds=COUNT_OR_ZERO,
         decides_the_result=False,
+        topic=topics.EVALUATION,
     )
     log_step_count_steps: int = setting(
         10,
         "The number of steps from one log line to the next.",
         bounds=COUNT,
         decides_the_result=False,
+        topic=topics.EVALUATION,
     )
     checkpoint_every: str = setting(
         "1 epoch",
         "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes.",
         interval_units=intervals.UNITS,
         decides_the_result=False,
+        topic=topics.CHECKPOINTS,
+        common=True,
     )
     keep_checkpoints: int = setting(
         5,
@@ -158,6 +181,7 @@ class Config(TrainingSettings):
         " and those at the ends of phases.",
         bounds=COUNT,
         decides_the_result=False,
+        topic=topics.CHECKPOINTS,
     )
     report_every: str = setting(
         "",
@@ -165,12 +189,25 @@ class Config(TrainingSettings):
         " run, such as 10minutes or 1epoch; unset, never.",
         interval_units=intervals.UNITS,
         decides_the_result=False,
+        topic=topics.EVALUATION,
+        common=True,
+        unset="never",
+    )
+    precision: str = setting(
+        "float32",
+        "The precision of computation, one of {names}: bf16 is bfloat16 with float32"
+        " weights, and auto the one that is measured to be faster on this machine.",
+        names=("float32", "bf16", "auto"),
+        synonyms=(("bfloat16", "bf16"),),
+        topic=topics.MACHINE,
+        common=True,
     )
     num_parallel_calls: int = setting(
         0,
         "The number of threads per rank that decode images; 0 takes one per processor.",
         bounds=(0, 4096),
         decides_the_result=False,
+        topic=topics.MACHINE,
     )
     on_bad_record: str = setting(
         "fail",
@@ -178,18 +215,23 @@ class Config(TrainingSettings):
         " in its place and counts it.",
         names=("fail", "skip"),
         decides_the_result=False,
+        topic=topics.DATA,
     )
     record_log: str = setting(
         "",
         "The folder for a log of the records that each rank reads; unset, there is no"
         " log.",
         decides_the_result=False,
+        topic=topics.DATA,
+        unset="none",
     )
     export_dir: str = setting(
         "",
         "The folder for a SavedModel of the network when the training ends, in a new"
         " subfolder named by the time in seconds; unset, there is none.",
         decides_the_result=False,
+        topic=topics.CHECKPOINTS,
+        unset="none",
     )
     decoded_cache_mb: int = setting(
         0,
@@ -197,6 +239,7 @@ class Config(TrainingSettings):
         " bytes; 0 turns the cache off.",
         bounds=COUNT_OR_ZERO,
         decisive_part=bool,
+        topic=topics.DATA,
     )
 
     @property

@@ -10,7 +10,7 @@ from resnet.base.settings import (
     FRACTION,
     setting,
 )
-from resnet.config import schedules
+from resnet.config import schedules, topics
 from resnet.config.augmentations import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
 from resnet.config.schedules import Schedule
 
@@ -41,7 +41,10 @@ class PhaseSettings:
     schedule: Schedule | None = None
     reset_momentum: bool = False
     momentum: float = setting(
-        0.9, "The coefficient of the SGD momentum, for example 0.9.", bounds=FRACTION
+        0.9,
+        "The coefficient of the SGD momentum, for example 0.9.",
+        bounds=FRACTION,
+        topic=topics.RATES,
     )
     weight_decay: float = setting(
         5e-5,
@@ -50,6 +53,8 @@ class PhaseSettings:
         " decay_batch_norm; with LARS, neither do biases, and with Muon, neither do"
         " convolutions.",
         bounds=AT_LEAST_ZERO,
+        topic=topics.RATES,
+        common=True,
     )
     loss: str = setting(
         "cross_entropy",
@@ -57,6 +62,7 @@ class PhaseSettings:
         " summed over the classes, with which the last layer's biases begin at"
         " -log(classes).",
         names=LOSSES,
+        topic=topics.LABELS,
     )
     target_threshold: float = setting(
         0.0,
@@ -69,6 +75,7 @@ class PhaseSettings:
         0.0,
         "The fraction of each label that is spread evenly over all classes.",
         bounds=FRACTION,
+        topic=topics.LABELS,
     )
     image_size: int | None = setting(
         None,
@@ -96,6 +103,8 @@ class PhaseSettings:
         "random_resized_crop",
         "The cropping and flipping of training images, one of {names}.",
         names=AUGMENTATIONS,
+        topic=topics.LABELS,
+        common=True,
     )
     min_crop_area: float = setting(
         0.08,
@@ -110,22 +119,26 @@ class PhaseSettings:
         "The magnitude of RandAugment's operations, from 0 to 10; 0 turns RandAugment"
         " off.",
         bounds=(0, 10),
+        topic=topics.LABELS,
     )
     mixup: float = setting(
         0.0,
         "The alpha of mixup's Beta distribution; 0 turns mixup off.",
         bounds=AT_LEAST_ZERO,
+        topic=topics.LABELS,
     )
     cutmix: float = setting(
         0.0,
         "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
         bounds=AT_LEAST_ZERO,
+        topic=topics.LABELS,
     )
     layer_rates: str = setting(
         "",
         "Multipliers of the learning rate as prefix:factor pairs, such as"
         " stem:0,stage1:0.1,classifier:10; a prefix is the beginning of layers' names,"
         " or with a slash a kind of variable, as in /beta:64. 0 freezes weights.",
+        topic=topics.RATES,
     )
     layer_rates_scale_decay: bool = setting(
         True,
@@ -137,12 +150,15 @@ class PhaseSettings:
         False,
         "Whether batch normalization uses its moving statistics in training as in"
         " evaluation, and doesn't update them; Lookahead still moves them.",
+        topic=topics.RATES,
     )
     sync_every: int = setting(
         1,
         "The number of steps that each rank trains by itself before the ranks average"
         " their weights (local SGD); with 1 they average their gradients in each step.",
         bounds=COUNT,
+        topic=topics.LOCAL_SGD,
+        common=True,
     )
     qsr_coefficient: float = setting(
         0.0,
@@ -150,18 +166,21 @@ class PhaseSettings:
         " ranks average their weights after max(sync_every, floor((c / rate)^2)) steps,"
         " a number that grows as the learning rate falls; 0 turns the rule off.",
         bounds=AT_LEAST_ZERO,
+        topic=topics.LOCAL_SGD,
     )
     local_velocities: str = setting(
         "keep",
         "What becomes of the ranks' own velocities when their weights are averaged, one"
         " of {names}.",
         names=LOCAL_VELOCITIES,
+        topic=topics.LOCAL_SGD,
     )
     outer_momentum: float = setting(
         0.0,
         "The coefficient of a momentum over the averages of the weights (SlowMo); 0"
         " turns it off.",
         bounds=FRACTION,
+        topic=topics.LOCAL_SGD,
     )
     outer_nesterov: bool = setting(
         False, "Whether the outer momentum is Nesterov's, as in DiLoCo.", flag=None

@@ -11,6 +11,7 @@ from resnet.base.settings import (
     FRACTION,
     setting,
 )
+from resnet.config import topics
 from resnet.config.asynchrony import AsyncSettings
 from resnet.config.augmentations import (
     EVAL_CROPS,
@@ -41,38 +42,51 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     `Config`.
     """
 
-    model: str = setting(help="The network to train, one of {names}.", names=MODELS)
+    model: str = setting(
+        help="The network to train, one of {names}.",
+        names=MODELS,
+        aliases=(("network", "n"),),  # Of sands-lab/layer-wise-aaai20.
+        topic=topics.RECIPE,
+        common=True,
+    )
     resnet_variant: str = setting(
         "tpu",
         "The program whose ResNet-18 to 200 to build, one of {names}; they differ in"
         " the padding of the max pooling and in the shortcuts of the first stage.",
         names=RESNET_VARIANTS,
+        topic=topics.RECIPE,
     )
     activation: str = setting(
         "relu",
         "The activation of a ResNet-18 to 200 or ResNet-D, one of {names}.",
         names=ACTIVATIONS,
+        topic=topics.RECIPE,
     )
     se_ratio: float = setting(
         0.0,
         "The ratio of squeeze-and-excitation in a ResNet-18 to 200 or ResNet-D: the"
         " units of its bottleneck as a fraction of a block's channels; 0 turns it off.",
         bounds=(0, 1),
+        topic=topics.RECIPE,
     )
     blur_pool: str = setting(
         "none",
         "Where a ResNet-18 to 200 or ResNet-D has BlurPool, one of {names}: nowhere, in"
         " its strided convolutions, or in these and the stem's max pooling.",
         names=BLUR_POOLS,
+        topic=topics.RECIPE,
     )
     image_size: int = setting(
         help="The side in pixels of the images in training and evaluation.",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
+        topic=topics.RECIPE,
     )
     global_batch_size: int = setting(
         help="The number of examples in one step, over all ranks.",
         bounds=COUNT,
         flag="train_batch_size",
+        topic=topics.RECIPE,
+        common=True,
     )
     eval_crop_fraction: float = setting(
         0.875,
@@ -85,6 +99,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "crop_then_resize",
         "The order of center crop and resizing in evaluation, one of {names}.",
         names=EVAL_CROPS,
+        topic=topics.EVALUATION,
     )
     eval_views: str = setting(
         "center",
@@ -98,6 +113,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The momentum of batch normalization's moving mean and variance.",
         bounds=FRACTION,
         flag="bn_momentum",
+        topic=topics.RATES,
     )
     batch_norm_epsilon: float = setting(
         1e-5,
@@ -117,6 +133,8 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         " which acts on the variables directly, adamw is Adam with such a decay, and"
         " muon orthogonalizes the updates of convolutions.",
         names=("momentum", "sgdw", "adamw", "lars", "muon"),
+        topic=topics.RATES,
+        common=True,
     )
     nesterov: bool = setting(
         True, "Whether the momentum is Nesterov's momentum.", flag=None
@@ -185,12 +203,14 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The largest global norm of the gradients, to which larger ones are clipped; 0"
         " turns clipping off.",
         bounds=AT_LEAST_ZERO,
+        topic=topics.RATES,
     )
     ema_decay: float = setting(
         0.0,
         "The decay per step of an exponential moving average (EMA) of the weights,"
         " which is evaluated too; 0 turns it off.",
         bounds=FRACTION,
+        topic=topics.RATES,
     )
 
     lookahead_every: int = setting(

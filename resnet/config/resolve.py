@@ -14,7 +14,7 @@ from resnet.base.settings import (
     COUNT_OR_ZERO,
     setting,
 )
-from resnet.config import checks, compression
+from resnet.config import checks, compression, topics
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
@@ -26,32 +26,46 @@ class ScheduleOverrides:
     """Overrides of lengths and learning rates, for which a `Config` has no fields."""
 
     train_steps: int | None = setting(
-        None, "The length of the training in steps.", bounds=COUNT
+        None,
+        "The length of the training in steps.",
+        bounds=COUNT,
+        topic=topics.RECIPE,
+        common=True,
     )
     train_epochs: float | None = setting(
         None,
         "The length of the training in epochs, instead of --train_steps.",
         bounds=(1e-9, 1e6),
+        topic=topics.RECIPE,
+        common=True,
     )
     base_learning_rate: float | None = setting(
         None,
         "The learning rate of step 0; where the recipe's isn't 0, the peak learning"
         " rate is multiplied by the same factor.",
         bounds=AT_LEAST_ZERO,
+        topic=topics.RATES,
     )
     peak_learning_rate: float | None = setting(
         None,
         "The learning rate after the warmup; unset, it is the recipe's, scaled to the"
         " batch size.",
         bounds=ABOVE_ZERO,
+        topic=topics.RATES,
+        common=True,
     )
     warmup_steps: int | None = setting(
-        None, "The length of the warmup in steps.", bounds=COUNT_OR_ZERO
+        None,
+        "The length of the warmup in steps.",
+        bounds=COUNT_OR_ZERO,
+        topic=topics.RATES,
     )
     warmup_epochs: float | None = setting(
         None,
         "The length of the warmup in epochs, instead of --warmup_steps.",
         bounds=(0, 1e6),
+        topic=topics.RATES,
+        common=True,
     )
 
 

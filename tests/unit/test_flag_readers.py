@@ -11,6 +11,7 @@ FLAG_READERS = MAINS | {
     "launch.launch_flags",
     "launch.plan_flags",
     "resnet.base.errors",
+    "resnet.base.cli",
     "resnet.base.program_help",
 }
 

@@ -1,0 +1,348 @@
+"""Command lines: flags made from dataclasses of settings, and the text of --help.
+
+A program names the dataclasses whose declared settings (`base.settings`) are its flags,
+and gets typed values:
+
+    FLAGS = (JobSettings, cli.Flags(Config, names=("data_dir", "model_dir")))
+
+    def main(argv: Sequence[str]) -> int:
+        line = cli.parse(argv, __doc__, FLAGS)
+        job = line.of(JobSettings)
+
+The flags are absl's, in an `absl.flags.FlagValues` of each call, so programs share
+nothing, and a process can call several of them.
+"""
+
+import dataclasses
+import importlib.metadata
+import os
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from absl import flags
+
+from resnet.base import bounds, settings
+from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.settings import Declaration
+
+WIDTH = 80  # Columns of a terminal.
+_OTHER_TITLE = "Flags"  # Title above flags without a topic.
+# Description of a valid value, by absl's name of the type of a flag.
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+_DEFINE = {
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    bool: flags.DEFINE_bool,
+}
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags of a program that a dataclass of settings declares.
+
+    Attributes:
+        kind: The dataclass.
+        names: The settings that have a flag; None for all that its declarations give
+            one, without those of its bases.
+        without: Settings that have no flag in this program.
+        has_defaults: Whether a flag that isn't given has the default of its setting;
+            otherwise it has None, and something else, such as a recipe, supplies it.
+        common: Whether --help lists them; None for what the declarations say.
+        unset: What it means that a flag without a default isn't given, for the
+            reference of flags; empty for what the declaration says.
+    """
+
+    kind: type
+    names: Collection[str] | None = None
+    without: Collection[str] = ()
+    has_defaults: bool = True
+    common: bool | None = None
+    unset: str = ""
+
+
+Groups = Sequence[Flags | type]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One flag of a program.
+
+    Attributes:
+        setting: The name of its setting.
+        declaration: The declaration of the setting, with the topic filled in.
+        type: The type of its values: int, float, str, bool or a tuple of one of these.
+        default: The value if the flag isn't given.
+        common: Whether --help lists it.
+        unset: What it means that a flag without a default isn't given.
+    """
+
+    setting: str
+    declaration: Declaration
+    type: Any
+    default: Any
+    common: bool
+    unset: str
+
+    @property
+    def flag(self) -> str:
+        """The name of the flag."""
+        return settings.flag_name(self.setting, self.declaration)
+
+    @property
+    def meaning(self) -> str:
+        """The help text, with the allowed values."""
+        names = ", ".join(self.declaration.names)
+        text = self.declaration.help.format(names=names)
+        if names and "{names}" not in self.declaration.help:
+            return f"{text} One of {names}."
+        return text
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A parsed command line.
+
+    Attributes:
+        values: The values of all flags, by the names of their settings.
+        given: The flags that are given, as the names of their settings, each with the
+            word that gives it, such as `--ratio=0.1`.
+        arguments: The arguments that are not flags.
+    """
+
+    values: Mapping[str, Any]
+    given: Mapping[str, str]
+    arguments: tuple[str, ...]
+
+    def of(self, kind: type[_T]) -> _T:
+        """Returns the instance of a dataclass whose fields have the flags' values.
+
+        Fields without a flag keep their defaults.
+        """
+        names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        return kind(**{name: self.values[name] for name in names & self.values.keys()})
+
+    def overrides(self, *kinds: type) -> dict[str, Any]:
+        """Returns the given values of the settings that dataclasses declare."""
+        declared = settings.declarations(*kinds)
+        return {name: self.values[name] for name in declared if name in self.given}
+
+
+def entries(groups: Groups) -> list[Entry]:
+    """Returns the flags of a program; of two with one name, the first counts."""
+    by_flag: dict[str, Entry] = {}
+    for group in groups:
+        group = group if isinstance(group, Flags) else Flags(group)
+        declared = settings.declarations(group.kind)
+        for field in dataclasses.fields(group.kind):
+            declaration = declared.get(field.name)
+            if group.names is None:
+                is_own = field.name in group.kind.__annotations__
+                is_listed = is_own and field.name not in group.without
+            else:
+                is_listed = field.name in group.names
+            if declaration is None or declaration.flag is None or not is_listed:
+                continue
+            default = field.default if group.has_defaults else None
+            common = declaration.common if group.common is None else group.common
+            entry = Entry(
+                field.name,
+                declaration,
+                settings.value_type(group.kind, field.name),
+                None if default is dataclasses.MISSING else default,
+                common and not declaration.hidden,
+                group.unset or declaration.unset,
+            )
+            by_flag.setdefault(entry.flag, entry)
+    return list(by_flag.values())
+
+
+def parse(
+    argv: Sequence[str],
+    usage: str | None,
+    groups: Groups,
+    takes_arguments: bool = False,
+) -> CommandLine:
+    """Parses a command line.
+
+    `--help` prints the common flags, `--helpfull` all, `--version` the version, and
+    each exits with code 0. Flags and arguments may be in any order; what follows `--`
+    is an argument. A value that begins with "~" is a path in the user's home, which
+    shells do not expand in `--name=~/path`.
+
+    Args:
+        argv: The command line, with the program's name first.
+        usage: The docstring of the program, which --help prints as it is.
+        groups: The dataclasses whose settings are the flags, in the order of --help.
+        takes_arguments: Whether the program takes arguments that are not flags.
+
+    Raises:
+        UserError: If a flag is unknown, a value has the wrong type or is out of its
+            bounds, or an argument is not a flag.
+    """
+    of_program = entries(groups)
+    _answer_questions(argv, usage or argv[0], of_program)
+    parsed = _flag_values(of_program)
+    try:
+        arguments = parsed(list(argv))[1:]
+    except flags.IllegalFlagValueError as error:
+        sentence = _in_plain_words(str(error), parsed)
+        raise UserError(f"{sentence} --help lists the flags.") from error
+    except flags.Error as error:
+        # Absl has a space before the question mark.
+        sentence = str(error).strip().rstrip(".").replace(" ?", "?")
+        sentence += "" if sentence.endswith("?") else "."
+        raise UserError(f"{sentence} --help lists the flags.") from error
+    if arguments and not takes_arguments:
+        raise UserError(
+            f"expected only flags of the form --name=value; got {arguments[0]!r}."
+            " --help lists the flags."
+        )
+    flags.FLAGS.mark_as_parsed()  # Absl's logging asks for it.
+    values, given = {}, {}
+    for entry in of_program:
+        names = [name for name, _ in _names(entry)]
+        used = next((name for name in names if parsed[name].present), entry.flag)
+        value = _typed(parsed[used].value, entry)
+        values[entry.setting] = value
+        if parsed[used].present:
+            given[entry.setting] = parsed[used].serialize()
+    problems = [
+        problem
+        for entry in of_program
+        if entry.setting in given
+        for problem in bounds.problems_of_value(
+            values[entry.setting], f"--{entry.flag}", entry.declaration
+        )
+    ]
+    if problems:
+        raise UserError(" ".join(problems))
+    return CommandLine(values, given, tuple(arguments))
+
+
+def _answer_questions(argv: Sequence[str], usage: str, of_program: list[Entry]) -> None:
+    """Prints what --help, --helpfull or --version ask for, and exits."""
+    words = {word.removeprefix("-") for word in argv[1:] if word.startswith("-")}
+    if words & {"helpfull", "-helpfull"}:
+        text = help_text(usage, of_program, is_full=True)
+    elif words & {"help", "-help", "h"}:
+        text = help_text(usage, of_program)
+    elif words & {"version", "-version"}:
+        text = f"resnet-cpu {_version()}"
+    else:
+        return
+    print_to_pipe(text)
+    sys.exit(0)
+
+
+def _flag_values(of_program: list[Entry]) -> flags.FlagValues:
+    """Returns the flags of a program, and absl's own, which are about its logging."""
+    own = flags.FlagValues()
+    for entry in of_program:
+        is_list = typing.get_origin(entry.type) is tuple
+        define = flags.DEFINE_list if is_list else _DEFINE[entry.type]
+        default = list(entry.default) if is_list and entry.default else entry.default
+        for name, short in _names(entry):
+            define(name, default, "", short_name=short or None, flag_values=own)
+    for module, of_module in flags.FLAGS.flags_by_module_dict().items():
+        for flag in of_module if module.startswith("absl.") else ():
+            if flag.name not in own:
+                own[flag.name] = flag
+    return own
+
+
+def _names(entry: Entry) -> list[tuple[str, str]]:
+    """Returns the names of a flag, each with the letter of its short form."""
+    return [(entry.flag, entry.declaration.short_flag), *entry.declaration.aliases]
+
+
+def _typed(value: Any, entry: Entry) -> Any:
+    """Returns the value of a flag as its setting has it.
+
+    Raises:
+        UserError: If an item of a list has the wrong type.
+    """
+    if isinstance(value, str):
+        value = os.path.expanduser(value) if value.startswith("~") else value
+        return dict(entry.declaration.synonyms).get(value, value)
+    if not isinstance(value, list):
+        return value
+    item = typing.get_args(entry.type)[0]
+    try:
+        return tuple(item(word) for word in value)
+    except ValueError as error:
+        kind = {int: "whole numbers", float: "numbers"}[item]
+        raise UserError(
+            f"--{entry.flag} must be {kind} with commas between them; got"
+            f" {','.join(value)!r}. --help lists the flags."
+        ) from error
+
+
+def _in_plain_words(problem: str, parsed: flags.FlagValues) -> str:
+    """Returns absl's message about a bad value, reworded where it quotes Python's."""
+    match = re.match(
+        r"flag --(\w+)=(.*): (invalid literal|could not|\(?'?Non-b)", problem, re.S
+    )
+    expected = _TYPES.get(parsed[match[1]].flag_type()) if match else None
+    if not match or not expected:
+        return f"{problem.strip().rstrip('.')}."
+    return f"--{match[1]} must be {expected}; got {match[2]!r}."
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("resnet-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return "of a folder that is not installed"
+
+
+def help_text(usage: str, of_program: Sequence[Entry], is_full: bool = False) -> str:
+    """Returns what --help or --helpfull prints, in lines of `WIDTH` characters.
+
+    Args:
+        usage: The docstring of the program.
+        of_program: The flags; those of a topic stand together, in the order of the
+            topics' first common flags. Where no flag is common, all are listed.
+        is_full: Whether flags that are not common are listed too.
+    """
+    shown = [entry for entry in of_program if not entry.declaration.hidden]
+    is_full = is_full or not any(entry.common for entry in shown)
+    topics: dict[str, list[Entry]] = {}
+    for entry in sorted(shown, key=lambda entry: not entry.common):
+        topics.setdefault(entry.declaration.topic or _OTHER_TITLE, [])
+        if is_full or entry.common:
+            topics[entry.declaration.topic or _OTHER_TITLE].append(entry)
+    parts = [usage, *_sections(topics)]
+    if not is_full and (left := sum(not entry.common for entry in shown)):
+        parts.append(f"--helpfull lists {left} more.\n")
+    return "\n".join(parts).rstrip("\n")
+
+
+def _sections(topics: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    for title, of_topic in topics.items():
+        if of_topic:
+            yield "\n".join([f"{title}:", *map(_lines_about, of_topic), ""])
+
+
+def _lines_about(entry: Entry) -> str:
+    default = entry.default
+    if isinstance(default, tuple):
+        default = ", ".join(map(str, default))
+    note = "" if default in (None, False, "") else f" (default: {default})"
+    short = entry.declaration.short_flag
+    name = f"[no]{entry.flag}" if entry.type is bool else entry.flag
+    return textwrap.fill(
+        f"{f'-{short},' if short else ''}--{name}: {entry.meaning}{note}",
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

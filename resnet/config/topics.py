@@ -1,0 +1,12 @@
+"""The titles under which --help lists the flags of training."""
+
+DATA = "Data set and run"
+RECIPE = "Recipe, phases and length (docs/recipes.md)"
+RATES = "Learning rate and optimizer"
+LABELS = "Augmentation and labels"
+COMPRESSION = "Compressed gradients (docs/compression.md)"
+LOCAL_SGD = "Local SGD (docs/local_sgd.md)"
+ASYNC = "Asynchronous training (docs/async.md)"
+CHECKPOINTS = "Checkpoints and weights"
+EVALUATION = "Evaluation, log and report"
+MACHINE = "Machine"
