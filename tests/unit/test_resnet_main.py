@@ -113,7 +113,6 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--explain_plot=plan.png"], "--explain_plot is for --explain"),
         (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),
         (["--mode=test"], "--mode must be one of train, train_and_eval, eval"),
-        (["--mode=eval", "--explain"], "--mode must be one of train, train_and_eval, eval"),
         (
             ["--export_dir=/dev/null/x", "--train_batch_size=4"],
             "--export_dir must be a folder that can be written to; /dev/null",
