@@ -49,7 +49,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
     if requested == "all":
         return saved
     if requested == "phases":
-        ends = sorted(retention.phase_ends(model_dir))
+        ends = sorted(retention.phase_ends(retention.list_saved(model_dir)))
         if not ends:
             raise UserError(
                 f"no saved checkpoint in {model_dir} ends a phase of the recipe. Pass"
@@ -57,7 +57,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
             )
         return ends
     if requested == "best":
-        best = retention.best_step(model_dir)
+        best = retention.best_step(retention.list_saved(model_dir))
         if best is None:
             raise UserError(
                 f"training has evaluated no saved checkpoint in {model_dir}. Pass steps"

@@ -14,7 +14,6 @@ from resnet.checkpoint import (
     retention,
     step_dirs,
     tensors,
-    weight_averaging,
 )
 from resnet.checkpoint.integrity import CorruptCheckpoint
 from resnet.checkpoint.tensors import Checkpoint
@@ -93,7 +92,7 @@ class CheckpointEvaluation:
         """
 
         def load() -> Checkpoint:
-            return weight_averaging.mean_of_weights(
+            return tensors.mean_of_weights(
                 tensors.load(self._model_dir, step) for step in steps
             )
 

@@ -89,9 +89,9 @@ def main() -> None:
     logging.set_verbosity(logging.WARNING)
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
-    from resnet.checkpoint import trained_network
+    from resnet.checkpoint import restore
 
-    trained = trained_network.load(config, model_dir, FLAGS.step, FLAGS.weights)
+    trained = restore.load_network(config, model_dir, FLAGS.step, FLAGS.weights)
     described = contents.of_run(
         config, trained.step, trained.weights, FLAGS.precision, is_folded
     )

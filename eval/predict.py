@@ -44,7 +44,7 @@ from resnet.runtime import startup
 if TYPE_CHECKING:  # They import TensorFlow.
     import tensorflow as tf
 
-    from resnet.checkpoint.trained_network import TrainedNetwork
+    from resnet.checkpoint.restore import TrainedNetwork
     from resnet.evaluation.predictor import Predictor
     from resnet.export.predictor import ExportedPredictor
 
@@ -267,10 +267,10 @@ def restored_network(config: Config) -> "TrainedNetwork":
     Raises:
         UserError: If the checkpoint is corrupt or gone.
     """
-    from resnet.checkpoint import trained_network
+    from resnet.checkpoint import restore
 
     model_dir = pathlib.Path(FLAGS.model_dir)
-    return trained_network.load(config, model_dir, FLAGS.step, FLAGS.weights)
+    return restore.load_network(config, model_dir, FLAGS.step, FLAGS.weights)
 
 
 def read_images(

@@ -87,9 +87,9 @@ def load(
     if weights == "ema" and not config.ema_decay:
         raise UserError(f"the run in {folder} has no EMA weights. Leave weights out.")
     startup.import_tensorflow()
-    from resnet.checkpoint import trained_network
+    from resnet.checkpoint import restore
 
-    found = trained_network.load(config, folder, step, weights)
+    found = restore.load_network(config, folder, step, weights)
     return Network(
         found.model, config, found.step, f"{found.weights} of step {found.step}"
     )

@@ -50,13 +50,13 @@ def main() -> None:
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
     from resnet import native
-    from resnet.checkpoint import trained_network
+    from resnet.checkpoint import restore
     from resnet.data.augmentation import preprocessing
     from resnet.evaluation.predictor import Predictor, Preprocessor
 
     native.disable()
     config = load_config(str(given.model_dir))
-    trained = trained_network.load(config, given.model_dir)
+    trained = restore.load_network(config, given.model_dir)
     files = list(encoded_images(given.data_dir))[: given.num_images]
     predictor = Predictor(trained.model, config)
     normalized = np.stack([predictor.preprocess(*file) for file in files])

@@ -39,10 +39,9 @@ class CheckpointWriter:
 
         Args:
             model_dir: Folder of the run.
-            keep: Number of the newest checkpoints that are kept, at least 1.
+            keep: As in `retention.steps_to_remove`.
             retry_seconds: Seconds from a failed save until `wants_another` is true.
-            ranks: The ranks that write together, each with its own writer; `ALONE` for
-                a single writer.
+            ranks: The ranks that write together, each with its own writer.
         """
         self._model_dir = model_dir
         self._keep = keep
@@ -94,11 +93,7 @@ class CheckpointWriter:
             )
 
     def try_to_finish(self) -> bool:
-        """Waits until the newest snapshot is written; tries several times.
-
-        Returns:
-            Whether it is written.
-        """
+        """Waits until the newest snapshot is written; returns False if it can't be."""
         for number in range(LAST_TRIES):
             self.close()
             if (failed := self._failed) is None:

@@ -16,11 +16,8 @@ from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.checkpoint.step_dirs import CONTENTS_FILE, NO_FILE
 
-# Format of a checkpoint's folder. It is raised only for what older code would misread:
-# older code would ignore the files of ranks.
-FORMAT = 1
-FORMAT_WITH_RANK_FILES = 2
-METADATA = "facts"  # The key of the metadata in `checkpoint.json`.
+FORMAT = 1  # Raised for what older code would misread.
+METADATA = "metadata"  # The key of the metadata in `checkpoint.json`.
 STEP = "step"  # The key of the step in the metadata.
 _BLOCK_BYTES = 1 << 20
 
@@ -40,20 +37,6 @@ class OtherStep(CorruptCheckpoint):
     """A checkpoint whose folder was renamed or copied to the name of another step."""
 
 
-def check_step(folder: Path, step: int) -> None:
-    """Refuses a folder with the name of another step than that of its checkpoint.
-
-    Raises:
-        OtherStep: If the steps differ. A folder may have a name without a step.
-    """
-    if step_dirs.step_of(folder) not in (step, None):
-        raise OtherStep(
-            folder,
-            f"it holds step {step}: the folder was renamed or copied. Rename it to"
-            f" {step_dirs.of_step(Path(), step).name}, or remove it",
-        )
-
-
 def fingerprints(files: Iterable[Path]) -> dict[str, Fingerprint]:
     """Returns size and SHA-256 of files, by their names."""
     return {file.name: _fingerprint(file) for file in sorted(files)}
@@ -63,7 +46,6 @@ def write_contents(
     folder: Path,
     metadata: Mapping[str, Any],
     files: Mapping[str, Fingerprint] | None = None,
-    has_rank_files: bool = False,
 ) -> None:
     """Writes `checkpoint.json`.
 
@@ -72,32 +54,25 @@ def write_contents(
         metadata: JSON values that describe the run at this step.
         files: Fingerprints of the checkpoint's files by name; None computes those of
             all files in the folder.
-        has_rank_files: Whether some of the files hold the ranks' own state.
     """
     if files is None:
         files = fingerprints(folder.iterdir())
-    version = FORMAT_WITH_RANK_FILES if has_rank_files else FORMAT
-    contents = {"format": version, "files": dict(files), METADATA: dict(metadata)}
+    contents = {"format": FORMAT, "files": dict(files), METADATA: dict(metadata)}
     text = json.dumps({**contents, "sha256": _digest(contents)}, indent=1) + "\n"
     atomic_write_bytes(folder / CONTENTS_FILE, text.encode())
 
 
-def drop_files(folder: Path, is_dropped: Callable[[str], bool]) -> None:
-    """Removes files from a checkpoint, which stays intact without them.
-
-    Args:
-        folder: Folder of the checkpoint.
-        is_dropped: A function that returns whether to remove the file of a name, such
-            as that of a rank's own state.
+def drop_rank_files(folder: Path) -> None:
+    """Removes the ranks' own state from a checkpoint, which stays intact without it.
 
     Raises:
         CorruptCheckpoint: If `checkpoint.json` is not as it was written.
         OSError: If a file can't be removed.
-        UserError: If `checkpoint.json` has a later format, or can't be read now.
+        UserError: If `checkpoint.json` has another format, or can't be read now.
     """
     contents = read_contents(folder)
     files = contents["files"]
-    kept = {name: one for name, one in files.items() if not is_dropped(name)}
+    kept = {name: files[name] for name in files if step_dirs.rank_of(name) is None}
     if len(kept) == len(files):
         return
     write_contents(folder, contents[METADATA], kept)  # First: a crash may follow.
@@ -109,33 +84,41 @@ def read_contents(folder: Path) -> dict[str, Any]:
     """Returns what `checkpoint.json` holds.
 
     Its own digest is checked before the format: a flipped bit in `format` is damage,
-    not a later format.
+    not another format.
 
     Raises:
         CorruptCheckpoint: If the file is missing or not as it was written, or the
             folder has the name of another step.
-        UserError: If it has a later format, or can't be read now.
+        UserError: If it has another format, or can't be read now.
     """
     try:
         contents: dict[str, Any] = json.loads((folder / CONTENTS_FILE).read_bytes())
-        written = contents["sha256"]
-        del contents["sha256"]
+        written = contents.pop("sha256")
         if written != _digest(contents):
             raise ValueError("its own SHA-256 does not match")
-        is_known = contents["format"] <= FORMAT_WITH_RANK_FILES
+        found_format, step = contents["format"], contents[METADATA].get(STEP)
     except OSError as error:
         raise _unread(folder, CONTENTS_FILE, error) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptCheckpoint(folder, f"{CONTENTS_FILE}: {error}") from error
-    if not is_known:
+    if found_format != FORMAT:
         raise UserError(
-            f"{folder} has the format {contents['format']}; this program reads formats"
-            f" up to {FORMAT_WITH_RANK_FILES}. Use the program that wrote it, or a"
-            " later one."
+            f"{folder} has the format {found_format}; this program reads format"
+            f" {FORMAT}. Use the program that wrote it."
         )
-    if STEP in contents[METADATA]:
-        check_step(folder, contents[METADATA][STEP])
+    if step is not None:
+        _check_step(folder, step)
     return contents
+
+
+def _check_step(folder: Path, step: int) -> None:
+    """Refuses a folder with another step in its name, which may also have none."""
+    if step_dirs.step_of(folder) not in (step, None):
+        raise OtherStep(
+            folder,
+            f"it holds step {step}: the folder was renamed or copied. Rename it to"
+            f" {step_dirs.of_step(Path(), step).name}, or remove it",
+        )
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -143,17 +126,17 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
     Raises:
         CorruptCheckpoint: If `checkpoint.json` is not as it was written.
-        UserError: If it has a later format, or can't be read now.
+        UserError: If it has another format, or can't be read now.
     """
     return dict(read_contents(folder)[METADATA])
 
 
 def verify(
     folder: Path,
-    is_wanted: Callable[[str], bool] = lambda name: True,
+    is_wanted: Callable[[str], bool],
     checks_other_sizes: bool = True,
 ) -> dict[str, Any]:
-    """Reads each byte of a checkpoint, and returns its metadata.
+    """Reads each byte of a checkpoint's files, and returns its metadata.
 
     Args:
         folder: Folder of the checkpoint.
@@ -162,18 +145,17 @@ def verify(
 
     Raises:
         CorruptCheckpoint: If a file is not as it was written.
-        UserError: If the checkpoint has a later format, or can't be read now.
+        UserError: If the checkpoint has another format, or can't be read now.
     """
     contents = read_contents(folder)
     for name, expected in contents["files"].items():
         try:
             if is_wanted(name):
                 actual = _fingerprint(folder / name)
-            elif not checks_other_sizes:
-                continue
+            elif checks_other_sizes:
+                actual = {**expected, "bytes": (folder / name).stat().st_size}
             else:
-                num_bytes = (folder / name).stat().st_size
-                actual = {"bytes": num_bytes, "sha256": expected["sha256"]}
+                continue
         except OSError as error:
             raise _unread(folder, name, error) from error
         if actual != expected:

@@ -10,6 +10,7 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+import tensorflow as tf
 
 from resnet.base import intervals
 from resnet.checkpoint.async_writer import CheckpointWriter
@@ -39,12 +40,8 @@ class CheckpointManager:
     ) -> None:
         """Starts the intervals between checkpoints at the present state.
 
-        Args:
-            config: The run's settings.
-            state: The state of the run, which is saved.
-            communicator: The ranks of the job. Rank 0 writes the checkpoint; each rank
-                with `rank_variables` writes those itself.
-            lock: The lock of the run's folder, if this rank holds it; else None.
+        Rank 0 writes the checkpoint; each rank with `rank_variables` writes those
+        itself. The lock is that of the run's folder, on the rank that holds it.
         """
         self._config = config
         self._lock = lock
@@ -150,10 +147,8 @@ def take_snapshot(
     among its own state. The tensors are those of the variables themselves, not copies:
     the next update of a variable allocates a new tensor and leaves this one unchanged.
 
-    Args:
-        state: The state of this rank.
-        metadata: JSON values that describe the run at this step.
-        communicator: The ranks of the job; all of them must call this.
+    All ranks must call it; the metadata are JSON values that describe the run at this
+    step.
     """
     own = flatten(state.batch_norm_averages)
     rank_averages = None
@@ -164,15 +159,8 @@ def take_snapshot(
         averaged_batch_norm(state, communicator),
         averaged_over_ranks(apart, communicator),
     ):
-        tensors = {}
-        if communicator.rank == 0:
-            tensors = {
-                name: variable.read_value()
-                for name, variable in state.tensors().items()
-            }
-    own_tensors = {
-        name: variable.read_value() for name, variable in state.own_variables.items()
-    }
+        tensors = _values(state.tensors()) if communicator.rank == 0 else {}
+    own_tensors = _values(state.own_variables)
     if communicator.rank != 0 and not own_tensors:
         return None
     if rank_averages is not None:
@@ -186,18 +174,17 @@ def take_snapshot(
     return Checkpoint(state.step, tensors, metadata, own_tensors)
 
 
+def _values(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    return {name: variable.read_value() for name, variable in variables.items()}
+
+
 def check_weights(
     state: TrainState, communicator: Communicator, are_equal: bool = True
 ) -> None:
-    """Checks that all ranks' weights are finite, and equal if they should be.
+    """Checks that all ranks' weights are finite, and equal unless they needn't be.
 
     The ranks exchange a digest of their trainable variables: the CRC-32C of all bytes,
     which is computed as fast as memory is read.
-
-    Args:
-        state: The state of this rank.
-        communicator: The ranks of the job.
-        are_equal: Whether the weights must be the same on all ranks.
 
     Raises:
         AgreedFailure: On all ranks, if weights are not finite, or if they differ; it

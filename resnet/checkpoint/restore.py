@@ -1,27 +1,27 @@
-"""Restores the state of a run from a checkpoint, or starts it as its settings say."""
+"""Restores a run from a checkpoint, or starts it; or loads the network of a run."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
-import numpy as np
 from absl import logging
 
-from resnet.checkpoint import merged_ranks, step_dirs, tensors
-from resnet.checkpoint.assignment import assign
-from resnet.checkpoint.merged_ranks import PartOfMean
-from resnet.checkpoint.rank_files import RankFiles
+from resnet.base.errors import UserError
+from resnet.checkpoint import integrity, step_dirs, tensors
 from resnet.checkpoint.retention import best_top1
-from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
+from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint, assign
 from resnet.checkpoint.weight_formats import initial
 from resnet.config import phases
 from resnet.config.config import Config, config_from_json, refuse_other
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.shared_folder import check_is_shared
-from resnet.optim.train_state import TrainState, assign_flat
+from resnet.optim.train_state import TrainState, assign_flat, build_model
 from resnet.runtime import versions
 
-_OTHER_OWN_STATE = "the ranks' own state in the checkpoint must be that of this run"
+# The first part of the names of a network's variables in a checkpoint.
+_PREFIXES = {"raw": "model", "ema": "ema"}
+_VELOCITY = "velocity/"  # Begins the names of momentum buffers.
 
 
 def restore_newest(
@@ -34,9 +34,10 @@ def restore_newest(
 
     Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
     If the number of ranks is still that of the checkpoint, each rank gets its own
-    BatchNorm averages back and reads its own `rank_variables`. Otherwise all ranks get
-    the mean of the averages, and that of the `rank_variables`. In a round of local SGD
-    the weights are treated as these are.
+    BatchNorm averages back and reads its own `own_variables`. Otherwise all ranks get
+    the mean of the averages, and of the weights in a round of local SGD. Velocities of
+    the ranks' own are those of one of the ranks that saved them; the residuals of error
+    feedback begin with zeros.
 
     Args:
         state: The state of a new run, which is replaced.
@@ -61,7 +62,7 @@ def restore_newest(
             if saved is None:
                 _start(state, initialize)
             else:
-                check_is_same_run(saved, state.config)
+                _check_is_same_run(saved, state.config)
                 restore(state, saved)
                 rank_averages = saved.tensors.get(RANK_BATCH_NORM)
     state.step, state.losses, state.top1, is_resumed = communicator.broadcast(
@@ -75,57 +76,6 @@ def restore_newest(
         assign_flat(state.batch_norm_averages, own)
     if is_resumed and state.rank_variables:
         _restore_own(state, step_dirs.of_step(model_dir, state.step), communicator)
-
-
-def _restore_own(
-    state: TrainState, checkpoint: Path, communicator: Communicator
-) -> None:
-    """Gives each rank what it has saved, or the mean of what other ranks have saved."""
-    with communicator.collective_errors():
-        files = RankFiles(checkpoint)
-        is_as_many = files.num_ranks == communicator.num_ranks
-        saved_own = files.read(communicator.rank) if is_as_many else {}
-        is_other = saved_own.keys() != state.own_variables.keys()
-        if not is_other:
-            assign(state.own_variables, saved_own, _OTHER_OWN_STATE)
-    # Another number of ranks, or another exchange of compressed gradients.
-    if communicator.any_rank(is_other):
-        _restore_mean_of_ranks(state, files, communicator)
-
-
-def _restore_mean_of_ranks(
-    state: TrainState, files: RankFiles, communicator: Communicator
-) -> None:
-    """Gives each rank the mean of what another number of ranks has saved of its own.
-
-    So the mean over ranks stays the same. Without such files, each rank's own state
-    stays that of a new run, and a warning says so.
-    """
-    if not files.num_ranks:
-        logging.warning(
-            "the checkpoint of step %d has no state of the ranks' own, such as the"
-            " residuals of error feedback: it is reset",
-            state.step,
-        )
-        return
-    with communicator.collective_errors():
-        part = PartOfMean.of(_read_share(files, communicator), files.num_ranks)
-    communicator.report_status("adding up what the ranks saved", waits_for_others=True)
-    shapes = {name: one.shape.as_list() for name, one in state.own_variables.items()}
-    merged = merged_ranks.merge(part, communicator, shapes, state.config.dense_below)
-    with communicator.collective_errors():
-        assign(state.own_variables, merged, _OTHER_OWN_STATE)
-
-
-def _read_share(
-    files: RankFiles, communicator: Communicator
-) -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
-    """Yields what some of the ranks have saved; each one is read by one rank."""
-    for rank in range(communicator.rank, files.num_ranks, communicator.num_ranks):
-        communicator.report_status(
-            f"reading what rank {rank} of {files.num_ranks} saved", is_timed=False
-        )
-        yield rank, files.read(rank)
 
 
 def _load_newest(
@@ -142,6 +92,31 @@ def _load_newest(
     return None
 
 
+def _restore_own(state: TrainState, folder: Path, communicator: Communicator) -> None:
+    """Gives each rank what it has saved, if all of these ranks have saved theirs.
+
+    Else each rank gets the velocities of a rank that saved its own.
+    """
+    own = state.own_variables
+    with communicator.collective_errors():
+        num_ranks = integrity.read_metadata(folder)["num_ranks"]
+        saved = tensors.load_rank(folder, communicator.rank % num_ranks, num_ranks)
+    is_other = num_ranks != communicator.num_ranks or saved.keys() != own.keys()
+    if communicator.any_rank(is_other):
+        logging.warning(
+            "the checkpoint of step %d has no state of these %d ranks' own: the"
+            " residuals of error feedback begin with zeros",
+            state.step,
+            communicator.num_ranks,
+        )
+        names = [name for name in own.keys() & saved if name.startswith(_VELOCITY)]
+        own = {name: own[name] for name in names}
+        saved = {name: saved[name] for name in names}
+    with communicator.collective_errors():
+        problem = "the ranks' own state in the checkpoint must be that of this run"
+        assign(own, saved, problem)
+
+
 def restore(state: TrainState, saved: Checkpoint) -> None:
     """Assigns everything that all ranks have in common from a checkpoint.
 
@@ -150,46 +125,18 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
     """
     common = dict(saved.tensors)
     common.pop(RANK_BATCH_NORM, None)
-    problem = f"the checkpoint is not one of this {state.model.name}"
-    assign(state.tensors(), common, problem)
+    assign(state.tensors(), common, _other_network(state.model))
     state.step = saved.step
     state.losses = list(saved.metadata.get("losses", []))
     state.top1 = best_top1(saved.metadata)
     state.num_log_lines = saved.metadata.get("num_log_lines")
 
 
-def load_initial_weights(state: TrainState) -> None:
-    """Assigns the weights that the settings name, also to their averages, all or none.
-
-    A classifier for other classes keeps its values.
-
-    Raises:
-        UserError: If the weights can't be read, or are those of another network.
-    """
-    assign_initial_weights(state.model, state.config)
-    state.restart_averages()
+def _other_network(model: keras.Model) -> str:
+    return f"the checkpoint is not one of this {model.name}"
 
 
-def assign_initial_weights(model: keras.Model, config: Config) -> bool:
-    """Assigns the weights that the settings name to a network, all or none.
-
-    A classifier for other classes keeps its values.
-
-    Returns:
-        Whether all weights are assigned, those of the classifier too.
-
-    Raises:
-        UserError: If the weights can't be read, or are those of another network.
-    """
-    shapes = {one.path: tuple(one.shape) for one in model.variables}
-    values = initial.load(Path(config.initial_weights), config, shapes)
-    for variable in model.variables:
-        if variable.path in values:
-            variable.value.assign(values[variable.path])
-    return len(values) == len(shapes)
-
-
-def check_is_same_run(saved: Checkpoint, config: Config) -> None:
+def _check_is_same_run(saved: Checkpoint, config: Config) -> None:
     """Refuses a checkpoint with other settings; warns if the installation differs.
 
     Raises:
@@ -215,7 +162,8 @@ def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
         initialize()
         state.restart_averages()
     if config.initial_weights:
-        load_initial_weights(state)
+        assign_initial_weights(state.model, config)
+        state.restart_averages()
     elif state.step:
         logging.warning(
             "the training starts with phase %s, at step %d, from random initialization;"
@@ -224,3 +172,77 @@ def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
             state.step,
         )
     state.begin_run()
+
+
+def assign_initial_weights(model: keras.Model, config: Config) -> bool:
+    """Assigns the weights that the settings name to a network, all or none.
+
+    A classifier for other classes keeps its values.
+
+    Returns:
+        Whether all weights are assigned, those of the classifier too.
+
+    Raises:
+        UserError: If the weights can't be read, or are those of another network.
+    """
+    shapes = {
+        variable.path: tuple(map(int, variable.shape)) for variable in model.variables
+    }
+    values = initial.load(Path(config.initial_weights), config, shapes)
+    for variable in model.variables:
+        if variable.path in values:
+            variable.value.assign(values[variable.path])
+    return len(values) == len(shapes)
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """A network, and where its weights come from.
+
+    Attributes:
+        model: The network.
+        config: The settings of its run.
+        step: The number of steps that it was trained for.
+        weights: "raw", or "ema" for the exponential moving average of the weights.
+    """
+
+    model: keras.Model
+    config: Config
+    step: int
+    weights: str
+
+
+def load_network(
+    config: Config, model_dir: Path, step: int | None = None, weights: str | None = None
+) -> TrainedNetwork:
+    """Returns the network of a run, with the statistics of the checkpoint.
+
+    Args:
+        config: The settings of the run.
+        model_dir: The folder of the run.
+        step: The step of the checkpoint; None for the newest one that is intact.
+        weights: "raw" or "ema"; None for "ema" if the run has it, else "raw".
+
+    Raises:
+        UserError: If there is no such checkpoint, or it is corrupt, or has no such
+            weights.
+    """
+    weights = weights or ("ema" if config.ema_decay else "raw")
+    if step is not None:
+        saved = tensors.load(model_dir, step)
+    elif (newest := tensors.load_newest(model_dir)) is not None:
+        saved = newest
+    else:
+        raise UserError(f"no checkpoint has been saved in {model_dir} yet.")
+    model = build_model(config)
+    prefix = _PREFIXES[weights]
+    assign(
+        {f"{prefix}/{variable.path}": variable.value for variable in model.variables},
+        {
+            name: value
+            for name, value in saved.tensors.items()
+            if name.startswith(f"{prefix}/")
+        },
+        _other_network(model),
+    )
+    return TrainedNetwork(model, config, saved.step, weights)

@@ -1,49 +1,110 @@
-"""Finds the checkpoints of a run to keep, and removes the others. Needs no TensorFlow.
+"""Which checkpoints of a run are kept, and what their metadata say of the run.
 
-The metadata of the checkpoints say which one is the best, which ones end a phase of the
-recipe, and which one ends the run.
+The metadata say which one is the best, which ones end a phase of the recipe, and which
+one ends the run. Needs no TensorFlow.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from resnet.checkpoint import integrity, rank_names, step_dirs
-from resnet.checkpoint.integrity import CorruptCheckpoint, OtherStep, read_metadata
-from resnet.checkpoint.step_dirs import of_step, saved_steps
+from resnet.checkpoint import integrity, step_dirs
+from resnet.checkpoint.integrity import CorruptCheckpoint, OtherStep
 from resnet.config.config import Config, config_from_json
 
 # The keys in the metadata of the results of evaluating the weights and their EMA.
 EVALUATIONS = ("eval", "eval_ema")
 
 
+class Saved(NamedTuple):
+    """A saved step, with the metadata of its checkpoint.
+
+    The metadata are empty if `checkpoint.json` is corrupt.
+    """
+
+    step: int
+    metadata: Mapping[str, Any]
+
+    @property
+    def top1(self) -> float | None:
+        """The highest top-1 of the checkpoint; None if it was not evaluated."""
+        return best_top1(self.metadata)
+
+
+def list_saved(model_dir: Path) -> list[Saved]:
+    """Returns the saved steps of a run, the oldest first.
+
+    Folders that hold another step than that of their names are left out.
+
+    Raises:
+        UserError: If the checkpoints can't be read now.
+    """
+    saved = []
+    for step in step_dirs.saved_steps(model_dir):
+        try:
+            metadata = integrity.read_metadata(step_dirs.of_step(model_dir, step))
+        except OtherStep:
+            continue
+        except CorruptCheckpoint:
+            metadata = {}
+        saved.append(Saved(step, metadata))
+    return saved
+
+
 def best_top1(metadata: Mapping[str, Any]) -> float | None:
-    """Returns the highest top-1 of a checkpoint; None if it was not evaluated."""
+    """Returns the highest top-1 in metadata; None if there was no evaluation."""
     accuracies = [metadata[name]["top1"] for name in EVALUATIONS if name in metadata]
     return max(accuracies, default=None)
 
 
-def best_step(model_dir: Path) -> int | None:
-    """Returns the saved step with the highest top-1, the newest among equal ones.
+def best_step(saved: Sequence[Saved]) -> int | None:
+    """Returns the step with the highest top-1, the newest among equal ones.
 
     It is None if no checkpoint was evaluated.
     """
-    evaluated = [
-        (top1, step)
-        for step, metadata in _metadata_of_all(model_dir)
-        if (top1 := best_top1(metadata)) is not None
-    ]
+    evaluated = [(one.top1, one.step) for one in saved if one.top1 is not None]
     return max(evaluated)[1] if evaluated else None
 
 
-def phase_ends(model_dir: Path) -> dict[int, str]:
-    """Returns the saved steps that end a phase of the recipe, and the phases' names."""
+def phase_ends(saved: Sequence[Saved]) -> dict[int, str]:
+    """Returns the steps that end a phase of the recipe, and the phases' names."""
     return {
         step: metadata["ends_phase"]
-        for step, metadata in _metadata_of_all(model_dir)
+        for step, metadata in saved
         if metadata.get("ends_phase")
     }
+
+
+def steps_to_remove(saved: Sequence[Saved], keep: int) -> list[int]:
+    """Returns all but the newest steps, the best one and the ends of phases.
+
+    Args:
+        saved: The saved steps, the oldest first.
+        keep: Number of the newest checkpoints that are kept, at least 1.
+    """
+    kept = {best_step(saved), *phase_ends(saved)}
+    return [step for step, _ in saved[:-keep] if step not in kept]
+
+
+def remove_old(model_dir: Path, keep: int) -> None:
+    """Removes the checkpoints that `steps_to_remove` names.
+
+    Only the newest one keeps the ranks' own state, which takes as much space as the
+    model for each rank.
+
+    Raises:
+        OSError: If a checkpoint can't be removed.
+        UserError: If the checkpoints can't be read now.
+    """
+    saved = list_saved(model_dir)
+    removed = steps_to_remove(saved, keep)
+    for step in removed:
+        step_dirs.remove(step_dirs.of_step(model_dir, step))
+    for step, _ in saved[:-1]:
+        if step not in removed:
+            with contextlib.suppress(CorruptCheckpoint):
+                integrity.drop_rank_files(step_dirs.of_step(model_dir, step))
 
 
 def ends_run(
@@ -59,7 +120,7 @@ def ends_run(
             takes the setting with which the checkpoint was saved.
     """
     try:
-        metadata = read_metadata(of_step(model_dir, step))
+        metadata = integrity.read_metadata(step_dirs.of_step(model_dir, step))
     except OtherStep:
         return False
     except CorruptCheckpoint:
@@ -76,52 +137,7 @@ def newest_settings(model_dir: Path) -> Config | None:
 
     They are None if no checkpoint is intact.
     """
-    for _, metadata in reversed(list(_metadata_of_all(model_dir))):
+    for _, metadata in reversed(list_saved(model_dir)):
         if "config" in metadata:
             return config_from_json(metadata["config"])
     return None
-
-
-def remove_old(model_dir: Path, keep: int) -> None:
-    """Removes all but the newest checkpoints, the best one and the ends of phases.
-
-    Only the newest one keeps the ranks' own state, which takes as much space as the
-    model for each rank.
-
-    Args:
-        model_dir: Folder of the run.
-        keep: Number of the newest checkpoints that are kept, at least 1.
-
-    Raises:
-        OSError: If a checkpoint can't be removed.
-        UserError: If the checkpoints can't be read now.
-    """
-    kept = {best_step(model_dir), *phase_ends(model_dir)}
-    steps = [step for step in saved_steps(model_dir) if _has_step(model_dir, step)]
-    for old in steps[:-keep]:
-        if old not in kept:
-            step_dirs.remove(of_step(model_dir, old))
-    for old in steps[:-1]:
-        with contextlib.suppress(CorruptCheckpoint):
-            if (folder := of_step(model_dir, old)).exists():
-                integrity.drop_files(
-                    folder, lambda name: rank_names.owner(name) is not None
-                )
-
-
-def _has_step(model_dir: Path, step: int) -> bool:
-    """Returns whether a step's folder holds that step; True if it is corrupt."""
-    try:
-        read_metadata(of_step(model_dir, step))
-    except OtherStep:
-        return False
-    except CorruptCheckpoint:
-        pass
-    return True
-
-
-def _metadata_of_all(model_dir: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields step and metadata of each checkpoint whose `checkpoint.json` is intact."""
-    for step in saved_steps(model_dir):
-        with contextlib.suppress(CorruptCheckpoint):
-            yield step, read_metadata(of_step(model_dir, step))

@@ -1,7 +1,8 @@
-"""The folder of each saved step: its name, listing, and atomic replacement.
+"""The folder of each saved step: names in it, listing, and atomic replacement.
 
 A checkpoint is `model_dir/checkpoints/step-00004680/`. Until it is complete it has a
-hidden name, which one rename replaces. Needs no TensorFlow.
+hidden name, which one rename replaces. In it, `state.*` are rank 0's files; rank 3 of 8
+writes state of its own as `rank-00003-of-00008.*`. Needs no TensorFlow.
 """
 
 import os
@@ -14,8 +15,10 @@ from resnet.base.errors import UserError
 
 FOLDER = "checkpoints"
 CONTENTS_FILE = "checkpoint.json"
+STATE = "state"  # Begins the names of the files with what all ranks have in common.
 NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
+_RANK_FILE = re.compile(r"rank-(\d{5,})-of-\d{5,}\.(index|data-.*)")
 _REPLACED = ".replaced"  # Ends the name of a checkpoint while another takes its place.
 
 
@@ -27,6 +30,17 @@ def of_step(model_dir: Path, step: int) -> Path:
 def step_of(folder: Path) -> int | None:
     """Returns the step in a folder's name; None for other names."""
     match = _STEP_FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
+def rank_prefix(rank: int, num_ranks: int) -> str:
+    """Returns the first part of the names of the files with a rank's own state."""
+    return f"rank-{rank:05d}-of-{num_ranks:05d}"
+
+
+def rank_of(name: str) -> int | None:
+    """Returns the rank whose own state is in a file; None for other files."""
+    match = _RANK_FILE.fullmatch(name)
     return int(match[1]) if match else None
 
 
@@ -85,21 +99,17 @@ def put_in_place(unfinished: Path, folder: Path) -> None:
 
 def remove(folder: Path) -> None:
     """Removes a checkpoint; renames it first, so that no reader sees half of it."""
-    removed = _removed(folder)
+    removed = folder.with_name(f".{folder.name}.removed")
     shutil.rmtree(removed, ignore_errors=True)
     folder.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def _removed(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.removed")
-
-
 def quarantine(folder: Path) -> Path:
-    """Renames a corrupt checkpoint, so that it is no longer listed.
+    """Renames a corrupt checkpoint to `damaged-step-...`, which isn't listed.
 
     Returns:
-        The new path, `damaged-step-...`.
+        The new path.
 
     Raises:
         OSError: If the folder can't be renamed.

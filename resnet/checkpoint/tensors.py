@@ -1,18 +1,17 @@
 """Saves and loads checkpoints: a folder for each saved step, written atomically.
 
-Rank 0 writes tensors in TensorFlow's own format, which any TensorFlow tool reads:
-variables of the network as `model/NAME`, momentum buffers as `velocity/NAME`, AdamW's
-mean squared gradients as `square/NAME` and its `adam/bias_corrections`, moving averages
-of the variables as `ema/NAME`, the BatchNorm statistics of each rank, and `step`.
-Larger state that differs from rank to rank (`TrainState.rank_variables`) is written by
-each rank into files of its own (`rank_files`).
+Rank 0 writes tensors in TensorFlow's own format, which any TensorFlow tool reads: those
+that `TrainState.tensors` lists by name, the BatchNorm statistics of each rank, and
+`step`. Larger state that differs from rank to rank (`TrainState.own_variables`) is
+written by each rank into files of its own: together these are `num_ranks` times as
+large as the model.
 """
 
 import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,13 +21,12 @@ import tensorflow as tf
 from absl import logging
 
 from resnet.base.errors import UserError
-from resnet.checkpoint import integrity, rank_names, retention, step_dirs
+from resnet.checkpoint import integrity, retention, step_dirs
 from resnet.checkpoint.integrity import CorruptCheckpoint, Fingerprint
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.communicator import Communicator
 
-PREFIX = "state"
 _NUM_LISTS = 20  # Attempts to load the newest checkpoint before it is replaced.
 ALONE = BackgroundCommunicator()
 # Each rank normalizes by its own batches, so its moving averages are its own as well.
@@ -71,17 +69,15 @@ def save(
 ) -> Path:
     """Writes a checkpoint and removes the oldest; returns its folder.
 
-    The best checkpoint so far and those that end a phase are kept in addition to the
-    newest. A save that fails leaves nothing behind. If ranks have state of their own,
-    all of them call this with the same step, and a save that fails on one rank fails on
-    all.
+    A save that fails leaves nothing behind. If ranks have state of their own, all of
+    them call this with the same step, and a save that fails on one rank fails on all.
 
     Args:
         model_dir: Folder of the run.
         checkpoint: The contents. Each entry of its metadata that
             `retention.EVALUATIONS` names has a `top1`; the entry `ends_phase`, if there
             is one, names the phase that ends with the step.
-        keep: Number of the newest checkpoints that are kept, at least 1.
+        keep: As in `retention.steps_to_remove`.
         ranks: The ranks that save it.
 
     Raises:
@@ -104,9 +100,9 @@ def save(
         files = []
         if is_first:
             named = {**checkpoint.tensors, "step": np.int64(checkpoint.step)}
-            files += _write_tensors(unfinished / PREFIX, named)
+            files += _write_tensors(unfinished / step_dirs.STATE, named)
         if checkpoint.rank_tensors:
-            prefix = rank_names.prefix(ranks.rank, ranks.num_ranks)
+            prefix = step_dirs.rank_prefix(ranks.rank, ranks.num_ranks)
             files += _write_tensors(unfinished / prefix, checkpoint.rank_tensors)
         return integrity.fingerprints(files)
 
@@ -119,9 +115,8 @@ def save(
             }
             for name in files:
                 (unfinished / name).stat()  # Fails if another rank's file isn't here.
-            has_rank_files = bool(checkpoint.rank_tensors)
             metadata = {**checkpoint.metadata, integrity.STEP: checkpoint.step}
-            integrity.write_contents(unfinished, metadata, files, has_rank_files)
+            integrity.write_contents(unfinished, metadata, files)
             step_dirs.put_in_place(unfinished, folder)
 
     try:
@@ -180,7 +175,7 @@ def load(model_dir: Path, step: int) -> Checkpoint:
 
     Raises:
         CorruptCheckpoint: If it is not as it was written.
-        UserError: If there is none, it has a later format, or can't be read now.
+        UserError: If there is none, it has another format, or can't be read now.
     """
     if step not in (saved := saved_steps(model_dir)):
         raise UserError(
@@ -188,22 +183,37 @@ def load(model_dir: Path, step: int) -> Checkpoint:
             f" {model_dir / step_dirs.FOLDER}; there are:"
             f" {', '.join(map(str, saved)) or 'none'}"
         )
-    return _read(of_step(model_dir, step))
+    return _load_folder(of_step(model_dir, step))
 
 
-def _read(folder: Path) -> Checkpoint:
-    metadata = integrity.verify(folder, lambda name: rank_names.owner(name) is None)
+def _load_folder(folder: Path) -> Checkpoint:
+    metadata = integrity.verify(folder, lambda name: step_dirs.rank_of(name) is None)
+    tensors = _read_tensors(folder, step_dirs.STATE)
+    return Checkpoint(int(tensors.pop("step")), tensors, metadata)
+
+
+def load_rank(folder: Path, rank: int, num_ranks: int) -> dict[str, np.ndarray]:
+    """Returns a rank's own state in a checkpoint, by name.
+
+    It is empty if the checkpoint has none of so many ranks.
+
+    Raises:
+        UserError: If it can't be read.
+    """
+    prefix = step_dirs.rank_prefix(rank, num_ranks)
+    if f"{prefix}.index" not in integrity.read_contents(folder)["files"]:
+        return {}
+    return _read_tensors(folder, prefix)
+
+
+def _read_tensors(folder: Path, prefix: str) -> dict[str, np.ndarray]:
     try:
-        reader = tf.train.load_checkpoint(str(folder / PREFIX))
+        reader = tf.train.load_checkpoint(str(folder / prefix))
         names = reader.get_variable_to_shape_map()
-        tensors = {name: reader.get_tensor(name) for name in sorted(names)}
+        return {name: reader.get_tensor(name) for name in sorted(names)}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         # The files are as they were written, so nothing is known to be corrupt.
         raise integrity.unreadable_now(folder, str(error)) from error
-    step = int(tensors.pop("step"))
-    # The metadata that earlier versions wrote have no step to check.
-    integrity.check_step(folder, step)
-    return Checkpoint(step, tensors, metadata)
 
 
 def load_from(folder: Path) -> Checkpoint:
@@ -213,7 +223,7 @@ def load_from(folder: Path) -> Checkpoint:
         UserError: If there is no intact checkpoint.
     """
     if step_dirs.is_checkpoint(folder):
-        return _read(folder)
+        return _load_folder(folder)
     newest = load_newest(folder)
     if newest is None:
         raise UserError(f"{folder} must contain a checkpoint; found none")
@@ -274,7 +284,7 @@ def load_newest_on_ranks(
     steps = communicator.broadcast(steps)
 
     def is_mine(name: str) -> bool:
-        writer = rank_names.owner(name)
+        writer = step_dirs.rank_of(name)
         if writer is None:
             return False  # Rank 0 checks this file when it loads it.
         return writer % communicator.num_ranks == communicator.rank
@@ -338,3 +348,55 @@ def _quarantine(folder: Path) -> None:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         logging.warning("%s can't be renamed (%s) and stays.", folder, reason)
+
+
+def assign(
+    variables: Mapping[str, tf.Variable], saved: Mapping[str, np.ndarray], problem: str
+) -> None:
+    """Assigns the tensors of a checkpoint to variables, all or none.
+
+    Args:
+        variables: The variables by their stored names.
+        saved: The tensors by their names.
+        problem: What is wrong with the checkpoint if they differ: the first part of the
+            sentence.
+
+    Raises:
+        UserError: If names or shapes differ.
+    """
+    expected = {name: tuple(variable.shape) for name, variable in variables.items()}
+    shapes = {name: tuple(array.shape) for name, array in saved.items()}
+    if different := sorted(set(expected.items()) ^ set(shapes.items())):
+        name = different[0][0]
+        raise UserError(
+            f"{problem}: {name!r} must have the shape {expected.get(name)}; the"
+            f" checkpoint's is {shapes.get(name)}"
+        )
+    for name, variable in variables.items():
+        variable.assign(saved[name])
+
+
+def mean_of_weights(saved: Iterable[Checkpoint]) -> Checkpoint:
+    """Returns the last checkpoint with the mean of all checkpoints' network variables.
+
+    The mean is taken of the weights, BatchNorm's moving averages and, if there is one,
+    the EMA of both. The moving averages of the mean network would be others than the
+    mean of moving averages: recompute them (PreciseBN). One checkpoint is in memory at
+    a time; sums are float64.
+
+    Args:
+        saved: Checkpoints of the same network, at least one.
+
+    Source: Izmailov et al. 2018, arXiv:1803.05407 (stochastic weight averaging).
+    """
+    sums: dict[str, np.ndarray] = {}
+    count = 0
+    for checkpoint in saved:
+        count += 1
+        for name, value in checkpoint.tensors.items():
+            if name.startswith(("model/", "ema/")):
+                sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64)
+    means = {name: (total / count).astype(np.float32) for name, total in sums.items()}
+    tensors = {**checkpoint.tensors, **means}
+    tensors.pop(RANK_BATCH_NORM, None)
+    return Checkpoint(checkpoint.step, tensors, checkpoint.metadata)

@@ -75,10 +75,10 @@ def _is_exported(config: Config) -> bool:
 
 
 def _export(config: Config) -> None:
-    from resnet.checkpoint import trained_network
+    from resnet.checkpoint import restore
 
     folder = Path(config.export_dir, str(int(time.time())))
-    trained = trained_network.load(config, Path(config.model_dir))
+    trained = restore.load_network(config, Path(config.model_dir))
     described = contents.of_run(
         config, trained.step, trained.weights, formats.FLOAT32, is_folded=True
     )

@@ -16,7 +16,7 @@ from resnet.export import atomic_path
 from resnet.export.contents import Contents
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from resnet.checkpoint.trained_network import TrainedNetwork
+    from resnet.checkpoint.restore import TrainedNetwork
 
 FLOAT32, BF16, INT8 = "float32", "bf16", "int8"
 PRECISIONS = (FLOAT32, BF16, INT8)

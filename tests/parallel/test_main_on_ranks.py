@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from eval import resnet_eval
 from resnet import resnet_main
-from resnet.checkpoint import rank_names
+from resnet.checkpoint import step_dirs
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.hardware import cpu_features
 from resnet.runtime import host_warnings
@@ -141,7 +141,7 @@ def test_a_stopped_run_of_compressed_gradients_resumes_bit_for_bit(
         flags += (f"--exchange={chosen}",)
     job = train(whole, *flags)
     assert job.returncode == 0, job.stderr
-    rank = rank_names.prefix(communicator.rank, communicator.num_ranks)
+    rank = step_dirs.rank_prefix(communicator.rank, communicator.num_ranks)
     for name in ("state", rank):
         found, expected = (
             tf.train.load_checkpoint(str(of_step(folder, 6) / name))

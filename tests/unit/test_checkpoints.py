@@ -1,3 +1,5 @@
+"""Checkpoints are saved, listed and loaded; what a killed save leaves is removed."""
+
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -7,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from resnet.base.errors import UserError
-from resnet.checkpoint import retention, step_dirs, tensors
+from resnet.checkpoint import step_dirs, tensors
 from resnet.checkpoint.restore import restore
-from resnet.checkpoint.retention import best_step, phase_ends
 from resnet.checkpoint.step_dirs import saved_steps
+from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint
 from resnet.checkpoint.weight_formats import files
 from resnet.optim.train_state import TrainState
-from tests.unit.small_checkpoint import save
+from tests.unit.small_checkpoint import SMALL, save
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +26,12 @@ def state(make_config) -> Callable[..., TrainState]:
 @pytest.fixture(scope="module")
 def trained(state) -> TrainState:
     """A state none of whose variables has the value that it starts with."""
-    made = state()
+    trained = state()
     generator = np.random.default_rng(0)
-    for variable in made.tensors().values():
+    for variable in trained.tensors().values():
         variable.assign(generator.normal(size=variable.shape).astype(np.float32))
-    made.step = 123_456_789_012
-    return made
+    trained.step = 123_456_789_012
+    return trained
 
 
 @pytest.fixture(scope="module")
@@ -64,46 +66,42 @@ def test_any_tensorflow_tool_can_read_it(trained, saved):
     )
 
 
-@pytest.mark.parametrize("changes", [{"model": "resnet20"}, {"model": "resnet9"}])
-def test_a_checkpoint_that_lacks_tensors_is_refused(state, trained, saved, changes):
+@pytest.mark.parametrize(
+    "changes", [{"model": "resnet20"}, {"model": "resnet9"}, {"class_names": "abcde"}]
+)
+def test_a_checkpoint_of_another_network_is_refused(state, trained, saved, changes):
     with pytest.raises(UserError, match="the checkpoint is not one of this resnet"):
         restore(state(**changes), tensors.load(saved, trained.step))
 
 
 def test_a_checkpoint_of_a_deeper_network_is_refused(state, tmp_path):
     # resnet20 has every tensor of resnet8, and in the same shapes.
-    deeper = state(model="resnet20")
-    save(tmp_path, 1, deeper.tensors())
+    save(tmp_path, 1, state(model="resnet20").tensors())
     with pytest.raises(UserError):
         restore(state(), tensors.load(tmp_path, 1))
 
 
-def test_a_checkpoint_of_other_classes_is_refused(state, trained, saved):
-    other = state(class_names="abcde")
-    with pytest.raises(UserError):
-        restore(other, tensors.load(saved, trained.step))
-
-
 def test_steps_are_listed_from_the_oldest(tmp_path):
     assert saved_steps(tmp_path) == []
+    assert tensors.load_newest(tmp_path) is None
     for step in (20, 100_000_000, 3):
-        save(tmp_path, step, keep=9)
-    assert saved_steps(tmp_path) == [3, 20, 100_000_000]
-    names = sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir())
-    assert names == ["step-00000003", "step-00000020", "step-100000000"]
-
-
-def test_an_unfinished_folder_is_no_checkpoint(tmp_path):
-    save(tmp_path, 3, keep=9)
+        save(tmp_path, step)
     (tmp_path / "checkpoints" / ".step-00000006.unfinished").mkdir()
-    assert saved_steps(tmp_path) == [3]
+    assert saved_steps(tmp_path) == [3, 20, 100_000_000]
+    for name in ("step-00000003", "step-00000020", "step-100000000"):
+        folder = tmp_path / "checkpoints" / name
+        assert sorted(file.name for file in folder.iterdir()) == [
+            "checkpoint.json",
+            "state.data-00000-of-00001",
+            "state.index",
+        ]
 
 
-def test_a_save_that_was_interrupted_can_be_done_again(tmp_path):
+def test_an_interrupted_save_can_be_repeated(tmp_path):
     left = tmp_path / "checkpoints" / ".step-00000006.unfinished"
     left.mkdir(parents=True)
     (left / "state.data-00000-of-00001").write_bytes(b"half")
-    save(tmp_path, 6, keep=9)
+    save(tmp_path, 6)
     assert tensors.load(tmp_path, 6).tensors["weights"][7] == 7
     assert not left.exists()
 
@@ -116,131 +114,49 @@ def test_a_save_that_fails_leaves_the_checkpoints_as_they_were(tmp_path):
     assert tensors.load(tmp_path, 3).tensors["weights"][7] == 7
 
 
-def test_only_the_newest_are_kept(tmp_path):
-    for step in (1, 2, 3):
-        save(tmp_path, step, keep=2)
-    assert saved_steps(tmp_path) == [2, 3]
-    save(tmp_path, 4, keep=1)
-    assert saved_steps(tmp_path) == [4]
+def test_a_checkpoint_is_not_written_where_there_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        save(tmp_path / "gone", 1)
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_step_that_was_saved_before_is_replaced(tmp_path):
-    save(tmp_path, 3, keep=2)
-    save(tmp_path, 3, {"weights": np.zeros(2)}, keep=2)
+    save(tmp_path, 3)
+    save(tmp_path, 3, {"weights": np.zeros(2)})
     assert tensors.load(tmp_path, 3).tensors["weights"].tolist() == [0, 0]
 
 
-def test_the_folder_that_is_returned_holds_the_checkpoint(tmp_path):
-    folder = save(tmp_path, 3, keep=2)
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "checkpoint.json",
-        "state.data-00000-of-00001",
-        "state.index",
-    ]
-
-
-def test_without_any_there_is_none(tmp_path):
-    assert tensors.load_newest(tmp_path) is None
-
-
-def test_a_missing_step_is_a_sentence_with_those_that_are_there(tmp_path):
+def test_a_missing_step_is_refused_with_those_that_are_there(tmp_path):
     with pytest.raises(UserError, match="there are: none"):
         tensors.load(tmp_path, 3)
     for step in (1, 2):
-        save(tmp_path, step, keep=2)
+        save(tmp_path, step)
     with pytest.raises(UserError, match=r"of step 3 in .*there are: 1, 2"):
         tensors.load(tmp_path, 3)
-
-
-def test_the_best_one_stays_beside_the_newest(tmp_path):
-    for step, top1 in [(1, 0.5), (2, 0.75), (3, 0.75), (4, 0.25), (5, None), (6, 0.1)]:
-        metadata = {} if top1 is None else {"eval": {"top1": top1}}
-        save(tmp_path, step, keep=2, **metadata)
-    assert best_step(tmp_path) == 3
-    assert saved_steps(tmp_path) == [3, 5, 6]
-
-
-def test_the_average_of_the_weights_can_be_the_best(tmp_path):
-    save(tmp_path, 1, eval={"top1": 0.5}, eval_ema={"top1": 0.25})
-    save(tmp_path, 2, eval={"top1": 0.125}, eval_ema={"top1": 0.75})
-    save(tmp_path, 3, eval={"top1": 0.625}, eval_ema={"top1": 0.625})
-    assert best_step(tmp_path) == 2
-
-
-@pytest.mark.parametrize(
-    ("metadata", "top1"),
-    [
-        ({}, None),
-        ({"eval": {"top1": 0.0}}, 0.0),
-        ({"eval": {"top1": 0.25}}, 0.25),
-        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.5}}, 0.5),
-        ({"eval": {"top1": 0.75}, "eval_ema": {"top1": 0.5}}, 0.75),
-    ],
-)
-def test_the_best_of_both_networks_counts(metadata, top1):
-    assert retention.best_top1(metadata) == top1
-
-
-@pytest.mark.parametrize(
-    ("metadata", "wanted", "ends"),
-    [
-        ({"eval": {"top1": 0.5}}, 0.5, True),
-        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.75}}, 0.5, True),
-        ({"eval": {"top1": 0.375}}, 0.5, False),
-        ({"eval": {"top1": 0.75}}, 0.0, False),
-        ({}, 0.5, False),
-    ],
-)
-def test_a_run_ends_with_what_is_good_enough(tmp_path, metadata, wanted, ends):
-    save(tmp_path, 3, **metadata)
-    assert retention.ends_run(tmp_path, 3, 7, wanted) is ends
-    save(tmp_path, 4, config={"stop_at_top1": wanted}, **metadata)
-    assert retention.ends_run(tmp_path, 4, 7) is ends
-    assert retention.ends_run(tmp_path, 4, 4)
-
-
-def test_the_ends_of_phases_stay_beside_the_newest_and_the_best(tmp_path):
-    save(tmp_path, 1, keep=1, eval={"top1": 0.75})
-    save(tmp_path, 2, keep=1, ends_phase="init")
-    save(tmp_path, 3, keep=1, eval={"top1": 0.5})
-    save(tmp_path, 4, keep=1, ends_phase="collapse")
-    save(tmp_path, 5, keep=1)
-    assert saved_steps(tmp_path) == [1, 2, 4, 5]
-    assert phase_ends(tmp_path) == {2: "init", 4: "collapse"}
-
-
-def test_without_phases_none_ends(tmp_path):
-    assert phase_ends(tmp_path) == {}
-    save(tmp_path, 1)
-    assert phase_ends(tmp_path) == {}
 
 
 def test_a_checkpoint_is_loaded_by_its_own_folder_and_the_newest_by_the_runs(
     tmp_path, monkeypatch
 ):
+    with pytest.raises(UserError, match="must contain a checkpoint; found none"):
+        tensors.load_from(tmp_path)
     folder = save(tmp_path, 1)
     save(tmp_path, 2)
     assert tensors.load_from(folder).step == 1
     assert tensors.load_from(tmp_path).step == 2
+    with pytest.raises(UserError, match="-00000003 must contain a checkpoint; found"):
+        tensors.load_from(step_dirs.of_step(tmp_path, 3))
     monkeypatch.chdir(folder.parent)
     assert tensors.load_from(pathlib.Path("step-00000001")).step == 1
 
 
-def test_a_folder_without_a_checkpoint_is_refused_with_its_path(tmp_path):
-    with pytest.raises(UserError) as caught:
-        tensors.load_from(tmp_path)
-    assert str(caught.value) == f"{tmp_path} must contain a checkpoint; found none"
-    save(tmp_path, 1)
-    with pytest.raises(UserError, match="-00000002 must contain a checkpoint; found"):
-        tensors.load_from(step_dirs.of_step(tmp_path, 2))
-
-
-def test_a_checkpoint_that_was_copied_elsewhere_is_itself(tmp_path):
+def test_a_copied_checkpoint_is_loaded_whatever_its_name(tmp_path):
     folder = save(tmp_path, 1, {"weights": np.ones(2)})
-    for name in ("kept/step-00000001", "elsewhere/of_another_name"):
+    names = ("kept/step-00000001", "elsewhere/of_another_name")
+    for name in names:
         shutil.copytree(folder, tmp_path / name)
     save(tmp_path, 1, {"weights": np.zeros(2)})
-    for name in ("kept/step-00000001", "elsewhere/of_another_name"):
+    for name in names:
         files.kind_of(tmp_path / name)
         loaded = tensors.load_from(tmp_path / name)
         assert loaded.step == 1
@@ -252,11 +168,6 @@ def test_an_empty_folder_of_the_right_name_is_no_checkpoint(tmp_path):
     folder.mkdir()
     with pytest.raises(UserError, match="must contain a checkpoint"):
         files.kind_of(folder)
-
-
-def test_without_an_evaluation_none_is_best(tmp_path):
-    save(tmp_path, 1)
-    assert best_step(tmp_path) is None
 
 
 def test_leftovers_of_a_killed_save_are_removed(tmp_path):
@@ -282,3 +193,64 @@ def test_a_save_killed_while_it_replaces_a_checkpoint_loses_none(tmp_path, is_re
     step_dirs.remove_leftovers(tmp_path)
     assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]
     assert tensors.load_newest(tmp_path).step == 1
+
+
+@pytest.fixture
+def own_state(tmp_path) -> pathlib.Path:
+    """The folder of a checkpoint of one rank with state of its own."""
+    own = {"residual/stem": np.float32([3, 4])}
+    return tensors.save(tmp_path, Checkpoint(8, SMALL, {}, own), 9)
+
+
+def test_a_ranks_own_state_lies_beside_the_rest(own_state):
+    assert tensors.load_from(own_state).tensors.keys() == SMALL.keys()
+    own = tensors.load_rank(own_state, 0, 1)
+    assert {name: value.tolist() for name, value in own.items()} == {
+        "residual/stem": [3, 4]
+    }
+    assert tensors.load_rank(own_state, 0, 2) == {}
+
+
+@pytest.mark.parametrize("size", [None, 0, 3])
+def test_the_rest_is_not_read_beside_a_rank_file_that_is_gone_or_cut(own_state, size):
+    file = own_state / "rank-00000-of-00001.data-00000-of-00001"
+    if size is None:
+        file.unlink()
+    else:
+        file.write_bytes(b"x" * size)
+    with pytest.raises(UserError, match=f"can't be read: {file.name}"):
+        tensors.load_from(own_state)
+
+
+def checkpoint(step: int, kernel: float, num_ranks: int = 2) -> Checkpoint:
+    values = {
+        "model/stem/kernel": np.full((2, 2), kernel, np.float32),
+        "model/stem/moving_variance": np.float32([10 * kernel]),
+        "ema/stem/kernel": np.full((2, 2), -kernel, np.float32),
+        "velocity/stem/kernel": np.full((2, 2), 100 * kernel, np.float32),
+        RANK_BATCH_NORM: np.full((num_ranks, 1), 5, np.float32),
+    }
+    return Checkpoint(step, values, {"num_ranks": num_ranks})
+
+
+def test_weights_and_statistics_are_the_mean_the_rest_is_of_the_last():
+    saved = [checkpoint(10, 1.0), checkpoint(20, 2.0), checkpoint(30, 6.0, 4)]
+    mean = tensors.mean_of_weights(iter(saved))
+    assert (mean.step, mean.metadata) == (30, {"num_ranks": 4})
+    assert {name: value.tolist() for name, value in mean.tensors.items()} == {
+        "model/stem/kernel": [[3.0] * 2] * 2,
+        "model/stem/moving_variance": [30.0],
+        "ema/stem/kernel": [[-3.0] * 2] * 2,
+        "velocity/stem/kernel": [[600.0] * 2] * 2,
+    }
+    assert all(value.dtype == np.float32 for value in mean.tensors.values())
+
+
+def test_small_differences_are_not_lost_in_the_mean():
+    # The sum of so many in float32 would be off by more than a unit in the last place.
+    values = np.random.default_rng(0).normal(1000, 1, 100).astype(np.float32)
+    mean = tensors.mean_of_weights(
+        checkpoint(step, value) for step, value in enumerate(values)
+    )
+    expected = np.float32(values.astype(np.float64).mean())
+    np.testing.assert_array_equal(mean.tensors["model/stem/kernel"], expected)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from eval import export
 from resnet.base.errors import UserError
-from resnet.checkpoint import trained_network
+from resnet.checkpoint import restore
 from resnet.config.config import Config
 from resnet.export import contents, formats
 from resnet.export.exported_network import ExportedNetwork
@@ -34,7 +34,7 @@ def test_a_network_that_has_diverged_is_refused(tmp_path, make_config):
     folder = tmp_path / "run"
     folder.mkdir()
     config = exported_run.save(folder, make_config(), 20)
-    trained = trained_network.load(config, folder)
+    trained = restore.load_network(config, folder)
     for variable in trained.model.trainable_variables:
         variable.assign(np.nan * variable)
     description = contents.of_run(config, 20, "raw", formats.FLOAT32, is_folded=True)

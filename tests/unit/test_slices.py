@@ -1,25 +1,12 @@
-"""How buckets are cut into slices, and what becomes of the slices' residuals."""
+"""How buckets are cut into slices."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet.checkpoint import merged_ranks
 from resnet.config.compression import CompressionSettings
-from resnet.distributed.communicator import Communicator
-from resnet.exchange import gathered, sliced
+from resnet.exchange import sliced
 from resnet.exchange.codecs import slices
 from resnet.exchange.codecs.slices import Piece
-from resnet.exchange.compressed import CompressedExchange
-from resnet.hardware.placement import ProcessInfo
-
-ALONE = Communicator(ProcessInfo())
-
-
-def _merge(saved, shapes, dense_below=0):
-    """Returns what one rank begins with."""
-    part = merged_ranks.PartOfMean.of(enumerate(saved), len(saved))
-    return merged_ranks.merge(part, ALONE, shapes, dense_below)
 
 
 def test_slices_are_equal_parts_of_all_vectors():
@@ -70,69 +57,3 @@ def test_the_alignment_keeps_bytes_and_norms_whole():
     assert of(method="qsgd", qsgd_bucket=1024) == 1024
     assert of(method="qsgd", qsgd_bucket=100) == 200
     assert of(method="qsgd", qsgd_bucket=5000) == 8  # One norm for the vector.
-
-
-def test_what_slices_lacked_becomes_a_part_of_all_residuals():
-    sizes = {"residual/a": [3], "residual/b": [gathered.BUCKET_VALUES]}
-    draw = np.random.default_rng(0)
-    total = gathered.BUCKET_VALUES
-    # The last variable has a bucket for itself, and the first one has the next.
-    slices_of = {0: (total // 2, total - total // 2), 1: (1, 2)}
-    saved = []
-    for rank in range(2):
-        own = {name: draw.standard_normal(size) for name, size in sizes.items()}
-        for bucket, parts in slices_of.items():
-            name = sliced.slice_name(bucket)
-            own[name] = draw.standard_normal(parts[rank])
-        saved.append({name: one.astype(np.float32) for name, one in own.items()})
-    new = {**sizes, "slice_residual/0": [7], "slice_residual/1": [1]}
-    merged = _merge(saved, new)
-    for name, bucket in (("residual/a", 1), ("residual/b", 0)):
-        lacked = np.concatenate([own[f"slice_residual/{bucket}"] for own in saved])
-        expected = (saved[0][name] + saved[1][name]) / 2 + lacked
-        np.testing.assert_allclose(merged[name], expected, rtol=1e-6, atol=1e-6)
-    assert merged["slice_residual/0"].tolist() == [0] * 7
-    assert merged["slice_residual/1"].tolist() == [0]
-    assert merged.keys() == new.keys()
-
-
-def test_vectors_that_are_sent_whole_are_in_no_slice():
-    """Short vectors are among the long ones; one rank resumes a run of two."""
-    shapes = {"a": [10], "b": [300], "c": [40], "d": [20, 10], "e": [8]}
-    compression = CompressionSettings(
-        compress="layerwise", error_feedback=True, exchange="sliced", dense_below=100
-    )
-    draw = np.random.default_rng(0)
-    saved = []
-    for rank in range(2):
-        communicator = Communicator(ProcessInfo(rank=rank, num_ranks=2))
-        exchange = CompressedExchange(communicator, shapes, compression, 0)
-        saved.append(
-            {
-                name: draw.standard_normal(one.shape).astype(np.float32)
-                for name, one in exchange.rank_variables.items()
-            }
-        )
-    alone = CompressedExchange(ALONE, shapes, compression, 0)
-    new = {name: one.shape.as_list() for name, one in alone.rank_variables.items()}
-    merged = _merge(saved, new, compression.dense_below)
-    assert merged.keys() == new.keys()
-    lacked = np.concatenate([own["slice_residual/0"] for own in saved])
-    of_slice = dict(zip(("b", "d"), _split_of_bucket(lacked), strict=True))
-    for name in shapes:
-        mean = (saved[0][f"residual/{name}"] + saved[1][f"residual/{name}"]) / 2
-        expected = mean + of_slice.get(name, 0)
-        np.testing.assert_allclose(merged[f"residual/{name}"], expected, rtol=1e-6)
-    assert not merged["slice_residual/0"].any()
-
-
-def _split_of_bucket(lacked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the parts of vectors of 300 and 200 values; the last one comes first."""
-    of_d, of_b = np.split(lacked, [200])
-    return of_b, of_d
-
-
-def test_without_slices_each_rank_gets_the_mean():
-    saved = [{"residual/a": np.float32([1, 2])}, {"residual/a": np.float32([3, 6])}]
-    merged = _merge(saved, {"residual/a": [2]})
-    assert merged["residual/a"].tolist() == [2, 4]

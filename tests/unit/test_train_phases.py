@@ -10,7 +10,6 @@ import pytest
 
 from data_prep.records import manifest
 from resnet.checkpoint import retention, tensors
-from resnet.checkpoint.rank_files import RankFiles
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config import phases, step_settings
 from resnet.config.config import Config, save_config
@@ -191,9 +190,16 @@ def test_a_step_has_the_settings_of_its_phase(make_config):
     assert (constants.nesterov_momentum, constants.weight_decay) == (0.9, 5e-5)
 
 
+def phase_ends(model_dir) -> dict[int, str]:
+    return retention.phase_ends(retention.list_saved(model_dir))
+
+
 def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
     assert saved_steps(whole) == [3, 6]
-    assert retention.phase_ends(whole) == {3: "first", 6: "second"}
+    assert phase_ends(whole) == {
+        3: "first",
+        6: "second",
+    }
 
 
 def test_each_phase_has_its_own_rates(whole):
@@ -212,7 +218,9 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(run, tm
     run(resumed, FULL, **saved)
     assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)][-2:] == [5, 6]
     assert_same(resumed, whole, 6, ("model/", "velocity/", "ema/"))
-    left, expected = (RankFiles(of_step(one, 6)).read(0) for one in (resumed, whole))
+    left, expected = (
+        tensors.load_rank(of_step(folder, 6), 0, 1) for folder in (resumed, whole)
+    )
     assert sum(np.count_nonzero(residual) for residual in expected.values())
     for name, residual in expected.items():
         np.testing.assert_array_equal(left[name], residual, err_msg=name)
@@ -247,7 +255,10 @@ def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
         done = step
     run(tmp_path)
     assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
-    assert retention.phase_ends(tmp_path) == {3: "first", 6: "second"}
+    assert phase_ends(tmp_path) == {
+        3: "first",
+        6: "second",
+    }
     lines, expected = (
         [
             (line["step"], line["loss"], line["learning_rate"])
@@ -285,7 +296,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
         initial_weights=str(of_step(whole, 3)),
     )
     assert list(rates_in(tmp_path)) == [4, 5, 6]
-    assert retention.phase_ends(tmp_path) == {6: "second"}
+    assert phase_ends(tmp_path) == {6: "second"}
     # Velocities that aren't forgotten are nothing new where there are none yet.
     assert_same(tmp_path, whole, 6, ("model/", "velocity/"))
 
@@ -307,7 +318,7 @@ def test_dgc_that_sends_all_values_is_momentum_also_where_it_is_reset(
     for name in found:
         if name.startswith("model/"):
             np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
-    own = RankFiles(of_step(tmp_path, 6)).read(0)
+    own = tensors.load_rank(of_step(tmp_path, 6), 0, 1)
     assert np.any(own["velocity/classifier/kernel"])
 
 

@@ -8,7 +8,7 @@ import onnx
 import tf2onnx
 from onnxruntime import quantization
 
-from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.checkpoint.restore import TrainedNetwork
 from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import KEY

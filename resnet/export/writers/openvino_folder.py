@@ -4,7 +4,7 @@ from pathlib import Path
 
 import openvino
 
-from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.checkpoint.restore import TrainedNetwork
 from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import KEY, OPENVINO_FILE

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.checkpoint.restore import TrainedNetwork
 from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import KEY

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from resnet import native
-from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.checkpoint.restore import TrainedNetwork
 from resnet.data.augmentation import preprocessing
 from resnet.export import stock_network
 from resnet.export.contents import Contents

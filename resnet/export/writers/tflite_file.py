@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.checkpoint.restore import TrainedNetwork
 from resnet.export import stock_network
 from resnet.export.contents import Contents
 from resnet.export.names import CONTENTS_FILE

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from resnet.checkpoint.trained_network import TrainedNetwork
+from resnet.checkpoint.restore import TrainedNetwork
 from resnet.checkpoint.weight_formats import torchvision_file
 from resnet.export.contents import Contents
 
