@@ -6,8 +6,8 @@ Does not import TensorFlow.
 import os
 
 from data_prep.conversion import image_encoding
-from data_prep.records import regular_file
 from data_prep.sources import image_start
+from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 _MAX_BYTES = 2**31  # More than any image that can be decoded has.

@@ -24,7 +24,7 @@ FOLDERS = ("data_dir", "model_dir")  # Listed before the other flags.
 LIST_FLAGS = """
 import importlib, json, os, sys
 from absl import flags
-import resnet.config.recipes.registry
+import resnet.config.recipes
 for name in sys.argv[1:]:
     if not os.fork():
         break

@@ -9,7 +9,7 @@ from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
-from resnet.config.recipes import imagenet, registry
+from resnet.config.recipes import RECIPES, imagenet
 from resnet.models import names
 
 MANY_STEPS = 1_000_000
@@ -140,7 +140,7 @@ def check_batch_size(batch_size: int, num_ranks: int, num_examples: int) -> None
 
 def recipe_for(model: str, image_size: int) -> Recipe:
     """Returns the first recipe for a network and a size of images, or tpu_90ep_24k."""
-    for recipe in registry.RECIPES.values():
+    for recipe in RECIPES.values():
         if (recipe.model, recipe.image_size) == (model, image_size):
             return recipe
     return imagenet.TPU_90EP_24K

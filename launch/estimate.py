@@ -42,7 +42,7 @@ from launch.estimating.workload import Workload
 from resnet import setting_flags
 from resnet.base import errors, settings
 from resnet.base.errors import UserError
-from resnet.config import json_file
+from resnet.config import recipe_file
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
@@ -269,7 +269,7 @@ def read_config() -> Config:
     Raises:
         UserError: If there is no such recipe, or settings are wrong.
     """
-    recipe = json_file.get(FLAGS.recipe)
+    recipe = recipe_file.get(FLAGS.recipe)
     declared = settings.declarations(*OVERRIDABLE)
     overrides = {
         name: FLAGS[settings.flag_name(name, declared[name])].value

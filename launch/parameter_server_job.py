@@ -32,7 +32,7 @@ from absl import flags
 from launch import launch_flags, mpirun_command
 from resnet.base import errors
 from resnet.base.errors import UserError
-from resnet.config import json_file
+from resnet.config import recipe_file
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_workers", None, "The number of workers.", short_name="n")
@@ -143,7 +143,7 @@ def is_async(words: Sequence[str]) -> bool:
     mode = _value("sync_mode", words)
     recipe = _value("recipe", words)
     if mode is None and recipe is not None:
-        mode = json_file.get(recipe).sync_mode
+        mode = recipe_file.get(recipe).sync_mode
     return mode == "async"
 
 

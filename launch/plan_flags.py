@@ -12,7 +12,7 @@ from launch.planning.batch_file import Folders
 from launch.planning.job_plan import Request
 from resnet import shared_flags, train_flags
 from resnet.base.errors import UserError
-from resnet.config import json_file
+from resnet.config import recipe_file
 
 FLAGS = flags.FLAGS
 OUTPUTS = ("plan", "command", "script", "json", "topology", "host")
@@ -120,7 +120,7 @@ def request() -> Request:
     Raises:
         UserError: If there is no such recipe, or the data set can't be read.
     """
-    recipe = json_file.get(FLAGS.recipe)
+    recipe = recipe_file.get(FLAGS.recipe)
     num_examples = recipe.num_train_examples
     class_names: tuple[str, ...] = ()
     if FLAGS.data_dir and pathlib.Path(FLAGS.data_dir).is_dir():

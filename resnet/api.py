@@ -14,7 +14,7 @@ from typing import Any
 
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
-from resnet.config import json_file
+from resnet.config import recipe_file
 from resnet.config.config import load_config
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
@@ -123,7 +123,7 @@ def build(
             f"expected a network among {', '.join(names.MODELS)}; got {name!r}"
         )
     class_names = _class_names(classes)
-    chosen = json_file.get(recipe)
+    chosen = recipe_file.get(recipe)
     if chosen.model != name:
         settings.setdefault("image_size", names.default_image_size(name))
     if weights is not None:

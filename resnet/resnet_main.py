@@ -40,10 +40,10 @@ from resnet import commands, flag_topics, shared_flags, train_flags
 from resnet.base.errors import parse_flags, print_to_pipe
 from resnet.checkpoint import run_folder
 from resnet.config import changes as recipe_changes
-from resnet.config import json_file
+from resnet.config import recipe_file
 from resnet.config.config import Config, check_ranks, save_config
 from resnet.config.explain import description
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
@@ -231,11 +231,11 @@ def print_plan(communicator: Communicator) -> None:
         UserError: If the settings of the run are wrong.
     """
     if FLAGS.list_recipes:
-        print_to_pipe(description.list_recipes(list(registry.RECIPES.values())))
+        print_to_pipe(description.list_recipes(list(RECIPES.values())))
         return
     shared_flags.check_values()
     run_plan.print_plan(
-        json_file.get(FLAGS.recipe),
+        recipe_file.get(FLAGS.recipe),
         train_flags.overrides(),
         FLAGS.data_dir,
         max(communicator.num_ranks, FLAGS.num_ranks),
@@ -263,7 +263,7 @@ def resolve_settings(
     with communicator.collective_errors():
         split = contents.splits["train"]
         config = resolve(
-            json_file.get(FLAGS.recipe),
+            recipe_file.get(FLAGS.recipe),
             train_flags.overrides(),
             split.num_examples,
             contents.class_names,
@@ -301,7 +301,7 @@ def write_settings(config: Config, parts: int, communicator: Communicator) -> No
                 save_config(config)
             except OSError as error:
                 raise run_folder.not_writable(error) from error
-    recipe, overrides = json_file.get(FLAGS.recipe), train_flags.overrides()
+    recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
     for change in recipe_changes.describe_changes(recipe, overrides, config, parts):
         logging.info("Changed from the recipe: %s.", change)
 

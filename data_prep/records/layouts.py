@@ -13,7 +13,8 @@ import pathlib
 import re
 from typing import Any
 
-from data_prep.records import manifest_json, regular_file, schema
+from data_prep.records import manifest_json, schema
+from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 SPLITS = (schema.TRAIN, schema.VALIDATION)

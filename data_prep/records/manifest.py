@@ -19,13 +19,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import class_mixing, index_location, regular_file, schema
+from data_prep.records import class_mixing, index_location, schema
 from data_prep.records.manifest_json import FORMAT_VERSION as FORMAT_VERSION
 from data_prep.records.manifest_json import Manifest as Manifest
 from data_prep.records.manifest_json import Shard as Shard
 from data_prep.records.manifest_json import SkippedImage as SkippedImage
 from data_prep.records.manifest_json import Split as Split
-from resnet.base import atomic_files
+from resnet.base import atomic_files, regular_file
 from resnet.base.errors import UserError, naming_failures
 
 FILE_NAME = "manifest.json"

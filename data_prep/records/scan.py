@@ -7,9 +7,10 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import regular_file, schema, tf_example, tfrecord
+from data_prep.records import schema, tf_example, tfrecord
 from data_prep.records.tf_example import Feature
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 _GZIP_START = b"\x1f\x8b\x08"

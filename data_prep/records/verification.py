@@ -16,7 +16,6 @@ from PIL import Image
 from data_prep import worker_processes
 from data_prep.records import (
     manifest,
-    regular_file,
     scan,
     schema,
     tf_example,
@@ -25,6 +24,7 @@ from data_prep.records import (
 from data_prep.records.manifest import RecordSet, Shard, Split
 from data_prep.records.tf_example import Feature
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
+from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 _IMAGE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}

@@ -12,9 +12,10 @@ import pathlib
 from collections import Counter
 from collections.abc import Iterable
 
-from data_prep.records import regular_file, schema
+from data_prep.records import schema
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import ImageList, ImageListBuilder
+from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 EXTENSIONS = (  # In any case; the first four are JPEG's.

@@ -7,13 +7,14 @@ from pathlib import Path
 import keras
 from absl import logging
 
+from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, step_dirs, tensors
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint, assign
 from resnet.checkpoint.weight_formats import initial
 from resnet.config import phases
-from resnet.config.config import Config, config_from_json, refuse_other
+from resnet.config.config import Config, refuse_other
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.shared_folder import check_is_shared
 from resnet.optim.train_state import TrainState, assign_flat, build_model
@@ -142,7 +143,9 @@ def _check_is_same_run(saved: Checkpoint, config: Config) -> None:
     Raises:
         UserError: If settings that decide the result differ, naming these settings.
     """
-    refuse_other(config_from_json(saved.metadata["config"]), config)
+    refuse_other(
+        json_file.instance(Config, saved.metadata["config"], "the settings"), config
+    )
     now, then = versions.describe(), saved.metadata.get("installation", {})
     changed = [name for name, value in then.items() if now.get(name) != value]
     if changed:

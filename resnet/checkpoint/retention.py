@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from resnet.base import json_file
 from resnet.checkpoint import integrity, step_dirs
 from resnet.checkpoint.integrity import CorruptCheckpoint, OtherStep
-from resnet.config.config import Config, config_from_json
+from resnet.config.config import Config
 
 # The keys in the metadata of the results of evaluating the weights and their EMA.
 EVALUATIONS = ("eval", "eval_ema")
@@ -139,5 +140,5 @@ def newest_settings(model_dir: Path) -> Config | None:
     """
     for _, metadata in reversed(list_saved(model_dir)):
         if "config" in metadata:
-            return config_from_json(metadata["config"])
+            return json_file.instance(Config, metadata["config"], "the settings")
     return None

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resnet.base import intervals, settings
+from resnet.base import intervals, json_file, settings
 from resnet.base.atomic_files import atomic_write_bytes
-from resnet.base.dataclass_json import from_json, shortened
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.config import phases, topics
@@ -287,33 +286,12 @@ def load_config(model_dir: str) -> Config:
     Raises:
         UserError: If there is no `config.json`, or `save_config` didn't write it.
     """
-    path = Path(model_dir) / CONFIG_FILE
-    try:
-        return config_from_json(json.loads(path.read_text()))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise UserError(
-            f"{path}, which training writes, must exist; it does not. Give the"
-            " --model_dir of a training run."
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"{path} can't be read: {os.strerror(error.errno or 0)}. Ask its owner for"
-            " permission, or check its disk or file server."
-        ) from error
-    except ValueError as error:
-        raise UserError(
-            f"{path} must hold the settings of a training run; it doesn't: {error}."
-            " Restore the file, or name another --model_dir."
-        ) from error
-
-
-def config_from_json(values: Any) -> Config:
-    """Returns the settings in a JSON object.
-
-    Raises:
-        UserError: If the object doesn't hold the settings of a run.
-    """
-    return from_json(Config, values, "the settings")
+    return json_file.read(
+        Path(model_dir) / CONFIG_FILE,
+        Config,
+        "the settings of a training run",
+        "Restore the file, or name another --model_dir.",
+    )
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:
@@ -377,8 +355,8 @@ def differences(old: Config, new: Config) -> list[str]:
     """Returns the differences that change the result, as `name=old, now new`."""
     before, after = _deciding(old), _deciding(new)
     return [
-        f"{name}={shortened(str(before.get(name)), _SHOWN_CHARACTERS)},"
-        f" now {shortened(str(after.get(name)), _SHOWN_CHARACTERS)}"
+        f"{name}={json_file.shortened(str(before.get(name)), _SHOWN_CHARACTERS)},"
+        f" now {json_file.shortened(str(after.get(name)), _SHOWN_CHARACTERS)}"
         for name in {**before, **after}
         if _decisive(name, before.get(name)) != _decisive(name, after.get(name))
     ]

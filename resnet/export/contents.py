@@ -8,13 +8,12 @@ import dataclasses
 import importlib.metadata
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from absl import logging
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
-from resnet.base.dataclass_json import from_json
+from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.config.config import Config
 
@@ -145,23 +144,18 @@ def from_text(text: str | None, where: str) -> Contents:
     Raises:
         UserError: If it is not such a text.
     """
-    problem = f"{where} must be a network that eval/export.py has written"
+    what = "a network that eval/export.py has written"
     if text is None:
-        raise UserError(f"{problem}; it has no description.")
-    try:
-        values: Any = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{problem}; its description isn't JSON: {error}.") from error
-    version = values.get("format_version") if isinstance(values, dict) else None
+        raise UserError(f"{where} must hold {what}; it has no description.")
+    values = json_file.parse(text, None, f"the description in {where}", what)
+    version = values.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(
-            f"{problem}; a later version of the program wrote it (format {version},"
-            f" here {FORMAT_VERSION}). Update resnet-cpu."
+            f"{where} must hold {what}; a later version of the program wrote it"
+            f" (format {version}, here {FORMAT_VERSION}). Update resnet-cpu."
         )
-    try:
-        return from_json(Contents, values, "the description")
-    except UserError as error:
-        raise UserError(f"{problem}; {error}.") from error
+    with json_file.naming(f"the description in {where}", what):
+        return json_file.instance(Contents, values)
 
 
 def _version() -> str:

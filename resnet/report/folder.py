@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, retention, step_dirs
-from resnet.config.config import CONFIG_FILE, Config, config_from_json
+from resnet.config.config import CONFIG_FILE, Config
 from resnet.evaluation import prediction_file
 from resnet.evaluation.prediction_file import Predictions
 from resnet.metrics import jsonl
@@ -155,7 +156,7 @@ def _config(settings: Mapping[str, Any], notes: list[str]) -> Config | None:
     if not settings:
         return None
     try:
-        return config_from_json(settings)
+        return json_file.instance(Config, settings)
     except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = str(error).split(";")[0]
         notes.append(

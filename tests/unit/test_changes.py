@@ -4,12 +4,12 @@ from typing import Any
 from resnet.config import changes as recipe_changes
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import (
+    RECIPES,
     cifar10,
     digits,
     imagenet,
     imagenet_lars,
     imagenette,
-    registry,
 )
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
@@ -35,7 +35,7 @@ def changes(
 
 
 def test_of_the_published_run_there_is_nothing_to_say():
-    for recipe in registry.RECIPES.values():
+    for recipe in RECIPES.values():
         batch, examples = recipe.global_batch_size, recipe.num_train_examples
         assert changes(recipe, batch, examples) == []
     assert changes(TPU, 24_576, NUM_IMAGENET, train_steps=4680) == []

@@ -1,7 +1,4 @@
 import dataclasses
-import errno
-import json
-from pathlib import Path
 
 import pytest
 
@@ -290,49 +287,16 @@ def test_phases_are_read_back_as_they_were_written(tmp_path):
     assert load_config(config.model_dir) == config
 
 
-def test_a_config_of_somebody_else_is_a_sentence(tmp_path, monkeypatch):
-    def refuse(path):  # As for a user who isn't root.
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(UserError, match="can't be read: Permission denied"):
-        load_config(str(tmp_path))
-
-
-def test_a_missing_config_is_a_sentence_with_its_path(tmp_path):
-    with pytest.raises(UserError, match="must exist; it does not") as caught:
-        load_config(str(tmp_path))
-    assert str(tmp_path / "config.json") in str(caught.value)
-
-
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: "",
-        lambda text: text[: len(text) // 2],
-        lambda text: "[]",
-        lambda text: "5",
-        lambda text: "{}",
-        lambda text: json.dumps({**json.loads(text), "unknown": 1}),
-        lambda text: text.replace('"seed"', '"sead"'),
-        lambda text: text.replace("tpu", "\udcff"),
-        lambda text: json.dumps({**json.loads(text), "phases": 3}),
-        lambda text: json.dumps({**json.loads(text), "phases": [{}]}),
-        lambda text: json.dumps({**json.loads(text), "phases": ["train"]}),
-        lambda text: text.replace('"boundaries": []', '"boundaries": 3'),
-        lambda text: text.replace('"momentum": 0.9', '"impulse": 0.9'),
-    ],
-    ids=[
-        *("empty", "cut", "list", "number", "nothing", "more", "renamed", "no UTF-8"),
-        *("no phases", "empty phase", "phase by name", "no drops", "renamed in phase"),
-    ],
+    ("old", "new"),
+    [('"seed"', '"sead"'), ("tpu", "\udcff"), ('"momentum": 0.9', '"impulse": 0.9')],
 )
-def test_a_damaged_config_is_refused(tmp_path, damage):
-    config = resolved(model_dir=str(tmp_path))
-    save_config(config)
+def test_a_damaged_config_is_refused(tmp_path, old, new):
+    save_config(resolved(model_dir=str(tmp_path)))
     path = tmp_path / "config.json"
-    path.write_text(damage(path.read_text()), errors="surrogateescape")
-    with pytest.raises(UserError, match="must hold the settings of a training run"):
+    text = path.read_text().replace(old, new)
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(UserError, match="json must hold the settings of a training"):
         load_config(str(tmp_path))
 
 

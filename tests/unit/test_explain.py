@@ -12,7 +12,7 @@ from resnet.config import changes as recipe_changes
 from resnet.config.config import Config
 from resnet.config.explain import description, figure
 from resnet.config.recipe import RecipePhase
-from resnet.config.recipes import digits, imagenet, imagenette, inception, registry
+from resnet.config.recipes import RECIPES, digits, imagenet, imagenette, inception
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.metrics import figure_file
@@ -173,15 +173,15 @@ def test_bars_tell_the_highest_rate_and_show_the_lowest():
 
 
 def test_all_recipes_are_listed_with_what_is_published():
-    text = description.list_recipes(list(registry.RECIPES.values()))
-    for name, recipe in registry.RECIPES.items():
+    text = description.list_recipes(list(RECIPES.values()))
+    for name, recipe in RECIPES.items():
         (line,) = row(text, name)
         assert f"{recipe.global_batch_size:,}" in line
         assert line.endswith(recipe.published or "  -")
 
 
 def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
-    recipes = list(registry.RECIPES.values())
+    recipes = list(RECIPES.values())
     lines = description.list_recipes(recipes).splitlines()
     assert max(map(len, lines)) <= 80
     words = " ".join(lines).split()
@@ -192,9 +192,9 @@ def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
 def test_the_pages_have_the_list_and_the_plan_that_are_printed():
     docs = PROGRAM.parents[1] / "docs"
     page = (docs / "recipes.md").read_text()
-    for name in registry.RECIPES:
+    for name in RECIPES:
         assert f"`{name}`" in page  # In the table of what each is for.
-    listed = description.list_recipes(list(registry.RECIPES.values()))
+    listed = description.list_recipes(list(RECIPES.values()))
     assert f"```\n{listed}\n```" in (docs / "recipe_sources.md").read_text()
     plan = told(num_ranks=64, global_batch_size=2048)
     table = plan[plan.index("phase  ") :].partition("\n\n")[0]
@@ -202,8 +202,8 @@ def test_the_pages_have_the_list_and_the_plan_that_are_printed():
 
 
 def test_no_line_is_wider_than_a_terminal():
-    texts = [description.list_recipes(list(registry.RECIPES.values()))]
-    for name, recipe in registry.RECIPES.items():
+    texts = [description.list_recipes(list(RECIPES.values()))]
+    for name, recipe in RECIPES.items():
         texts.append(told(recipe, 1, mixup=0.2, cutmix=0.3, random_augment=4.5))
         (first, *_) = recipe.phases
         assert first.name in texts[-1], name
@@ -321,7 +321,7 @@ def test_the_program_lists_the_recipes():
     ("flags", "sentence"),
     [
         (("--recipe=nothing",), "expected a recipe among"),
-        (("--recipe=nothing.json",), "expected a recipe file"),
+        (("--recipe=nothing.json",), "nothing.json must hold a recipe"),
         (("--num_ranks=7",), "must be a multiple of the number of ranks"),
         (("--ema_decay=1",), "--ema_decay must be in [0, 1); got 1.0"),
         (("--accumulation_steps=7",), "times --accumulation_steps=7"),

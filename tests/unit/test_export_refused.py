@@ -186,7 +186,7 @@ def test_a_file_that_is_no_export_is_refused(config, tmp_path):
     with pytest.raises(UserError, match="a later version of the program wrote it"):
         ExportedNetwork(later)
     file.write_text("{}")
-    with pytest.raises(UserError, match="'model' of the description is missing"):
+    with pytest.raises(UserError, match="'model' is missing"):
         ExportedNetwork(later)
     described = contents.of_run(config, 20, "ema", "float32", True)
     file.write_text(described.as_json())

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from resnet import models
 from resnet.base.errors import UserError
-from resnet.config import json_file
+from resnet.config import recipe_file
 from resnet.config.config import Config, load_config, save_config
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import cifar10
@@ -151,7 +151,7 @@ def test_the_settings_are_stored_and_read(tmp_path):
 
 def from_file(tmp_path, **contents) -> Recipe:
     contents = {"based_on": "cifar10", "name": "mine", **contents}
-    return json_file.get(str(small_recipe_file.write(tmp_path, contents)))
+    return recipe_file.get(str(small_recipe_file.write(tmp_path, contents)))
 
 
 def test_a_recipe_file_can_state_them(tmp_path):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.config import changes, json_file
-from resnet.config.config import Config, config_from_json
+from resnet.config import changes, recipe_file
+from resnet.config.config import Config
 from resnet.config.explain import description
 from resnet.config.phases import learning_rate
 from resnet.config.recipes import digits, inception
@@ -184,18 +185,18 @@ def test_the_normalization_of_later_code_is_two_fields_of_a_recipe_file(tmp_path
         "batch_norm_epsilon": 1e-3,
         "fixed_gamma": True,
     }
-    recipe = json_file.get(str(small_recipe_file.write(tmp_path, contents)))
+    recipe = recipe_file.get(str(small_recipe_file.write(tmp_path, contents)))
     config = run_of(recipe)
     model = build_model(config)
     assert not any(one.path.endswith("/gamma") for one in model.variables)
     assert model.get_layer("stem").epsilon == 1e-3
     assert "epsilon 0.001, gamma fixed to 1" in explained(recipe, 10)
-    assert config_from_json(dataclasses.asdict(config)) == config
+    assert json_file.instance(Config, dataclasses.asdict(config)) == config
 
 
 def test_a_gamma_that_is_fixed_cannot_start_at_zero(tmp_path):
     contents = {"based_on": "imagenette", "name": "fixed", "fixed_gamma": True}
-    recipe = json_file.get(str(small_recipe_file.write(tmp_path, contents)))
+    recipe = recipe_file.get(str(small_recipe_file.write(tmp_path, contents)))
     with pytest.raises(UserError, match="the recipe fixed for resnet50 has both"):
         run_of(recipe)
     run_of(dataclasses.replace(recipe, zero_last_gamma=False))

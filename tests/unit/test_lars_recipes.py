@@ -3,7 +3,7 @@
 import pytest
 
 from resnet.config.config import Config
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 
 CLASSES = ("a", "b")
@@ -11,7 +11,7 @@ CLASSES = ("a", "b")
 
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     return resolve(recipe, {}, recipe.num_train_examples, CLASSES)
 
 
@@ -27,7 +27,7 @@ def run_of(name: str) -> Config:
     ],
 )
 def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
-    recipe, config = registry.get(name), run_of(name)
+    recipe, config = RECIPES[name], run_of(name)
     assert recipe.scaling == "none"
     assert config.optimizer == "lars"
     assert config.trust_coefficient == 0.001
@@ -55,14 +55,14 @@ def test_the_runs_of_lars_are_those_of_mlperf(name, momentum):
     ],
 )
 def test_each_run_of_lars_says_how_the_decay_was_read_and_why(name, begin, epochs):
-    text = registry.get(name).deviations[0]
+    text = RECIPES[name].deviations[0]
     assert f"here its {begin}, so that the run has {epochs} epochs: " in text
-    assert registry.get(name).epochs == pytest.approx(float(epochs), abs=0.05)
+    assert RECIPES[name].epochs == pytest.approx(float(epochs), abs=0.05)
 
 
 def test_the_runs_of_lars_name_what_differs_from_the_reference():
     for name in ("lars_35ep_1632", "lars_56ep_32k"):
-        text = " ".join(registry.get(name).deviations)
+        text = " ".join(RECIPES[name].deviations)
         for words in (
             "he_normal",
             "padding 'same'",

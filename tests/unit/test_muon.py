@@ -7,7 +7,7 @@ import tensorflow as tf
 from resnet import native
 from resnet.base.errors import UserError
 from resnet.config import layer_rates, phases, step_settings
-from resnet.config.recipes import cifar10, imagenet, registry
+from resnet.config.recipes import RECIPES, cifar10, imagenet
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
 from resnet.optim import muon
@@ -177,7 +177,7 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
     are 1/256 of the products with the last layer, here 1/9.
     """
     batch, momentum, decay = 2000, 0.85, 2e-6 * 2000
-    recipe = registry.RECIPES["cifar10_94"]
+    recipe = RECIPES["cifar10_94"]
     config = resolve(recipe, {}, recipe.num_train_examples, ("a", "b"))
     rates, scale = np.array([0.053, 0.67]), np.array([1, 9 / 256])
     generator = np.random.default_rng(0)

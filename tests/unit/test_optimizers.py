@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from resnet.config import layer_rates, phases, step_settings
 from resnet.config.config import Config
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
 from resnet.optim.lars import Lars
@@ -174,7 +174,7 @@ def test_the_rates_of_cifar10_airbench94_are_those_of_its_source():
 
 
 def run_of_recipe(name: str) -> Config:
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     return resolve(recipe, {}, recipe.num_train_examples, tuple("abcdefghij"))
 
 

@@ -8,7 +8,7 @@ from launch.nodes import probe, topology
 from launch.planning import job_plan
 from launch.planning.job_plan import Request
 from resnet.base.errors import UserError
-from resnet.config.recipes import imagenet, registry
+from resnet.config.recipes import RECIPES, imagenet
 from tests.unit import machine_trees
 
 PROGRAM = [
@@ -117,7 +117,7 @@ def test_accumulation_is_in_the_command():
 
 ASYNC = {
     "job": "parameter_server",
-    "recipe": registry.RECIPES["imagenet_inception_async"],
+    "recipe": RECIPES["imagenet_inception_async"],
     "overrides": {"global_batch_size": 96},
 }
 
@@ -191,7 +191,7 @@ def test_an_asynchronous_recipe_needs_servers():
     with pytest.raises(UserError, match="Use --job=parameter_server"):
         job_plan.make(
             topology.stated(1, 1, 8),
-            request(recipe=registry.RECIPES["imagenet_inception_async"]),
+            request(recipe=RECIPES["imagenet_inception_async"]),
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from resnet.base.errors import UserError
-from resnet.config import json_file
+from resnet.config import recipe_file
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import digits, imagenette
 from resnet.config.resolve import resolve
@@ -74,7 +74,7 @@ def write(tmp_path) -> Callable[[object], pathlib.Path]:
 
 
 def test_every_field_can_be_written(write):
-    assert json_file.read(write(WHOLE)) == Recipe(
+    assert recipe_file.read(write(WHOLE)) == Recipe(
         name="whole",
         source="a test",
         model="resnet18",
@@ -137,11 +137,11 @@ def test_what_is_not_written_is_as_recipes_are(write):
         num_train_examples=40,
         phases=(RecipePhase(epochs=3.0, schedule=Schedule(peak_value=0.5)),),
     )
-    assert json_file.read(write(SMALL)) == expected
+    assert recipe_file.read(write(SMALL)) == expected
 
 
 def test_a_recipe_in_a_file_resolves(write):
-    config = resolve(json_file.read(write(WHOLE)), {}, 80, ("a", "b"))
+    config = resolve(recipe_file.read(write(WHOLE)), {}, 80, ("a", "b"))
     assert config.recipe == "whole"
     assert [phase.num_steps for phase in config.phases] == [30, 25]
     first, second = config.phases
@@ -151,14 +151,14 @@ def test_a_recipe_in_a_file_resolves(write):
 
 
 def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
-    assert json_file.get(str(write(SMALL))).name == "small"
-    assert json_file.get("digits") is digits.DIGITS
+    assert recipe_file.get(str(write(SMALL))).name == "small"
+    assert recipe_file.get("digits") is digits.DIGITS
     with pytest.raises(UserError, match=r"or a recipe file, \*.json; got 'mine'"):
-        json_file.get("mine")
+        recipe_file.get("mine")
 
 
 def test_a_file_may_change_a_named_recipe(write):
-    found = json_file.read(
+    found = recipe_file.read(
         write({"based_on": "imagenette", "name": "mine", "ema_decay": 0.99})
     )
     expected = {
@@ -176,7 +176,7 @@ def test_a_file_may_change_a_named_recipe(write):
 def test_a_changed_recipe_has_the_phases_of_the_file_only(write):
     phase = {"epochs": 2, "schedule": {"peak_value": 0.25}}
     contents = {"based_on": "imagenette", "name": "mine", "phases": [phase]}
-    found = json_file.read(write(contents))
+    found = recipe_file.read(write(contents))
     assert found.phases == (
         RecipePhase(epochs=2.0, schedule=Schedule(peak_value=0.25)),
     )  # No label smoothing.
@@ -185,4 +185,118 @@ def test_a_changed_recipe_has_the_phases_of_the_file_only(write):
 
 def test_a_changed_recipe_may_have_a_source_of_its_own(write):
     contents = {"based_on": "digits", "name": "mine", "source": "the office"}
-    assert json_file.read(write(contents)).source == "the office"
+    assert recipe_file.read(write(contents)).source == "the office"
+
+
+@pytest.fixture
+def refusal(write) -> Callable[..., str]:
+    """A function that returns what is said of a file, behind the file's name."""
+
+    def refusal(contents: object) -> str:
+        path = write(contents)
+        with pytest.raises(UserError) as caught:
+            recipe_file.read(path)
+        begin = f"{path} must hold a recipe; "
+        assert str(caught.value).startswith(begin)
+        return str(caught.value).removeprefix(begin)
+
+    return refusal
+
+
+def with_phase(**changes: object) -> dict[str, object]:
+    """Returns the contents of a file whose only phase is another."""
+    return {**SMALL, "phases": [{**SMALL["phases"][0], **changes}]}  # type: ignore[index]
+
+
+def with_schedule(**changes: object) -> dict[str, object]:
+    return with_phase(schedule={"peak_value": 0.5, **changes})
+
+
+@pytest.mark.parametrize(
+    ("contents", "problem"),
+    [
+        ({"based_on": "digits"}, 'it needs a "name" of its own'),
+        ({"based_on": "imagenet", "name": "mine"}, "it can be based_on cifar10, "),
+        ({"based_on": ["digits"], "name": "mine"}, "'based_on' must be text"),
+        (
+            {"based_on": "digits", "name": "mine", "momentum": 0.8},
+            "unknown field 'momentum'; known are",
+        ),
+        (
+            with_schedule(warmup=1),
+            "unknown field 'warmup' of 'schedule' of number 1 of 'phases'; known are",
+        ),
+        ({**SMALL, "train_epochs": "3"}, "'train_epochs' must be a number; got '3'"),
+        (
+            {**SMALL, "train_epochs": 4},
+            "add up to the train_epochs that it states, 4; they are 3 epochs",
+        ),
+        ({**SMALL, "phases": [{"epochs": 3}]}, "its first phase needs a schedule"),
+        ({**SMALL, "phases": []}, "it needs at least one phase"),
+        (with_phase(epochs=0), "the epochs of phase 'train' must be more than 0"),
+        (with_phase(epochs=1e6), "the epochs of phase 'train' must be more than 0"),
+        ({**SMALL, "image_size": 0}, "image_size must be from 1 to 2147483648; got 0"),
+        ({**SMALL, "num_train_examples": 2**32}, "num_train_examples must be from 1"),
+        ({**SMALL, "rank_batch_size": -1}, "rank_batch_size must be from 0 to"),
+        ({**SMALL, "scaling": "cubic"}, "scaling must be one of linear, root, none"),
+        ({**SMALL, "name": " "}, "the name must not be empty; got ' '"),
+        ({**SMALL, "name": "digits"}, "digits is another recipe's"),
+        ({**SMALL, "source": "two\nlines"}, "'source' must be a line of text"),
+        ({**SMALL, "name": "half a pair: \ud800"}, "'name' must be a line of text"),
+        (with_schedule(end_value=0.75), "end_value of the schedule of phase 'train'"),
+        (
+            with_schedule(init_value=2.0, warmup_length=0.5),
+            "init_value of the schedule of phase 'train' must be at most its peak",
+        ),
+        (with_schedule(boundaries=[1]), 'must have boundaries if its decay is "steps"'),
+        (with_schedule(decay="steps"), 'must have boundaries if its decay is "steps"'),
+        (with_schedule(warmup_length=-1), "warmup_length of the schedule of phase"),
+        (with_schedule(decay_end=1e308), "decay_end of the schedule of phase 'train'"),
+        (
+            with_schedule(decay="steps", boundaries=[1, -1e308]),
+            "boundaries of the schedule of phase 'train' must be at least 0",
+        ),
+    ],
+)
+def test_what_cannot_be_a_recipe_is_refused(refusal, contents, problem):
+    assert problem in refusal(contents)
+
+
+def test_phases_may_differ_a_little_from_the_length_that_is_stated(write):
+    assert recipe_file.read(write({**SMALL, "train_epochs": 3.0005})).name == "small"
+
+
+@pytest.mark.parametrize(
+    ("second", "lasts"),
+    [({}, 5), ({"schedule": None}, 5), ({"schedule": {"peak_value": 1}}, 3)],
+)
+def test_drops_lie_within_the_epochs_of_their_schedule(refusal, write, second, lasts):
+    def contents(drop: float) -> dict[str, object]:
+        schedule = {"peak_value": 1, "decay": "steps", "boundaries": [1, drop]}
+        return {
+            **SMALL,
+            "phases": [
+                {"epochs": 3, "name": "first", "schedule": schedule},
+                {"epochs": 2, "name": "second", **second},
+            ],
+        }
+
+    assert recipe_file.read(write(contents(lasts - 0.5))).name == "small"
+    assert f"must lie within its {lasts} epochs; got {lasts}" in refusal(
+        contents(lasts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("contents", "problem"),
+    [
+        ({**SMALL, "ema_decay": 1}, "ema_decay of the recipe small must be in [0, 1)"),
+        (with_phase(mixup=-0.5), "mixup of phase 'train' must be at least 0; got -0.5"),
+        ({**SMALL, "phases": 2 * SMALL["phases"]}, "different names; got train, train"),
+    ],
+)
+def test_values_out_of_range_are_refused_before_a_run(write, contents, problem):
+    recipe = recipe_file.read(write(contents))
+    with pytest.raises(UserError) as caught:
+        resolve(recipe, {}, 40, ("a", "b"))
+    assert problem in str(caught.value)

@@ -3,7 +3,7 @@
 import pytest
 
 from resnet.config import phases
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 
 EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
@@ -307,9 +307,9 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", registry.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_rates_that_hand_and_paper_give(name):
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     config = resolve(recipe, {}, recipe.num_train_examples, ("a", "b"))
     found = {
         step: phases.learning_rate(config.phases, step) for step, _ in PUBLISHED[name]

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.config import phases, step_settings
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.optim.train_state import TrainState
 from tests import smallest
@@ -32,9 +32,9 @@ def without_graphs() -> Iterator[None]:
     tf.config.run_functions_eagerly(False)
 
 
-@pytest.mark.parametrize("name", registry.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_each_phase_of_a_recipe_trains(name):
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     model = SMALLER.get(recipe.model, recipe.model)
     if recipe.blur_pool != "none":
         model = RESNET_OF_ALL_PARTS

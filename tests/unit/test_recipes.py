@@ -2,13 +2,12 @@ import dataclasses
 
 import pytest
 
-from resnet.base.errors import UserError
 from resnet.base.settings import declarations
 from resnet.config import augmentations as augmentation_names
 from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
-from resnet.config.recipes import cifar10, digits, imagenette, registry
+from resnet.config.recipes import RECIPES, cifar10, digits, imagenette
 from resnet.config.resolve import resolve
 from resnet.models import names
 
@@ -32,12 +31,12 @@ INCEPTION_RECIPES = (
 
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     return resolve(recipe, {}, recipe.num_train_examples, CLASSES)
 
 
 def test_the_names_are_those_of_the_documents():
-    assert list(registry.RECIPES) == [
+    assert list(RECIPES) == [
         "tpu_90ep_24k",
         "tpu_90ep_8k",
         "collapse_72ep_4k",
@@ -71,32 +70,16 @@ def test_the_names_are_those_of_the_documents():
 
 
 def test_each_recipe_is_found_by_its_name_and_says_where_it_comes_from():
-    for name, recipe in registry.RECIPES.items():
+    for name, recipe in RECIPES.items():
         assert recipe.name == name
-        assert registry.get(name) is recipe
+        assert RECIPES[name] is recipe
         assert recipe.source.strip()
 
 
-def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(UserError) as caught:
-        registry.get("x")
-    assert str(caught.value) == (
-        "expected a recipe among cifar10, cifar10_94, cifar10_airbench94,"
-        " cifar10_alexnet_24ep, cifar10_alexnet_bn_24ep, cifar10_inception_async,"
-        " cifar10_inception_bsp, cifar10_resnet9_24ep, collapse_72ep_4k,"
-        " collapse_94ep_14k, digits, digits_mlp, finetune, goyal_90ep_8k,"
-        " imagenet_18ep, imagenet_inception_async, imagenet_inception_bsp, imagenette,"
-        " imagenette_best, imagenette_collapse, imagenette_lars, lars_35ep_1632,"
-        " lars_35ep_3264, lars_40ep_4k, lars_42ep_8k,"
-        " lars_45ep_13k, lars_56ep_32k, tpu_90ep_24k, tpu_90ep_8k, or a recipe file,"
-        " *.json; got 'x'"
-    )
-
-
-@pytest.mark.parametrize("name", registry.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_resolves_without_flags(name):
     config = run_of(name)
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     assert config.recipe == name
     assert config.model == recipe.model
     assert config.global_batch_size == recipe.global_batch_size
@@ -104,9 +87,9 @@ def test_each_recipe_resolves_without_flags(name):
     assert config.first_phase == config.initial_weights == ""
 
 
-@pytest.mark.parametrize("name", registry.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_names_what_the_program_has(name):
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     assert recipe.model in names.MODELS
     assert recipe.optimizer in declarations(Recipe)["optimizer"].names
     assert recipe.eval_crop in augmentation_names.EVAL_CROPS
@@ -177,7 +160,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", registry.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_published_steps_and_weight_decay(name):
     config = run_of(name)
     batch, expected = PUBLISHED[name]
@@ -258,7 +241,7 @@ def test_the_phases_have_the_names_of_their_solvers():
 
 def test_the_tpu_runs_say_whose_crops_they_have_and_what_is_inferred():
     for name in ("tpu_90ep_24k", "tpu_90ep_8k"):
-        recipe = registry.get(name)
+        recipe = RECIPES[name]
         text = " ".join(recipe.deviations)
         assert recipe.eval_crop == "resize_then_crop"
         assert recipe.phases[0].augmentation == "random_resized_crop_2018_02"
@@ -275,7 +258,7 @@ def test_the_tpu_runs_say_whose_crops_they_have_and_what_is_inferred():
     ],
 )
 def test_recipes_say_which_bound_of_a_crop_counts(name):
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     assert recipe.phases[0].min_crop_area == 0.08
     assert recipe.phases[0].smallest_crop_area == 0.1
     text = " ".join(recipe.deviations)
@@ -303,7 +286,7 @@ def test_goyals_run_has_their_numbers():
 
 def test_the_small_recipes_are_for_small_images():
     found = {
-        name: (registry.get(name).model, registry.get(name).image_size)
+        name: (RECIPES[name].model, RECIPES[name].image_size)
         for name in ("imagenette", "cifar10", "digits")
     }
     assert found == {
@@ -320,15 +303,16 @@ def test_the_small_recipes_are_for_small_images():
 
 
 def test_cifar10_is_an_alias():
-    alias = registry.get("cifar10")
-    assert dataclasses.replace(alias, name="cifar10_resnet9_24ep") == registry.get(
-        "cifar10_resnet9_24ep"
+    alias = RECIPES["cifar10"]
+    assert (
+        dataclasses.replace(alias, name="cifar10_resnet9_24ep")
+        == RECIPES["cifar10_resnet9_24ep"]
     )
 
 
 @pytest.mark.parametrize("name", CIFAR10_RECIPES)
 def test_the_recipes_for_cifar10_have_the_settings_of_their_sources(name):
-    recipe = registry.get(name)
+    recipe = RECIPES[name]
     assert recipe.initialization == "pytorch"
     assert recipe.decay_batch_norm
     # On a scale of 255: the values of cifar10-fast, 125.31, 122.95, 113.87 and 62.99,
@@ -385,8 +369,8 @@ def test_the_fastest_recipe_for_cifar10_has_the_settings_of_its_source():
 
 def test_other_recipes_keep_the_settings_that_they_had():
     others = {*CIFAR10_RECIPES, *AIRBENCH, *INCEPTION_RECIPES, "digits_mlp"}
-    for name in set(registry.RECIPES) - others:
-        recipe = registry.get(name)
+    for name in set(RECIPES) - others:
+        recipe = RECIPES[name]
         assert recipe.initialization == "variance_scaling"
         assert recipe.decay_batch_norm == (name == "imagenet_18ep")
         assert recipe.channel_mean == (0.485, 0.456, 0.406)

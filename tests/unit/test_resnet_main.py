@@ -89,7 +89,7 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--momentum=1"], "--momentum must be"),
         (["--bn_momentum=1.5"], "--bn_momentum must be"),
         (["--label_smoothing=2"], "--label_smoothing must be"),
-        (["--recipe=none.json"], "expected a recipe file; none.json: No such file or"),
+        (["--recipe=none.json"], "none.json must hold a recipe; there is no such file"),
         (
             ["--recipe=collapse_72ep_4k", "--weight_decay=1e-4"],
             "--weight_decay can't be one for the whole run: it differs among the 5",

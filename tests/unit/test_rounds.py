@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
 from resnet.base.intervals import parse
-from resnet.config import json_file, rounds
 from resnet.config import phases as phase_list
+from resnet.config import recipe_file, rounds
 from resnet.config.explain import description
 from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
@@ -186,7 +186,7 @@ def test_what_does_not_fit_together_is_refused_in_one_sentence():
 def test_a_recipe_file_states_a_start_as_a_phase(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "local_sgd.md").read_text()
     (tmp_path / "mine.json").write_text(page.split("```json\n")[1].split("```")[0])
-    recipe = json_file.read(tmp_path / "mine.json")
+    recipe = recipe_file.read(tmp_path / "mine.json")
     config = resolve(recipe, {}, 64 * 100, ("a", "b"))  # 100 steps an epoch.
     found = ends(config.phases)
     assert found[:801] == [*range(801)]

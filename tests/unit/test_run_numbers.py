@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launch.planning import run_numbers
 from resnet.base.errors import UserError
-from resnet.config.recipes import imagenet, registry
+from resnet.config.recipes import RECIPES, imagenet
 
 GB = 10**9
 R24K = imagenet.TPU_90EP_24K
@@ -63,7 +63,7 @@ def test_the_measured_memory_is_met():
 
 
 def test_averages_of_the_weights_take_memory():
-    recipe = registry.RECIPES["cifar10_airbench94"]
+    recipe = RECIPES["cifar10_airbench94"]
     plain = dataclasses.replace(recipe, lookahead_every=0)
     more = numbers(recipe, 2).rank_memory_bytes - numbers(plain, 2).rank_memory_bytes
     assert more == numbers(recipe, 2).gradient_bytes
@@ -115,7 +115,7 @@ def test_a_rank_that_cannot_fit_is_refused():
 
 
 def test_an_asynchronous_training_is_divided_among_its_workers():
-    recipe = registry.RECIPES["imagenet_inception_async"]
+    recipe = RECIPES["imagenet_inception_async"]
     found = numbers(recipe, 4, sync_mode="async", num_ps=1, global_batch_size=96)
     assert (found.num_parts, found.rank_batch_size) == (2, 48)
 
@@ -135,9 +135,9 @@ def test_ranks_times_batch_is_the_global_batch(num_ranks, rank_batch, memory):
         assert found.rank_memory_bytes <= 0.9 * memory
 
 
-@pytest.mark.parametrize("name", registry.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_can_be_planned(name):
-    recipe = registry.RECIPES[name]
+    recipe = RECIPES[name]
     overrides = {"num_ps": 1} if recipe.sync_mode == "async" else {}
     num_ranks = 3 if overrides else 1
     examples = recipe.num_train_examples

@@ -7,7 +7,7 @@ import pytest
 from resnet.base.errors import UserError
 from resnet.checkpoint.step_dirs import of_step
 from resnet.config.config import CONFIG_FILE, save_config
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
 from resnet.training import saved_run
@@ -68,7 +68,7 @@ def test_a_saved_run_continues_with_what_it_measured_and_refuses_other_settings(
     tmp_path,
 ):
     given = {"model_dir": str(tmp_path), "precision": "auto"}
-    config = resolve(registry.get("digits"), given, 1437, ("a", "b"))
+    config = resolve(RECIPES["digits"], given, 1437, ("a", "b"))
     assert saved_run.match_saved_run(config) == {}
     save_config(dataclasses.replace(config, precision="bf16"))
     assert saved_run.match_saved_run(config) == {}  # It has no checkpoint.

@@ -13,7 +13,7 @@ from launch.nodes import topology
 from launch.planning import job_plan
 from launch.planning.job_plan import Request
 from resnet.config import asynchrony
-from resnet.config.recipes import imagenet, registry
+from resnet.config.recipes import RECIPES, imagenet
 from resnet.data import example_order, record_sets
 from resnet.data.example_shard import shard_of_rank
 from resnet.data.input_pipeline import examples_of_micro_batch
@@ -23,7 +23,7 @@ from resnet.training.parameter_servers.server_variables import balanced
 
 RANKS = st.integers(512, 4096)
 RANKS_PER_NODE = st.sampled_from([1, 2, 4, 8])
-ASYNC = registry.RECIPES["imagenet_inception_async"]
+ASYNC = RECIPES["imagenet_inception_async"]
 IMAGENET = imagenet.TPU_90EP_24K.num_train_examples
 
 

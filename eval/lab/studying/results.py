@@ -9,7 +9,7 @@ from typing import Any
 
 from eval.lab.studying import rows
 from eval.lab.training_hours import hours_of_steps
-from resnet.base import atomic_files, dataclass_json
+from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import load_config
@@ -134,7 +134,7 @@ class StudyFile:
                 " --output_dir, or use those settings."
             )
         for row, seed, result in runs:
-            parsed = dataclass_json.from_json(Result, result, f"a result in {path}")
+            parsed = json_file.instance(Result, result, f"a result in {path}")
             self.runs.append(Run(rows.from_values(row), seed, parsed))
 
     def find(self, row: CompressionSettings, seed: int) -> Result | None:

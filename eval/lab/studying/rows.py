@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet.base import bounds, dataclass_json, settings
+from resnet.base import bounds, json_file, settings
 from resnet.base.errors import UserError
 from resnet.config import compression
 from resnet.config.compression import CompressionSettings
@@ -135,7 +135,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _checked(values: Any, where: str) -> CompressionSettings:
-    row = dataclass_json.from_json(CompressionSettings, values, where)
+    row = json_file.instance(CompressionSettings, values, where)
     if problems := bounds.problems_of(row, where):
         raise UserError(problems[0])
     return row

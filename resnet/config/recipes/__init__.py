@@ -1,0 +1,26 @@
+"""The named recipes, data only: one file a source or data set."""
+
+from resnet.config.recipes import (
+    cifar10,
+    digits,
+    finetune,
+    imagenet,
+    imagenet_few_epochs,
+    imagenet_lars,
+    imagenette,
+    inception,
+)
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        *imagenet.RECIPES,
+        *imagenet_lars.RECIPES,
+        *imagenet_few_epochs.RECIPES,
+        *imagenette.RECIPES,
+        *finetune.RECIPES,
+        *cifar10.RECIPES,
+        *inception.RECIPES,
+        *digits.RECIPES,
+    )
+}

@@ -6,7 +6,7 @@ from typing import Any
 
 from resnet.base import settings
 from resnet.base.errors import UserError
-from resnet.config import json_file
+from resnet.config import recipe_file
 from resnet.config.config import Config
 from resnet.config.resolve import resolve
 from resnet.report import markup, words
@@ -119,7 +119,7 @@ def _of_recipe(config: Config) -> Config | None:
     """Returns the settings of the recipe on the run's data; None if it isn't known."""
     try:
         return resolve(
-            json_file.get(config.recipe),
+            recipe_file.get(config.recipe),
             {},
             config.num_train_examples,
             config.class_names,

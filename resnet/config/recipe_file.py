@@ -11,16 +11,14 @@ file is based on or, without one, its default. The phases are replaced as a whol
 
 import dataclasses
 import itertools
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet.base.dataclass_json import converted, from_json, shortened
+from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.base.settings import LARGEST_COUNT
 from resnet.config.recipe import SCALINGS, Recipe, RecipePhase
-from resnet.config.recipes import registry
+from resnet.config.recipes import RECIPES
 from resnet.config.schedules import Schedule
 
 _MOST_EPOCHS = 1e6
@@ -29,82 +27,54 @@ _FIELDS_OF_FILES = ("based_on", "train_epochs")
 _TOLERANCE = 1e-3  # Tolerance of the phases' total length, in epochs.
 
 
-def get(name: str, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe:
+def get(name: str) -> Recipe:
     """Returns the recipe of a name or, if the name ends in .json, that in the file.
-
-    Args:
-        name: The name of a recipe, or the path of a file.
-        recipes: The named recipes, which a file can be based on.
 
     Raises:
         UserError: If there is no such recipe, or the file doesn't hold a recipe.
     """
     if name.endswith(".json"):
-        return read(Path(name), recipes)
-    return registry.get(name, recipes)
+        return read(Path(name))
+    if name not in RECIPES:
+        raise UserError(
+            f"expected a recipe among {', '.join(sorted(RECIPES))}, or a recipe file,"
+            f" *.json; got {name!r}"
+        )
+    return RECIPES[name]
 
 
-def read(path: Path, recipes: Mapping[str, Recipe] = registry.RECIPES) -> Recipe:
+def read(path: Path) -> Recipe:
     """Returns the recipe in a file.
-
-    Args:
-        path: The file.
-        recipes: The named recipes, which the file can be based on.
 
     Raises:
         UserError: If the file doesn't hold a recipe, naming the field that is wrong.
     """
-    try:
-        values = json.loads(
-            path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates
-        )
-        if not isinstance(values, dict):
-            raise UserError("it must be one object, {...}")
-        recipe = _recipe(values, recipes)
+    what = "a recipe"
+    values = json_file.read(path, None, what, "Correct --recipe.")
+    with json_file.naming(str(path), what):
+        recipe = _recipe(values)
         _check(recipe, values)
-    except OSError as error:
-        raise UserError(
-            f"expected a recipe file; {path}: {error.strerror}. Correct --recipe."
-        ) from error
-    except UserError as error:  # Itself a ValueError.
-        raise UserError(f"{path} is not a recipe: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} must be JSON; it isn't: {error}") from error
     return recipe
 
 
-def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the fields of a JSON object.
-
-    Raises:
-        UserError: If a field is given twice, of which JSON would keep the last.
-    """
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"each field must be given once; {twice!r} is given twice")
-    return values
-
-
-def _recipe(values: dict[str, Any], recipes: Mapping[str, Recipe]) -> Recipe:
+def _recipe(values: dict[str, Any]) -> Recipe:
     values = {name: value for name, value in values.items() if name != "train_epochs"}
     base = values.pop("based_on", None)
     if base is not None:
         if "name" not in values:
             raise UserError('it needs a "name" of its own')
-        base = converted(str, base, "'based_on' of the recipe")
-        if base not in recipes:
-            known = ", ".join(sorted(recipes))
+        base = json_file.converted(str, base, "'based_on'")
+        if base not in RECIPES:
+            known = ", ".join(sorted(RECIPES))
             raise UserError(f"it can be based_on {known}; got {base!r}")
         old = {
-            field.name: getattr(recipes[base], field.name)
+            field.name: getattr(RECIPES[base], field.name)
             for field in dataclasses.fields(Recipe)
         }
         # These three fields describe the source's numbers, which the file changes.
         old.update(source=f"{base}, changed", published="", deviations=())
         values = {**old, **values}
-    return from_json(Recipe, values, "the recipe", also_known=_FIELDS_OF_FILES)
+    return json_file.instance(Recipe, values, also_known=_FIELDS_OF_FILES)
 
 
 def _check(recipe: Recipe, values: dict[str, Any]) -> None:
@@ -129,11 +99,11 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
         if not lowest <= (value := getattr(recipe, name)) <= LARGEST_COUNT:
             raise UserError(
                 f"{name} must be from {lowest} to {LARGEST_COUNT}; got"
-                f" {shortened(repr(value))}"
+                f" {json_file.shortened(repr(value))}"
             )
     for index, phase in enumerate(recipe.phases):
         _check_phase(phase, recipe.phases[index + 1 :])
-    stated = converted(
+    stated = json_file.converted(
         float, values.get("train_epochs", recipe.epochs), "'train_epochs'"
     )
     if abs(recipe.epochs - stated) > _TOLERANCE:
@@ -159,10 +129,8 @@ def _check_texts(recipe: Recipe) -> None:
         *(("name of a phase", phase.name) for phase in recipe.phases),
     ):
         if not text.isprintable():
-            raise UserError(
-                f"{what!r} of the recipe must be a line of text; got {text!r}"
-            )
-    if recipe.name in registry.RECIPES:
+            raise UserError(f"{what!r} must be a line of text; got {text!r}")
+    if recipe.name in RECIPES:
         raise UserError(f"its name must be its own; {recipe.name} is another recipe's")
 
 

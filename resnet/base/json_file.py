@@ -1,0 +1,294 @@
+"""Reads JSON: the one reader of every JSON file and text that the programs take.
+
+    contents = json_file.read(path, None, "a benchmark's results")          # a dict
+    config = json_file.read(path, Config, "the settings of a training run",
+                            "Restore it.")                                  # a Config
+
+What isn't JSON of the expected form is refused with one `UserError`, a sentence that
+names the file, what it must hold, and the part that is wrong: a field that is missing,
+unknown, there twice or of another type, a number of a dataclass that isn't finite or
+has more than 64 bits, nesting without end, a file that is a pipe or too large. `parse`
+does the same for a text that isn't a file, and `instance` for an object that is a part
+of a larger one. Where a missing file is no error, catch `MissingFile`.
+
+The fields of a dataclass may be int, float, str, bool, None, Any, other dataclasses,
+unions of one of these with None, and tuples and dicts of them. A class checks what its
+types don't say after it was made, by raising `UserError`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, overload
+
+from resnet.base import regular_file
+from resnet.base.errors import UserError
+
+_T = TypeVar("_T")
+_MOST_BYTES = 2**30
+_MOST_BITS = 64
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+class MissingFile(UserError):
+    """There is no file at the path."""
+
+
+@overload
+def read(
+    path: str | os.PathLike[str], kind: type[_T], what: str, advice: str = ""
+) -> _T: ...
+@overload
+def read(
+    path: str | os.PathLike[str], kind: None, what: str, advice: str = ""
+) -> dict[str, Any]: ...
+def read(
+    path: str | os.PathLike[str], kind: type | None, what: str, advice: str = ""
+) -> Any:
+    """Returns the object in a file, as a dict or as the instance of a dataclass.
+
+    Args:
+        path: Path of the file.
+        kind: The dataclass; None for a dict whose values aren't checked.
+        what: What the file must hold, such as "the settings of a training run".
+        advice: Sentences about what to do, for the end of an error.
+
+    Raises:
+        MissingFile: If there is no file.
+        UserError: If the file can't be read, or holds something else.
+    """
+    try:
+        data = regular_file.read_bytes(path, _MOST_BYTES)
+    except OSError as error:
+        kind_of_error, problem = UserError, f"it can't be read: {error.strerror}"
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            kind_of_error, problem = MissingFile, "there is no such file"
+        sentence = _sentence(str(path), what, problem, advice)
+        raise kind_of_error(sentence) from error
+    return parse(data, kind, str(path), what, advice)
+
+
+@overload
+def parse(
+    text: str | bytes, kind: type[_T], source: str, what: str, advice: str = ""
+) -> _T: ...
+@overload
+def parse(
+    text: str | bytes, kind: None, source: str, what: str, advice: str = ""
+) -> dict[str, Any]: ...
+def parse(
+    text: str | bytes, kind: type | None, source: str, what: str, advice: str = ""
+) -> Any:
+    """Returns the object in a text, as `read` does for a file.
+
+    Args:
+        text: The text, as bytes in UTF-8.
+        kind: As in `read`.
+        source: Where the text is from, such as "the answer of host-1".
+        what: As in `read`.
+        advice: As in `read`.
+
+    Raises:
+        UserError: If the text holds something else.
+    """
+    with naming(source, what, advice):
+        values = _loaded(text)
+        return values if kind is None else instance(kind, values)
+
+
+@contextlib.contextmanager
+def naming(source: str, what: str, advice: str = "") -> Iterator[None]:
+    """Makes a `UserError` of the block begin with the source of its values.
+
+    It is for further checks of what `read` has returned; its arguments are those of
+    `parse`.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_sentence(source, what, str(error), advice)) from error
+
+
+def parse_lines(
+    lines: Iterable[str | bytes], is_wanted: Callable[[dict[str, Any]], bool]
+) -> tuple[list[dict[str, Any]], int]:
+    """Returns the objects in a log of one object a line, and the number of bad lines.
+
+    Programs go on with the good lines of a damaged log. Numbers may be NaN in it.
+
+    Args:
+        lines: The lines.
+        is_wanted: Whether an object has the form of an entry; if it raises a
+            LookupError or TypeError, the object hasn't.
+    """
+    objects, num_bad = [], 0
+    for line in lines:
+        try:
+            values = json.loads(line)
+            is_good = isinstance(values, dict) and is_wanted(values)
+        except (ValueError, LookupError, TypeError, RecursionError):
+            is_good = False
+        if is_good:
+            objects.append(values)
+        else:
+            num_bad += 1
+    return objects, num_bad
+
+
+def instance(
+    kind: type[_T], values: Any, where: str = "", also_known: tuple[str, ...] = ()
+) -> _T:
+    """Returns the instance of a dataclass that a parsed JSON object describes.
+
+    Args:
+        kind: The dataclass.
+        values: The object; an instance of the dataclass is returned as it is.
+        where: What the object is, for the sentence of an error; empty for a whole file.
+        also_known: Names of further fields that the file may have, for that sentence.
+
+    Raises:
+        UserError: If a field is unknown or missing, or its value has another type; text
+            is never converted to a number.
+    """
+    if isinstance(values, kind):
+        return values
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{where or 'it'} must be an object, {{...}}; got {_quoted(values)}"
+        )
+    fields, hints = _fields_of(kind)
+    if unknown := sorted(set(values) - set(fields)):
+        known = ", ".join([*fields, *also_known])
+        raise UserError(
+            f"it has an unknown field {_of(unknown[0], where)}; known are {known}"
+        )
+    for name, is_needed in fields.items():
+        if is_needed and name not in values:
+            raise UserError(f"{_of(name, where)} is missing")
+    return kind(
+        **{
+            name: converted(hints[name], value, _of(name, where))
+            for name, value in values.items()
+        }
+    )
+
+
+def converted(kind: Any, value: Any, where: str) -> Any:
+    """Returns a parsed JSON value, converted to the type of a field.
+
+    Args:
+        kind: The type, one of those that the module allows.
+        value: The value.
+        where: What the value is, for the sentence of an error.
+
+    Raises:
+        UserError: If the value has another type, or a number isn't finite.
+    """
+    if kind is Any:
+        return value
+    is_any_number = False
+    if isinstance(kind, types.UnionType):
+        kinds = set(typing.get_args(kind))
+        if value is None and types.NoneType in kinds:
+            return None
+        kinds.discard(types.NoneType)
+        is_any_number = kinds == {int, float}
+        kind = float if is_any_number else kinds.pop()
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} must be a list; got {_quoted(value)}")
+        item = typing.get_args(kind)[0]
+        return tuple(
+            converted(item, element, f"number {number} of {where}")
+            for number, element in enumerate(value, start=1)
+        )
+    if typing.get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{where} must be an object, {{...}}; got {_quoted(value)}")
+        item = typing.get_args(kind)[1]
+        return {
+            name: converted(item, element, _of(name, where))
+            for name, element in value.items()
+        }
+    if dataclasses.is_dataclass(kind):
+        return instance(typing.cast(type, kind), value, where)
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (
+        isinstance(value, bool) and kind is not bool
+    ):
+        raise UserError(f"{where} must be {_WORDS[kind]}; got {_quoted(value)}")
+    if kind is float and not _is_finite(value):
+        raise UserError(f"{where} must be a number; got {_quoted(value)}")
+    if kind is int and value.bit_length() > _MOST_BITS:
+        raise UserError(
+            f"{where} must have at most {_MOST_BITS} bits; got {_quoted(value)}"
+        )
+    return value if is_any_number else kind(value)
+
+
+def shortened(text: str, max_length: int = 40) -> str:
+    """Returns a text with at most so many characters, which end with dots if cut."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
+
+
+@functools.cache
+def _fields_of(kind: Any) -> tuple[dict[str, bool], dict[str, Any]]:
+    """Returns whether each field of a dataclass is needed, and the fields' types."""
+    needed = {
+        field.name: field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+        for field in dataclasses.fields(kind)
+    }
+    return needed, typing.get_type_hints(kind)
+
+
+def _loaded(text: str | bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(
+            text if isinstance(text, str) else text.decode("utf-8"),
+            object_pairs_hook=_without_duplicates,
+        )
+    except UserError:  # Itself a ValueError.
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"it isn't JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"it must be an object, {{...}}; got {_quoted(values)}")
+    return values
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"each field must be given once; {twice!r} is given twice")
+    return values
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # A whole number beyond all floats.
+        return False
+
+
+def _quoted(value: Any) -> str:
+    try:
+        return shortened(repr(value))
+    except RecursionError:
+        return "something that is nested too deeply"
+
+
+def _of(name: str, where: str) -> str:
+    return f"{name!r} of {where}" if where else repr(name)
+
+
+def _sentence(source: str, what: str, problem: str, advice: str) -> str:
+    return f"{source} must hold {what}; {problem.removesuffix('.')}. {advice}".rstrip()
