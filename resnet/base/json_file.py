@@ -162,7 +162,7 @@ def instance(
         raise UserError(
             f"{where or 'it'} must be an object, {{...}}; got {_quoted(values)}"
         )
-    fields, hints = _fields_of(kind)
+    fields, hints = _fields_of(typing.cast(Any, kind))
     if unknown := sorted(set(values) - set(fields)):
         known = ", ".join([*fields, *also_known])
         raise UserError(
@@ -225,7 +225,7 @@ def converted(kind: Any, value: Any, where: str) -> Any:
         raise UserError(f"{where} must be {_WORDS[kind]}; got {_quoted(value)}")
     if kind is float and not _is_finite(value):
         raise UserError(f"{where} must be a number; got {_quoted(value)}")
-    if kind is int and value.bit_length() > _MOST_BITS:
+    if kind is int and int(value).bit_length() > _MOST_BITS:
         raise UserError(
             f"{where} must have at most {_MOST_BITS} bits; got {_quoted(value)}"
         )
