@@ -49,6 +49,7 @@ from resnet.config.phases import PhaseSettings
 from resnet.config.recipe import TrainingSettings
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import OVERRIDABLE, ScheduleOverrides, resolve
+from resnet.metrics import figure
 
 FLAGS = flags.FLAGS
 
@@ -207,12 +208,20 @@ def main() -> None:
         text, values["exchanges"] = compare(training, cluster, compared_on)
         texts.append(text)
     if FLAGS.plot:
-        from launch.estimating import plot  # Takes a second to import.
-        from resnet.metrics import figure_file
-
-        title = f"{config.recipe}, {cluster.images_per_second:.4g} images/s a node"
-        figure = plot.draw(predictions, shown, knee, seconds / 3600, title)
-        figure_file.write(figure, pathlib.Path(FLAGS.plot), "--plot")
+        drawn = figure.estimate(
+            {one.num_nodes: one.hours for one in predictions},
+            knee.num_nodes,
+            seconds / 3600,
+            {
+                one.num_nodes: {
+                    part: getattr(one, part) / one.step_seconds
+                    for part in figure.STEP_PARTS
+                }
+                for one in shown
+            },
+            f"{config.recipe}, {cluster.images_per_second:.4g} images/s a node",
+        )
+        figure.write(drawn, pathlib.Path(FLAGS.plot), "--plot")
     errors.print_to_pipe("\n\n".join(texts))
     if FLAGS.json:
         errors.print_to_pipe(json.dumps(values))

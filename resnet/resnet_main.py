@@ -39,10 +39,8 @@ from data_prep.records import manifest
 from resnet import commands, flag_topics, shared_flags, train_flags
 from resnet.base.errors import parse_flags, print_to_pipe
 from resnet.checkpoint import run_folder
-from resnet.config import changes as recipe_changes
-from resnet.config import recipe_file
+from resnet.config import explain, recipe_file
 from resnet.config.config import Config, check_ranks, save_config
-from resnet.config.explain import description
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
@@ -143,7 +141,7 @@ def train_async(
     """
     from resnet.training.parameter_servers import job
 
-    workers = run_plan.num_parts(config, communicator.num_ranks)
+    workers = explain.num_parts(config, communicator.num_ranks)
     role = async_roles.of_rank(communicator.rank, config.num_ps)
     given = set(os.environ)
     threads = startup.settle_placement(
@@ -231,7 +229,7 @@ def print_plan(communicator: Communicator) -> None:
         UserError: If the settings of the run are wrong.
     """
     if FLAGS.list_recipes:
-        print_to_pipe(description.list_recipes(list(RECIPES.values())))
+        print_to_pipe(explain.list_recipes(list(RECIPES.values())))
         return
     shared_flags.check_values()
     run_plan.print_plan(
@@ -270,7 +268,7 @@ def resolve_settings(
         )
         measured = dict[str, str]()
         splits = run_plan.splits_to_read(config, contents)
-        check_ranks(config, run_plan.num_parts(config, communicator.num_ranks))
+        check_ranks(config, explain.num_parts(config, communicator.num_ranks))
         if FLAGS.require_mixed:
             manifest.check_mixing(split)
         if communicator.rank == 0:
@@ -302,7 +300,8 @@ def write_settings(config: Config, parts: int, communicator: Communicator) -> No
             except OSError as error:
                 raise run_folder.not_writable(error) from error
     recipe, overrides = recipe_file.get(FLAGS.recipe), train_flags.overrides()
-    for change in recipe_changes.describe_changes(recipe, overrides, config, parts):
+    derived = explain.Derived(config, parts)
+    for change in explain.describe_changes(recipe, overrides, derived):
         logging.info("Changed from the recipe: %s.", change)
 
 

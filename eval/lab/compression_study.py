@@ -34,7 +34,7 @@ from resnet import shared_flags
 from resnet.base import atomic_files, errors
 from resnet.base.errors import UserError
 from resnet.config.compression import METHODS, CompressionSettings
-from resnet.metrics import figure_file
+from resnet.metrics import figure
 
 FLAGS = flags.FLAGS
 
@@ -163,8 +163,6 @@ def _train(
 
 
 def _write(study: StudyFile, folder: pathlib.Path) -> None:
-    from eval.lab.studying import figure  # It imports matplotlib.
-
     by_row = study.by_row()
     text = report.table(by_row)
     atomic_files.atomic_write_bytes(folder / "study.md", text.encode())
@@ -173,7 +171,22 @@ def _write(study: StudyFile, folder: pathlib.Path) -> None:
         title += f", {FLAGS.train_epochs:g} epochs"
     num_seeds = sorted({len(found) for found in by_row.values()})
     title += f", {' or '.join(map(str, num_seeds))} seed(s): median, worst and best"
-    figure_file.write(figure.draw(by_row, title), folder / "study.png", "--output_dir")
+    drawn = figure.study(
+        [
+            figure.StudyRow(
+                method="" if row == rows.DENSE else rows.method(row),
+                way=row.compress,
+                has_feedback=row.error_feedback,
+                top1_percents=report.top1_percent(kept),
+                message_bytes=[result.message_bytes for result in kept],
+                minutes=[result.seconds / 60 for result in kept],
+            )
+            for row, results in by_row.items()
+            for kept in [[result for result in results if result.top1 is not None]]
+        ],
+        title,
+    )
+    figure.write(drawn, folder / "study.png", "--output_dir")
 
 
 def _summary(result: Result) -> str:

@@ -34,10 +34,11 @@ _BYTES_PER_VALUE = {"bf16": 2}  # Bytes of an activation where they aren't float
 # Settings of phases that have a column of their own, or a fixed place in a column or in
 # the line about local SGD.
 _IN_COLUMNS = (
-    "name schedule reset_momentum momentum weight_decay image_size augmentation"
-    " min_crop_area sync_every qsr_coefficient local_velocities outer_momentum"
-    " outer_nesterov outer_learning_rate"
-).split()
+    *("name", "schedule", "reset_momentum", "momentum", "weight_decay"),
+    *("image_size", "augmentation", "min_crop_area"),
+    *("sync_every", "qsr_coefficient", "local_velocities"),
+    *("outer_momentum", "outer_nesterov", "outer_learning_rate"),
+)
 _COMPARED = [
     field.name
     for field in dataclasses.fields(TrainingSettings)
@@ -577,11 +578,11 @@ def _changed_length(
         return
     text = f"{scale:.4g} times the length of the recipe"
     schedule = recipe.phases[-1].schedule
+    is_given = "warmup_steps" in overrides or "warmup_epochs" in overrides
     if len(recipe.phases) > 1:
         text += ", in each phase and its warmup"
-    elif schedule and schedule.warmup_length:
-        if {"warmup_steps", "warmup_epochs"}.isdisjoint(overrides):
-            text += "; the warmup keeps its length"
+    elif schedule and schedule.warmup_length and not is_given:
+        text += "; the warmup keeps its length"
     yield text
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from resnet.models import names
 
-_FLOAT_BYTES = 4
-
 
 @dataclass(frozen=True)
 class Size:
@@ -82,11 +80,6 @@ def num_squeezed(channels: int, se_ratio: float) -> int:
     Source: tensorflow/tpu, models/official/resnet/resnet_layers.py, squeeze_excitation.
     """
     return max(1, int(channels * se_ratio))
-
-
-def gradient_bytes(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
-    """Returns the bytes of the gradients of a step, which are float32."""
-    return _FLOAT_BYTES * num_parameters(model, num_classes, se_ratio)
 
 
 def num_activations(model: str, image_size: int) -> int:

@@ -9,14 +9,13 @@ from typing import Any
 from data_prep.records import manifest
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.checkpoint.weight_formats import files as weight_files
-from resnet.config import changes as recipe_changes
-from resnet.config.asynchrony import num_workers
+from resnet.config import explain
 from resnet.config.config import Config, check_ranks
-from resnet.config.explain import description
+from resnet.config.explain import Derived
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
 from resnet.exchange import plan as exchange_plan
-from resnet.models.names import CIFAR_MODELS
+from resnet.metrics import figure
 from resnet.runtime import startup
 
 
@@ -51,19 +50,15 @@ def print_plan(
         config = dataclasses.replace(config, mode="train")
     if config.initial_weights:
         weight_files.kind_of(pathlib.Path(config.initial_weights))
-    parts = num_parts(config, num_ranks)
-    check_ranks(config, parts)
-    changes = recipe_changes.describe_changes(recipe, overrides, config, parts)
+    derived = Derived(config, explain.num_parts(config, num_ranks))
+    check_ranks(config, derived.num_parts)
     if plot_file:
-        from resnet.config.explain import figure  # Takes a second to import.
-        from resnet.metrics import figure_file
-
-        drawn = figure.draw(config)
-        figure_file.write(drawn, pathlib.Path(plot_file), "--explain_plot")
+        drawn = figure.schedule(derived)
+        figure.write(drawn, pathlib.Path(plot_file), "--explain_plot")
     exchange = ""
     if config.compress != "none":
         exchange = describe_exchange(config, num_ranks, knows_classes=bool(data_dir))
-    print_to_pipe(description.describe_run(recipe, config, parts, changes, exchange))
+    print_to_pipe(explain.describe_run(recipe, overrides, derived, exchange))
 
 
 def describe_exchange(config: Config, num_ranks: int, knows_classes: bool) -> str:
@@ -80,24 +75,13 @@ def describe_exchange(config: Config, num_ranks: int, knows_classes: bool) -> st
     from resnet.optim.train_state import build_model
 
     if not knows_classes:
-        num_classes = 10 if config.model in CIFAR_MODELS else 1000
+        num_classes = Derived(config, num_ranks).num_classes
         config = dataclasses.replace(config, num_classes=num_classes)
     # The precision that "auto" stands for makes no difference here.
     model = build_model(dataclasses.replace(config, precision="float32"))
-    shapes = [one.shape for one in model.trainable_variables]
+    shapes = [variable.shape for variable in model.trainable_variables]
     text = exchange_plan.describe(config, shapes, num_ranks)
     return f"with {config.num_classes:,} classes, {text}"
-
-
-def num_parts(config: Config, num_ranks: int) -> int:
-    """Returns the number of parts of a global batch: of the ranks, or of the workers.
-
-    Raises:
-        UserError: If there is no worker.
-    """
-    if config.is_async:
-        return num_workers(num_ranks, config.num_ps)
-    return num_ranks
 
 
 def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:

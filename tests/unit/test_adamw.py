@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.base.errors import UserError
-from resnet.config.explain import description
+from resnet.config import explain
 from resnet.config.recipes import imagenette, inception
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
@@ -124,7 +124,7 @@ def test_a_checkpoint_holds_all_of_its_state(make_config):
 
 def test_the_plan_names_its_settings():
     config = resolved(adam_beta2=0.99)
-    text = description.describe_run(imagenette.IMAGENETTE, config, 2, [])
+    text = explain.describe_run(imagenette.IMAGENETTE, {}, explain.Derived(config, 2))
     expected = "optimizer AdamW (beta2 0.99, epsilon 1e-08), momentum with Nesterov"
     assert expected in " ".join(text.split())
 

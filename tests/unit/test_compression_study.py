@@ -10,10 +10,9 @@ import sys
 import time
 
 import pytest
-from matplotlib.lines import Line2D
 
 from eval.lab import compression_study
-from eval.lab.studying import figure, report, results, rows, training
+from eval.lab.studying import report, results, rows, training
 from eval.lab.studying.results import Result, Run, StudyFile
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
@@ -256,41 +255,6 @@ def test_a_training_that_diverges_at_once_is_in_no_median():
         "| topk, ratio=0.01 | layerwise | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
         " | 150 | 0.5 | 12.5 % | 1.2 | 2.0 |"
     )
-
-
-def test_the_figure_has_a_point_for_each_row_that_has_not_diverged():
-    found = {
-        rows.DENSE: [Result(0.5, 1, 1.0, 400.0, 0.0, 0.0)],
-        TOPK: [Result(one, 1, 60.0, 20.0, 0.0, 0.0) for one in (0.4, 0.1, 0.2)],
-        QSGD: [Result(None, 1, 1.0, 100.0, 0.0, 0.0)],
-    }
-    over_bytes, over_time = figure.draw(found, "title").axes
-    for axes, places in ((over_bytes, (400, 20)), (over_time, (1 / 60, 1))):
-        assert axes.get_xscale() == "log"
-        points = [bar.lines[0].get_xydata()[0].tolist() for bar in axes.containers]
-        assert [x for x, _ in points] == pytest.approx(places)
-        assert [y for _, y in points] == pytest.approx([50, 20])
-    ends = over_bytes.containers[1].lines[2][0].get_segments()[0][:, 1]
-    assert ends.tolist() == pytest.approx([10, 40])
-
-
-@pytest.mark.parametrize(("num_methods", "num_forms"), [(7, 1), (8, 2)])
-def test_the_legend_explains_each_form_where_colors_repeat(num_methods, num_forms):
-    settings = (
-        CompressionSettings(compress="layerwise", method="qsgd", qstates=states)
-        for states in range(1, 1 + num_methods)
-    )
-    found = {one: [Result(0.5, 1, 1.0, 400.0, 0.0, 0.0)] for one in settings}
-    legend = figure.draw(found, "title").axes[1].get_legend()
-    labels = [text.get_text() for text in legend.get_texts()]
-    for way in ("layer by layer", "entire model"):
-        assert labels.count(way) == 1
-    unfilled = [
-        line.get_marker()
-        for line in legend.findobj(Line2D)
-        if line.get_markerfacecolor() == "white"
-    ]
-    assert len(set(unfilled) - {"D"}) == 2 * num_forms
 
 
 def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp_path):

@@ -1,35 +1,50 @@
+"""What is told of a run before it starts, and of its differences from the recipe."""
+
+import ast
+import contextlib
 import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from PIL import Image
 
 from resnet import resnet_main
-from resnet.config import changes as recipe_changes
-from resnet.config.config import Config
-from resnet.config.explain import description, figure
-from resnet.config.recipe import RecipePhase
-from resnet.config.recipes import RECIPES, digits, imagenet, imagenette, inception
+from resnet.config import explain
+from resnet.config.explain import Derived
+from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.recipes import (
+    RECIPES,
+    digits,
+    imagenet,
+    imagenette,
+)
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
-from resnet.metrics import figure_file
 from tests.in_process import assert_refused, run
 
 PROGRAM = Path(resnet_main.__file__)
-COLLAPSE = imagenet.COLLAPSE_72EP_4K
+COLLAPSE, TPU = imagenet.COLLAPSE_72EP_4K, imagenet.TPU_90EP_24K
+IMAGENETTE = imagenette.IMAGENETTE
 
 
-def resolved(recipe=COLLAPSE, **given) -> Config:
-    return resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
+def derived(
+    recipe: Recipe, num_ranks: int, examples: int = 0, **overrides: Any
+) -> Derived:
+    examples = examples or recipe.num_train_examples
+    return Derived(resolve(recipe, overrides, examples, ("a", "b")), num_ranks)
 
 
-def told(recipe=COLLAPSE, num_ranks=128, **given) -> str:
-    config = resolved(recipe, **given)
-    changes = recipe_changes.describe_changes(recipe, given, config, num_ranks)
-    return description.describe_run(recipe, config, num_ranks, changes)
+def told(recipe: Recipe = COLLAPSE, num_ranks: int = 128, **overrides: Any) -> str:
+    run = derived(recipe, num_ranks, **overrides)
+    return explain.describe_run(recipe, overrides, run)
+
+
+def words(*arguments: Any, **overrides: Any) -> str:
+    """Returns the same without its breaks of lines."""
+    return " ".join(told(*arguments, **overrides).split())
 
 
 def row(text: str, name: str) -> list[str]:
@@ -61,54 +76,72 @@ def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
     assert collapse.endswith("224 px, random_crop")
 
 
-def test_the_whole_run_is_told():
-    text = " ".join(told().split())
-    assert "22,610 steps = 72.29 epochs = 92.61 million images" in text
-    assert "global batch 4,096 = 128 rank(s) x 32" in text
-    assert "top-1 76.278 %" in text
-    assert "momentum, Caffe-style (the velocity contains the learning rate)" in text
-    # An epoch is 312.8 steps.
-    assert "every epoch (after 313, 626, ..., 22,610 steps)" in text
-    assert "7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)" in text
-    assert "Changed from the recipe" not in text
-    for deviation in COLLAPSE.deviations:
+def case(command: str) -> tuple[Recipe, dict[str, Any]]:
+    """Returns recipe and overrides of "recipe name=value ...", "ranks=" among these."""
+    name, *words = command.split()
+    overrides: dict[str, Any] = dict(word.split("=") for word in words)
+    for key, value in overrides.items():
+        with contextlib.suppress(ValueError, SyntaxError):
+            overrides[key] = ast.literal_eval(value)
+    return RECIPES[name], overrides
+
+
+@pytest.mark.parametrize(
+    ("command", "fragments"),
+    [
+        (
+            "collapse_72ep_4k ranks=128",
+            "22,610 steps = 72.29 epochs = 92.61 million images | 128 rank(s) x 32 |"
+            " top-1 76.278 % | Caffe-style (the velocity contains the learning rate) |"
+            " every epoch (after 313, 626, ..., 22,610 steps) |"  # Of 312.8 steps.
+            " 7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)",
+        ),
+        (
+            "tpu_90ep_24k ranks=512",
+            "224 px, random_resized_crop_2018_02 of 10 to 100 % | resize_then_crop |"
+            " February 2018, so images are cropped as there",
+        ),
+        (
+            "tpu_90ep_24k ranks=512 augmentation=random_resized_crop",
+            "224 px, random_resized_crop of 10 to 100 % | augmentation ="
+            " random_resized_crop as given instead of random_resized_crop_2018_02",
+        ),
+        (
+            "collapse_72ep_4k ranks=128 stop_after_steps=20",
+            "92.61 million images; training stops after step 20 optimizer | every epoch"
+            " (after 20 steps); kept are the newest 5, the best, and the last |"
+            " evaluation only of the whole run, after its last step, ",
+        ),
+        (
+            "collapse_72ep_4k ranks=2 global_batch_size=2048 momentum=0.8",
+            "Changed from the recipe: - global batch size 2,048 instead of 4,096",
+        ),
+        (
+            "imagenette ranks=2 accumulation_steps=4 eval_every=2epochs"
+            " stop_at_top1=0.9 ema_decay=0.99 clip_norm=1.0 mixup=0.2"
+            " first_phase=train initial_weights=other",
+            "2 rank(s) x 8 x 4 micro-batches | and every 2 epochs; the run stops when"
+            " top-1 reaches 90 % | (EMA) of the weights with decay 0.99 | clipped to a"
+            " global norm of 1 | mixup 0.2 | start phase train at step 0, weights from"
+            " other",
+        ),
+        (  # Its ranks are the workers.
+            "cifar10_inception_async ranks=10 num_ps=2 max_staleness=8"
+            " staleness_rate=inverse",
+            "1,280 = 10 worker(s) x 128 | 2 parameter server(s), staleness of at most"
+            " 8, learning rate divided by it",
+        ),
+        ("digits ranks=2", "269 steps = 11.98 epochs = 17,216 images"),
+    ],
+)
+def test_the_whole_run_is_told(command, fragments):
+    recipe, overrides = case(command)
+    text = words(recipe, overrides.pop("ranks"), **overrides)
+    assert [part for part in fragments.split(" | ") if part not in text] == []
+    for deviation in recipe.deviations:
         assert " ".join(deviation.split()) in text
-
-
-def test_the_crops_of_the_published_run_are_told_and_how_to_have_the_others():
-    recipe = imagenet.TPU_90EP_24K
-    text = " ".join(told(recipe, 512).split())
-    assert "224 px, random_resized_crop_2018_02 of 10 to 100 %" in text
-    assert "evaluation after the last step, resize_then_crop" in text
-    assert "February 2018, so images are cropped as there" in text
-    april = {"augmentation": "random_resized_crop", "eval_crop": "crop_then_resize"}
-    text = " ".join(told(recipe, 512, **april).split())
-    assert "224 px, random_resized_crop of 10 to 100 %" in text
-    assert (
-        "augmentation = random_resized_crop as given instead of"
-        " random_resized_crop_2018_02"
-    ) in text
-    assert "eval_crop = crop_then_resize as given instead of resize_then_crop" in text
-
-
-def test_a_trial_is_told_with_the_plan_of_the_whole_run():
-    text = " ".join(told(stop_after_steps=20).split())
-    assert (
-        "22,610 steps = 72.29 epochs = 92.61 million images; training stops after step"
-        " 20 optimizer"
-    ) in text
-    assert "Changed from the recipe" not in text
-    assert "checkpoints every epoch (after 20 steps)" in text
-    assert "and those at the ends of phases" not in text
-    assert "evaluation only of the whole run, after its last step, " in text
-
-
-def test_what_is_changed_is_told():
-    text = " ".join(told(num_ranks=2, global_batch_size=2048, momentum=0.8).split())
-    assert "Changed from the recipe:" in text
-    assert "global batch size 2,048 instead of 4,096" in text
-    assert "the learning rates are multiplied by 0.5" in text
-    assert "momentum = 0.8 as given instead of 0.9" in text
+    if recipe is COLLAPSE:
+        assert ("Changed from the recipe" in text) == ("momentum" in overrides)
 
 
 def test_steps_that_drop_are_told_one_by_one():
@@ -138,55 +171,22 @@ def test_a_rate_that_comes_again_is_told_again():
     assert when.endswith("  0.5 > 1 > 0.5")
 
 
-def test_parts_evaluations_and_averages_are_told():
-    text = told(
-        imagenette.IMAGENETTE,
-        2,
-        accumulation_steps=4,
-        eval_every="2 epochs",
-        stop_at_top1=0.9,
-        ema_decay=0.99,
-        clip_norm=1.0,
-        mixup=0.2,
-        first_phase="train",
-        initial_weights="other",
-    )
-    text = " ".join(text.split())
-    assert "global batch 64 = 2 rank(s) x 8 x 4 micro-batches" in text
-    assert "and every 2 epochs; the run stops when top-1 reaches 90 %" in text
-    assert "moving average (EMA) of the weights with decay 0.99" in text
-    assert "gradients clipped to a global norm of 1" in text
-    assert "mixup 0.2" in text
-    assert "start phase train at step 0, weights from other" in text
-
-
-def test_bars_follow_the_curve():
+def test_bars_follow_the_curve_from_its_lowest_to_its_highest_value():
     (bars,) = [line for line in told().splitlines() if line.startswith("weight decay")]
     # 5e-5 is a quarter of 2e-4: two of eight; the collapse is the last 6.9 %.
     assert bars == f"weight decay   {'▂' * 45}{'█' * 3}  up to 0.0002"
-
-
-def test_bars_tell_the_highest_rate_and_show_the_lowest():
     lines = told(imagenet.GOYAL_90EP_8K, 256).splitlines()
     (bars,) = [line for line in lines if line.startswith("learning rate")]
     assert bars.endswith("▁▁▁▁▁▁▁  up to 3.2")
 
 
-def test_all_recipes_are_listed_with_what_is_published():
-    text = description.list_recipes(list(RECIPES.values()))
-    for name, recipe in RECIPES.items():
-        (line,) = row(text, name)
+def test_all_recipes_are_listed_whole_with_what_is_published():
+    recipes = list(RECIPES.values())
+    text = explain.list_recipes(recipes)
+    for recipe in recipes:
+        (line,) = row(text, recipe.name)
         assert f"{recipe.global_batch_size:,}" in line
         assert line.endswith(recipe.published or "  -")
-
-
-def test_the_list_of_recipes_fits_a_terminal_and_is_whole():
-    recipes = list(RECIPES.values())
-    lines = description.list_recipes(recipes).splitlines()
-    assert max(map(len, lines)) <= 80
-    words = " ".join(lines).split()
-    for recipe in recipes:
-        assert set(recipe.published.split()) <= set(words)
 
 
 def test_the_pages_have_the_list_and_the_plan_that_are_printed():
@@ -194,7 +194,7 @@ def test_the_pages_have_the_list_and_the_plan_that_are_printed():
     page = (docs / "recipes.md").read_text()
     for name in RECIPES:
         assert f"`{name}`" in page  # In the table of what each is for.
-    listed = description.list_recipes(list(RECIPES.values()))
+    listed = explain.list_recipes(list(RECIPES.values()))
     assert f"```\n{listed}\n```" in (docs / "recipe_sources.md").read_text()
     plan = told(num_ranks=64, global_batch_size=2048)
     table = plan[plan.index("phase  ") :].partition("\n\n")[0]
@@ -202,46 +202,25 @@ def test_the_pages_have_the_list_and_the_plan_that_are_printed():
 
 
 def test_no_line_is_wider_than_a_terminal():
-    texts = [description.list_recipes(list(RECIPES.values()))]
-    for name, recipe in RECIPES.items():
+    texts = [explain.list_recipes(list(RECIPES.values()))]
+    for recipe in RECIPES.values():
         texts.append(told(recipe, 1, mixup=0.2, cutmix=0.3, random_augment=4.5))
-        (first, *_) = recipe.phases
-        assert first.name in texts[-1], name
     for text in texts:
         assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_rates_are_drawn(tmp_path):
-    picture = tmp_path / "plan.png"
-    figure_file.write(figure.draw(resolved()), picture, "--explain_plot")
-    with Image.open(picture) as image:
-        assert image.size == (990, 660)
-
-
-def test_a_run_that_begins_later_is_told_and_drawn_from_there():
-    given = {"first_phase": "cyc3", "initial_weights": "other"}
-    text = told(**given)
+def test_a_run_that_begins_later_is_told_from_there():
+    overrides = {"first_phase": "cyc3", "initial_weights": "other"}
+    text = words(**overrides)
     # 22,610 - 16,300 steps of 4096; the phases before are not trained.
     assert "6,310 steps = 20.17 epochs = 25.85 million images" in text
     assert "phase cyc3 at step 16,300, weights from other" in text
-    assert not row(text, "cyc2")
-    assert "at the ends of phases: 21,050 (cyc3), 22,610 (collapse)" in (
-        " ".join(text.split())
-    )
-    (bars,) = [line for line in text.splitlines() if line.startswith("weight decay")]
+    assert "at the ends of phases: 21,050 (cyc3), 22,610 (collapse)" in text
+    lines = told(**overrides).splitlines()
+    assert not row("\n".join(lines), "cyc2")
+    (bars,) = [line for line in lines if line.startswith("weight decay")]
     # The collapse is the last 1,560 of 6,310 steps: 11.9 of 48 columns.
     assert bars == f"weight decay   {'▂' * 37}{'█' * 11}  up to 0.0002"
-    config = resolved(**given)
-    rate = figure.draw(config).axes[0]
-    begins = [line.get_xdata()[0] for line in rate.lines]
-    assert begins == [config.epoch(16_300), config.epoch(21_050)]
-    assert [text.get_text() for text in rate.texts] == ["cyc3", "collapse"]
-
-
-def test_small_numbers_of_images_are_told_as_they_are():
-    (when, _) = row(told(digits.DIGITS, 2), "train")
-    # 12 epochs of 1,437 are 269 steps and 28 images, which are left out.
-    assert "  17,216  " in when
 
 
 def test_the_program_explains_without_data(tmp_path):
@@ -308,13 +287,7 @@ def test_a_reader_that_is_gone_is_no_error(what):
     ],
 )
 def test_the_first_checkpoints_and_the_last_are_told(every, steps):
-    assert steps in " ".join(told(digits.DIGITS, 1, checkpoint_every=every).split())
-
-
-def test_the_program_lists_the_recipes():
-    done = run(resnet_main, "--list_recipes")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("recipe ")
+    assert steps in words(digits.DIGITS, 1, checkpoint_every=every)
 
 
 @pytest.mark.parametrize(
@@ -341,17 +314,163 @@ def test_what_a_run_would_refuse_is_refused_in_one_sentence(flags, sentence):
     assert_refused(run(resnet_main, "--explain", *flags), sentence)
 
 
-def test_an_asynchronous_run_has_workers_and_servers():
-    text = told(
-        inception.CIFAR10_ASYNC,
-        num_ranks=10,  # The workers.
-        num_ps=2,
-        max_staleness=8,
-        staleness_rate="inverse",
-    )
-    assert "1,280 = 10 worker(s) x 128" in text
-    asynchrony = row(text, "asynchronous")[-1]  # The source's line has the word, too.
-    assert asynchrony.endswith(
-        "2 parameter server(s), staleness of at most 8, learning rate divided by it"
-    )
-    assert "asynchronous" not in [line.split(" ")[0] for line in told().splitlines()]
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        # Each change by its beginning and its end.
+        (
+            "collapse_72ep_4k examples=9469 global_batch_size=2048",
+            [
+                "9,469 training examples ... lengths stay those of the recipe in"
+                " epochs",
+                "global batch size 2,048 instead of 4,096: the number of steps is"
+                " divided by 0.5, the learning rates are multiplied by 0.5 ... except"
+                " for that of step 0, which is 0.1",
+            ],
+        ),
+        (  # A length that is given is not that of the recipe.
+            "collapse_72ep_4k examples=9469 global_batch_size=8192 train_steps=1000",
+            [
+                "9,469 training examples ... instead of 1,281,167",
+                "global batch size 8,192 instead of 4,096: the learning rates ... 0.1",
+                "11.97 times the length of the recipe ... in each phase and its warmup",
+            ],
+        ),
+        (  # The start is no more than the peak: 4.8 / 192 = 0.025.
+            "tpu_90ep_24k global_batch_size=128 ranks=1",
+            [
+                "global batch size 128 ... 0.005208, except for that of step 0, which"
+                " is 0.025",
+                "the statistics of batch normalization are over 128 ... of 48",
+            ],
+        ),
+        (  # A start that scales is no exception.
+            "cifar10 global_batch_size=256 ranks=1",
+            [
+                "global batch size ... the learning rates are multiplied by 0.5",
+                "the statistics of batch normalization are ... instead of 512",
+            ],
+        ),
+        (  # Nothing follows from the batch if length and learning rate are given.
+            "tpu_90ep_24k global_batch_size=12288 train_steps=1000"
+            " peak_learning_rate=2.5",
+            [
+                "global batch size 12,288 ... instead of 24,576",
+                "0.1068 times ... the warmup keeps its length",
+                "peak_learning_rate = 2.5 ... as given",
+            ],
+        ),
+        (
+            "lars_42ep_8k global_batch_size=4096",
+            [
+                "global batch size ... are not scaled, since the source has no rule for"
+                " that"
+            ],
+        ),
+        (  # By the root of the batch.
+            "imagenette_lars global_batch_size=16",
+            ["global batch size ... the learning rates are multiplied by 0.5"],
+        ),
+        (
+            "tpu_90ep_24k ranks=2 accumulation_steps=96",
+            ["the statistics of batch normalization are over 128 ... instead of 48"],
+        ),
+        ("imagenette ranks=4", []),  # Not said to need a number of ranks.
+        (
+            "collapse_72ep_4k train_steps=2261",
+            ["0.1 times the length of the recipe, ... in each phase and its warmup"],
+        ),
+        (  # 36 of 12 epochs, whatever the batch.
+            "digits train_epochs=36.0",
+            ["3 times the length of the recipe; ... the warmup keeps its length"],
+        ),
+        (
+            "tpu_90ep_24k train_steps=9360 warmup_steps=9",
+            ["2 times the length of ... the recipe", "warmup_steps = 9 ... as given"],
+        ),
+        (
+            "tpu_90ep_24k weight_decay=1e-4 peak_learning_rate=2.0 seed=3 mixup=0.2",
+            [
+                "peak_learning_rate = 2.0 ... as given",
+                "weight_decay = 0.0001 as given ... instead of 5e-05",
+                "mixup = 0.2 as given ... instead of 0.0",
+            ],
+        ),
+        # What is given as the recipe has it is no change.
+        ("tpu_90ep_24k momentum=0.9 image_size=224 mixup=0.0 model=resnet50", []),
+        (
+            "lars_40ep_4k ema_decay=0.9 optimizer=momentum model=resnet50",
+            [
+                "optimizer = momentum as given instead of lars: ... so retune them for"
+                " this optimizer",
+                "ema_decay = 0.9 as given ... instead of 0.0",
+            ],
+        ),
+        (
+            "tpu_90ep_24k optimizer=lars",
+            [
+                "optimizer = lars ... (LARS's source has momentum without Nesterov and"
+                " with the learning rate in the velocity)"
+            ],
+        ),
+        (
+            "imagenette peak_learning_rate=0.005",
+            [
+                "peak_learning_rate = 0.005 as given: the learning rate of step 0 is"
+                " lowered to it too, ... since the rate can't fall in a warmup"
+            ],
+        ),
+        (  # The peak follows a start that is given: it is 2.5 times as large.
+            "imagenette base_learning_rate=0.1",
+            ["base_learning_rate = 0.1 ... changes in proportion, to 0.25"],
+        ),
+        (
+            "cifar10 base_learning_rate=0.2",
+            ["base_learning_rate = 0.2 as given: ... the peak learning rate stays"],
+        ),
+        (
+            "imagenette base_learning_rate=0.001 peak_learning_rate=0.05"
+            " warmup_steps=0",
+            [
+                "base_learning_rate = 0.001 ... not used, since there is no warmup",
+                "peak_learning_rate = 0.05 as ... given",
+                "warmup_steps = 0 as ... given",
+            ],
+        ),
+    ],
+)
+def test_the_differences_from_the_recipe(command, changes):
+    recipe, overrides = case(command)
+    batch = overrides.get("global_batch_size", recipe.global_batch_size)
+    as_the_source = batch // (recipe.rank_batch_size or batch)
+    num_ranks = overrides.pop("ranks", as_the_source)
+    examples = overrides.pop("examples", 0)
+    run = derived(recipe, num_ranks, examples, **overrides)
+    found = explain.describe_changes(recipe, overrides, run)
+    assert len(found) == len(changes)
+    for text, expected in zip(found, changes, strict=True):
+        begin, end = expected.split(" ... ")
+        assert text.startswith(begin)
+        assert text.endswith(end)
+
+
+def test_of_the_published_runs_there_is_nothing_to_say():
+    for recipe in RECIPES.values():
+        size = recipe.rank_batch_size or recipe.global_batch_size
+        run = derived(recipe, recipe.global_batch_size // size)
+        assert explain.describe_changes(recipe, {}, run) == []
+
+
+def test_other_recipes_sizes_and_warmups():
+    def changes(**overrides: Any) -> list[str]:
+        run = derived(recipe, 512, **overrides)
+        return explain.describe_changes(recipe, overrides, run)
+
+    # The size of training may be other than that of evaluation.
+    smaller = dataclasses.replace(TPU.phases[0], image_size=128)
+    recipe = dataclasses.replace(TPU, phases=(smaller,))
+    assert changes() == []
+    assert changes(image_size=128) == ["image_size = 128 as given instead of 224"]
+    without = dataclasses.replace(TPU.phases[0], schedule=Schedule(peak_value=4.8))
+    recipe = dataclasses.replace(TPU, phases=(without,))
+    assert changes(train_steps=9360) == ["2 times the length of the recipe"]

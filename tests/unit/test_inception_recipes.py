@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.config import changes, recipe_file
+from resnet.config import explain, recipe_file
 from resnet.config.config import Config
-from resnet.config.explain import description
 from resnet.config.phases import learning_rate
 from resnet.config.recipes import digits, inception
 from resnet.config.resolve import resolve
@@ -30,11 +29,8 @@ def run_of(recipe, **overrides) -> Config:
 
 
 def explained(recipe, num_ranks: int, **overrides) -> str:
-    config = run_of(recipe, **overrides)
-    different = changes.describe_changes(recipe, overrides, config, num_ranks)
-    return " ".join(
-        description.describe_run(recipe, config, num_ranks, different).split()
-    )
+    derived = explain.Derived(run_of(recipe, **overrides), num_ranks)
+    return " ".join(explain.describe_run(recipe, overrides, derived).split())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from resnet.base.errors import UserError
+from resnet.config import explain
 from resnet.config.config import Config
-from resnet.config.explain import description
 from resnet.config.recipes import finetune, imagenette
 from resnet.config.resolve import resolve
 from resnet.models import initialization, names
@@ -69,7 +69,9 @@ def test_a_threshold_needs_the_loss_that_has_one():
 
 def test_the_plan_tells_the_parts():
     given = {**dict(PARTS), "optimizer": "sgdw", "loss": "binary_cross_entropy"}
-    text = description.describe_run(imagenette.IMAGENETTE, resolved(**given), 2, [])
+    text = explain.describe_run(
+        imagenette.IMAGENETTE, {}, explain.Derived(resolved(**given), 2)
+    )
     words = " ".join(text.split())
     assert (
         "network resnet50 with silu, squeeze-and-excitation of ratio 0.25, BlurPool in"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet.report.charts import series, vega_lite
+from resnet.metrics import series
+from resnet.report.charts import vega_lite
 from resnet.report.charts.curves import METRICS, Chart, Curve
 
 VALUES = st.lists(

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
 from resnet.base.intervals import parse
+from resnet.config import explain, recipe_file, rounds
 from resnet.config import phases as phase_list
-from resnet.config import recipe_file, rounds
-from resnet.config.explain import description
 from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
 from resnet.config.recipes import digits
@@ -206,7 +205,9 @@ def plan(**phases: RecipePhase) -> str:
         ),
     )
     config = resolve(recipe, {"checkpoint_every": "30steps"}, 6400, ("a", "b"))
-    return " ".join(description.describe_run(recipe, config, 4, []).split())
+    return " ".join(
+        explain.describe_run(recipe, {}, explain.Derived(config, 4)).split()
+    )
 
 
 def test_the_plan_tells_the_rounds_of_each_phase_and_the_bytes_that_they_save():

@@ -14,7 +14,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.config.config",
     "resnet.config.phases",
     "resnet.config.recipe",
-    "resnet.config.changes",
+    "resnet.config.explain",
     "resnet.config.recipe_file",
     "resnet.config.recipes",
     "resnet.report.page",

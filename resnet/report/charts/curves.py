@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resnet.metrics import series
 from resnet.metrics.jsonl import RANK_SPEEDS, Line
-from resnet.report.charts import series
 from resnet.report.folder import RunFolder
 
 _MAX_POINTS = 400  # About the pixels of a chart on half a screen.

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from resnet.metrics import series
 from resnet.report import markup
-from resnet.report.charts import series, vega_lite
+from resnet.report.charts import vega_lite
 from resnet.report.charts.curves import Chart, Curve, last_value
 from resnet.report.charts.vega_lite import Json, Mark
 from resnet.report.markup import Html, tag

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resnet.report.charts import series
+from resnet.metrics import series
 from resnet.report.charts.curves import Chart
 
 NUM_COLORS = 8  # --color-0 to --color-7 of the style sheet.

@@ -1,0 +1,474 @@
+"""All pictures: a recipe's schedule, learning curves, an estimate, a study.
+
+Matplotlib is imported where a picture is drawn, since it takes half a second.
+"""
+
+import io
+import pathlib
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from resnet.base import atomic_files
+from resnet.base.errors import UserError
+from resnet.config.config import Config
+from resnet.config.explain import Derived
+from resnet.metrics.jsonl import Line
+from resnet.metrics.series import robust_limits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_DOTS_PER_INCH = 110
+_MOST_POINTS = 20_000
+_BLUE, _GREY, _LIGHT_GREY, _RED = "#2a6fb0", "#666666", "#999999", "#c0392b"
+
+
+def write(figure: "Figure", path: pathlib.Path, flag: str) -> None:
+    """Writes a figure to a file, atomically; the suffix selects the format.
+
+    Args:
+        figure: The figure.
+        path: The file. Its folder is created if it doesn't exist.
+        flag: The flag that gives the path, for errors.
+
+    Raises:
+        UserError: If the file can't be written, or its suffix is none of `SUFFIXES`.
+    """
+    if path.suffix not in SUFFIXES:
+        raise UserError(
+            f"{flag} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}; got"
+            f" {path}"
+        )
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], dpi=_DOTS_PER_INCH)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_files.atomic_write_bytes(path, drawn.getvalue())
+    except OSError as error:
+        raise UserError(
+            f"the file of {flag} can't be written; {path}: {error.strerror}. Name"
+            " another."
+        ) from error
+
+
+def _panels(
+    size: tuple[float, float], rows: int, columns: int, **options: Any
+) -> "tuple[Figure, Sequence[Axes]]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def _finish(figure: "Figure", title: str, with_grid: "Sequence[Axes]") -> "Figure":
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in with_grid:
+        axes.grid(alpha=0.25)
+    # Matplotlib would take a text between two dollar signs for a formula.
+    figure.suptitle(title.replace("$", r"\$"), x=0.01, ha="left")
+    figure.tight_layout()
+    return figure
+
+
+def _draw_curve(
+    axes: "Axes", derived: Derived, name: str, steps: range, color: str
+) -> None:
+    """Draws one of `Derived.curves` over the epochs of some steps of a run."""
+    curve, epoch = derived.curves[name], derived.config.epoch
+    drawn = steps[:: max(1, len(steps) // _MOST_POINTS)]
+    axes.plot(list(map(epoch, drawn)), list(map(curve, drawn)), color=color)
+
+
+def schedule(derived: Derived) -> "Figure":
+    """Returns a figure of learning rate, weight decay and momentum over the epochs."""
+    config = derived.config
+    names = list(derived.curves)
+    figure, all_axes = _panels(
+        (9, 6), len(names), 1, sharex=True, height_ratios=(3, 1, 1)
+    )
+    trained = range(derived.first_step, config.train_steps)
+    for axes, name in zip(all_axes, names, strict=True):
+        _draw_curve(axes, derived, name, trained, _BLUE)
+        axes.set_ylim(bottom=0)
+        axes.set_title(name, loc="left", fontsize=10)
+        for phase in derived.phases[1:]:
+            begin = config.epoch(phase.first_step)
+            axes.axvline(begin, color=_LIGHT_GREY, linewidth=0.8, zorder=0)
+    if len(config.phases) > 1:
+        for phase in derived.phases:
+            all_axes[0].annotate(
+                phase.settings.name,
+                (config.epoch(phase.first_step), 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -10),
+                textcoords="offset points",
+                fontsize=8,
+                color="#555555",
+            )
+    last = all_axes[-1]
+    last.set_xlabel(f"epoch of {config.num_train_examples:,} images")
+    conversions: Any = (lambda epoch: epoch * config.steps_per_epoch, config.epoch)
+    steps = last.secondary_xaxis(-0.75, functions=conversions)
+    steps.xaxis.set_major_formatter("{x:,.0f}")
+    steps.set_xlabel(f"step of {config.global_batch_size:,} images")
+    title = f"{config.recipe}: batch {config.global_batch_size:,}, {len(trained):,}"
+    return _finish(figure, f"{title} steps", figure.axes)
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """The settings and metrics of a run, for its learning curves.
+
+    Attributes:
+        name: What the figure calls the run beside others.
+        config: The settings of the run.
+        lines: The lines of `metrics.jsonl`, at least one of kind "train".
+    """
+
+    name: str
+    config: Config
+    lines: Sequence[Line]
+
+    def column(self, kind: str, name: str) -> list[float]:
+        """Returns the values of a metric in all lines of a kind."""
+        return [line[name] for line in self.lines if line["kind"] == kind]
+
+
+# The line style of each kind of evaluation, and the suffix of its label.
+_EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
+
+
+def learning_curves(runs: Sequence[LoggedRun]) -> "Figure":
+    """Returns a figure of loss, accuracy and learning rate over the epochs.
+
+    Args:
+        runs: One run, whose settings are the title, or several, each in a color.
+    """
+    figure, (losses, accuracy, rate) = _panels((12, 3.6), 1, 3)
+    _draw_losses(losses, runs)
+    _draw_accuracy(accuracy, runs)
+    for number, run in enumerate(runs):
+        derived = Derived(run.config, 1)
+        trained = range(derived.first_step, int(max(run.column("train", "step"))))
+        _draw_curve(rate, derived, "learning rate", trained, f"C{number}")
+    rate.set_title("Learning rate", loc="left")
+    rate.set_ylim(bottom=0)
+    last_epoch = max(max(run.column("train", "epoch")) for run in runs)
+    for axes in figure.axes:
+        axes.set_xlabel("epoch")
+        axes.set_xlim(0, 1.02 * last_epoch)
+    return _finish(figure, _common_settings(runs), figure.axes)
+
+
+def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
+    """Draws the cross-entropy.
+
+    The axis spans `robust_limits`. Each evaluation beyond its upper limit, and the
+    largest training loss beyond it, is drawn as a triangle at the edge, with its value.
+    """
+    drawn = [
+        (run.column(kind, "epoch"), run.column(kind, "cross_entropy"), kind, number)
+        for number, run in enumerate(runs)
+        for kind in ("train", "eval")
+    ]
+    low, high = robust_limits([value for _, values, *_ in drawn for value in values])
+    edge = low + 0.97 * (high - low)
+    has_outliers = False
+    for epochs, values, kind, number in drawn:
+        color, style = f"C{number}", "-" if kind == "train" else "o"
+        axes.plot(epochs, values, style, color=color, linewidth=1, markersize=4)
+        points = zip(epochs, values, strict=True)
+        beyond = [(epoch, value) for epoch, value in points if value > high]
+        if kind == "train" and beyond:
+            beyond = [max(beyond, key=lambda point: point[1])]
+        has_outliers |= bool(beyond)
+        for epoch, value in beyond:
+            axes.plot(epoch, edge, "^", color=color)
+            axes.annotate(
+                f"{value:.3g}",
+                (epoch, edge),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                color=color,
+            )
+    axes.set_ylim(low, high)
+    axes.plot([], [], color=_GREY, label="training")
+    axes.plot([], [], "o", color=_GREY, markersize=4, label="validation")
+    if has_outliers:
+        axes.plot([], [], "^", color=_GREY, label="beyond the axis")
+    axes.set_title("Cross-entropy", loc="left")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
+    """Draws top-1 accuracy; for a single run top-5 accuracy too."""
+    is_alone = len(runs) == 1
+
+    def draw(run: LoggedRun, kind: str, metric: str, label: str, look: str) -> None:
+        percents = [100 * fraction for fraction in run.column(kind, metric)]
+        style, color = look.split()
+        if percents:
+            label = f"{label}: {percents[-1]:.2f} %"  # The last value.
+            epochs = run.column(kind, "epoch")
+            axes.plot(epochs, percents, style, color=color, label=label, markersize=4)
+
+    for number, run in enumerate(runs):
+        if is_alone:
+            draw(run, "eval", "top5", "top-5", f"o- {_GREY}")
+        for kind, (style, suffix) in _EVALUATIONS.items():
+            label = "top-1" if is_alone else run.name.replace("$", r"\$")
+            draw(run, kind, "top1", label + suffix, f"{style} C{number}")
+    counts = {f"{count:,}" for run in runs for count in run.column("eval", "count")}
+    on = f" on {' and '.join(sorted(counts))} images" if counts else ": none yet"
+    what = "accuracy" if is_alone else "top-1"
+    axes.set_title(f"Validation {what}{on}, %", loc="left")
+    axes.set_ylim(0, 102)
+    if counts:
+        axes.legend(frameon=False, loc="lower right", fontsize=9)
+
+
+def _common_settings(runs: Sequence[LoggedRun]) -> str:
+    """Returns the settings that the runs have in common."""
+    settings = [
+        (
+            f"{run.config.model} at {run.config.image_size} px",
+            f"recipe {run.config.recipe}",
+            f"batch {run.config.global_batch_size:,}",
+            f"{run.config.train_steps:,} steps",
+        )
+        for run in runs
+    ]
+    columns = zip(*settings, strict=True)
+    return ", ".join(values[0] for values in columns if len(set(values)) == 1)
+
+
+# The parts of a step, as `estimate` colors them.
+STEP_PARTS = {
+    "compute": ("compute", _BLUE),
+    "exchange": ("exchange, not overlapped", "#e08e2b"),
+    "stragglers": ("waiting for the slowest node", "#7b5ea7"),
+    "input": ("waiting for images", "#5a9e5a"),
+}
+
+
+def estimate(
+    hours: Mapping[int, float],
+    knee: int,
+    hours_limit: float,
+    parts: Mapping[int, Mapping[str, float]],
+    title: str,
+) -> "Figure":
+    """Returns a figure of the hours of a training, and of the parts of a step.
+
+    Args:
+        hours: The predicted hours by the number of nodes, which rises.
+        knee: The number of nodes at the knee; not marked if it is the last.
+        hours_limit: The time that is asked for; 0 for none.
+        parts: The fraction of a step that each of `STEP_PARTS` takes, by the number of
+            nodes, for those that are drawn.
+        title: The title.
+    """
+    figure, (left, right) = _panels((10, 4.5), 1, 2)
+    nodes = list(hours)
+    left.loglog(nodes, list(hours.values()), color=_BLUE, label="predicted")
+    alone = hours[nodes[0]] * nodes[0]
+    left.loglog(
+        nodes,
+        [alone / number for number in nodes],
+        color=_LIGHT_GREY,
+        linewidth=0.9,
+        linestyle="--",
+        label="efficiency of 100 %",
+    )
+    if knee != nodes[-1]:
+        label = f"knee: {knee:,} nodes"
+        left.plot([knee], [hours[knee]], "o", color=_RED, label=label)
+    if hours_limit:
+        label = f"{hours_limit:g} h"
+        left.axhline(hours_limit, color=_RED, linewidth=0.8, label=label)
+    left.set_xscale("log", base=2)
+    left.xaxis.set_major_formatter("{x:,.0f}")
+    left.set_xlabel("nodes")
+    left.set_ylabel("hours of training")
+    left.legend(frameon=False, fontsize=8)
+    labels = [f"{number:,}" for number in parts]
+    bottom = [0.0] * len(parts)
+    for name, (label, color) in STEP_PARTS.items():
+        heights = [100 * fractions.get(name, 0.0) for fractions in parts.values()]
+        if any(heights):
+            right.bar(labels, heights, bottom=bottom, color=color, label=label)
+            bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
+    right.set_xlabel("nodes")
+    right.set_ylabel("% of a step")
+    right.set_ylim(0, 100)
+    right.tick_params(axis="x", rotation=60, labelsize=8)
+    right.legend(
+        frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncol=2
+    )
+    return _finish(figure, title, [left])
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """A row of a study of compression: what its trainings have in common.
+
+    Attributes:
+        method: What the legend calls the method; empty for no compression.
+        way: "none", "layerwise" or "entiremodel".
+        has_feedback: Whether error feedback is on.
+        top1_percents: The accuracy of each training that has not diverged.
+        message_bytes: The bytes of coded gradients per step of each of these.
+        minutes: The time of each of these.
+    """
+
+    method: str
+    way: str
+    has_feedback: bool
+    top1_percents: Sequence[float]
+    message_bytes: Sequence[float]
+    minutes: Sequence[float]
+
+
+# Told apart with any color vision. Source: Okabe and Ito 2008, "Color universal
+# design"; its yellow is too light for small markers, wine takes its place.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255")
+_LABEL_WIDTH = 26  # Characters of a line of the legend.
+_BLACK = "#000000"
+# The second ones are used where colors repeat.
+_MARKERS = (
+    {"none": "D", "layerwise": "o", "entiremodel": "s"},
+    {"none": "D", "layerwise": "^", "entiremodel": "v"},
+)
+
+
+def study(rows: Sequence[StudyRow], title: str) -> "Figure":
+    """Returns the figure of a study: accuracy over bytes, and over time.
+
+    Each row is a point: the median of its seeds, with a bar from the worst to the best.
+    Rows without a training that has not diverged are left out.
+
+    Args:
+        rows: The rows, at least one.
+        title: What all trainings have in common.
+    """
+    figure, (over_bytes, over_time) = _panels((12, 5.2), 1, 2, sharey=True)
+    methods = list(dict.fromkeys(row.method for row in rows if row.method))
+    for axes in figure.axes:
+        axes.set_xscale("log")
+    for row in rows:
+        _draw_row(over_bytes, row, row.message_bytes, methods)
+        _draw_row(over_time, row, row.minutes, methods)
+    for axes in figure.axes:
+        _label_few_decades(axes)
+    over_bytes.set_xlabel("coded gradients of a rank, bytes per step")
+    over_time.set_xlabel("training time, minutes")
+    over_bytes.set_title("Top-1 over bytes, %", loc="left")
+    over_time.set_title("Top-1 over time, %", loc="left")
+    over_bytes.xaxis.set_major_formatter(_bytes)
+    _draw_legend(over_time, methods)
+    return _finish(figure, title, figure.axes)
+
+
+def _draw_row(
+    axes: "Axes", row: StudyRow, values: Sequence[float], methods: Sequence[str]
+) -> None:
+    if not row.top1_percents:
+        return
+    middle = statistics.median(row.top1_percents)
+    color, markers = _style(row.method, methods)
+    axes.errorbar(
+        statistics.median(values),
+        middle,
+        [[middle - min(row.top1_percents)], [max(row.top1_percents) - middle]],
+        marker=markers[row.way],
+        color=color,
+        markerfacecolor=color if row.has_feedback else "white",
+        markeredgewidth=1.6,
+        markersize=7,
+        elinewidth=1,
+        capsize=2,
+        linestyle="none",
+    )
+    if not row.method:
+        axes.axhline(middle, color=_GREY, linewidth=1, linestyle=":")
+
+
+def _style(method: str, methods: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+    """Returns the color of a method, and the markers of its ways."""
+    if not method:
+        return _BLACK, _MARKERS[0]
+    repetition, number = divmod(methods.index(method), len(_COLORS))
+    return _COLORS[number], _MARKERS[repetition % 2]
+
+
+def _label_few_decades(axes: "Axes") -> None:
+    """Labels more than the powers of ten where the axis has few of them."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+    low, high = axes.get_xlim()
+    if high / low < 5:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif high / low < 30:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _draw_legend(axes: "Axes", methods: Sequence[str]) -> None:
+    """Draws the legend beside the axes: color is the method, form the way."""
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.lines import Line2D
+
+    def example(color: str, marker: str, face: str) -> Line2D:
+        return Line2D(
+            [],
+            [],
+            marker=marker,
+            color=color,
+            markerfacecolor=face,
+            markeredgewidth=1.6,
+            markersize=7,
+            linestyle="none",
+        )
+
+    entries: dict[str, tuple[Line2D, ...]] = {
+        "dense": (example(_BLACK, _MARKERS[0]["none"], "white"),)
+    }
+    for method in methods:
+        color, markers = _style(method, methods)
+        label = textwrap.fill(method, _LABEL_WIDTH)
+        entries[label] = (example(color, markers["layerwise"], color),)
+    in_use = _MARKERS[: 1 + (len(methods) > len(_COLORS))]
+    for label, way in (
+        ("layer by layer", "layerwise"),
+        ("entire model", "entiremodel"),
+    ):
+        entries[label] = tuple(example(_GREY, of[way], "white") for of in in_use)
+    filled = example(_GREY, _MARKERS[0]["layerwise"], _GREY)
+    entries["filled: error feedback"] = (filled,)
+    axes.legend(
+        entries.values(),
+        entries,
+        handler_map={tuple: HandlerTuple(ndivide=None)},
+        frameon=False,
+        fontsize=9,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+    )
+
+
+def _bytes(value: float, _: float) -> str:
+    """Returns a number of bytes with its unit, in powers of 1000."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g} B"
