@@ -100,7 +100,6 @@ setup(
         "resnet.checkpoint",
         "resnet.checkpoint.weight_formats",
         "resnet.config",
-        "resnet.config.explain",
         "resnet.config.recipes",
         "resnet.data",
         "resnet.data.augmentation",
