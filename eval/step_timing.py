@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
+from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware import process_age
-from resnet.optim.momentum import Momentum
-from resnet.optim.train_state import decays
+from resnet.optim.train_state import TrainState
 from resnet.training.train_step import TrainStep
 
 LEARNING_RATE = 0.01  # Small, so that repeated steps on one batch do not diverge.
@@ -55,11 +55,19 @@ def training_step(model: keras.Model, phase: Phase, communicator: Communicator) 
         phase: The phase whose settings the step has.
         communicator: The ranks that average their gradients.
     """
-    names = [variable.path for variable in model.trainable_variables]
-    variables = [variable.value for variable in model.trainable_variables]
-    optimizer = Momentum(variables, [decays(name) for name in names])
-    exchange = GradientExchange(communicator.collectives, names)
-    train_step = TrainStep(model, optimizer, phase, exchange)
+    config = Config(
+        recipe="benchmark",
+        model="",
+        image_size=model.input_shape[1],
+        global_batch_size=1,
+        num_classes=model.output_shape[-1],
+        class_names=(),
+        num_train_examples=1,
+        phases=(phase,),
+    )
+    state = TrainState(config, model)
+    exchange = GradientExchange(communicator.collectives, state.names)
+    train_step = TrainStep(state, phase, exchange)
     settings = StepSettings(
         LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
     )

@@ -20,6 +20,7 @@ from resnet.config.augmentations import (
     VIEWS,
 )
 from resnet.config.compression import CompressionSettings
+from resnet.config.optimizers import OPTIMIZERS
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 from resnet.models.names import (
     ACTIVATIONS,
@@ -132,7 +133,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The optimizer, one of {names}; sgdw is momentum with a decoupled weight decay,"
         " which acts on the variables directly, adamw is Adam with such a decay, and"
         " muon orthogonalizes the updates of convolutions.",
-        names=("momentum", "sgdw", "adamw", "lars", "muon"),
+        names=tuple(OPTIMIZERS),
         topic=topics.RATES,
         common=True,
     )

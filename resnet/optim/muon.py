@@ -1,15 +1,31 @@
-"""Muon: momentum whose updates of convolutions are orthogonal matrices."""
+"""Muon: momentum whose updates of convolutions are orthogonal matrices.
 
-import functools
-from collections.abc import Callable, Sequence
+A kernel of a convolution with n filters is a matrix with n columns. For these
+
+velocity = muon_momentum * velocity + gradient
+direction = velocity                                   (plain)
+direction = gradient + muon_momentum * velocity        (Nesterov)
+variable = variable * sqrt(n) / |variable| - learning_rate * orthogonal(direction)
+
+with the 2-norm and `orthogonalized`. These kernels have no weight decay, since their
+norm is fixed; batch normalization makes the network independent of it. All other
+variables are updated by `momentum`, with the momentum of the phase. Ranks with the same
+velocities divide the orthogonal matrices among themselves.
+
+Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, with the
+normalized kernels of KellerJordan/cifar10-airbench, airbench94_muon.py.
+"""
+
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from resnet import native
 from resnet.config.step_settings import StepSettings
+from resnet.distributed.collectives import Collectives
 from resnet.optim import norms
-from resnet.optim.momentum import Momentum
+from resnet.optim.groups import Group, Rule, balanced, velocities
 
 # The odd polynomial a x + b x^3 + c x^5 that each iteration applies to the singular
 # values, and the number of iterations: Jordan's, after which the singular values of a
@@ -18,105 +34,58 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 3
 _EPSILON = 1e-7  # Keeps a gradient of zeros finite.
 
-# Returns the results of tasks, given their shapes and costs.
-Compute = Callable[
-    [Sequence[Callable[[], tf.Tensor]], Sequence[tf.TensorShape], Sequence[float]],
-    list[tf.Tensor],
-]
+
+def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings) -> int:
+    """Updates a group of kernels (`Rule.update`)."""
+    momentum = group.config.muon_momentum
+    directions = []
+    for velocity, gradient in zip(group.slot("velocity"), gradients, strict=True):
+        direction = velocity.assign(momentum * velocity + gradient)
+        if group.config.nesterov:
+            direction = gradient + momentum * direction
+        directions.append(tf.reshape(direction, [-1, gradient.shape[-1]]))
+    updates, bytes_sent = orthogonalized_by_ranks(
+        directions, group.collectives, f"muon/{group.names[0]}"
+    )
+    rate = settings.learning_rate * group.rate_factor
+    for variable, matrix in zip(group.variables, updates, strict=True):
+        change = rate * tf.reshape(matrix, variable.shape)
+        variable.assign(variable * normalization_factor(variable) - change)
+    return bytes_sent
 
 
-def compute_all(
-    tasks: Sequence[Callable[[], tf.Tensor]],
-    shapes: Sequence[tf.TensorShape],
-    costs: Sequence[float],
-) -> list[tf.Tensor]:
-    """Returns the results of all tasks, each computed here; a `Compute`."""
-    del shapes, costs
-    return [task() for task in tasks]
+def orthogonalized_by_ranks(
+    matrices: Sequence[tf.Tensor], collectives: Collectives | None, name: str
+) -> tuple[list[tf.Tensor], int]:
+    """Returns the orthogonal matrices of some, and the bytes that this rank sends.
 
+    Each is computed on one rank, and all ranks get all of them. To be called inside the
+    graph.
 
-class Muon(Momentum):
-    """Momentum whose updates of convolutions are orthogonalized.
-
-    A kernel of a convolution with n filters is a matrix with n columns. For these
-
-    velocity = muon_momentum * velocity + gradient
-    direction = velocity                                   (plain)
-    direction = gradient + muon_momentum * velocity        (Nesterov)
-    variable = variable * sqrt(n) / |variable| - learning_rate * orthogonal(direction)
-
-    with the 2-norm and `orthogonalized`. These kernels have no weight decay, since
-    their norm is fixed; batch normalization makes the network independent of it. All
-    other variables are updated as `Momentum` does, with the momentum of the phase.
-
-    Attributes:
-        compute: Computes the orthogonal matrices: `compute_all`, or a function by which
-            ranks with the same velocities divide them.
-
-    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, with the
-    normalized kernels of KellerJordan/cifar10-airbench, airbench94_muon.py.
+    Args:
+        matrices: Float32 matrices, the same on all ranks.
+        collectives: The ranks; None if this rank computes them all.
+        name: The name of the message among all that the ranks exchange.
     """
-
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        decays: Sequence[bool],
-        nesterov: bool = True,
-        muon_momentum: float = 0.6,
-    ) -> None:
-        """Creates the velocities.
-
-        Args:
-            variables: The variables that are trained.
-            decays: Whether weight decay applies to each variable; False for kernels of
-                convolutions.
-            nesterov: Whether the updates are Nesterov's.
-            muon_momentum: The momentum of the kernels of convolutions.
-        """
-        super().__init__(variables, decays, nesterov)
-        self.muon_momentum = muon_momentum
-        self.compute: Compute = compute_all
-
-    def apply(
-        self,
-        gradients: Sequence[tf.Tensor],
-        settings: StepSettings,
-        rate_factors: Sequence[float] = (),
-    ) -> None:
-        """Updates the variables by one step; to be called inside the graph.
-
-        Args:
-            gradients: Mean gradients, one for each variable.
-            settings: The hyperparameters of the step.
-            rate_factors: The factor of each variable's learning rate, where variables
-                of factor 0, and their velocities, stay as they are; empty for 1.
-        """
-        factors = list(rate_factors) or [1.0] * len(self.variables)
-        kernels = [
-            index
-            for index, variable in enumerate(self.variables)
-            if is_orthogonalized(variable.shape) and factors[index]
-        ]
-        directions = [self._direction(index, gradients[index]) for index in kernels]
-        updates = self.compute(
-            [functools.partial(orthogonalized, direction) for direction in directions],
-            [direction.shape for direction in directions],
-            [cost(direction.shape) for direction in directions],
-        )
-        for index, update in zip(kernels, updates, strict=True):
-            variable = self.variables[index]
-            rate = settings.learning_rate * factors[index]
-            change = rate * tf.reshape(update, variable.shape)
-            variable.assign(variable * normalization_factor(variable) - change)
-            factors[index] = 0.0  # Nothing is left for `Momentum`.
-        super().apply(gradients, settings, factors)
-
-    def _direction(self, index: int, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns the direction of a kernel as a matrix, with the new velocity."""
-        velocity = self.velocities[index]
-        new = velocity.assign(self.muon_momentum * velocity + gradient)
-        direction = gradient + self.muon_momentum * new if self.nesterov else new
-        return tf.reshape(direction, [-1, gradient.shape[-1]])
+    if collectives is None or collectives.num_ranks == 1:
+        return [orthogonalized(matrix) for matrix in matrices], 0
+    shares = balanced(
+        [cost(matrix.shape) for matrix in matrices], collectives.num_ranks
+    )
+    own = [
+        tf.reshape(orthogonalized(matrices[place]), [-1])
+        for place in shares[collectives.rank]
+    ]
+    message = tf.concat([tf.zeros([0]), *own], 0)
+    order = [place for share in shares for place in share]
+    sizes = [matrices[place].shape.num_elements() for place in order]
+    parts = tf.split(collectives.allgather(message, name), sizes)
+    results = dict(zip(order, parts, strict=True))
+    gathered = [
+        tf.reshape(results[place], matrix.shape)
+        for place, matrix in enumerate(matrices)
+    ]
+    return gathered, 4 * (message.shape[0] or 0) * (collectives.num_ranks - 1)
 
 
 def is_orthogonalized(shape: Sequence[int]) -> bool:
@@ -217,3 +186,11 @@ def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
         relu=False,
     )
     return images[0, 0]
+
+
+def _is_no_kernel(name: str, shape: Sequence[int]) -> bool:
+    del name
+    return not is_orthogonalized(shape)
+
+
+RULE = Rule(update, velocities, takes=is_orthogonalized, decays=_is_no_kernel)

@@ -10,15 +10,13 @@ import tensorflow as tf
 from resnet import models
 from resnet.config import layer_rates, phases, rounds
 from resnet.config.config import Config
+from resnet.config.optimizers import OPTIMIZERS
 from resnet.distributed.communicator import Communicator
 from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses, muon
-from resnet.optim.adamw import AdamW
-from resnet.optim.lars import Lars
 from resnet.optim.lookahead import Lookahead
-from resnet.optim.momentum import Momentum
+from resnet.optim.optimizer import Optimizer, has_weight_decay
 from resnet.optim.outer_momentum import OuterMomentum
-from resnet.optim.sgdw import Sgdw
 
 
 class TrainState:
@@ -46,11 +44,12 @@ class TrainState:
             if that isn't known, as on all ranks except rank 0.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, model: keras.Model | None = None) -> None:
         """Makes the state of a new run.
 
         Args:
             config: The settings of the run.
+            model: The network; None for a new one.
 
         Raises:
             UserError: If `layer_rates` of a phase names layers that don't exist.
@@ -60,14 +59,15 @@ class TrainState:
         self.losses: list[float] = []
         self.top1: float | None = None
         self.num_log_lines: int | None = None
-        self.model = build_model(config)
-        self.optimizer = self._make_optimizer()
+        self.model = build_model(config) if model is None else model
+        trained = dict(zip(self.names, self.trainable_variables, strict=True))
+        self.optimizer = Optimizer(trained, config)
         for phase in config.phases:  # Refused before the first step, and not in it.
             layer_rates.factors_of(phase.layer_rates, self.names)
         self.rank_variables: dict[str, tf.Variable] = {}
         self._is_local = any(phase.is_local for phase in config.phases)
         if self._is_local:
-            self.rank_variables |= self._velocities()
+            self.rank_variables |= self.optimizer.velocities
         self.outer: OuterMomentum | None = None
         if any(phase.outer_momentum for phase in config.phases):
             self.outer = OuterMomentum(self.trainable_variables)
@@ -87,18 +87,6 @@ class TrainState:
             average.assign(variable.value)
         if self.lookahead is not None:
             self.lookahead.begin()
-
-    def _make_optimizer(self) -> Momentum:
-        config, variables = self.config, self.trainable_variables
-        decaying = has_weight_decay(self.model.trainable_variables, config)
-        given = (variables, decaying, config.nesterov)
-        if config.optimizer == "lars":
-            return Lars(*given, config.trust_coefficient)
-        if config.optimizer == "muon":
-            return muon.Muon(*given, config.muon_momentum)
-        if config.optimizer == "adamw":
-            return AdamW(*given, config.adam_beta2, config.adam_epsilon)
-        return Sgdw(*given) if config.optimizer == "sgdw" else Momentum(*given)
 
     def begin_run(self) -> None:
         """Prepares the initial weights of a new run for its optimizer."""
@@ -139,19 +127,6 @@ class TrainState:
         return {
             **self.rank_variables,
             **{f"weight/{name}": variable for name, variable in weights},
-        }
-
-    def _velocities(self) -> dict[str, tf.Variable]:
-        velocities = zip(self.names, self.optimizer.velocities, strict=True)
-        return {f"velocity/{name}": velocity for name, velocity in velocities}
-
-    def _adam_variables(self) -> dict[str, tf.Variable]:
-        if not isinstance(self.optimizer, AdamW):
-            return {}
-        squares = zip(self.names, self.optimizer.squares, strict=True)
-        return {
-            **{f"square/{name}": square for name, square in squares},
-            "adam/bias_corrections": self.optimizer.bias_corrections,
         }
 
     def _outer_variables(self) -> dict[str, tf.Variable]:
@@ -202,15 +177,9 @@ class TrainState:
             if is_batch_norm_average(variable.path)
         ]
 
-    @property
-    def decayed_variables(self) -> list[tf.Variable]:
-        """The trainable variables that weight decay applies to."""
-        pairs = zip(self.optimizer.variables, self.optimizer.decays, strict=True)
-        return [variable for variable, decays in pairs if decays]
-
     def weight_penalty(self) -> float:
         """Returns the weight-decay term of the loss, as of the last step done."""
-        return weight_penalty(self.decayed_variables, self.config, self.step)
+        return weight_penalty(self.optimizer.decayed_variables, self.config, self.step)
 
     def tensors(self) -> dict[str, tf.Variable]:
         """Returns the variables that are equal on all ranks, by their stored names.
@@ -223,8 +192,7 @@ class TrainState:
                 f"model/{variable.path}": variable.value
                 for variable in self.model.variables
             },
-            **({} if self._is_local else self._velocities()),
-            **self._adam_variables(),
+            **({} if self._is_local else self.optimizer.slots),
             **self._outer_variables(),
             **{
                 f"ema/{variable.path}": average
@@ -290,8 +258,7 @@ def weight_penalty(
         config: The settings of the run.
         step: The number of steps done.
     """
-    # Decoupled decay isn't the gradient of a loss.
-    if config.optimizer in ("sgdw", "adamw"):
+    if OPTIMIZERS[config.optimizer].is_decoupled:
         return 0.0
     weight_decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
     return losses.weight_penalty(variables, weight_decay)
@@ -299,33 +266,11 @@ def weight_penalty(
 
 def decayed_variables(model: keras.Model, config: Config) -> list[tf.Variable]:
     """Returns the variables of a network that weight decay applies to in a run."""
-    variables = model.trainable_variables
-    decaying = has_weight_decay(variables, config)
-    each = zip(variables, decaying, strict=True)
-    return [variable.value for variable, decays in each if decays]
-
-
-def has_weight_decay(variables: Sequence[keras.Variable], config: Config) -> list[bool]:
-    """Returns whether each of a network's trainable variables has weight decay."""
-    if config.optimizer == "lars":
-        names = [variable.path for variable in variables]
-        return [decays(name) and not name.endswith("/bias") for name in names]
     return [
-        (decays(variable.path) or config.decay_batch_norm)
-        and not (config.optimizer == "muon" and muon.is_orthogonalized(variable.shape))
-        for variable in variables
+        variable.value
+        for variable in model.trainable_variables
+        if has_weight_decay(variable.path, variable.shape, config)
     ]
-
-
-def decays(name: str) -> bool:
-    """Returns whether weight decay applies to the variable of that name.
-
-    It applies to all variables except BatchNorm's, so also to the classifier's bias.
-    Recipes with `decay_batch_norm` let BatchNorm's decay too.
-
-    Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
-    """
-    return not name.endswith(("/gamma", "/beta"))
 
 
 def is_batch_norm_average(name: str) -> bool:

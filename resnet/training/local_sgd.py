@@ -93,7 +93,7 @@ class Synchronization:
         state = self._state
         variables = [*state.trainable_variables, *state.batch_norm_averages]
         if velocities == "average":
-            variables += state.optimizer.velocities
+            variables += state.optimizer.velocities.values()
         return variables
 
     def _average_in_graph(
@@ -117,6 +117,6 @@ class Synchronization:
             if number not in frozen:
                 variable.assign(mean)
         if velocities == "reset":
-            for velocity in state.optimizer.velocities:
+            for velocity in state.optimizer.velocities.values():
                 velocity.assign(tf.zeros_like(velocity))
         update_ema(state.ema, state.model.variables, ema_decay)

@@ -168,7 +168,7 @@ def _step_of_phase(
     phase = phases.at(state.config.phases, state.step)
     if phase.is_local:
         exchange = LocalExchange(communicator.collectives)
-    return TrainStep.of_run(state, phase, exchange)
+    return TrainStep(state, phase, exchange)
 
 
 def _read_and_accumulate(

@@ -78,7 +78,7 @@ def test_weights_velocities_and_ema_are_those_of_numpy(
         expected.do_step(step)
         of_ranks = communicator.allgather(values(state.trainable_variables))
         np.testing.assert_allclose(of_ranks, expected.weights, rtol=1e-4, atol=1e-5)
-        own = values(state.optimizer.velocities)
+        own = values(state.optimizer.velocities.values())
         np.testing.assert_allclose(
             own, expected.velocities[communicator.rank], rtol=1e-4, atol=1e-5
         )
@@ -219,7 +219,7 @@ def test_on_other_ranks_each_has_the_mean_weights_and_velocities_of_one(
     parts = [phase(10, sync_every=4)]
 
     def own_variables(state: TrainState) -> list[tf.Variable]:
-        return [*state.trainable_variables, *state.optimizer.velocities]
+        return [*state.trainable_variables, *state.optimizer.velocities.values()]
 
     if (before := lockstep.first_ranks(num_before)) is not None:
         state = saved_state(before, tmp_path, parts)

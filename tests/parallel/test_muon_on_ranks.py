@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from resnet.training import train_step
+from resnet.optim import muon
 from tests.parallel.train_some_steps import train
 
 
@@ -13,25 +13,21 @@ def test_divided_updates_are_those_of_one_and_the_same_bits_on_all_ranks(
 ):
     computed = []
 
-    class Counted(train_step.DividedWork):
-        def __call__(self, tasks, shapes, costs):
-            def counted(number):
-                computed.append(number)
-                return tasks[number]()
+    orthogonalized = muon.orthogonalized
 
-            numbers = range(len(tasks))
-            return super().__call__(
-                [lambda n=number: counted(n) for number in numbers], shapes, costs
-            )
+    def counted(matrix):
+        computed.append(matrix.shape)
+        return orthogonalized(matrix)
 
-    class Alone(train_step.DividedWork):
-        def __call__(self, tasks, shapes, costs):
-            del shapes, costs
-            return [task() for task in tasks]
-
-    monkeypatch.setattr(train_step, "DividedWork", Alone)
+    by_ranks = muon.orthogonalized_by_ranks
+    monkeypatch.setattr(
+        muon,
+        "orthogonalized_by_ranks",
+        lambda matrices, collectives, name: by_ranks(matrices, None, name),
+    )
     alone = train(communicator, records, False, optimizer="muon")
-    monkeypatch.setattr(train_step, "DividedWork", Counted)
+    monkeypatch.setattr(muon, "orthogonalized_by_ranks", by_ranks)
+    monkeypatch.setattr(muon, "orthogonalized", counted)
     divided = train(communicator, records, False, optimizer="muon")
     for kind in ("weights", "velocities"):
         for rank in range(1, num_ranks):

@@ -1,5 +1,6 @@
 """Trains some steps as one of several ranks, or as one of a job of one."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -59,12 +60,9 @@ def train(
         for variable in state.trainable_variables:
             variable.assign(variable + 1)
     communicator.broadcast_variables(list(state.tensors().values()))
-    train_step = TrainStep.of_run(
-        state,
-        config.phases[0],
-        GradientExchange(communicator.collectives, state.names),
-        freeze_batch_norm=freeze_batch_norm,
-    )
+    phase = dataclasses.replace(config.phases[0], freeze_batch_norm=freeze_batch_norm)
+    exchange = GradientExchange(communicator.collectives, state.names)
+    train_step = TrainStep(state, phase, exchange)
     all_shards = [tuple(range(len(records.paths)))] * communicator.num_ranks
     share = shard_of_rank(records, all_shards, communicator.rank)
     train_batches = batches.training(config, share, communicator.num_ranks, 0, 1)
@@ -79,9 +77,10 @@ def train(
     before = communicator.allgather(values(state.batch_norm_averages))
     with train_state.averaged_batch_norm(state, communicator):
         averaged = communicator.allgather(values(state.batch_norm_averages))
+    velocities = list(state.optimizer.velocities.values())
     outcome = {
         "weights": communicator.allgather(values(state.trainable_variables)),
-        "velocities": communicator.allgather(values(state.optimizer.velocities)),
+        "velocities": communicator.allgather(values(velocities)),
         "bytes_sent": communicator.allgather(np.array([result.account.bytes_sent])),
         "averages_before": before,
         "averages_averaged": averaged,

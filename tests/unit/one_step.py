@@ -1,5 +1,6 @@
 """One training step of a small network on 8 images."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -58,13 +59,16 @@ def parts_of(whole: Batch, num_parts: int) -> list[Batch]:
     return [Batch(*part) for part in parts]
 
 
-def step_of_phase(state: TrainState, phase: Phase, **settings) -> TrainStep:
-    exchange = GradientExchange(ALONE.collectives, state.names)
-    return TrainStep.of_run(state, phase, exchange, **settings)
+def step_of_phase(
+    state: TrainState, phase: Phase, freeze_batch_norm: bool = False
+) -> TrainStep:
+    if freeze_batch_norm:
+        phase = dataclasses.replace(phase, freeze_batch_norm=True)
+    return TrainStep(state, phase, GradientExchange(ALONE.collectives, state.names))
 
 
-def step_of(state: TrainState, **settings) -> TrainStep:
-    return step_of_phase(state, state.config.phases[0], **settings)
+def step_of(state: TrainState, freeze_batch_norm: bool = False) -> TrainStep:
+    return step_of_phase(state, state.config.phases[0], freeze_batch_norm)
 
 
 def values_of(variables) -> list[np.ndarray]:

@@ -57,8 +57,8 @@ def test_accumulated_parts_are_the_whole_batch(config, num_parts):
         assert (expected.stop_requested, expected.save_requested) == (False, True)
         assert (outcome.stop_requested, outcome.save_requested) == (False, False)
         assert_same_sums(
-            values_of(accumulated.optimizer.velocities),
-            values_of(whole.optimizer.velocities),
+            values_of(accumulated.optimizer.velocities.values()),
+            values_of(whole.optimizer.velocities.values()),
             whole.names,
         )
     for name, ours, other, old in zip(
@@ -83,7 +83,7 @@ def test_the_comparison_would_see_a_part_that_counts_twice(config):
     in_parts(step_of(parted, freeze_batch_norm=True), wrong, SETTINGS)
     with pytest.raises(AssertionError):
         assert_same_sums(
-            values_of(parted.optimizer.velocities),
-            values_of(whole.optimizer.velocities),
+            values_of(parted.optimizer.velocities.values()),
+            values_of(whole.optimizer.velocities.values()),
             whole.names,
         )

@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
 from resnet.config import asynchrony
+from resnet.optim.groups import balanced
 from resnet.training.parameter_servers import roles
 from resnet.training.parameter_servers.roles import COORDINATOR, SERVER, WORKER, Role
-from resnet.training.parameter_servers.server_variables import balanced
 
 
 def test_rank_0_coordinates_and_the_next_ones_serve():

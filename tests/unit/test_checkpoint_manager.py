@@ -105,7 +105,7 @@ def test_weights_that_are_no_numbers_are_refused(state, bad):
 
 def test_what_is_saved_stays_as_it_was_when_it_was_saved(state):
     alone = Communicator(ProcessInfo())
-    train_step = TrainStep.of_run(
+    train_step = TrainStep(
         state,
         state.config.phases[0],
         GradientExchange(alone.collectives, state.names),

@@ -54,7 +54,7 @@ def test_the_mean_of_all_micro_batches_is_compressed_then_clipped_then_applied(
     state, reference = TrainState(config), TrainState(config)
     parts = parts_of(batch(), 2)
     exchange = make_exchange(config, state.shapes, ALONE)
-    step = TrainStep.of_run(state, config.phases[0], exchange)
+    step = TrainStep(state, config.phases[0], exchange)
     settings = step_settings.at(config, 50)
     in_parts(step, parts, settings, 50)
 
@@ -82,7 +82,7 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
     exchange = make_exchange(config, state.shapes, ALONE)
     for phase in (config.phases[0], dataclasses.replace(config.phases[0], name="b")):
         before = {name: one.numpy() for name, one in exchange.rank_variables.items()}
-        step = TrainStep.of_run(state, phase, exchange)
+        step = TrainStep(state, phase, exchange)
         in_parts(step, [batch()], step_settings.at(config, 0))
         name = "residual/classifier/kernel"
         assert np.abs(exchange.rank_variables[name] - before[name]).max() > 0
@@ -96,7 +96,7 @@ def test_dgc_that_sends_all_values_is_momentum(make_config, nesterov):
         config = dataclasses.replace(config, nesterov=nesterov)
         state = TrainState(config)
         exchange = make_exchange(config, state.shapes, ALONE)
-        step = TrainStep.of_run(state, config.phases[0], exchange)
+        step = TrainStep(state, config.phases[0], exchange)
         for number in (0, 1):
             in_parts(step, [batch()], SETTINGS, number)
         return values_of(state.trainable_variables)
@@ -129,6 +129,6 @@ def test_the_gradient_of_the_first_variable_that_is_trained_is_the_last_one(
         config = make_config(seed=3, global_batch_size=8, layer_rates=rates)
         state = TrainState(config)
         exchange = Recording(ALONE.collectives, state.names)
-        step = TrainStep.of_run(state, config.phases[0], exchange)
+        step = TrainStep(state, config.phases[0], exchange)
         step(batch(), step_settings.at(config, 0))
         assert exchange.last.startswith(first), exchange.last

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -112,11 +114,10 @@ def test_a_step_drops_by_seed_step_and_example_also_in_micro_batches(
         for variable, value in zip(state.trainable_variables, initial, strict=True):
             variable.assign(value)
         state.optimizer.reset()
-        train_step = TrainStep(
-            *(state.model, state.optimizer, state.config.phases[0], exchange),
-            num_micro_batches=num_parts,
-            seed=seed,
+        state.config = dataclasses.replace(
+            state.config, accumulation_steps=num_parts, seed=seed
         )
+        train_step = TrainStep(state, state.config.phases[0], exchange)
         parts = parts_of(batch(4), num_parts)
         result = in_parts(train_step, parts, settings, step)
         return result.loss, state.model.get_layer("dense2").kernel.numpy()

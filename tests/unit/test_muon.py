@@ -1,18 +1,23 @@
 import dataclasses
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from resnet import native
 from resnet.base.errors import UserError
 from resnet.config import layer_rates, phases, step_settings
 from resnet.config.recipes import RECIPES, cifar10, imagenet
 from resnet.config.resolve import resolve
-from resnet.config.step_settings import StepSettings
+from resnet.distributed.collectives import Collectives
 from resnet.optim import muon
-from resnet.optim.muon import Muon
+from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
+from tests.unit.one_optimizer import make, settings, slots
 
 A, B, C = 3.4445, -4.7750, 2.0315
 
@@ -24,10 +29,6 @@ def slow_orthogonalized(matrix: np.ndarray, iterations: int = 3) -> np.ndarray:
     for _ in range(iterations):
         values = A * values + B * values**3 + C * values**5
     return left * values @ right
-
-
-def settings(rate: float, momentum: float, weight_decay: float) -> StepSettings:
-    return StepSettings(*map(tf.constant, (rate, momentum, momentum)), weight_decay)
 
 
 @pytest.mark.parametrize("shape", [(27, 64), (216, 64), (64, 64), (1, 3), (5, 1)])
@@ -85,7 +86,9 @@ def test_several_steps_are_those_of_the_formula(in_graph, nesterov):
     variables = [tf.Variable(one) for one in starts]
     weights = [one.astype(np.float64) for one in starts]
     velocities = [np.zeros(shape) for shape in shapes]
-    optimizer = Muon(variables, [False, True, False], nesterov, of_muon)
+    optimizer = make(
+        "muon", variables, [False, True, False], nesterov, muon_momentum=of_muon
+    )
     apply = tf.function(optimizer.apply) if in_graph else optimizer.apply
     for rate in (0.1, 0.4, 0.0):
         gradients = [generator.normal(size=one).astype(np.float32) for one in shapes]
@@ -105,7 +108,7 @@ def test_several_steps_are_those_of_the_formula(in_graph, nesterov):
             weights[i] = weights[i] - rate * factors[i] * step
         for ours, expected in zip(variables, weights, strict=True):
             np.testing.assert_allclose(ours.numpy(), expected, atol=2e-5)
-        for ours, expected in zip(optimizer.velocities, velocities, strict=True):
+        for ours, expected in zip(slots(optimizer), velocities, strict=True):
             np.testing.assert_allclose(ours.numpy(), expected, atol=2e-5)
 
 
@@ -163,10 +166,10 @@ def test_an_update_is_the_same_with_all_instruction_sets(shape):
 
 def test_a_frozen_convolution_stays_as_it_is():
     variable = tf.Variable(tf.ones([1, 1, 2, 2]))
-    optimizer = Muon([variable], [False])
+    optimizer = make("muon", [variable], [False])
     optimizer.apply([tf.ones([1, 1, 2, 2])], settings(0.5, 0.9, 0.1), (0.0,))
     assert variable.numpy().tolist() == np.ones([1, 1, 2, 2]).tolist()
-    assert not optimizer.velocities[0].numpy().any()
+    assert not slots(optimizer)[0].numpy().any()
 
 
 def test_the_rates_of_cifar10_94_are_those_of_its_source():
@@ -183,7 +186,7 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
     generator = np.random.default_rng(0)
     weights, buffers = generator.normal(size=2), np.zeros(2)
     variables = [tf.Variable([one], dtype=tf.float32) for one in weights * scale]
-    optimizer = Muon(variables, [True, True], config.nesterov)
+    optimizer = make("muon", variables, [True, True], config.nesterov)
     for step in (0, 74, 75, 199):
         sums = generator.normal(size=2) * batch
         gradients = sums + decay / rates * weights
@@ -215,7 +218,6 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
 def test_only_what_is_no_convolution_decays(make_config):
     config = make_config(model="airbench94", optimizer="muon", decay_batch_norm=True)
     state = TrainState(config)
-    assert isinstance(state.optimizer, Muon)
     each = zip(state.names, state.optimizer.decays, strict=True)
     fixed = [name for name, decays in each if not decays]
     assert fixed == [
@@ -266,3 +268,82 @@ def test_what_does_not_fit_is_refused(recipe, changes, message):
     with pytest.raises(UserError) as caught:
         resolve(recipe, {"optimizer": "muon", **changes}, 50_000, ("a", "b"))
     assert message in str(caught.value)
+
+
+SHAPES = [(2, 3), (4, 1), (1, 1), (1, 5), (2, 2)]
+
+
+class Rank(Collectives):
+    """One of several ranks, which sees the messages that the others have sent before.
+
+    Attributes:
+        sent: This rank's messages.
+    """
+
+    def __init__(self, rank: int, num_ranks: int) -> None:
+        super().__init__()
+        self.sent: list[tf.Tensor] = []
+        self.others: list[Rank] = []
+        self._place = rank, num_ranks
+
+    @property
+    def rank(self) -> int:
+        return self._place[0]
+
+    @property
+    def num_ranks(self) -> int:
+        return self._place[1]
+
+    def allgather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        assert name == "a name"
+        self.sent.append(tensor)
+        seen = [other.sent[0] for other in self.others if other.sent]
+        padding = tf.fill([sum(rows * columns for rows, columns in SHAPES)], np.nan)
+        gathered = tf.concat([*seen, padding], 0)
+        return gathered[: padding.shape[0]]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 7])
+def test_each_matrix_is_computed_on_one_rank_and_known_to_all(num_ranks, monkeypatch):
+    ranks = [Rank(rank, num_ranks) for rank in range(num_ranks)]
+    matrices = [tf.fill(shape, float(i)) for i, shape in enumerate(SHAPES)]
+    computed = []
+
+    def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
+        computed.append(int(matrix[0, 0]))
+        return 2 * matrix
+
+    monkeypatch.setattr(muon, "orthogonalized", orthogonalized)
+    for rank in ranks:
+        rank.others = ranks
+    for repetition in range(2):  # In the second, all messages are known.
+        for rank in ranks:
+            results, bytes_sent = muon.orthogonalized_by_ranks(matrices, rank, "a name")
+            own = rank.sent[0].shape[0] if rank.sent else 0
+            assert bytes_sent == 4 * own * (num_ranks - 1)
+            if repetition:
+                for result, matrix in zip(results, matrices, strict=True):
+                    np.testing.assert_array_equal(result, 2 * matrix)
+    assert sorted(computed) == sorted(2 * list(range(len(SHAPES))))
+
+
+def test_the_largest_costs_are_distributed_first():
+    # 8 + 2, and 5 + 4 + 1.
+    assert balanced([1.0, 8.0, 2.0, 5.0, 4.0], 2) == [[1, 2], [0, 3, 4]]
+    assert balanced([1.0, 1.0, 1.0], 2) == [[0, 2], [1]]
+    assert balanced([3.0], 3) == [[0], [], []]
+
+
+@given(st.lists(st.floats(0.0, 100.0), max_size=6), st.integers(1, 3))
+def test_no_part_is_much_larger_than_necessary(costs, num_parts):
+    def most(owners: Sequence[int]) -> float:
+        sums = [0.0] * num_parts
+        for part, cost in zip(owners, costs, strict=True):
+            sums[part] += cost
+        return max(sums)
+
+    parts = balanced(costs, num_parts)
+    assert sorted(itertools.chain(*parts)) == list(range(len(costs)))
+    largest = max(sum(costs[index] for index in part) for part in parts)
+    best = min(map(most, itertools.product(range(num_parts), repeat=len(costs))))
+    assert largest <= (4 / 3 - 1 / (3 * num_parts)) * best * (1 + 1e-9)

@@ -6,29 +6,14 @@ from resnet.config import layer_rates, phases, step_settings
 from resnet.config.config import Config
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
-from resnet.config.step_settings import StepSettings
-from resnet.optim.lars import Lars
-from resnet.optim.momentum import Momentum
-from resnet.optim.sgdw import Sgdw
 
 # Two roundings of a float32 a step, over a few steps.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
-
-
-def settings(
-    rate: float,
-    momentum: float,
-    weight_decay: float,
-    nesterov_momentum: float | None = None,
-) -> StepSettings:
-    nesterov_momentum = momentum if nesterov_momentum is None else nesterov_momentum
-    return StepSettings(
-        *map(tf.constant, (rate, momentum, nesterov_momentum)), weight_decay
-    )
+from tests.unit.one_optimizer import WAYS, applying, make, settings, slots
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
     generator = np.random.default_rng(0)
@@ -39,9 +24,8 @@ def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
     variables = [tf.Variable(one) for one in weights]
     weights = [one.astype(np.float64) for one in weights]
     velocities = [np.zeros(shape) for shape in shapes]
-    optimizer = Momentum(variables, decays, nesterov)
-    apply = getattr(optimizer, way)
-    apply = tf.function(apply) if in_graph else apply
+    optimizer = make("momentum", variables, decays, nesterov)
+    apply = applying(optimizer, way, in_graph)
     for learning_rate, momentum in (
         *((0.1, 0.9), (0.2, 0.45), (0.05, 0.9), (0.0, 0.9), (1.0, 0.5)),
     ):
@@ -59,13 +43,13 @@ def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
             weights[i] = weights[i] - learning_rate * direction
         for ours, expected in zip(variables, weights, strict=True):
             np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
-        for ours, expected in zip(optimizer.velocities, velocities, strict=True):
+        for ours, expected in zip(slots(optimizer), velocities, strict=True):
             np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
 
 
 def test_two_steps_by_hand():
     variable = tf.Variable([1.0])
-    optimizer = Momentum([variable], [True])
+    optimizer = make("momentum", [variable], [True])
     rate = settings(0.5, 0.5, 0.25)
     optimizer.apply([tf.constant([1.0])], rate)
     # Gradient 1 + 0.25 * 1 = 1.25; velocity 1.25; 1 - 0.5 * (1.25 + 0.625).
@@ -74,12 +58,12 @@ def test_two_steps_by_hand():
     # Gradient 0.25 * 0.0625 = 0.015625; velocity 0.625 + 0.015625 = 0.640625;
     # 0.0625 - 0.5 * (0.015625 + 0.3203125).
     assert variable.numpy() == [-0.10546875]
-    assert optimizer.velocities[0].numpy() == [0.640625]
+    assert slots(optimizer)[0].numpy() == [0.640625]
 
 
 def test_weight_decay_acts_only_where_it_is_meant_to():
     variables = [tf.Variable([2.0]), tf.Variable([2.0])]
-    optimizer = Momentum(variables, [True, False])
+    optimizer = make("momentum", variables, [True, False])
     optimizer.apply([tf.zeros([1])] * 2, settings(1.0, 0.9, 0.1))
     # 2 - (0.2 + 0.9 * 0.2).
     assert variables[0].numpy() == pytest.approx(1.62, rel=1e-6)
@@ -88,7 +72,7 @@ def test_weight_decay_acts_only_where_it_is_meant_to():
 
 def test_without_momentum_it_is_plain_gradient_descent():
     variable = tf.Variable([1.0, 2.0])
-    optimizer = Momentum([variable], [True])
+    optimizer = make("momentum", [variable], [True])
     for _ in range(3):
         optimizer.apply([tf.constant([0.5, -0.5])], settings(0.5, 0.0, 0.0))
     assert variable.numpy().tolist() == [0.25, 2.75]
@@ -96,16 +80,16 @@ def test_without_momentum_it_is_plain_gradient_descent():
 
 def test_velocities_start_at_zero_in_the_shape_of_their_variables():
     variables = [tf.Variable(tf.ones([2, 3])), tf.Variable(1.0)]
-    optimizer = Momentum(variables, [False, False])
-    assert [one.shape for one in optimizer.velocities] == [(2, 3), ()]
-    assert not any(one.numpy().any() for one in optimizer.velocities)
+    optimizer = make("momentum", variables, [False, False])
+    assert [one.shape for one in slots(optimizer)] == [(2, 3), ()]
+    assert not any(one.numpy().any() for one in slots(optimizer))
 
 
-@pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+@pytest.mark.parametrize("way", WAYS)
 def test_each_variable_has_its_own_factor_of_the_learning_rate(way):
     variables = [tf.Variable([1.0]) for _ in range(4)]
-    optimizer = Momentum(variables, [True, False, True, True], nesterov=False)
-    apply = tf.function(getattr(optimizer, way))
+    optimizer = make("momentum", variables, [True, False, True, True], nesterov=False)
+    apply = applying(optimizer, way, True)
     for _ in range(2):
         apply([tf.constant([2.0])] * 4, settings(0.25, 0.5, 0.5), (1.0, 4.0, 0.0, 1.0))
     # Decay: gradient 2.5, 1 - 0.625 = 0.375; then 2 + 0.1875 + 0.5 * 2.5 = 3.4375.
@@ -113,16 +97,16 @@ def test_each_variable_has_its_own_factor_of_the_learning_rate(way):
     assert [one.numpy().item() for one in variables] == [
         *(0.375 - 0.25 * 3.4375, -1 - 3.0, 1.0, 0.375 - 0.25 * 3.4375)
     ]
-    velocities = [one.numpy().item() for one in optimizer.velocities]
+    velocities = [one.numpy().item() for one in slots(optimizer)]
     assert velocities == [3.4375, 3.0, 0.0, 3.4375]
 
 
-@pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+@pytest.mark.parametrize("way", WAYS)
 def test_decay_can_be_the_same_for_all_factors(way):
     variables = [tf.Variable([1.0]) for _ in range(2)]
-    optimizer = Momentum(variables, [True, True], nesterov=False)
+    optimizer = make("momentum", variables, [True, True], nesterov=False)
     rate = settings(0.25, 0.5, 0.5)._replace(decay_is_scaled=False)
-    getattr(optimizer, way)([tf.constant([2.0])] * 2, rate, (1.0, 4.0))
+    applying(optimizer, way, False)([tf.constant([2.0])] * 2, rate, (1.0, 4.0))
     # 1 - 0.25 * (2 + 0.5), and 1 - 4 * 0.25 * (2 + 0.5 / 4): both decay by 0.125.
     assert [one.numpy().item() for one in variables] == [0.375, -1.125]
 
@@ -141,7 +125,7 @@ def test_the_rates_of_cifar10_airbench94_are_those_of_its_source():
     generator = np.random.default_rng(0)
     weights = generator.normal(size=2)
     variables = [tf.Variable([one], dtype=tf.float32) for one in weights]
-    optimizer = Momentum(variables, [True, True], config.nesterov)
+    optimizer = make("momentum", variables, [True, True], config.nesterov)
     buffers = np.zeros(2)
     for step in (0, 50, 109, 300, 475):
         part = 0.2 + 0.8 * step / 109 if step < 109 else 1 - 0.93 * (step - 109) / 367
@@ -180,7 +164,7 @@ def run_of_recipe(name: str) -> Config:
 
 def test_lars_has_the_factors_too():
     variables = [tf.Variable([3.0, 4.0]) for _ in range(3)]
-    optimizer = Lars(variables, [True, True, False], trust_coefficient=0.5)
+    optimizer = make("lars", variables, [True, True, False], trust_coefficient=0.5)
     gradients = [tf.constant([0.0, 5.0])] * 3
     optimizer.apply(gradients, settings(0.5, 0.0, 0.0), (1.0, 0.0, 2.0))
     # Trust 0.5 * 5 / 5 = 0.5, and 1 without.
@@ -190,14 +174,14 @@ def test_lars_has_the_factors_too():
 
 @pytest.mark.parametrize("factors", [(), (1.0, 2.0)])
 def test_a_gradient_too_few_is_refused(factors):
-    optimizer = Momentum([tf.Variable(1.0), tf.Variable(1.0)], [True, True])
+    optimizer = make("momentum", [tf.Variable(1.0), tf.Variable(1.0)], [True, True])
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         optimizer.apply([tf.constant(1.0)], settings(0.1, 0.9, 0.0), factors)
 
 
 def test_a_value_read_before_the_step_stays_as_it_was():
     variable = tf.Variable(tf.ones([3]))
-    optimizer = Momentum([variable], [True])
+    optimizer = make("momentum", [variable], [True])
 
     @tf.function
     def step() -> tf.Tensor:
@@ -212,7 +196,7 @@ def test_a_value_read_before_the_step_stays_as_it_was():
 
 def test_a_gradient_of_another_shape_is_refused():
     variable = tf.Variable(tf.ones([3]))
-    optimizer = Momentum([variable], [True])
+    optimizer = make("momentum", [variable], [True])
     with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
         optimizer.apply([tf.ones([4])], settings(1.0, 0.9, 0.0))
 
@@ -223,14 +207,14 @@ def test_a_step_has_the_same_bits_on_any_processor():
     generator = np.random.default_rng(0)
     value, velocity, gradient = generator.normal(size=(3, 5001)).astype(np.float32)
     variable = tf.Variable(value)
-    optimizer = Momentum([variable], [True])
-    optimizer.velocities[0].assign(velocity)
+    optimizer = make("momentum", [variable], [True])
+    slots(optimizer)[0].assign(velocity)
     tf.function(optimizer.apply)([tf.constant(gradient)], settings(0.1, 0.9, 0.01))
     momentum, decay, rate = np.float32(0.9), np.float32(0.01), np.float32(0.1)
     step = gradient + decay * value
     velocity = momentum * velocity + step
     expected = value - rate * (step + momentum * velocity)
-    np.testing.assert_array_equal(optimizer.velocities[0].numpy(), velocity)
+    np.testing.assert_array_equal(slots(optimizer)[0].numpy(), velocity)
     np.testing.assert_array_equal(variable.numpy(), expected)
 
 
@@ -250,7 +234,7 @@ def test_lars_is_that_of_the_paper():
     generator = np.random.default_rng(1)
     value, gradient = generator.normal(size=(2, 5, 7)).astype(np.float32)
     variable = tf.Variable(value)
-    optimizer = Lars([variable], [True], trust_coefficient=0.02)
+    optimizer = make("lars", [variable], [True], trust_coefficient=0.02)
     rates = (0.0, 2.0, 4.0, 1.0)
     before = None
     for rate in rates:
@@ -265,8 +249,8 @@ def test_lars_is_that_of_the_paper():
 
 def test_lars_moves_what_does_not_decay_as_momentum_does():
     values = [tf.Variable([3.0, 4.0]) for _ in range(2)]
-    for variable, kind in zip(values, (Lars, Momentum), strict=True):
-        kind([variable], [False], False).apply(
+    for variable, kind in zip(values, ("lars", "momentum"), strict=True):
+        make(kind, [variable], [False], False).apply(
             [tf.constant([0.5, 0.25])], settings(0.5, 0.9, 0.1)
         )
     # 3 - 0.5 * 0.5, 4 - 0.5 * 0.25: neither scaled nor decayed.
@@ -276,18 +260,20 @@ def test_lars_moves_what_does_not_decay_as_momentum_does():
 @pytest.mark.parametrize(("weight", "gradient"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
 def test_lars_does_not_scale_where_a_norm_is_zero(weight, gradient):
     variable = tf.Variable([weight])
-    Lars([variable], [True]).apply([tf.constant([gradient])], settings(0.5, 0.9, 0.5))
+    make("lars", [variable], [True]).apply(
+        [tf.constant([gradient])], settings(0.5, 0.9, 0.5)
+    )
     # Trust 1: the gradient and half of the weight, times a rate of a half.
     assert variable.numpy() == [weight - 0.5 * (gradient + 0.5 * weight)]
 
 
 def test_reset_sets_the_velocities_to_zero():
     variable = tf.Variable([1.0])
-    optimizer = Momentum([variable], [True])
+    optimizer = make("momentum", [variable], [True])
     optimizer.apply([tf.constant([1.0])], settings(0.5, 0.9, 0.0))
-    assert optimizer.velocities[0].numpy() == [1.0]
+    assert slots(optimizer)[0].numpy() == [1.0]
     optimizer.reset()
-    assert optimizer.velocities[0].numpy() == [0.0]
+    assert slots(optimizer)[0].numpy() == [0.0]
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -299,7 +285,7 @@ def test_sgdw_is_that_of_composer(in_graph, nesterov):
     decays = [True, False]
     starts = generator.normal(size=(2, 5)).astype(np.float32)
     variables = [tf.Variable(one) for one in starts]
-    optimizer = Sgdw(variables, decays, nesterov)
+    optimizer = make("sgdw", variables, decays, nesterov)
     apply = tf.function(optimizer.apply) if in_graph else optimizer.apply
     weights, velocities = starts.astype(np.float64), np.zeros((2, 5))
     for rate in (0.1, highest, 0.3, 0.0):
@@ -313,12 +299,12 @@ def test_sgdw_is_that_of_composer(in_graph, nesterov):
             weights[i] -= rate * step
     for ours, expected in zip(variables, weights, strict=True):
         np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
-    for ours, expected in zip(optimizer.velocities, velocities, strict=True):
+    for ours, expected in zip(slots(optimizer), velocities, strict=True):
         np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
 
 
 def test_the_decay_of_sgdw_has_the_factors_of_the_rates():
     variables = [tf.Variable([1.0]) for _ in range(3)]
-    optimizer = Sgdw(variables, [True] * 3)
+    optimizer = make("sgdw", variables, [True] * 3)
     optimizer.apply([tf.zeros([1])] * 3, settings(0.5, 0.9, 0.25), (1.0, 2.0, 0.0))
     assert [one.numpy().item() for one in variables] == [0.875, 0.75, 1.0]

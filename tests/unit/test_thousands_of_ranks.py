@@ -18,8 +18,8 @@ from resnet.data import example_order, record_sets
 from resnet.data.example_shard import shard_of_rank
 from resnet.data.input_pipeline import examples_of_micro_batch
 from resnet.data.record_files import RecordFiles
+from resnet.optim.groups import balanced
 from resnet.training.parameter_servers import roles
-from resnet.training.parameter_servers.server_variables import balanced
 
 RANKS = st.integers(512, 4096)
 RANKS_PER_NODE = st.sampled_from([1, 2, 4, 8])

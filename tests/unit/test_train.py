@@ -84,13 +84,13 @@ def every_fourth(run, tmp_path_factory) -> pathlib.Path:
 def test_lines_are_written_when_they_are_due_and_the_graph_is_made_once(
     run, every_fourth, tmp_path, monkeypatch
 ):
-    make, made = loop.TrainStep.of_run, []
+    make, made = loop.TrainStep, []
 
     def remember(*arguments: Any) -> Any:
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(loop.TrainStep, "of_run", remember)
+    monkeypatch.setattr(loop, "TrainStep", remember)
     run(tmp_path, weight_decay=0.0, eval_every="2", mode="train_and_eval")
     (step,) = made
     assert step._step.experimental_get_tracing_count() == 1
@@ -156,7 +156,7 @@ def test_the_first_loss_is_near_that_of_guessing(config, whole):
     state = TrainState(config)
     squares = sum(
         float(np.square(one, dtype=np.float64).sum())
-        for one in values_of(state.decayed_variables)
+        for one in values_of(state.optimizer.decayed_variables)
     )
     first = lines(whole, "train")[0]["loss"]
     # The classifier starts with weights of 0.01, so its logits are near zero.

@@ -132,14 +132,14 @@ def steps_made() -> list[tuple[phases.Phase, loop.TrainStep]]:
 @pytest.fixture(scope="module")
 def whole(run, steps_made, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of both phases without interruption."""
-    model_dir, make = tmp_path_factory.mktemp("whole"), loop.TrainStep.of_run
+    model_dir, make = tmp_path_factory.mktemp("whole"), loop.TrainStep
 
     def remember(state: Any, phase: phases.Phase, *arguments: Any) -> loop.TrainStep:
         steps_made.append((phase, make(state, phase, *arguments)))
         return steps_made[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.TrainStep, "of_run", remember)
+        patch.setattr(loop, "TrainStep", remember)
         run(model_dir)
     return model_dir
 

@@ -16,7 +16,6 @@ from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import resnet
-from resnet.optim import train_state
 from resnet.optim.train_state import TrainState
 from resnet.runtime import versions
 from tests.unit.changed_settings import changed
@@ -51,20 +50,6 @@ def assert_equal(ours: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "decays"),
-    [
-        ("stem/kernel", True),
-        ("classifier/kernel", True),
-        ("classifier/bias", True),
-        ("stem/gamma", False),
-        ("stage1_block1_2/beta", False),
-    ],
-)
-def test_all_decay_but_normalization(name, decays):
-    assert train_state.decays(name) is decays
-
-
-@pytest.mark.parametrize(
     ("optimizer", "others", "num_decaying"),
     # 21 kernels, the classifier's and its bias, which LARS leaves alone.
     [
@@ -77,7 +62,7 @@ def test_the_variables_that_decay_depend_on_the_optimizer(
 ):
     monkeypatch.setattr(resnet, "STAGE_FILTERS", (4, 4, 4, 4))
     state = TrainState(changed(config, model="resnet18", optimizer=optimizer))
-    found = [one.name.removesuffix(":0") for one in state.decayed_variables]
+    found = [one.name.removesuffix(":0") for one in state.optimizer.decayed_variables]
     assert found == [name for name in state.names if not name.endswith(others)]
     assert len(found) == num_decaying
 
@@ -86,7 +71,7 @@ def test_the_penalty_is_that_of_the_phase_of_the_last_step(of_phases):
     state = TrainState(of_phases)
     halves = sum(
         float(np.square(one, dtype=np.float64).sum()) / 2
-        for one in values_of(state.decayed_variables)
+        for one in values_of(state.optimizer.decayed_variables)
     )
     found = {}
     for step in (0, 1, 4, 5, 9):
@@ -224,7 +209,7 @@ def test_a_new_run_can_begin_with_the_weights_of_another(
     assert (state.step, state.losses, state.top1) == (4, [], None)
     expected = values_of(trained.model.variables)
     assert_equal(values_of(state.model.variables), expected)
-    assert not any(one.any() for one in values_of(state.optimizer.velocities))
+    assert not any(one.any() for one in values_of(state.optimizer.velocities.values()))
     assert_equal(values_of(state.ema), expected if ema_decay else [])
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
 
 # The farthest that closures may be apart while the older one is not done, above which
@@ -45,7 +46,9 @@ class Server:
         self.decays = [state.optimizer.decays[index] for index in self.indices]
         with tf.device(self.device):
             self.weights = _copies(state.trainable_variables, self.indices)
-            self.velocities = _copies(state.optimizer.velocities, self.indices)
+            self.velocities = _copies(
+                list(state.optimizer.velocities.values()), self.indices
+            )
             self.averages = _copies(_averages(state), self.average_indices)
             self.applied = tf.Variable(tf.zeros([1 + MOST_APART], tf.int64))
 
@@ -125,31 +128,17 @@ class ServerVariables:
         for server in self.servers:
             for all_ours, indices, theirs in (
                 (state.trainable_variables, server.indices, server.weights),
-                (state.optimizer.velocities, server.indices, server.velocities),
+                (
+                    list(state.optimizer.velocities.values()),
+                    server.indices,
+                    server.velocities,
+                ),
                 (_averages(state), server.average_indices, server.averages),
             ):
                 pairs += zip(
                     (all_ours[index] for index in indices), theirs, strict=True
                 )
         return pairs
-
-
-def balanced(sizes: Sequence[int], num_parts: int) -> list[list[int]]:
-    """Returns the indices of each part so that the sums of sizes are about equal.
-
-    The largest ones are distributed first, each to the part with the smallest sum.
-
-    Args:
-        sizes: The size of each index.
-        num_parts: The number of parts.
-    """
-    parts: list[list[int]] = [[] for _ in range(num_parts)]
-    sums = [0] * num_parts
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        part = sums.index(min(sums))
-        parts[part].append(index)
-        sums[part] += sizes[index]
-    return [sorted(part) for part in parts]
 
 
 def _read(

@@ -145,9 +145,7 @@ def _gradients(
         tf.GradientTape() as tape,
     ):
         tape.watch(weights)
-        loss = mean_loss(
-            state.model, batch.images, batch.labels, batch.mix_weight, phase
-        )
+        loss = mean_loss(state.model, batch, phase)
     gradients = tape.gradient(loss, weights)
     if config.clip_norm:
         gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
