@@ -37,7 +37,7 @@ from resnet.base.errors import EXIT_CODE, UserError
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
-from resnet.export.exported_network import ExportedNetwork
+from resnet.export.exported_network import ExportedNetwork, ExportedPredictor
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # They import TensorFlow.
 
     from resnet.checkpoint.restore import TrainedNetwork
     from resnet.evaluation.predictor import Predictor
-    from resnet.export.predictor import ExportedPredictor
 
 FLAGS = flags.FLAGS
 
@@ -185,18 +184,13 @@ def exported_network() -> Network:
     exported = ExportedNetwork(pathlib.Path(FLAGS.exported_model))
     known = exported.contents
 
-    def load() -> "ExportedPredictor":
-        from resnet.export.predictor import ExportedPredictor
-
-        return ExportedPredictor(exported)
-
     return Network(
         f"the network in {FLAGS.exported_model}",
         known.class_names,
         known.class_descriptions or imagenet_labels.describe(known.class_names),
         known.image_format or None,
         known.apply_exif_orientation,
-        load,
+        lambda: ExportedPredictor(exported),
     )
 
 

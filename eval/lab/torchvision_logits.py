@@ -24,10 +24,11 @@ import numpy as np
 import torch
 import torchvision
 
-from resnet.checkpoint.weight_formats import initial, torchvision_file
+from resnet.checkpoint.weight_formats import initial
 from resnet.config.config import Config
 from resnet.config.recipes import finetune
 from resnet.config.resolve import resolve
+from resnet.export import weight_files
 from resnet.optim.train_state import build_model
 
 
@@ -83,7 +84,7 @@ def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:
             variable.assign(values[variable.path])
         ours = pathlib.Path(folder, "ours.pth")
         written = {one.path: one.numpy() for one in model.variables}
-        torchvision_file.write(ours, config, written)
+        weight_files.write_state_dict(ours, config, written)
         back = torch.load(ours, weights_only=True)
     network.load_state_dict(back)  # Refuses missing and surplus arrays.
     channels_first = torch.from_numpy(

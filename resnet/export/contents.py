@@ -1,23 +1,29 @@
 """The description of an exported network, which its file holds as JSON.
 
-Does not import TensorFlow.
+It is an entry of the metadata of most formats, named `KEY`. Does not import TensorFlow.
 """
 
 import contextlib
 import dataclasses
 import importlib.metadata
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
 from resnet.base import json_file
 from resnet.base.errors import UserError
+from resnet.checkpoint.weight_formats import files
 from resnet.config.config import Config
 
 FORMAT_VERSION = 1
+KEY = files.DESCRIPTION
+Probabilities = Callable[[Any], np.ndarray]
+FILE = "contents.json"  # Its name where the format is a folder or a zip archive.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +86,7 @@ class Contents:
 def of_run(
     config: Config, step: int, weights: str, precision: str, is_folded: bool
 ) -> Contents:
-    """Returns the description of a network of a run.
-
-    Args:
-        config: The settings of the run.
-        step: The step of the checkpoint.
-        weights: "raw" or "ema".
-        precision: The precision of the export.
-        is_folded: Whether batch normalization is folded.
-    """
+    """Returns the description of a network of a run, whose attributes these are."""
     known = training_set(config)
     return Contents(
         model=config.model,
@@ -122,9 +120,9 @@ def training_set(config: Config) -> Manifest | None:
     if not config.data_dir:
         return None
     with contextlib.suppress(UserError):
-        found = manifest.find(config.data_dir)
-        if found is not None and found.manifest.class_names == config.class_names:
-            return found.manifest
+        record_set = manifest.find(config.data_dir)
+        if record_set and record_set.manifest.class_names == config.class_names:
+            return record_set.manifest
     logging.warning(
         "%s no longer has the record set that the network was trained on. Whether its"
         " images were rotated by EXIF or stored as JPEG is not known: they are neither"
@@ -139,7 +137,7 @@ def from_text(text: str | None, where: str) -> Contents:
 
     Args:
         text: The text; None if there is none.
-        where: The path of the exported network, for the sentence of an error.
+        where: The path of the exported network, for errors.
 
     Raises:
         UserError: If it is not such a text.

@@ -1,21 +1,31 @@
 """The formats that a network can be exported to, and what each of them can hold.
 
-Does not import TensorFlow. A format is an entry of `FORMATS` and a module with a
-function `write`.
+Importing it imports no TensorFlow and no package of a format.
 """
 
-import importlib
+import contextlib
+import dataclasses
 import importlib.util
-from dataclasses import dataclass, field
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resnet.base.errors import UserError
-from resnet.checkpoint.weight_formats import torchvision_file
-from resnet.export import atomic_path
-from resnet.export.contents import Contents
+from resnet.base.atomic_files import sync_folder
+from resnet.base.errors import UserError, naming_failures
+from resnet.checkpoint.weight_formats import files
+from resnet.export import (
+    onnx_format,
+    openvino_format,
+    tensorflow_formats,
+    weight_files,
+)
+from resnet.export.contents import Contents, Probabilities
 
-if TYPE_CHECKING:  # It imports TensorFlow.
+if TYPE_CHECKING:  # They import TensorFlow.
     from resnet.checkpoint.restore import TrainedNetwork
 
 FLOAT32, BF16, INT8 = "float32", "bf16", "int8"
@@ -27,92 +37,114 @@ class Format:
     """A format of exported networks.
 
     Attributes:
-        writer: The module whose function `write(trained, contents, path)` writes the
-            format. It takes a `TrainedNetwork`, its `Contents` and the path of a file
-            or a folder that doesn't exist.
+        write: A function that writes a network with its description to a path that
+            doesn't exist, of a file or a folder.
+        description: A function that returns the text of the description in a path;
+            None if it has none.
+        load: A function that returns the function of a network: from images, `[batch,
+            image_size, image_size, 3]` float32, RGB from 0 to 255, cropped and resized,
+            to the probabilities of the classes, `[batch, num_classes]` float32. None if
+            the format holds weights only.
         suffixes: The ends of which the name of a file must have one; empty if the
             format is a folder.
+        file: The file that tells of which format a folder is.
         precisions: The precisions that the format can hold.
         can_be_unfolded: Whether the format can hold layers of batch normalization.
         can_be_folded: Whether the format can hold convolutions that contain batch
             normalization. One that can't is unfolded without being asked for it.
         packages: The packages that write it, which the programs don't need otherwise:
             the requirement of each by the name of its module.
+        runtime: The one of them that computes it; empty if TensorFlow does.
     """
 
-    writer: str
+    write: Callable[["TrainedNetwork", Contents, Path], None]
+    description: Callable[[Path], str | None] = lambda path: None
+    load: Callable[[Path], Probabilities] | None = None
     suffixes: tuple[str, ...] = ()
+    file: str = ""
     precisions: tuple[str, ...] = (FLOAT32,)
     can_be_unfolded: bool = False
     can_be_folded: bool = True
-    packages: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = dataclasses.field(default_factory=dict)
+    runtime: str = ""
 
 
 # requirements-export.in has the same packages.
 FORMATS = {
     "savedmodel": Format(
-        "resnet.export.writers.saved_model", precisions=(FLOAT32, BF16)
+        tensorflow_formats.write_saved_model,
+        tensorflow_formats.description_of_saved_model,
+        tensorflow_formats.load_saved_model,
+        file="saved_model.pb",
+        precisions=(FLOAT32, BF16),
     ),
     "keras": Format(
-        "resnet.export.writers.keras_file",
-        (".keras",),
-        (FLOAT32, BF16),
+        tensorflow_formats.write_keras,
+        tensorflow_formats.description_in_archive,
+        tensorflow_formats.load_keras,
+        suffixes=(".keras",),
+        precisions=(FLOAT32, BF16),
         can_be_unfolded=True,
     ),
     "onnx": Format(
-        "resnet.export.writers.onnx_file",
-        (".onnx",),
-        (FLOAT32, INT8),
+        onnx_format.write,
+        onnx_format.description,
+        onnx_format.load,
+        suffixes=(".onnx",),
+        precisions=(FLOAT32, INT8),
         packages={
             "onnx": "onnx==1.23.2",
             "tf2onnx": "tf2onnx==1.17.0",
             "onnxruntime": "onnxruntime>=1.23.2",
         },
+        runtime="onnxruntime",
     ),
     "tflite": Format(
-        "resnet.export.writers.tflite_file", (".tflite",), (FLOAT32, INT8)
+        tensorflow_formats.write_tflite,
+        tensorflow_formats.description_in_archive,
+        tensorflow_formats.load_tflite,
+        suffixes=(".tflite",),
+        precisions=(FLOAT32, INT8),
     ),
     "openvino": Format(
-        "resnet.export.writers.openvino_folder",
+        openvino_format.write,
+        openvino_format.description,
+        openvino_format.load,
+        file=openvino_format.FILE,
         packages={"openvino": "openvino==2026.4.1"},
+        runtime="openvino",
     ),
     "safetensors": Format(
-        "resnet.export.writers.safetensors_file",
-        (".safetensors",),
-        (FLOAT32, BF16),
+        weight_files.write_safetensors,
+        suffixes=(".safetensors",),
+        precisions=(FLOAT32, BF16),
         can_be_unfolded=True,
-        packages={"safetensors": "safetensors==0.8.0"},
     ),
     "torchvision": Format(
-        "resnet.export.writers.torchvision_file",
-        torchvision_file.SUFFIXES,
+        weight_files.write_torchvision,
+        suffixes=files.SUFFIXES,
         can_be_unfolded=True,
         can_be_folded=False,
     ),
 }
+COMPUTED = {name: kind for name, kind in FORMATS.items() if kind.load}
 
 
 def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
     """Refuses what a format can't hold, and a path that it can't be written to.
-
-    Args:
-        name: The name of the format, a key of `FORMATS`.
-        precision: One of `PRECISIONS`.
-        is_folded: Whether batch normalization is folded into the convolutions.
-        path: The file or folder to write.
 
     Raises:
         UserError: With a sentence for the first problem.
     """
     kind = FORMATS[name]
     if precision not in kind.precisions:
-        able = [other for other, one in FORMATS.items() if precision in one.precisions]
+        able = [other for other in FORMATS if precision in FORMATS[other].precisions]
         raise UserError(
             f"--format={name} has --precision={' and '.join(kind.precisions)}; got"
             f" {precision}, which {', '.join(able)} have."
         )
     if not is_folded and not kind.can_be_unfolded:
-        able = [other for other, one in FORMATS.items() if one.can_be_unfolded]
+        able = [other for other in FORMATS if FORMATS[other].can_be_unfolded]
         raise UserError(
             f"--nofold_batch_norm is for the formats that can be trained on,"
             f" {' and '.join(able)}; got --format={name}."
@@ -122,19 +154,45 @@ def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
             f"--out must end in {' or '.join(kind.suffixes)} for --format={name}; got"
             f" {path}."
         )
-    for module, requirement in kind.packages.items():
-        if importlib.util.find_spec(module) is None:
-            raise UserError(
-                f"--format={name} needs the package {module}, which is not installed."
-                f" Run python -m pip install '{requirement}'"
-            )
+    for module in kind.packages:
+        _require(kind, module, f"--format={name}")
     if path.suffix in (".pt", ".pth") and importlib.util.find_spec("torch") is None:
         raise UserError(
             f"a file that ends in {path.suffix} needs PyTorch to be written, which"
             " isn't installed (pip install torch). Name one that ends in .safetensors"
             " or .npz."
         )
-    atomic_path.check(path)
+    _check_path(path)
+
+
+def _require(kind: Format, module: str, what: str) -> None:
+    """Refuses a format whose package is missing."""
+    if importlib.util.find_spec(module) is None:
+        raise UserError(
+            f"{what} needs the package {module}, which is not installed. Run python -m"
+            f" pip install '{kind.packages[module]}'"
+        )
+
+
+def format_of(path: Path) -> Format:
+    """Returns the format of a network.
+
+    Raises:
+        UserError: If it is none of those that can be computed here.
+    """
+    if not path.exists():
+        raise UserError(f"{path} must be an exported network; there is no such file.")
+    for kind in COMPUTED.values():
+        if (kind.file and (path / kind.file).is_file()) or (
+            path.is_file() and path.suffix in kind.suffixes
+        ):
+            if kind.runtime:
+                _require(kind, kind.runtime, str(path))
+            return kind
+    raise UserError(
+        f"{path} must be an exported network that can be computed; its format is none"
+        f" of {', '.join(COMPUTED)}."
+    )
 
 
 def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) -> None:
@@ -151,9 +209,54 @@ def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) 
     """
     import tensorflow as tf
 
-    writer = importlib.import_module(FORMATS[name].writer)
     try:
-        with atomic_path.create(path) as unfinished:
-            writer.write(trained, contents, unfinished)
+        with _created(path) as unfinished:
+            FORMATS[name].write(trained, contents, unfinished)
     except tf.errors.OpError as error:  # So TensorFlow tells of a full disk.
         raise UserError(f"{path} can't be written: {error.message}") from error
+
+
+def _check_path(path: Path) -> None:
+    """Refuses a path that exists already, or whose folder doesn't."""
+    if os.path.lexists(path):
+        raise UserError(
+            f"{path} exists already, and exports replace nothing. Remove it, or name"
+            " another path."
+        )
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UserError(f"{path} must be in an existing folder; {folder} is not one.")
+
+
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[Path]:
+    """Yields a path to write to; its content appears at `path` after the block.
+
+    The yielded path has the last part of `path` as its last part, and doesn't exist. It
+    lies in a hidden folder, which is removed after an error; a crash can leave it.
+    """
+    _check_path(path)
+    parent = path.absolute().parent
+    hidden = parent / f".{path.name}.{secrets.token_hex(4)}.partial"
+    with naming_failures(f"writing {path}"):
+        try:
+            hidden.mkdir()
+            unfinished = hidden / path.name
+            yield unfinished
+            _sync(unfinished)
+            _check_path(path)
+            unfinished.rename(path)
+            sync_folder(parent)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Makes a file durable (fsync), or a folder with all that it contains."""
+    paths = [path]
+    for root, _, names in os.walk(path):
+        sync_folder(root)
+        paths += [Path(root, name) for name in names]
+    for file in filter(Path.is_file, paths):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from resnet.base.errors import UserError
 from resnet.export.contents import Contents
@@ -88,12 +89,6 @@ class _StockLayers:
     """Calls the stock counterparts of layers, one after the other."""
 
     def __init__(self, model: keras.Model, contents: Contents) -> None:
-        """Prepares the calls.
-
-        Args:
-            model: The network whose layers are replaced.
-            contents: The description of the export.
-        """
         self._images = model.inputs[0]
         self._contents = contents
         key = contents.precision, contents.is_folded
@@ -101,27 +96,27 @@ class _StockLayers:
         self._counterparts: dict[type, Callable[..., Any]] = {
             layers.Cast: self._cast,
             layers.ConvNorm: self._conv_norm,
-            layers.PooledConvNorm: self._pooled_conv_norm,
+            layers.PooledConvNorm: self._conv_norm,
+            layers.ProjectedPool: self._projected_pool,
+            layers.Conv: self._conv,
             layers.Whitening: self._whitening,
-            layers.Gelu: self._gelu,
-            layers.MaxPool: self._max_pool,
-            layers.GlobalMaxPool: self._global_max_pool,
-            layers.AvgPool: self._avg_pool,
-            layers.Add: self._add,
             layers.ZeroPadShortcut: self._zero_pad_shortcut,
+            mlp.Gray: self._gray,
+            layers.MaxPool: self._max_pool,
+            layers.AvgPool: self._avg_pool,
+            layers.BlurPool: self._blur_pool,
+            layers.GlobalMaxPool: self._same(keras.layers.GlobalMaxPooling2D),
+            layers.GlobalAvgPool: self._same(keras.layers.GlobalAveragePooling2D),
+            layers.Gelu: self._gelu,
+            layers.Activation: self._activation,
+            layers.Gate: self._gate,
+            layers.Add: self._add,
+            layers.Concat: self._same(keras.layers.Concatenate),
+            layers.Flatten: self._same(keras.layers.Flatten),
+            layers.Dropout: self._dropout,
+            layers.Dense: self._dense,
             layers.Classifier: self._classifier,
             layers.ScaledLinear: self._scaled_linear,
-            layers.ProjectedPool: self._projected_pool,
-            layers.Concat: self._concat,
-            layers.Conv: self._conv,
-            layers.Flatten: self._flatten,
-            layers.Dense: self._dense,
-            layers.Dropout: self._dropout,
-            mlp.Gray: self._gray,
-            layers.Activation: self._activation,
-            layers.BlurPool: self._blur_pool,
-            layers.GlobalAvgPool: self._global_avg_pool,
-            layers.Gate: self._gate,
         }
 
     def __call__(
@@ -140,6 +135,43 @@ class _StockLayers:
             raise TypeError(f"no stock counterpart of {type(layer).__name__}")
         return counterpart(layer, *inputs)
 
+    def _stock(
+        self,
+        kind: type[keras.layers.Layer],
+        layer: layers.Layer,
+        x: Any,
+        part: str = "",
+        dtype: str = "",
+        weights: Sequence[Any] = (),
+        **settings: Any,
+    ) -> Any:
+        """Returns the outputs of a new stock layer.
+
+        Args:
+            kind: Its class.
+            layer: The layer that it replaces, which gives it its name.
+            x: Its inputs.
+            part: The end of its name, if it isn't the only one with that of the layer.
+            dtype: Its policy, if it isn't that of the network.
+            weights: The weights that it gets.
+            settings: Further arguments of the class.
+        """
+        name = f"{layer.name}_{part}" if part else layer.name
+        stock = kind(name=name, dtype=dtype or self._dtype, **settings)
+        outputs = stock(x)
+        if weights:
+            arrays = map(keras.ops.convert_to_tensor, weights)
+            stock.set_weights([array.numpy() for array in arrays])
+        return outputs
+
+    def _same(self, kind: type[keras.layers.Layer]) -> Callable[..., Any]:
+        """Returns a function that calls a stock layer without settings."""
+        return lambda layer, x: self._stock(kind, layer, x)
+
+    def _pad(self, layer: layers.Layer, x: Any, padding: Any) -> Any:
+        kind = keras.layers.ZeroPadding2D
+        return self._stock(kind, layer, x, "pad", padding=padding)
+
     def _cast(self, layer: layers.Cast, x: Any) -> Any:
         """The cast of the images becomes their normalization; stock layers cast."""
         if layer.input is not self._images:
@@ -153,213 +185,191 @@ class _StockLayers:
             dtype="float32",
         )(x)
 
-    def _conv_norm(self, layer: layers.ConvNorm, x: Any, *residual: Any) -> Any:
-        if self._contents.is_folded:
-            x = self._convolution(layer, x, *layer.folded())
-        else:
-            bias = layer.bias if layer.use_bias else None
-            x = self._convolution(layer, x, layer.kernel, bias)
+    def _conv_norm(self, layer: layers.ConvNorm, x: Any, *residuals: Any) -> Any:
+        is_folded = self._contents.is_folded
+        kernel, bias = layer.kernel, layer.bias if layer.use_bias else None
+        if is_folded:
+            kernel, bias = layer.folded()
+        x = self._convolution(layer, x, kernel, bias)
+        if isinstance(layer, layers.PooledConvNorm):
+            kind = keras.layers.MaxPooling2D
+            x = self._stock(kind, layer, x, "pool", pool_size=SIDE)
+        if not is_folded:
             x = self._batch_norm(layer, x)
-        return self._rest(layer, x, *residual)
-
-    def _pooled_conv_norm(
-        self, layer: layers.PooledConvNorm, x: Any, *residual: Any
-    ) -> Any:
-        if self._contents.is_folded:
-            x = self._pool(layer, self._convolution(layer, x, *layer.folded()))
-        else:
-            bias = layer.bias if layer.use_bias else None
-            x = self._pool(layer, self._convolution(layer, x, layer.kernel, bias))
-            x = self._batch_norm(layer, x)
-        return self._rest(layer, x, *residual)
-
-    def _pool(self, layer: layers.PooledConvNorm, x: Any) -> Any:
-        return keras.layers.MaxPooling2D(
-            SIDE, SIDE, "valid", name=f"{layer.name}_pool", dtype=self._dtype
-        )(x)
-
-    def _rest(self, layer: layers.ConvNorm, x: Any, *residual: Any) -> Any:
-        """Returns what follows the normalization."""
-        name = layer.name
-        for one in residual:
-            x = keras.layers.Add(name=f"{name}_sum", dtype=self._dtype)([x, one])
+        for residual in residuals:
+            x = self._stock(keras.layers.Add, layer, [x, residual], "sum")
         if layer.relu:
-            x = keras.layers.ReLU(name=f"{name}_relu", dtype=self._dtype)(x)
+            x = self._stock(keras.layers.ReLU, layer, x, "relu")
         return x if layer.num_copies == 1 else [x] * layer.num_copies
-
-    def _whitening(self, layer: layers.Whitening, x: Any) -> Any:
-        convolution = keras.layers.Conv2D(
-            layer.filters,
-            layer.kernel_size,
-            kernel_initializer="zeros",
-            name=layer.name,
-            dtype="float32",
-        )
-        return _called(convolution, x, [layer.kernel, layer.bias])
-
-    def _gelu(self, layer: layers.Gelu, x: Any) -> Any:
-        dtype = "float32" if x.dtype == "float32" else self._dtype
-        return keras.layers.Activation("gelu", name=layer.name, dtype=dtype)(x)
 
     def _projected_pool(self, layer: layers.ConvNorm, x: Any) -> Any:
         """The pool comes first here, so that the convolution can have the bias."""
-        name = layer.name
-        pad = keras.layers.ZeroPadding2D(1, name=f"{name}_pad", dtype=self._dtype)
-        pool = keras.layers.AveragePooling2D(
-            3, 1, "valid", name=f"{name}_pool", dtype=self._dtype
-        )
-        return self._conv_norm(layer, pool(pad(x)))
+        x = self._average_pool(layer, self._pad(layer, x, 1), 3, 1, part="pool")
+        return self._conv_norm(layer, x)
 
     def _batch_norm(self, layer: layers.ConvNorm, x: Any) -> Any:
-        normalization = keras.layers.BatchNormalization(
+        gamma = [] if layer.fixed_gamma else [layer.gamma]
+        return self._stock(
+            keras.layers.BatchNormalization,
+            layer,
+            x,
+            "bn",
+            weights=[*gamma, layer.beta, layer.moving_mean, layer.moving_variance],
             momentum=layer.batch_norm_momentum,
             epsilon=layer.epsilon,
             scale=not layer.fixed_gamma,
-            name=f"{layer.name}_bn",
-            dtype=self._dtype,
         )
-        gamma = [] if layer.fixed_gamma else [layer.gamma]
-        weights = [*gamma, layer.beta, layer.moving_mean, layer.moving_variance]
-        return _called(normalization, x, weights)
 
     def _convolution(
         self, layer: layers.ConvNorm | layers.Conv, x: Any, kernel: Any, bias: Any
     ) -> Any:
         """Returns a convolution with the fixed padding of `layers.convolution`."""
-        size, name = layer.kernel_size, layer.name
-        padding = "same"
+        size, padding = layer.kernel_size, "same"
         if layer.stride > 1 and size > 1:  # "same" would depend on the images' size.
             before = (size - 1) // 2
             sides = (before, size - 1 - before)
-            x = keras.layers.ZeroPadding2D(
-                (sides, sides), name=f"{name}_pad", dtype=self._dtype
-            )(x)
-            padding = "valid"
-        convolution = keras.layers.Conv2D(
-            layer.filters,
-            size,
-            layer.stride,
-            padding,
+            x, padding = self._pad(layer, x, (sides, sides)), "valid"
+        return self._stock(
+            keras.layers.Conv2D,
+            layer,
+            x,
+            weights=[kernel] if bias is None else [kernel, bias],
+            filters=layer.filters,
+            kernel_size=size,
+            strides=layer.stride,
+            padding=padding,
             use_bias=bias is not None,
             kernel_initializer="zeros",
-            name=name,
-            dtype=self._dtype,
         )
-        return _called(convolution, x, [kernel] if bias is None else [kernel, bias])
 
     def _conv(self, layer: layers.Conv, x: Any) -> Any:
         x = self._convolution(layer, x, layer.kernel, layer.bias)
-        return keras.layers.ReLU(name=f"{layer.name}_relu", dtype=self._dtype)(x)
+        return self._stock(keras.layers.ReLU, layer, x, "relu")
 
-    def _constant_convolution(self, x: Any, kernel: Any, stride: int, name: str) -> Any:
+    def _whitening(self, layer: layers.Whitening, x: Any) -> Any:
+        return self._stock(
+            keras.layers.Conv2D,
+            layer,
+            x,
+            dtype="float32",
+            weights=[layer.kernel, layer.bias],
+            filters=layer.filters,
+            kernel_size=layer.kernel_size,
+            kernel_initializer="zeros",
+        )
+
+    def _constant_convolution(
+        self, layer: layers.Layer, x: Any, kernel: Any, stride: int
+    ) -> Any:
         """Returns a 1x1 convolution whose kernel is not trained."""
-        convolution = keras.layers.Conv2D(
-            kernel.shape[-1],
-            1,
-            stride,
+        return self._stock(
+            keras.layers.Conv2D,
+            layer,
+            x,
+            weights=[kernel[np.newaxis, np.newaxis]],
+            filters=kernel.shape[-1],
+            kernel_size=1,
+            strides=stride,
             use_bias=False,
             kernel_initializer="zeros",
             trainable=False,
-            name=name,
-            dtype=self._dtype,
         )
-        return _called(convolution, x, [kernel[np.newaxis, np.newaxis]])
 
     def _zero_pad_shortcut(self, layer: layers.ZeroPadShortcut, x: Any) -> Any:
         """A part of the identity matrix copies the channels and appends zeros."""
         identity = np.eye(x.shape[-1], layer.filters, dtype=np.float32)
-        return self._constant_convolution(x, identity, layer.stride, layer.name)
+        return self._constant_convolution(layer, x, identity, layer.stride)
 
     def _gray(self, layer: mlp.Gray, x: Any) -> Any:
         thirds = np.full((3, 1), 1 / 3, np.float32)
-        return self._constant_convolution(x, thirds, 1, layer.name)
+        return self._constant_convolution(layer, x, thirds, 1)
 
     def _max_pool(self, layer: layers.MaxPool, x: Any) -> Any:
-        padding, name = "same", layer.name
+        padding = "same"
         if layer.is_symmetric:
-            pad = keras.layers.ZeroPadding2D(
-                (layer.window - 1) // 2, name=f"{name}_pad", dtype=self._dtype
-            )
-            padding, x = "valid", pad(x)
-        return keras.layers.MaxPooling2D(
-            layer.window, layer.stride, padding, name=name, dtype=self._dtype
-        )(x)
+            x, padding = self._pad(layer, x, (layer.window - 1) // 2), "valid"
+        return self._stock(
+            keras.layers.MaxPooling2D,
+            layer,
+            x,
+            pool_size=layer.window,
+            strides=layer.stride,
+            padding=padding,
+        )
 
-    def _global_max_pool(self, layer: layers.GlobalMaxPool, x: Any) -> Any:
-        return keras.layers.GlobalMaxPooling2D(name=layer.name, dtype=self._dtype)(x)
+    def _average_pool(
+        self,
+        layer: layers.Layer,
+        x: Any,
+        size: int,
+        stride: int,
+        padding: str = "valid",
+        part: str = "",
+    ) -> Any:
+        return self._stock(
+            keras.layers.AveragePooling2D,
+            layer,
+            x,
+            part,
+            pool_size=size,
+            strides=stride,
+            padding=padding,
+        )
 
     def _avg_pool(self, layer: layers.AvgPool, x: Any) -> Any:
-        return keras.layers.AveragePooling2D(
-            2, 2, "same", name=layer.name, dtype=self._dtype
-        )(x)
-
-    def _global_avg_pool(self, layer: layers.GlobalAvgPool, x: Any) -> Any:
-        return keras.layers.GlobalAveragePooling2D(name=layer.name, dtype=self._dtype)(
-            x
-        )
+        return self._average_pool(layer, x, 2, 2, "same")
 
     def _blur_pool(self, layer: layers.BlurPool, x: Any) -> Any:
         """[1, 2, 1] / 4 is the average over two positions, twice."""
-        name = layer.name
-        x = keras.layers.ZeroPadding2D(1, name=f"{name}_pad", dtype=self._dtype)(x)
-        x = keras.layers.AveragePooling2D(
-            2, 1, "valid", name=f"{name}_average", dtype=self._dtype
-        )(x)
-        return keras.layers.AveragePooling2D(
-            2, layer.stride, "valid", name=name, dtype=self._dtype
-        )(x)
+        x = self._average_pool(layer, self._pad(layer, x, 1), 2, 1, part="average")
+        return self._average_pool(layer, x, 2, layer.stride)
+
+    def _gelu(self, layer: layers.Gelu, x: Any) -> Any:
+        dtype = "float32" if x.dtype == "float32" else self._dtype
+        kind = keras.layers.Activation
+        return self._stock(kind, layer, x, dtype=dtype, activation="gelu")
 
     def _activation(self, layer: layers.Activation | layers.Gate, x: Any) -> Any:
-        x = keras.layers.Activation(
-            layer.activation, name=layer.name, dtype=self._dtype
-        )(x)
+        kind = keras.layers.Activation
+        x = self._stock(kind, layer, x, activation=layer.activation)
         return x if layer.num_copies == 1 else [x] * layer.num_copies
 
     def _gate(self, layer: layers.Gate, x: Any, logits: Any, residual: Any) -> Any:
-        name = layer.name
+        kind = keras.layers.Activation
+        gate = self._stock(kind, layer, logits, "sigmoid", activation="sigmoid")
         shape = (1, 1, x.shape[-1])
-        gate = keras.layers.Activation(
-            "sigmoid", name=f"{name}_sigmoid", dtype=self._dtype
-        )(logits)
-        gate = keras.layers.Reshape(shape, name=f"{name}_shape", dtype=self._dtype)(
-            gate
+        gate = self._stock(
+            keras.layers.Reshape, layer, gate, "shape", target_shape=shape
         )
-        x = keras.layers.Multiply(name=f"{name}_product", dtype=self._dtype)([x, gate])
-        x = keras.layers.Add(name=f"{name}_sum", dtype=self._dtype)([x, residual])
+        x = self._stock(keras.layers.Multiply, layer, [x, gate], "product")
+        x = self._stock(keras.layers.Add, layer, [x, residual], "sum")
         return self._activation(layer, x)
 
     def _add(self, layer: layers.Add, *inputs: Any) -> Any:
-        return keras.layers.Add(name=layer.name, dtype=self._dtype)(list(inputs))
-
-    def _concat(self, layer: layers.Concat, inputs: Sequence[Any]) -> Any:
-        return keras.layers.Concatenate(name=layer.name, dtype=self._dtype)(inputs)
-
-    def _flatten(self, layer: layers.Flatten, x: Any) -> Any:
-        return keras.layers.Flatten(name=layer.name, dtype=self._dtype)(x)
+        return self._stock(keras.layers.Add, layer, list(inputs))
 
     def _dropout(self, layer: layers.Dropout, x: Any) -> Any:
         if self._contents.is_folded:
             return x
-        return keras.layers.Dropout(layer.rate, name=layer.name, dtype=self._dtype)(x)
+        return self._stock(keras.layers.Dropout, layer, x, rate=layer.rate)
 
     def _dense(self, layer: layers.Dense, x: Any) -> Any:
-        return self._linear(layer, x, layer.kernel, layer.bias, self._dtype, layer.relu)
+        activation = "relu" if layer.relu else None
+        return self._linear(layer, x, layer.kernel, layer.bias, self._dtype, activation)
 
     def _classifier(self, layer: layers.Classifier, x: Any) -> Any:
         # In float32 also in a network of bfloat16, as its logits are.
-        pool = keras.layers.GlobalAveragePooling2D(
-            name=f"{layer.name}_pool", dtype="float32"
-        )
-        return self._linear(layer, pool(x), layer.kernel, layer.bias, "float32")
+        kind = keras.layers.GlobalAveragePooling2D
+        x = self._stock(kind, layer, x, "pool", "float32")
+        return self._linear(layer, x, layer.kernel, layer.bias, "float32")
 
     def _scaled_linear(self, layer: layers.ScaledLinear, x: Any) -> Any:
         if self._contents.is_folded:
             kernel = layer.kernel * layer.scale
             return self._linear(layer, x, kernel, None, "float32")
         x = self._linear(layer, x, layer.kernel, None, "float32")
-        return keras.layers.Rescaling(
-            layer.scale, name=f"{layer.name}_scale", dtype="float32"
-        )(x)
+        kind = keras.layers.Rescaling
+        return self._stock(kind, layer, x, "scale", "float32", scale=layer.scale)
 
     def _linear(
         self,
@@ -368,21 +378,53 @@ class _StockLayers:
         kernel: Any,
         bias: Any,
         dtype: str,
-        relu: bool = False,
+        activation: str | None = None,
     ) -> Any:
-        dense = keras.layers.Dense(
-            kernel.shape[-1],
-            "relu" if relu else None,
+        return self._stock(
+            keras.layers.Dense,
+            layer,
+            x,
+            dtype=dtype,
+            weights=[kernel] if bias is None else [kernel, bias],
+            units=kernel.shape[-1],
+            activation=activation,
             use_bias=bias is not None,
             kernel_initializer="zeros",
-            name=layer.name,
-            dtype=dtype,
         )
-        return _called(dense, x, [kernel] if bias is None else [kernel, bias])
 
 
-def _called(layer: keras.layers.Layer, x: Any, weights: Sequence[Any]) -> Any:
-    """Returns the outputs of a new layer, which gets these weights."""
-    outputs = layer(x)
-    layer.set_weights([keras.ops.convert_to_tensor(one).numpy() for one in weights])
-    return outputs
+def images_of(network: keras.Model) -> tf.TensorSpec:
+    """Returns the description of the images that a network of `build` takes."""
+    return tf.TensorSpec(network.inputs[0].shape, name="images")
+
+
+def outputs_of(network: keras.Model, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the outputs of an export; to be called inside a graph.
+
+    They are "classes", `[batch]` int32, the most probable class of each image; and
+    "probabilities", `[batch, num_classes]` float32.
+
+    Args:
+        network: The network, as `build` returns it.
+        images: The images as it takes them.
+    """
+    probabilities = network(images, training=False)
+    classes = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+    return {"classes": classes, "probabilities": probabilities}
+
+
+def frozen(network: keras.Model) -> Any:
+    """Returns a network of `build` as a `tf.function` whose weights are constants.
+
+    Its argument is named "images", its outputs as `outputs_of` names them.
+    """
+    weights = [(variable, variable.numpy()) for variable in network.variables]
+
+    def images_to_outputs(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        constants = [(variable, tf.constant(value)) for variable, value in weights]
+        with keras.StatelessScope(constants):
+            return outputs_of(network, images)
+
+    return tf.function(
+        images_to_outputs, input_signature=[images_of(network)], autograph=False
+    )

@@ -4,22 +4,23 @@
 """
 
 import functools
+import json
 import pickle
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
-from resnet.checkpoint.weight_formats import safetensors_file
-from resnet.checkpoint.weight_formats.stored import WeightFile, of_arrays
 
 OURS, TENSORFLOW = "ours", "TensorFlow"
 SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
+DESCRIPTION = "resnet_cpu"  # The key of what our exports say about a network.
 _INDEX = ".index"
 # The keys below which programs keep the weights beside other state, and the prefixes
 # that wrappers of networks give to all names.
@@ -31,6 +32,70 @@ _DAMAGED = (
     *(ValueError, EOFError, TypeError, AttributeError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
 )
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Stored(NamedTuple):
+    """The place of one of our variables in a file of another program.
+
+    Attributes:
+        name: The name of the stored array.
+        axes: The axes of the stored array in the order of ours; None for the same
+            order.
+    """
+
+    name: str
+    axes: tuple[int, ...] | None = None
+
+    def shape_of(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of the stored array for that of our variable."""
+        return ours if self.axes is None else tuple(ours[axis] for axis in self._back)
+
+    def shape_in_ours(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of our variable for that of the stored array."""
+        if self.axes is None or len(stored) != len(self.axes):
+            return stored
+        return tuple(stored[axis] for axis in self.axes)
+
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        """Returns a stored array as the value of our variable."""
+        return array if self.axes is None else array.transpose(self.axes)
+
+    def from_ours(self, array: np.ndarray) -> np.ndarray:
+        """Returns the value of our variable as it is stored, contiguous."""
+        if self.axes is not None:
+            array = array.transpose(self._back)
+        return np.ascontiguousarray(array)
+
+    @property
+    def _back(self) -> tuple[int, ...]:
+        axes = self.axes or ()
+        return tuple(axes.index(axis) for axis in range(len(axes)))
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """An open file of weights, whose arrays are read one by one.
+
+    Attributes:
+        shapes: The shape of each array by its name.
+        read: A function that returns the array of a name.
+        settings: Settings of the network that the weights are from, as `config.json` or
+            the description of an export has them; empty if they aren't known.
+    """
+
+    shapes: Shapes
+    read: Callable[[str], np.ndarray]
+    settings: Mapping[str, Any]
+
+
+def of_arrays(
+    arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any] | None = None
+) -> WeightFile:
+    """Returns the file of arrays that are in memory."""
+    shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+    return WeightFile(shapes, arrays.__getitem__, settings or {})
 
 
 def kind_of(path: Path) -> str:
@@ -60,7 +125,7 @@ def open_file(path: Path) -> WeightFile:
     kind = kind_of(path)
     openers: dict[str, Callable[[Path], WeightFile]] = {
         TENSORFLOW: _open_tensorflow,
-        ".safetensors": safetensors_file.open_file,
+        ".safetensors": _open_safetensors,
         ".npz": _open_npz,
     }
     try:
@@ -109,6 +174,34 @@ def _open_tensorflow(path: Path) -> WeightFile:
             raise UserError(f"{name!r} in {path} can't be read: {error}") from error
 
     return WeightFile({name: tuple(shape) for name, shape in shapes.items()}, read, {})
+
+
+def _open_safetensors(path: Path) -> WeightFile:
+    import safetensors
+
+    def refused(error: Exception) -> UserError:
+        return UserError(f"{path} must be a safetensors file; {error}")
+
+    try:
+        # With "pread", a file that is cut short meanwhile is an error and no SIGBUS.
+        file = safetensors.safe_open(path, "np", backend="pread")
+        names = file.keys()
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        description = (file.metadata() or {}).get(DESCRIPTION, "null")
+    except safetensors.SafetensorError as error:
+        raise refused(error) from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return file.get_tensor(name)
+        except (safetensors.SafetensorError, KeyError, TypeError) as error:
+            raise refused(error) from error
+
+    try:
+        settings = json.loads(description)
+    except (ValueError, RecursionError):
+        settings = None
+    return WeightFile(shapes, read, settings if isinstance(settings, dict) else {})
 
 
 def _open_npz(path: Path) -> WeightFile:

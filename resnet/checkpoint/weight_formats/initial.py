@@ -1,41 +1,39 @@
-"""The weights that a run begins with, from a file of any known format."""
+"""The weights that a run begins with, from a file of any known format.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+They are compared with the network before any variable is assigned.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
 from resnet.base.errors import UserError
 from resnet.checkpoint import tensors
-from resnet.checkpoint.weight_formats import files, matching, own, torchvision, tpu
-from resnet.checkpoint.weight_formats.stored import (
-    Shapes,
-    Stored,
-    WeightFile,
-    of_arrays,
-)
+from resnet.checkpoint.weight_formats import files, torchvision, tpu
+from resnet.checkpoint.weight_formats.files import Shapes, Stored, WeightFile
 from resnet.config.config import Config
 from resnet.config.recipe import PARTS
 
-# Other formats don't have them.
-_WITHOUT_PARTS = {name: getattr(Config, name) for name in PARTS}
+_CLASSIFIER = "classifier/"  # The beginning of the paths of its variables.
+_OWN = "model/"  # The beginning of the names of the network's variables in checkpoints.
+_NUM_NAMED = 3
 
 
-@dataclass(frozen=True)
-class _Format:
-    """A format of files.
+class _Format(NamedTuple):
+    """The names in a file.
 
     Attributes:
-        places: A function that returns the places of our variables by their paths.
+        places: The places of our variables by their paths.
         is_extra: Whether a file may have an array that is none of the weights.
-        details: The settings that make our network equal to the one of the format.
+        settings: The settings that make our network equal to the one of the format.
     """
 
-    places: Callable[[list[str]], dict[str, Stored]]
+    places: Mapping[str, Stored]
     is_extra: Callable[[str], bool]
-    details: Mapping[str, object]
+    settings: Mapping[str, object]
 
 
 def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
@@ -55,35 +53,33 @@ def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
     """
     if files.kind_of(path) == files.OURS:
         saved = tensors.load_from(path)
-        arrays = {name: np.asarray(one) for name, one in saved.tensors.items()}
-        file = of_arrays(arrays, saved.metadata.get("config"))
-        # Earlier versions had no others.
-        details = {"resnet_variant": "tpu", **_WITHOUT_PARTS}
-        found = _Format(own.places_in_checkpoint, own.is_extra_in_checkpoint, details)
+        arrays = {
+            name.removeprefix(_OWN): np.asarray(value)
+            for name, value in saved.tensors.items()
+            if name.startswith(_OWN)
+        }
+        file = files.of_arrays(arrays, saved.metadata.get("config"))
     else:
         file = files.open_file(path)
-        found = _format_of(path, file, shapes)
-    _require_details(path, {**found.details, **file.settings}, config)
-    places = found.places(list(shapes))
-    kept = list(shapes)
-    if reason := _reason_for_new_classifier(file, config, shapes, places):
+    form = _format_of(path, file, shapes)
+    _require_settings(path, {**form.settings, **file.settings}, config)
+    if reason := _reason_for_new_classifier(file, config, shapes, form.places):
         logging.info(
             "%s: the classifier of %s is not used, but a new one for the %d classes of"
             " this run.",
-            *(reason, path, config.num_classes),
+            reason,
+            path,
+            config.num_classes,
         )
-        kept = matching.without_classifier(shapes)
-    matching.require_same(
-        path,
-        config.model,
-        file,
-        {path: shapes[path] for path in kept},
-        places,
-        found.is_extra,
-    )
+        shapes = {
+            name: shape
+            for name, shape in shapes.items()
+            if not name.startswith(_CLASSIFIER)
+        }
+    _require_equal_variables(path, config.model, file, shapes, form)
     values = {}
-    for name in kept:
-        place = places[name]
+    for name in shapes:
+        place = form.places[name]
         values[name] = np.asarray(place.to_ours(file.read(place.name)), np.float32)
     return values
 
@@ -96,15 +92,17 @@ def _format_of(path: Path, file: WeightFile, shapes: Shapes) -> _Format:
     """
     for module in (torchvision, tpu):
         if module.FIRST in file.shapes:
-            details = {
+            settings = {
                 "resnet_variant": module.VARIANT,
                 "batch_norm_epsilon": module.EPSILON,
-                **_WITHOUT_PARTS,
+                # Other programs don't have the parts.
+                **{name: getattr(Config, name) for name in PARTS},
             }
-            return _Format(module.places, module.is_extra, details)
+            return _Format(module.places(list(shapes)), module.is_extra, settings)
     if any(name in file.shapes for name in shapes):
-        return _Format(own.places, own.is_extra, {})
-    names = ", ".join(map(repr, list(file.shapes)[:3])) or "nothing"
+        places = {name: Stored(name) for name in shapes}
+        return _Format(places, lambda name: False, {})
+    names = ", ".join(map(repr, list(file.shapes)[:_NUM_NAMED])) or "nothing"
     raise UserError(
         f"{path} must hold the weights of one of our networks, of a torchvision ResNet"
         f" ({torchvision.FIRST}, ...) or of the TPU recipe's ({tpu.FIRST}, ...); it"
@@ -112,32 +110,31 @@ def _format_of(path: Path, file: WeightFile, shapes: Shapes) -> _Format:
     )
 
 
-def _require_details(path: Path, details: Mapping[str, object], config: Config) -> None:
+def _require_settings(
+    path: Path, settings: Mapping[str, object], config: Config
+) -> None:
     """Refuses weights of a network that computes something else than that of the run.
 
     Args:
         path: The file of the weights.
-        details: Settings of the network that the weights are for, among others.
+        settings: Settings of the network that the weights are for, among others.
         config: The settings of the run.
 
     Raises:
         UserError: Naming the setting and the value that the weights need.
     """
-    if details.get("is_folded"):
+    if settings.get("is_folded"):
         raise UserError(
             f"the weights in {path} can't be trained on: batch normalization is folded"
             " into the convolutions. Export them with --nofold_batch_norm."
         )
-    needed = {
-        "resnet_variant": f"--resnet_variant={details.get('resnet_variant')}",
-        "batch_norm_epsilon": "a recipe with batch_norm_epsilon"
-        f" {details.get('batch_norm_epsilon')}",
-        **{name: f"--{name}={details.get(name)}" for name in PARTS},
-    }
-    for name, what in needed.items():
-        if name in details and details[name] != getattr(config, name):
+    for name in ("resnet_variant", "batch_norm_epsilon", *PARTS):
+        if name in settings and settings[name] != getattr(config, name):
+            needed = f"--{name}={settings[name]}"
+            if name == "batch_norm_epsilon":  # It has no flag.
+                needed = f"a recipe with {name} {settings[name]}"
             raise UserError(
-                f"the weights in {path} need {what}; got {getattr(config, name)}"
+                f"the weights in {path} need {needed}; got {getattr(config, name)}"
             )
 
 
@@ -145,9 +142,75 @@ def _reason_for_new_classifier(
     file: WeightFile, config: Config, shapes: Shapes, places: Mapping[str, Stored]
 ) -> str:
     """Returns why the classifier in a file isn't of use; empty if it is."""
-    if matching.has_other_classes(file, shapes, places):
+    if _has_other_classes(file, shapes, places):
         return "another number of classes"
     names = file.settings.get("class_names")
     if names is not None and tuple(names) != config.class_names:
         return "other classes"
     return ""
+
+
+def _has_other_classes(
+    file: WeightFile, shapes: Shapes, places: Mapping[str, Stored]
+) -> bool:
+    """Returns whether a file has no classifier, or one of another size."""
+    classifier = {
+        path: place for path, place in places.items() if path.startswith(_CLASSIFIER)
+    }
+    if not any(place.name in file.shapes for place in classifier.values()):
+        return True
+    for path, place in classifier.items():
+        if place.name not in file.shapes:
+            return False
+        ours, theirs = shapes[path], place.shape_in_ours(file.shapes[place.name])
+        # The last axis is that of the classes.
+        if theirs[:-1] != ours[:-1] or theirs[-1:] == ours[-1:]:
+            return False
+    return True
+
+
+def _require_equal_variables(
+    path: Path, network: str, file: WeightFile, shapes: Shapes, form: _Format
+) -> None:
+    """Refuses a file that doesn't hold the weights of a network, all and no others.
+
+    Raises:
+        UserError: Naming the first differences.
+    """
+    places = {name: form.places[name] for name in shapes if name in form.places}
+    known = {place.name for place in form.places.values()}
+    missing = [
+        repr(place.name) for place in places.values() if place.name not in file.shapes
+    ]
+    nowhere = [repr(name) for name in shapes if name not in places]
+    surplus = [
+        repr(name)
+        for name in file.shapes
+        if name not in known and not form.is_extra(name)
+    ]
+    wrong = [
+        f"{place.name!r} must have the shape {place.shape_of(shapes[name])}, it has"
+        f" {file.shapes[place.name]}"
+        for name, place in places.items()
+        if file.shapes.get(place.name, place.shape_of(shapes[name]))
+        != place.shape_of(shapes[name])
+    ]
+    problems = (
+        _some("it lacks ", missing),
+        _some("its format has no ", nowhere),
+        _some("it has too much: ", surplus),
+        _some("", wrong),
+    )
+    if text := "; ".join(filter(None, problems)):
+        raise UserError(
+            f"--initial_weights must be those of this {network}; {path}: {text}"
+        )
+
+
+def _some(beginning: str, items: Sequence[str]) -> str:
+    """Returns a clause with the first items and the number of the others."""
+    if not items:
+        return ""
+    others = len(items) - _NUM_NAMED
+    text = ", ".join(items[:_NUM_NAMED])
+    return f"{beginning}{text}{f' and {others} more' if others > 0 else ''}"

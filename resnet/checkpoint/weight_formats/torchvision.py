@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from resnet.checkpoint.weight_formats.stored import Stored
+from resnet.checkpoint.weight_formats.files import Stored
 
 FIRST = "conv1.weight"  # In each file, and in none of the other formats.
 VARIANT = "torchvision"
@@ -32,13 +32,9 @@ _NUM_BATCHES = ".num_batches_tracked"  # A count that PyTorch doesn't compute wi
 
 
 def places(paths: Iterable[str]) -> dict[str, Stored]:
-    """Returns the places of variables, without those that torchvision doesn't have.
-
-    Args:
-        paths: The variables' paths in our network, such as `stage1_block1_1/kernel`.
-    """
-    found = ((path, _place(path)) for path in paths)
-    return {path: place for path, place in found if place is not None}
+    """Returns the places of variables by their paths, of those that torchvision has."""
+    places = {path: _place(path) for path in paths}
+    return {path: place for path, place in places.items() if place is not None}
 
 
 def is_extra(name: str) -> bool:
@@ -75,10 +71,10 @@ def _place(path: str) -> Stored | None:
         convolution, normalization = "conv1", "bn1"
     elif block:
         stage, number, part = block[1], int(block[2]) - 1, block[3]
-        own = ("downsample.0", "downsample.1")
+        names = ("downsample.0", "downsample.1")
         if part != "shortcut":
-            own = (f"conv{part}", f"bn{part}")
-        convolution, normalization = (f"layer{stage}.{number}.{one}" for one in own)
+            names = (f"conv{part}", f"bn{part}")
+        convolution, normalization = (f"layer{stage}.{number}.{name}" for name in names)
     else:
         return _CLASSIFIER.get(path)
     if variable == "kernel":

@@ -10,7 +10,7 @@ Source: tensorflow/tpu, models/official/resnet/resnet_model.py.
 import re
 from collections.abc import Collection
 
-from resnet.checkpoint.weight_formats.stored import Stored
+from resnet.checkpoint.weight_formats.files import Stored
 
 FIRST = "conv2d/kernel"  # In each file, and in none of the other formats.
 VARIANT = "tpu"
@@ -22,25 +22,21 @@ _BLOCK = re.compile(r"stage(\d)_block(\d+)_(shortcut|\d)")
 
 
 def places(paths: Collection[str]) -> dict[str, Stored]:
-    """Returns the places of variables, without those that the TPU recipe doesn't have.
-
-    Args:
-        paths: The paths of all variables of our network.
-    """
+    """Returns the places of variables by their paths, of those that the recipe has."""
     layers = {path.rpartition("/")[0] for path in paths}
     orders = {layer: _order(layer) for layer in layers}
     numbered = sorted((order, layer) for layer, order in orders.items() if order)
     number_of = {layer: number for number, (_, layer) in enumerate(numbered)}
-    found = {}
+    places = {}
     for path in paths:
         layer, _, variable = path.rpartition("/")
         if layer == "classifier":
-            found[path] = Stored(f"dense/{variable}")
+            places[path] = Stored(f"dense/{variable}")
         elif layer in number_of:
             kind = "conv2d" if variable == "kernel" else "batch_normalization"
             number = number_of[layer]
-            found[path] = Stored(f"{kind}{f'_{number}' if number else ''}/{variable}")
-    return found
+            places[path] = Stored(f"{kind}{f'_{number}' if number else ''}/{variable}")
+    return places
 
 
 def is_extra(name: str) -> bool:
