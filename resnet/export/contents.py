@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from absl import logging
