@@ -108,7 +108,6 @@ setup(
         "resnet.exchange",
         "resnet.exchange.codecs",
         "resnet.export",
-        "resnet.export.writers",
         "resnet.hardware",
         "resnet.metrics",
         "resnet.models",
