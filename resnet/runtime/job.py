@@ -1,0 +1,56 @@
+"""Who computes, and what: the two values that travel through a training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resnet.config.config import Config
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import Threads
+from resnet.runtime.preemption import SeenSignals
+from resnet.runtime.run_lock import RunLock
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from resnet.data.example_shard import ExampleShard
+
+
+@dataclass(frozen=True)
+class Job:
+    """Who computes: the ranks, and the part of the machine that this rank has.
+
+    Attributes:
+        communicator: The ranks.
+        threads: The threads and processors of this rank.
+        signals: The stop requests that this rank knows of; None ignores them.
+    """
+
+    communicator: Communicator
+    threads: Threads
+    signals: SeenSignals | None = None
+
+    def num_parallel_calls(self, config: Config) -> int:
+        """Returns the number of images that this rank decodes at the same time."""
+        return config.num_parallel_calls or len(self.threads.cpus)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained.
+
+    Attributes:
+        config: The settings; neither the precision nor the exchange is "auto".
+        train: The training examples that this rank reads.
+        validation: The validation examples that this rank reads; None for a run without
+            evaluation.
+        lock: The lock of the folder on rank 0; None on other ranks.
+    """
+
+    config: Config
+    train: "ExampleShard"
+    validation: "ExampleShard | None" = None
+    lock: RunLock | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.config.model_dir)
