@@ -40,9 +40,10 @@ from resnet import commands, flag_topics, shared_flags, train_flags
 from resnet.base.errors import parse_flags, print_to_pipe
 from resnet.checkpoint import run_folder
 from resnet.config import explain, recipe_file
-from resnet.config.config import Config, check_ranks, save_config
+from resnet.config.config import Config, save_config
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
+from resnet.config.rules import check_ranks
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.export import end_of_training

@@ -8,11 +8,10 @@ from resnet import setting_flags, shared_flags
 from resnet.base import settings
 from resnet.base.errors import UserError
 from resnet.config import resolve
-from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
-from resnet.config.recipe import TrainingSettings
+from resnet.config.recipe import AsyncSettings, TrainingSettings
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import ScheduleOverrides
 

@@ -29,7 +29,7 @@ from eval import flag_topics
 from resnet import setting_flags, shared_flags
 from resnet.base import bounds, settings
 from resnet.base.errors import UserError, parse_flags
-from resnet.config import compression
+from resnet.config import rules
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
@@ -103,7 +103,7 @@ def chosen_compression() -> CompressionSettings:
     }
     problems = bounds.validate_overrides(values, Config)
     chosen = CompressionSettings(**values)
-    if problems := problems or compression.problems(chosen):
+    if problems := problems or rules.broken(chosen):
         raise UserError(" ".join(problems))
     if chosen.compress != "none" and chosen.method == "dgc":
         raise UserError(

@@ -7,10 +7,11 @@ from typing import Any
 
 from resnet.base.errors import UserError
 from resnet.config import explain
-from resnet.config.config import Config, check_ranks
+from resnet.config.config import Config
 from resnet.config.explain import Derived, TrainedPhase
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
+from resnet.config.rules import check_ranks
 
 _USABLE_MEMORY = 0.9  # The rest is for the system, and for its cache of the records.
 

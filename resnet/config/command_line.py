@@ -9,11 +9,10 @@ from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
 from resnet.config import topics
-from resnet.config.asynchrony import AsyncSettings
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
-from resnet.config.recipe import TrainingSettings
+from resnet.config.recipe import AsyncSettings, TrainingSettings
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import OVERRIDABLE, ScheduleOverrides
 

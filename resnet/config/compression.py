@@ -1,7 +1,5 @@
 """The settings of compressed gradients, and which of them fit together."""
 
-import dataclasses
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -136,58 +134,9 @@ class CompressionSettings:
         return self.ratio ** (1 / (self.dgc_warmup_epochs + 1))
 
 
-def problems_of_overrides(
-    settings: CompressionSettings, overrides: Container[str]
-) -> list[str]:
-    """Returns a sentence about each override that has no effect without compression.
-
-    With `compress` among the overrides, even as "none", there is no such sentence:
-    whoever gives it knows whether the run compresses.
-
-    Args:
-        settings: The settings of the run.
-        overrides: The names of the settings that differ from the recipe by request.
-    """
-    if settings.compress != "none" or "compress" in overrides:
-        return []
-    return [
-        f"--{field.name} has no effect without --compress, which is none: add"
-        f" --compress=layerwise or --compress=entiremodel, or leave --{field.name} out."
-        for field in dataclasses.fields(CompressionSettings)
-        if field.name in overrides and field.name != "error_feedback"
-    ]
-
-
-def problems(settings: CompressionSettings) -> list[str]:
-    """Returns a sentence about each setting that contradicts another one."""
-    if settings.compress == "none":
-        if settings.error_feedback:
-            return [
-                "--error_feedback needs compression: without it nothing is left out."
-                " Give --compress, or leave the flag out."
-            ]
-        return []
-    if settings.method == "dgc" and settings.error_feedback:
-        return [
-            "--error_feedback has no effect with --method=dgc, which keeps residuals in"
-            " any case: leave it out."
-        ]
-    if settings.method == "powersgd" and settings.compress != "layerwise":
-        return [
-            "--method=powersgd approximates the matrix of each variable: it needs"
-            " --compress=layerwise."
-        ]
-    if settings.dense_below and settings.compress == "entiremodel":
-        return [
-            "--dense_below chooses among variables: it needs --compress=layerwise, not"
-            " the entire model as one vector."
-        ]
-    if settings.method in SUMMED_METHODS and settings.exchange != "auto":
-        return [
-            f"--exchange={settings.exchange} has no effect with"
-            f" --method={settings.method}, which an all-reduce sums up: leave it out."
-        ]
-    if settings.error_feedback and (reason := _why_no_contraction(settings)):
+def problems_of_feedback(settings: CompressionSettings) -> list[str]:
+    """Returns a sentence if residuals may grow without bounds; else nothing."""
+    if reason := _why_no_contraction(settings):
         return [
             "--error_feedback needs a method whose error is smaller than the gradient,"
             f" or what is left out grows without bounds: {reason}. Leave it out, or"

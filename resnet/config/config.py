@@ -14,7 +14,6 @@ from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.config import phases, topics
 from resnet.config.phases import Phase
 from resnet.config.recipe import TrainingSettings
-from resnet.models.names import RESNETS_WITH_PARTS
 
 CONFIG_FILE = "config.json"
 _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
@@ -291,63 +290,6 @@ def load_config(model_dir: str) -> Config:
         Config,
         "the settings of a training run",
         "Restore the file, or name another --model_dir.",
-    )
-
-
-def check_ranks(config: Config, num_ranks: int) -> None:
-    """Refuses a global batch that can't be split evenly over the ranks.
-
-    Args:
-        config: The settings of the run.
-        num_ranks: The number of ranks; with `is_async` only that of the workers.
-
-    Raises:
-        UserError: If it can't be split evenly, naming the nearest sizes that can; if
-            the batch is larger than the data set; if batch normalization would get a
-            single value; or if mixup or CutMix would get an odd number of examples.
-    """
-    batch = config.global_batch_size
-    if batch > config.num_train_examples:
-        raise UserError(
-            "--train_batch_size must be at most the number of training examples; got"
-            f" train_batch_size={batch}, {config.num_train_examples} examples. Set it,"
-            " or take the --recipe for a small data set, such as imagenette."
-        )
-    parts = num_ranks * config.accumulation_steps
-    if batch % parts:
-        below = batch - batch % parts
-        sizes = f"{below} or {below + parts}" if below else f"{parts}"
-        steps = config.accumulation_steps
-        times = f" times --accumulation_steps={steps}" if steps > 1 else ""
-        ranks = "workers" if config.is_async else "ranks"
-        raise UserError(
-            f"--train_batch_size must be a multiple of the number of {ranks}{times};"
-            f" got train_batch_size={batch}, {num_ranks} {ranks}. Use {sizes}."
-        )
-    if batch == parts and _normalizes_single_values(config):
-        raise UserError(
-            "batch normalization needs at least two values, and the last layers of"
-            f" {config.model} have one for each image of this size; got one image on"
-            " each rank at a time. Start fewer ranks, or change --train_batch_size or"
-            " --accumulation_steps."
-        )
-    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
-    if is_mixed and (batch // parts) % 2:
-        raise UserError(
-            "mixup and cutmix need an even number of examples on each rank at a time,"
-            f" since they mix pairs; got {batch // parts}. Change --train_batch_size or"
-            " --accumulation_steps."
-        )
-
-
-def _normalizes_single_values(config: Config) -> bool:
-    """Returns whether batch normalization of one image has one value in a channel.
-
-    The features of the last stage have 1/32 of the side of the images.
-    """
-    return config.model in RESNETS_WITH_PARTS and any(
-        phase.image_size <= 32 and not phase.freeze_batch_norm
-        for phase in config.phases
     )
 
 

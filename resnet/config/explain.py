@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet.base import intervals
-from resnet.config import phases, resolve, rounds
-from resnet.config.asynchrony import NO_BOUND, num_workers
+from resnet.config import phases, resolve, rounds, rules
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
-from resnet.config.recipe import Recipe, TrainingSettings
+from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
+from resnet.config.rules import num_workers
 from resnet.models import sizes
 from resnet.models.names import CIFAR_MODELS
 
@@ -589,13 +589,13 @@ def _changed_length(
 def _overridden(
     recipe: Recipe, overrides: Mapping[str, Any], config: Config
 ) -> Iterator[str]:
-    for name in resolve.RATE_SETTINGS:
+    for name in rules.RATE_SETTINGS:
         if name in overrides:
             consequence = _consequence(recipe, overrides, config, name)
             yield f"{name} = {overrides[name]} as given{consequence}"
     # The size of the images is a setting of the phases, and one of evaluation.
     originals = [
-        *((name, getattr(recipe.phases[0], name)) for name in resolve.PHASE_SETTINGS),
+        *((name, getattr(recipe.phases[0], name)) for name in rules.PHASE_SETTINGS),
         *((name, getattr(recipe, name)) for name in _COMPARED),
     ]
     for name, original in originals:

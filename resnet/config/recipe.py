@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from resnet.base.settings import (
     ABOVE_ZERO,
@@ -9,10 +10,10 @@ from resnet.base.settings import (
     COUNT,
     COUNT_OR_ZERO,
     FRACTION,
+    LARGEST_COUNT,
     setting,
 )
 from resnet.config import topics
-from resnet.config.asynchrony import AsyncSettings
 from resnet.config.augmentations import (
     EVAL_CROPS,
     IMAGENET_MEAN,
@@ -31,8 +32,50 @@ from resnet.models.names import (
 )
 
 SCALINGS = ("linear", "root", "none")
+NO_BOUND = -1  # Of the staleness.
 # The settings that only `names.RESNETS_WITH_PARTS` can have.
 PARTS = ("activation", "se_ratio", "blur_pool")
+# The settings that only `names.RESNETS_WITH_PARTS` can have.
+PARTS = ("activation", "se_ratio", "blur_pool")
+# The settings that only `names.RESNETS_WITH_PARTS` can have.
+PARTS = ("activation", "se_ratio", "blur_pool")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSettings:
+    """Whether workers wait for each other, and what becomes of stale gradients.
+
+    Source: dmlc/mxnet, example/distributed-training of 2015, for the two modes.
+    """
+
+    TOPIC: ClassVar[str] = topics.ASYNC
+
+    sync_mode: str = setting(
+        "bsp",
+        "The mode of synchronization, one of {names}: with bsp (bulk synchronous"
+        " parallel) each update is by the mean gradient of all ranks, with async each"
+        " worker updates the weights on parameter servers by itself.",
+        names=("bsp", "async"),
+        common=True,
+    )
+    max_staleness: int = setting(
+        NO_BOUND,
+        "With --sync_mode=async, the bound of the staleness, which is the number of"
+        " updates by others between a worker's read and its update (stale synchronous"
+        " parallel); 0 is one worker at a time, -1 no bound.",
+        bounds=(NO_BOUND, LARGEST_COUNT),
+    )
+    staleness_rate: str = setting(
+        "none",
+        "With --sync_mode=async, how the staleness of a gradient scales its learning"
+        " rate, one of {names}: not at all, or by 1 / staleness where that is above 1.",
+        names=("none", "inverse"),
+    )
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the run trains asynchronously."""
+        return self.sync_mode == "async"
 
 
 @dataclass(frozen=True, kw_only=True)

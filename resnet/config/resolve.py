@@ -14,7 +14,7 @@ from resnet.base.settings import (
     COUNT_OR_ZERO,
     setting,
 )
-from resnet.config import checks, compression, topics
+from resnet.config import rules, topics
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
@@ -75,13 +75,6 @@ _TRIAL = (
 )
 # All that can be overridden, in the order of the flags.
 OVERRIDABLE = (ScheduleOverrides, TrainingSettings, PhaseSettings, Config)
-RATE_SETTINGS = (
-    "base_learning_rate",
-    "peak_learning_rate",
-    "warmup_steps",
-    "warmup_epochs",
-)
-PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
 
 
 def resolve(
@@ -107,7 +100,7 @@ def resolve(
     if unknown := sorted(set(given) - set(settings.declarations(*OVERRIDABLE))):
         raise TypeError(f"there is no setting {unknown[0]!r} to override")
     problems = bounds.validate_overrides(given, *OVERRIDABLE)
-    if problems := problems + contradictions(recipe, given):
+    if problems := problems + rules.problems_of_overrides(recipe, given):
         raise UserError(" ".join(problems))
     values = {
         field.name: getattr(recipe, field.name)
@@ -128,39 +121,9 @@ def resolve(
         ),
     )
     config = Config(**values)
-    problems = checks.problems_of(config)
-    problems += compression.problems_of_overrides(config, given)
-    if problems:
+    if problems := rules.problems_of(config):
         raise UserError(" ".join(problems))
     return config
-
-
-def contradictions(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence about each override that can't apply to the whole run.
-
-    Such overrides exclude each other, or are of settings that differ among phases.
-    """
-    problems = []
-    for what in ("train", "warmup"):
-        steps, epochs = f"{what}_steps", f"{what}_epochs"
-        if steps in overrides and epochs in overrides:
-            problems.append(f"--{steps} and --{epochs} exclude each other; got both.")
-    for name in PHASE_SETTINGS:
-        values = {getattr(phase, name) for phase in recipe.phases}
-        if name in overrides and len(values) > 1:
-            problems.append(_differs(name, recipe))
-    if sum(phase.schedule is not None for phase in recipe.phases) > 1:
-        problems += [
-            _differs(name, recipe) for name in RATE_SETTINGS if name in overrides
-        ]
-    return problems
-
-
-def _differs(name: str, recipe: Recipe) -> str:
-    return (
-        f"--{name} can't be one for the whole run: it differs among the"
-        f" {len(recipe.phases)} phases of {recipe.name}. Change it in a recipe file."
-    )
 
 
 def length_scale(
@@ -188,7 +151,7 @@ def phases_in_steps(
 
     Args:
         recipe: The recipe.
-        overrides: The values that replace the recipe's, without `contradictions`.
+        overrides: The values that replace the recipe's, which fit it.
         global_batch_size: The number of examples in a step of the run.
         num_train_examples: The number of training examples of the data set.
 
@@ -294,7 +257,7 @@ def schedule_in_steps(
     Args:
         schedule: The schedule of a recipe, in epochs and for the recipe's batch.
         scaling: The factors of its times and rates.
-        overrides: The values that replace the recipe's, among `RATE_SETTINGS`.
+        overrides: The values that replace the recipe's, among `rules.RATE_SETTINGS`.
         num_steps: The number of steps that the schedule is for.
         name: The name of the phase, for the sentence of an error.
 

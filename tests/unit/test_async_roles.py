@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
-from resnet.config import asynchrony
+from resnet.config import rules
 from resnet.optim.groups import balanced
 from resnet.training.parameter_servers import roles
 from resnet.training.parameter_servers.roles import COORDINATOR, SERVER, WORKER, Role
@@ -23,7 +23,7 @@ def test_rank_0_coordinates_and_the_next_ones_serve():
 @given(num_servers=st.integers(1, 20), num_workers=st.integers(1, 20))
 def test_each_job_has_its_ranks_numbered_from_zero(num_servers, num_workers):
     num_ranks = 1 + num_servers + num_workers
-    assert asynchrony.num_workers(num_ranks, num_servers) == num_workers
+    assert rules.num_workers(num_ranks, num_servers) == num_workers
     found = [roles.of_rank(rank, num_servers) for rank in range(num_ranks)]
     for job, size in ((COORDINATOR, 1), (SERVER, num_servers), (WORKER, num_workers)):
         assert [role.index for role in found if role.job == job] == list(range(size))
@@ -34,7 +34,7 @@ def test_each_job_has_its_ranks_numbered_from_zero(num_servers, num_workers):
 )
 def test_a_job_without_a_worker_is_refused(num_ranks, num_servers, least):
     with pytest.raises(UserError) as caught:
-        asynchrony.num_workers(num_ranks, num_servers)
+        rules.num_workers(num_ranks, num_servers)
     assert str(caught.value) == (
         "--sync_mode=async needs one rank that coordinates, --num_ps ranks that serve"
         f" and at least one that works; got {num_ranks} rank(s) with"

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
-from resnet.config.config import Config, check_ranks
+from resnet.config.config import Config
 from resnet.config.recipes import digits, imagenet
 from resnet.config.resolve import resolve
+from resnet.config.rules import check_ranks
 
 
 def resolved(

@@ -12,7 +12,7 @@ from launch import place_shards
 from launch.nodes import topology
 from launch.planning import job_plan
 from launch.planning.job_plan import Request
-from resnet.config import asynchrony
+from resnet.config import rules
 from resnet.config.recipes import RECIPES, imagenet
 from resnet.data import example_order, record_sets
 from resnet.data.example_shard import shard_of_rank
@@ -96,7 +96,7 @@ def test_each_node_of_an_asynchronous_job_has_one_rank_that_hardly_computes(
         ),
     )
     num_ranks, num_servers = plan.shape.num_processes, num_nodes - 1
-    assert asynchrony.num_workers(num_ranks, num_servers) == num_nodes * workers
+    assert rules.num_workers(num_ranks, num_servers) == num_nodes * workers
     assert plan.numbers.num_parts == num_nodes * workers
     assert plan.shape.goes_round  # Rank r is on node r % num_nodes.
     found = [roles.of_rank(rank, num_servers) for rank in range(num_ranks)]

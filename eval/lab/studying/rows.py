@@ -9,7 +9,7 @@ from typing import Any
 
 from resnet.base import bounds, json_file, settings
 from resnet.base.errors import UserError
-from resnet.config import compression
+from resnet.config import rules
 from resnet.config.compression import CompressionSettings
 
 DENSE = CompressionSettings()
@@ -42,9 +42,9 @@ def product(
     ):
         values = {"compress": way, "error_feedback": has_feedback, **_parsed(text)}
         row = _checked(values, f"--methods={text}")
-        if feedback == "with" and compression.problems(row):
+        if feedback == "with" and rules.broken(row):
             row = dataclasses.replace(row, error_feedback=False)
-        if compression.problems(row):
+        if rules.broken(row):
             left_out.append(name(row))
         elif row not in rows:
             rows.append(row)
@@ -66,7 +66,7 @@ def read(path: Path) -> list[CompressionSettings]:
     rows = []
     for number, value in enumerate(values, 1):
         row = _checked(value, f"row {number} of {path}")
-        if problems := compression.problems(row):
+        if problems := rules.broken(row):
             raise UserError(f"row {number} of {path}: {problems[0]}")
         rows.append(row)
     return rows

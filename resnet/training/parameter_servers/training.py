@@ -13,9 +13,9 @@ from resnet.base import intervals
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import phases, step_settings
-from resnet.config.asynchrony import NO_BOUND
 from resnet.config.config import Config
 from resnet.config.phases import Phase
+from resnet.config.recipe import NO_BOUND
 from resnet.data import example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
 from resnet.data.example_shard import ExampleShard

@@ -1,0 +1,459 @@
+"""Which settings need or exclude which: one table, read by all that makes a run.
+
+`resolve` refuses what breaks a rule, and so do --explain and the planner, which resolve
+the settings of a run too. Rules are about values, wherever these are from.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from resnet.base import bounds, settings
+from resnet.base.errors import UserError
+from resnet.config import compression, layer_rates
+from resnet.config.compression import SUMMED_METHODS, CompressionSettings
+from resnet.config.config import Config
+from resnet.config.phases import Phase, PhaseSettings
+from resnet.config.recipe import Recipe
+from resnet.models.names import (
+    MODELS_OF_ONE_IMAGE_SIZE,
+    MODELS_WITH_IMAGE_STATISTICS,
+    MODELS_WITH_RESIDUAL_BLOCKS,
+    MODELS_WITHOUT_BATCH_NORM,
+    MODELS_WITHOUT_LAST_BIAS,
+    RESNETS,
+    RESNETS_WITH_PARTS,
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Settings that need others.
+
+    All are terms, separated by spaces: "ema_decay" holds if the setting hasn't its
+    default, "optimizer=sgdw|adamw" if it has one of these values. A rule is broken by a
+    phase in which one of `names` and all of `when` hold, and none of `condition`.
+
+    Attributes:
+        names: The settings that need others.
+        condition: The settings of which one is needed.
+        because: The reason, for the sentence.
+        when: Settings without which the rule doesn't apply.
+        in_first_phase: Whether only the phase counts that the run begins with.
+    """
+
+    names: str
+    condition: str
+    because: str = ""
+    when: str = ""
+    in_first_phase: bool = False
+
+
+@dataclass(frozen=True)
+class Excludes:
+    """Settings that exclude others.
+
+    The rule is broken by a phase in which one of `names` and one of `excluded` hold,
+    and all of `when`. The other attributes are those of `Needs`.
+    """
+
+    names: str
+    excluded: str
+    because: str = ""
+    when: str = ""
+    in_first_phase: bool = False
+
+
+def _one_of(name: str, values: Sequence[str]) -> str:
+    return f"{name}={'|'.join(values)}"
+
+
+RULES = (
+    Needs("error_feedback", "compress", "without it nothing is left out"),
+    Excludes(
+        "method=dgc",
+        "error_feedback",
+        "it keeps residuals in any case",
+        when="compress",
+    ),
+    Needs(
+        "method=powersgd dense_below",
+        "compress=layerwise",
+        "both are about single variables",
+        when="compress",
+    ),
+    Excludes(
+        _one_of("method", SUMMED_METHODS),
+        "exchange",
+        "an all-reduce sums its messages",
+        when="compress",
+    ),
+    Needs(
+        "method=dgc",
+        "optimizer=momentum",
+        "it replaces the velocity of momentum",
+        when="compress",
+    ),
+    Excludes(
+        "method=dgc",
+        "layer_rates",
+        "it has one learning rate for all layers",
+        when="compress",
+    ),
+    Excludes("compress", "is_local", "with them the ranks exchange no gradients"),
+    Needs("outer_nesterov outer_learning_rate", "outer_momentum"),
+    Needs(
+        "local_velocities outer_momentum", "is_local", "else no weights are averaged"
+    ),
+    Excludes(
+        "lookahead_every",
+        "sync_mode=async is_local",
+        "the ranks have different weights with it",
+    ),
+    Needs("activation se_ratio blur_pool", _one_of("model", RESNETS_WITH_PARTS)),
+    Needs("resnet_variant", _one_of("model", RESNETS)),
+    Needs(
+        "resnet_variant=torchvision",
+        "activation=relu",
+        "the zeros around its max pooling must not exceed any value",
+    ),
+    Excludes(
+        "fixed_gamma",
+        "zero_last_gamma=True",
+        "a fixed gamma is always 1",
+        when=_one_of("model", MODELS_WITH_RESIDUAL_BLOCKS),
+    ),
+    Needs("target_threshold", "loss=binary_cross_entropy"),
+    Excludes(
+        "loss=binary_cross_entropy",
+        _one_of("model", MODELS_WITHOUT_LAST_BIAS),
+        "it begins with biases of the last layer, and this network has none",
+        in_first_phase=True,
+    ),
+    Needs(
+        "layer_rates_scale_decay",
+        "optimizer=momentum|muon",
+        "others scale the updates of layers themselves",
+    ),
+    Excludes("optimizer=adamw", "is_local", "only velocities are averaged over ranks"),
+    Excludes("optimizer=adamw|muon", "learning_rate_in_velocity"),
+    Excludes(
+        "optimizer=muon freeze_batch_norm",
+        _one_of("model", MODELS_WITHOUT_BATCH_NORM),
+        "this network has no batch normalization",
+    ),
+    Excludes(
+        "optimizer=muon",
+        "freeze_batch_norm",
+        "frozen statistics don't fit convolutions of another norm",
+    ),
+    Needs(
+        "freeze_batch_norm",
+        "initial_weights",
+        "the averages of a new network are not those of any images",
+        in_first_phase=True,
+    ),
+    Excludes(
+        "freeze_batch_norm",
+        "recalibration_batches",
+        "the weights are trained for the frozen statistics",
+    ),
+    Needs("num_ps max_staleness staleness_rate", "sync_mode=async"),
+    Excludes(
+        "sync_mode=async",
+        "accumulation_steps compress is_local optimizer=lars|sgdw|adamw|muon ema_decay"
+        " layer_rates freeze_batch_norm eval_views shard_by on_bad_record"
+        " decoded_cache_mb record_log recalibration_batches "
+        + _one_of("model", MODELS_WITH_IMAGE_STATISTICS),
+    ),
+    Needs("eval_every stop_at_top1", "mode=train_and_eval"),
+    Needs(
+        "stop_at_top1", "eval_every", "else nothing is evaluated before the last step"
+    ),
+)
+PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
+RATE_SETTINGS = (
+    "base_learning_rate",
+    "peak_learning_rate",
+    "warmup_steps",
+    "warmup_epochs",
+)
+_DECLARED = settings.declarations(Config, PhaseSettings)
+_DEFAULTS = {
+    "is_local": False,
+    **{
+        field.name: field.default
+        for kind in (Phase, Config)
+        for field in dataclasses.fields(kind)
+    },
+}
+
+
+class _Term(NamedTuple):
+    """A setting with one of some values; without values, with any but its default."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def needed(self) -> str:
+        """Returns the term as a sentence names it that asks for it."""
+        if self.name == "is_local":
+            return "--sync_every above 1 or --qsr_coefficient"
+        flag = _flag(self.name)
+        if len(self.values) > 3:
+            return f"a {flag} among {', '.join(self.values)}"
+        return f"{flag}={' or '.join(self.values)}" if self.values else flag
+
+
+def _terms(text: str) -> list[_Term]:
+    parts = [word.partition("=") for word in text.split()]
+    return [
+        _Term(name, tuple(values.split("|")) if values else ())
+        for name, _, values in parts
+    ]
+
+
+def _flag(name: str) -> str:
+    declaration = _DECLARED[name]
+    has_flag = declaration.flag is not None
+    return f"--{settings.flag_name(name, declaration)}" if has_flag else name
+
+
+class _InPhase:
+    """The settings of a run in one of its phases."""
+
+    def __init__(self, run: CompressionSettings, phase: Phase | None) -> None:
+        self._run, self._phase = run, phase
+
+    def has(self, term: _Term) -> bool:
+        return any(hasattr(part, term.name) for part in (self._phase, self._run))
+
+    def value(self, term: _Term) -> Any:
+        is_of_phase = hasattr(self._phase, term.name)
+        return getattr(self._phase if is_of_phase else self._run, term.name)
+
+    def holds(self, term: _Term) -> bool:
+        value = self.value(term)
+        if term.values:
+            return str(value) in term.values
+        return bool(value != _DEFAULTS[term.name])
+
+    def describe(self, term: _Term) -> str:
+        """Returns the setting as a sentence names it that refuses its value."""
+        if term.name == "is_local":
+            return "--sync_every and --qsr_coefficient"
+        flag, value = _flag(term.name), self.value(term)
+        if flag == term.name:  # It is from a recipe.
+            if self._phase and hasattr(self._phase, term.name):
+                return f"{flag}={value} of phase {self._phase.name!r}"
+            return f"{flag}={value} of the recipe {getattr(self._run, 'recipe', '')}"
+        return flag if value is True else f"{flag}={value}"
+
+
+def broken(run: CompressionSettings) -> list[str]:
+    """Returns a sentence about each rule that settings break.
+
+    Args:
+        run: The `Config` of a run, or only its settings of compression, to which rules
+            don't apply that name other settings.
+    """
+    phases: Sequence[Phase | None] = [None]
+    if isinstance(run, Config):
+        begin = [phase.name for phase in run.phases].index(
+            run.first_phase or run.phases[0].name
+        )
+        phases = (*run.phases[begin:], *run.phases[:begin])
+    parts = [_InPhase(run, phase) for phase in phases]
+    problems = [sentence for rule in RULES for sentence in _sentences(rule, parts)]
+    if run.compress != "none" and run.error_feedback:
+        problems += compression.problems_of_feedback(run)
+    return problems
+
+
+def _sentences(rule: Needs | Excludes, parts: Sequence[_InPhase]) -> Iterator[str]:
+    """Yields a sentence about each pair of terms that breaks the rule in some phase.
+
+    Args:
+        rule: The rule.
+        parts: The phases, the one first that the run begins with.
+    """
+    if rule.in_first_phase:
+        parts = parts[:1]
+    names, when = _terms(rule.names), _terms(rule.when)
+    others = _terms(rule.condition if isinstance(rule, Needs) else rule.excluded)
+    if not all(part.has(term) for part in parts for term in (*names, *others, *when)):
+        return
+    reason = f", since {rule.because}" if rule.because else ""
+    for name in names:
+        parts_with_it = [p for p in parts if all(map(p.holds, (name, *when)))]
+        if isinstance(rule, Needs):
+            lacking = [p for p in parts_with_it if not any(map(p.holds, others))]
+            for part in lacking[:1]:
+                needed = " or ".join(other.needed() for other in others)
+                values = [str(part.value(other)) for other in others if other.values]
+                got = f"; got {', '.join(values)}" if values else ""
+                yield f"{part.describe(name)} needs {needed}{reason}{got}."
+            continue
+        for other in others:
+            for part in [p for p in parts_with_it if p.holds(other)][:1]:
+                yield (
+                    f"{part.describe(name)} excludes {part.describe(other)}{reason}."
+                    " Leave one of them out."
+                )
+
+
+def problems_of(config: Config) -> list[str]:
+    """Returns a sentence about each setting that isn't allowed, wherever it is from."""
+    problems = bounds.problems_of(config, f"the recipe {config.recipe}")
+    mean, stddev = config.channel_mean, config.channel_stddev
+    if not len(mean) == len(stddev) == 3 or min(stddev) <= 0:
+        problems.append(
+            f"channel_mean and channel_stddev of the recipe {config.recipe} must be"
+            " three numbers each, the second ones above 0; got"
+            f" {list(mean)} and {list(stddev)}."
+        )
+    sizes = {phase.image_size for phase in config.phases} | {config.image_size}
+    if config.model in MODELS_OF_ONE_IMAGE_SIZE and len(sizes) > 1:
+        problems.append(
+            f"{config.model} needs images of the same size in all phases and in"
+            f" evaluation; got {', '.join(map(str, sorted(sizes)))} pixels in the"
+            f" recipe {config.recipe}. Take a recipe without progressive sizes."
+        )
+    for phase in config.phases:
+        problems += _problems_of_phase(phase)
+    names = [phase.name for phase in config.phases]
+    if len(set(names)) < len(names):
+        problems.append(
+            f"the phases of a recipe must have different names; got {', '.join(names)}."
+        )
+    if config.first_phase not in ("", *names):
+        problems.append(
+            f"--first_phase must be one of {', '.join(names)}; got"
+            f" {config.first_phase}."
+        )
+        return problems
+    return problems + broken(config)
+
+
+def _problems_of_phase(phase: Phase) -> list[str]:
+    problems = bounds.problems_of(phase, f"phase {phase.name!r}")
+    try:
+        layer_rates.parse(phase.layer_rates)
+    except UserError as error:
+        problems.append(str(error))
+    if (schedule := phase.schedule) is None:
+        return problems
+    described = f"the schedule of phase {phase.name!r}"
+    problems += bounds.problems_of(schedule, described)
+    boundaries = list(schedule.boundaries)
+    if boundaries != sorted(boundaries) or min(boundaries, default=0) < 0:
+        problems.append(
+            f"boundaries of {described} must ascend and be at least 0; got, in steps,"
+            f" {boundaries}."
+        )
+    return problems
+
+
+def problems_of_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence about each override that can't apply to a run of the recipe.
+
+    Such overrides exclude each other, are of settings that differ among phases, or have
+    no effect without compression. With `compress` among the overrides, even as "none",
+    the last ones are accepted: whoever gives it knows whether the run compresses.
+    """
+    problems = [
+        f"--{what}_steps and --{what}_epochs exclude each other; got both."
+        for what in ("train", "warmup")
+        if {f"{what}_steps", f"{what}_epochs"} <= set(overrides)
+    ]
+    differing = {
+        name
+        for name in PHASE_SETTINGS
+        if len({getattr(phase, name) for phase in recipe.phases}) > 1
+    }
+    if sum(phase.schedule is not None for phase in recipe.phases) > 1:
+        differing.update(RATE_SETTINGS)
+    problems += [
+        f"--{name} can't be one for the whole run: it differs among the"
+        f" {len(recipe.phases)} phases of {recipe.name}. Change it in a recipe file."
+        for name in overrides
+        if name in differing
+    ]
+    if recipe.compress == "none" and "compress" not in overrides:
+        problems += [
+            f"--{field.name} has no effect without --compress, which is none: add"
+            " --compress=layerwise or --compress=entiremodel, or leave"
+            f" --{field.name} out."
+            for field in dataclasses.fields(CompressionSettings)
+            if field.name in overrides and field.name != "error_feedback"
+        ]
+    return problems
+
+
+def num_workers(num_ranks: int, num_servers: int) -> int:
+    """Returns the number of workers of an asynchronous job.
+
+    Raises:
+        UserError: If no rank is left for a worker.
+    """
+    workers = num_ranks - 1 - num_servers
+    if workers < 1:
+        raise UserError(
+            "--sync_mode=async needs one rank that coordinates, --num_ps ranks that"
+            f" serve and at least one that works; got {num_ranks} rank(s) with"
+            f" --num_ps={num_servers}. Start at least {num_servers + 2} ranks, as by"
+            f" mpirun -np {num_servers + 2}."
+        )
+    return workers
+
+
+def check_ranks(config: Config, num_ranks: int) -> None:
+    """Refuses a global batch that can't be split evenly over the ranks.
+
+    Args:
+        config: The settings of the run.
+        num_ranks: The number of ranks; with `is_async` only that of the workers.
+
+    Raises:
+        UserError: If it can't be split evenly, naming the nearest sizes that can; if
+            the batch is larger than the data set; if batch normalization would get a
+            single value; or if mixup or CutMix would get an odd number of examples.
+    """
+    batch = config.global_batch_size
+    if batch > config.num_train_examples:
+        raise UserError(
+            "--train_batch_size must be at most the number of training examples; got"
+            f" train_batch_size={batch}, {config.num_train_examples} examples. Set it,"
+            " or take the --recipe for a small data set, such as imagenette."
+        )
+    parts = num_ranks * config.accumulation_steps
+    if batch % parts:
+        below = batch - batch % parts
+        sizes = f"{below} or {below + parts}" if below else f"{parts}"
+        steps = config.accumulation_steps
+        times = f" times --accumulation_steps={steps}" if steps > 1 else ""
+        ranks = "workers" if config.is_async else "ranks"
+        raise UserError(
+            f"--train_batch_size must be a multiple of the number of {ranks}{times};"
+            f" got train_batch_size={batch}, {num_ranks} {ranks}. Use {sizes}."
+        )
+    # The features of a ResNet's last stage have 1/32 of the side of the images.
+    has_single_values = config.model in RESNETS_WITH_PARTS and any(
+        phase.image_size <= 32 and not phase.freeze_batch_norm
+        for phase in config.phases
+    )
+    if batch == parts and has_single_values:
+        raise UserError(
+            "batch normalization needs at least two values, and the last layers of"
+            f" {config.model} have one for each image of this size; got one image on"
+            " each rank at a time. Start fewer ranks, or change --train_batch_size or"
+            " --accumulation_steps."
+        )
+    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
+    if is_mixed and (batch // parts) % 2:
+        raise UserError(
+            "mixup and cutmix need an even number of examples on each rank at a time,"
+            f" since they mix pairs; got {batch // parts}. Change --train_batch_size or"
+            " --accumulation_steps."
+        )
