@@ -104,7 +104,9 @@ RULES = (
     Excludes("compress", "is_local", "with them the ranks exchange no gradients"),
     Needs("outer_nesterov outer_learning_rate", "outer_momentum"),
     Needs(
-        "local_velocities outer_momentum", "is_local", "else no weights are averaged"
+        "local_velocities outer_momentum",
+        "is_local",
+        "else no weights are averaged",
     ),
     Excludes(
         "lookahead_every",
@@ -169,7 +171,9 @@ RULES = (
     ),
     Needs("eval_every stop_at_top1", "mode=train_and_eval"),
     Needs(
-        "stop_at_top1", "eval_every", "else nothing is evaluated before the last step"
+        "stop_at_top1",
+        "eval_every",
+        "else nothing is evaluated before the end",
     ),
 )
 PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.base.errors import UserError
 from resnet.config import explain
-from resnet.config.recipes import imagenette, inception
+from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.optim.train_state import TrainState
 from tests.unit.one_optimizer import make, settings, slots
@@ -121,26 +120,3 @@ def test_the_plan_names_its_settings():
     text = explain.describe_run(imagenette.IMAGENETTE, {}, explain.Derived(config, 2))
     expected = "optimizer AdamW (beta2 0.99, epsilon 1e-08), momentum with Nesterov"
     assert expected in " ".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("recipe", "given", "sentence"),
-    [
-        (
-            imagenette.IMAGENETTE,
-            {"sync_every": 2},
-            "--optimizer=adamw excludes --sync_every and --qsr_coefficient, since only"
-            " velocities are averaged over the ranks. Leave one of them out.",
-        ),
-        (
-            inception.IMAGENET_BSP,
-            {},
-            "--optimizer=adamw excludes learning_rate_in_velocity, which the recipe"
-            " imagenet_inception_bsp has. Take another recipe or optimizer.",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(recipe, given, sentence):
-    with pytest.raises(UserError) as caught:
-        resolved(recipe, **given)
-    assert str(caught.value) == sentence

@@ -29,69 +29,6 @@ def test_a_run_is_synchronous_unless_it_is_asked_for():
     assert resolved(sync_mode="async").is_async
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"accumulation_steps": 2}, "--accumulation_steps"),
-        ({"compress": "layerwise"}, "--compress"),
-        ({"sync_every": 2}, "--sync_every and --qsr_coefficient"),
-        ({"qsr_coefficient": 0.1}, "--sync_every and --qsr_coefficient"),
-        ({"optimizer": "lars"}, "--optimizer=lars"),
-        ({"optimizer": "sgdw"}, "--optimizer=sgdw"),
-        ({"optimizer": "adamw"}, "--optimizer=adamw"),
-        ({"ema_decay": 0.9}, "--ema_decay"),
-        ({"layer_rates": "classifier:10"}, "--layer_rates"),
-        ({"freeze_batch_norm": True, "initial_weights": "a"}, "--freeze_batch_norm"),
-        ({"shard_by": "file"}, "--shard_by=file"),
-        ({"on_bad_record": "skip"}, "--on_bad_record=skip"),
-        ({"decoded_cache_mb": 1}, "--decoded_cache_mb"),
-        ({"record_log": "records"}, "--record_log"),
-        ({"recalibration_batches": 2}, "--recalibration_batches"),
-    ],
-)
-def test_what_workers_cannot_do_by_themselves_is_refused(given, name):
-    resolved(**given)  # A synchronous run may.
-    assert refusal(sync_mode="async", **given) == (
-        f"--sync_mode=async excludes {name}: leave it out, or train with"
-        " --sync_mode=bsp."
-    )
-
-
-def test_all_that_is_excluded_is_named_at_once():
-    sentence = refusal(sync_mode="async", ema_decay=0.9, accumulation_steps=2)
-    assert "excludes --accumulation_steps:" in sentence
-    assert "excludes --ema_decay:" in sentence
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_staleness", 0),
-        ("max_staleness", 4),
-        ("staleness_rate", "inverse"),
-        ("num_ps", 3),
-    ],
-)
-def test_a_synchronous_run_has_neither_staleness_nor_servers(name, value):
-    assert refusal(**{name: value}) == (
-        f"--{name} needs --sync_mode=async; got {value}. Leave it out."
-    )
-    assert getattr(resolved(sync_mode="async", **{name: value}), name) == value
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"sync_mode": "ssp"}, "--sync_mode must be one of bsp, async; got ssp"),
-        ({"max_staleness": -2}, "--max_staleness must be"),
-        ({"staleness_rate": "linear"}, "--staleness_rate must be one of none, inverse"),
-        ({"num_ps": 0}, "--num_ps must be at least 1; got 0"),
-    ],
-)
-def test_values_that_mean_nothing_are_refused(given, words):
-    assert words in refusal(**{"sync_mode": "async", **given})
-
-
 def test_only_the_number_of_servers_may_change_when_a_run_resumes():
     asynchronous = resolved(sync_mode="async")
     assert differences(asynchronous, resolved(sync_mode="async", num_ps=3)) == []

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.base.errors import UserError
-from resnet.config.compression import CompressionSettings, problems
+from resnet.config.compression import CompressionSettings
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange import gathered
@@ -15,88 +14,6 @@ from resnet.exchange.compressed import CompressedExchange
 from resnet.hardware.placement import ProcessInfo
 
 ALONE = Communicator(ProcessInfo())
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"error_feedback": True}, "--error_feedback needs compression"),
-        ({"method": "qsgd"}, "--method has no effect without --compress, .* none: add"),
-        ({"dense_below": 9}, "--dense_below has no effect without --compress"),
-        (
-            {"compress": "layerwise", "method": "terngrad", "error_feedback": True},
-            "terngrad's is 2.6 times as large",
-        ),
-        (
-            {"compress": "layerwise", "method": "qsgd", "error_feedback": True},
-            "255 states for one l2 norm of all values of a vector; .* below 65025",
-        ),
-        (
-            {
-                "compress": "entiremodel",
-                "method": "qsgd",
-                "qstates": 7,
-                "qsgd_bucket": 49,
-                "error_feedback": True,
-            },
-            "7 states for one l2 norm of 49 values",
-        ),
-        ({"compress": "layerwise", "ratio": 0.0}, "--ratio must be in"),
-        (
-            {"compress": "entiremodel", "dense_below": 1024},
-            "--dense_below chooses among variables: it needs --compress=layerwise",
-        ),
-        ({"compress": "layerwise", "qstates": 0}, "--qstates must be in"),
-        (
-            {"compress": "layerwise", "method": "dgc", "optimizer": "lars"},
-            "--method=dgc replaces the velocity .* got lars",
-        ),
-        (
-            {"compress": "layerwise", "method": "dgc", "error_feedback": True},
-            "--error_feedback has no effect with --method=dgc",
-        ),
-        (
-            {"compress": "layerwise", "powersgd_rank": 0},
-            "--powersgd_rank must be at least 1",
-        ),
-        ({"compress": "some"}, "--compress must be one of none, layerwise"),
-    ],
-)
-def test_what_can_not_work_is_refused(make_config, settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make_config(**settings)
-
-
-def test_a_method_is_allowed_where_compression_is_turned_off_by_name(make_config):
-    assert make_config(compress="none", method="qsgd", ratio=0.1).compress == "none"
-
-
-def test_error_feedback_of_a_contraction_is_allowed():
-    for more in (
-        {"method": "topk"},
-        {"method": "randomk"},
-        {"method": "qsgd", "qsgd_norm": "max", "qstates": 7},
-        {"method": "qsgd", "qstates": 7, "qsgd_bucket": 48},
-    ):
-        settings = CompressionSettings(
-            compress="layerwise", error_feedback=True, **more
-        )
-        assert problems(settings) == []
-
-
-@pytest.mark.parametrize(
-    "more", [{"qstates": 1, "qsgd_bucket": 64}, {"qstates": 1}, {"qstates": 2}]
-)
-def test_error_feedback_of_too_few_levels_is_refused(more):
-    settings = CompressionSettings(
-        compress="layerwise",
-        method="qsgd",
-        qsgd_norm="max",
-        error_feedback=True,
-        **more,
-    )
-    (sentence,) = problems(settings)
-    assert "qsgd's may be larger with so few levels, --qstates below 3" in sentence
 
 
 @pytest.mark.parametrize(

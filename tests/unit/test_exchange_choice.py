@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from resnet.config.compression import CompressionSettings, problems
+from resnet.config.compression import CompressionSettings
 from resnet.distributed import interconnect
 from resnet.distributed.communicator import Communicator
 from resnet.distributed.interconnect import Interconnect
@@ -53,15 +53,3 @@ def test_the_faster_exchange_is_chosen(
     measured = Interconnect(latency, bandwidth=125e6)
     monkeypatch.setattr(interconnect, "measure", lambda _: measured)
     assert exchange_choice.choose(settings, of_ranks(num_ranks)) == chosen
-
-
-def test_what_an_all_reduce_sums_has_no_other_exchange():
-    for method in ("randomk", "powersgd"):
-        settings = dataclasses.replace(TOPK, method=method, exchange="sliced")
-        (sentence,) = problems(settings)
-        assert f"--exchange=sliced has no effect with --method={method}" in sentence
-
-
-def test_powersgd_needs_the_matrices_of_variables():
-    settings = dataclasses.replace(TOPK, method="powersgd", compress="entiremodel")
-    assert "needs --compress=layerwise" in problems(settings)[0]

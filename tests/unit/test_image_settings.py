@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
-from resnet.base.errors import UserError
 from resnet.config import recipe_file
 from resnet.config.config import Config, load_config, save_config
 from resnet.config.recipe import Recipe
@@ -162,16 +161,3 @@ def test_a_recipe_file_can_state_them(tmp_path):
     assert config.channel_mean == (0.0, 0.5, 1.0)
     assert config.channel_stddev == cifar10.RESNET9.channel_stddev
     assert config.initialization == "variance_scaling"
-
-
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        ({"channel_mean": [0.5]}, r"must be three numbers each.*got \[0.5\] and"),
-        ({"channel_stddev": [0.2, 0.2, 0]}, r"above 0; got .* and \[0.2, 0.2, 0.0\]"),
-        ({"initialization": "zeros"}, "must be one of variance_scaling, pytorch"),
-    ],
-)
-def test_what_they_cannot_be_is_refused(tmp_path, contents, message):
-    with pytest.raises(UserError, match=message):
-        resolve(from_file(tmp_path, **contents), {}, 50_000, ("a", "b"))

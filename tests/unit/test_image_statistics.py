@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.base.errors import UserError
 from resnet.checkpoint import tensors
 from resnet.config.recipes import cifar10
 from resnet.data.example_shard import ExampleShard
@@ -128,15 +127,3 @@ def test_only_moving_averages_differ_between_ranks(make_config):
     shapes = {tuple(one.shape) for one in state.batch_norm_averages}
     assert shapes == {(64,), (256,)}
     assert len(state.batch_norm_averages) == 3 * 2 * 6
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"model": "airbench94"}, "--model=airbench94"),
-        ({"eval_views": "flip"}, "eval_views=flip"),
-    ],
-)
-def test_parameter_servers_are_refused(make_config, given, named):
-    with pytest.raises(UserError, match=f"async excludes {named}"):
-        make_config(sync_mode="async", **given)

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from resnet.base import json_file
-from resnet.base.errors import UserError
 from resnet.config import explain, recipe_file
 from resnet.config.config import Config
 from resnet.config.phases import learning_rate
@@ -188,15 +187,3 @@ def test_the_normalization_of_later_code_is_two_fields_of_a_recipe_file(tmp_path
     assert model.get_layer("stem").epsilon == 1e-3
     assert "epsilon 0.001, gamma fixed to 1" in explained(recipe, 10)
     assert json_file.instance(Config, dataclasses.asdict(config)) == config
-
-
-def test_a_gamma_that_is_fixed_cannot_start_at_zero(tmp_path):
-    contents = {"based_on": "imagenette", "name": "fixed", "fixed_gamma": True}
-    recipe = recipe_file.get(str(small_recipe_file.write(tmp_path, contents)))
-    with pytest.raises(UserError, match="the recipe fixed for resnet50 has both"):
-        run_of(recipe)
-    run_of(dataclasses.replace(recipe, zero_last_gamma=False))
-    run_of(dataclasses.replace(recipe, model="inception_bn"))
-    no_epsilon = dataclasses.replace(recipe, fixed_gamma=False, batch_norm_epsilon=0.0)
-    with pytest.raises(UserError, match="batch_norm_epsilon of the recipe fixed must"):
-        run_of(no_epsilon)

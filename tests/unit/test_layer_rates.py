@@ -61,14 +61,3 @@ def test_a_kind_of_no_variable_is_refused_with_the_kinds():
         "--layer_rates names no kind of variable by '/beta'; the kinds are /kernel,"
         " /gamma, /b"
     )
-
-
-def test_lars_scales_the_decay_always(make_config):
-    make_config(layer_rates_scale_decay=False)
-    with pytest.raises(UserError) as caught:
-        make_config(layer_rates_scale_decay=False, optimizer="lars")
-    assert str(caught.value) == (
-        "layer_rates_scale_decay of phase 'train' can be false only with"
-        " --optimizer=momentum or muon; got lars, which scales the updates of layers"
-        " itself."
-    )

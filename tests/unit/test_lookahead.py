@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.optim import lookahead
 from resnet.optim.lookahead import Lookahead
@@ -56,8 +55,3 @@ def test_the_slow_weights_are_a_part_of_the_state(config):
     state.model.variables[0].assign_add(tf.ones_like(state.model.variables[0]))
     state.restart_averages()
     np.testing.assert_array_equal(state.lookahead.slow[0], state.model.variables[0])
-
-
-def test_ranks_with_weights_of_their_own_have_no_lookahead(make_config):
-    with pytest.raises(UserError, match="lookahead_every excludes --sync_every"):
-        make_config(lookahead_every=5, sync_every=2)

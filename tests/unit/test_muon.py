@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -9,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.base.errors import UserError
 from resnet.config import layer_rates, phases, step_settings
-from resnet.config.recipes import RECIPES, cifar10, imagenet
+from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.distributed.collectives import Collectives
 from resnet.optim import muon
@@ -233,41 +231,6 @@ def test_only_what_is_no_convolution_decays(make_config):
     decay = config.phases[0].weight_decay
     penalty = decay / 2 * sum(np.sum(one.astype(np.float64) ** 2) for one in others)
     assert state.weight_penalty() == pytest.approx(penalty)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "changes", "message"),
-    [
-        (
-            cifar10.ALEXNET,
-            {},
-            "--optimizer=muon needs a network with batch normalization, since it fixes"
-            " the norms of convolutions; got alexnet.",
-        ),
-        (
-            dataclasses.replace(cifar10.RESNET9, learning_rate_in_velocity=True),
-            {},
-            "--optimizer=muon excludes learning_rate_in_velocity, which the recipe"
-            " cifar10_resnet9_24ep has. Take another recipe or optimizer.",
-        ),
-        (
-            imagenet.TPU_90EP_24K,
-            {"freeze_batch_norm": True, "initial_weights": "FOLDER"},
-            "--optimizer=muon excludes --freeze_batch_norm: frozen statistics don't fit"
-            " convolutions of another norm. Leave one of them out.",
-        ),
-        (
-            cifar10.RESNET9,
-            {"sync_mode": "async"},
-            "--sync_mode=async excludes --optimizer=muon: leave it out, or train with"
-            " --sync_mode=bsp.",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(recipe, changes, message):
-    with pytest.raises(UserError) as caught:
-        resolve(recipe, {"optimizer": "muon", **changes}, 50_000, ("a", "b"))
-    assert message in str(caught.value)
 
 
 SHAPES = [(2, 3), (4, 1), (1, 1), (1, 5), (2, 2)]

@@ -108,7 +108,7 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--random_augment=11"], "--random_augment must be in [0, 10]"),
         (["--eval_every=10minutes"], "--eval_every must be a number of steps or epoch"),
         (["--stop_at_top1=76"], "--stop_at_top1 must be in [0, 1]"),
-        (["--stop_at_top1=0.5", "--mode=train"], "need --mode=train_and_eval; got"),
+        (["--stop_at_top1=0.5", "--mode=train"], "needs --mode=train_and_eval; got"),
         (["--num_ranks=64"], "--num_ranks is for --explain; mpirun -np says"),
         (["--explain_plot=plan.png"], "--explain_plot is for --explain"),
         (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),

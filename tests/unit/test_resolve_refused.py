@@ -6,44 +6,8 @@ import pytest
 
 from resnet.base.errors import UserError
 from resnet.config.recipe import RecipePhase
-from resnet.config.resolve import contradictions
 from resnet.config.schedules import Schedule
-from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES, fit, schedule_of
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("weight_decay", 1e-4),
-        ("augmentation", "none"),
-        ("peak_learning_rate", 1.0),
-        ("base_learning_rate", 0.1),
-        ("warmup_steps", 5),
-        ("warmup_epochs", 5.0),
-    ],
-)
-def test_what_differs_among_phases_cannot_be_given(name, value):
-    assert contradictions(COLLAPSE, {name: value}) == [
-        f"--{name} can't be one for the whole run: it differs among the 5 phases of"
-        " collapse_72ep_4k. Change it in a recipe file."
-    ]
-
-
-def test_what_is_the_same_in_all_phases_can_be_given():
-    given = {"momentum": 0.8, "image_size": 128, "mixup": 0.2, "train_epochs": 7.0}
-    assert contradictions(COLLAPSE, given) == []
-    rates = {"peak_learning_rate": 1.0, "warmup_steps": 5}
-    assert contradictions(TWO_PHASES, rates) == []
-    assert contradictions(TPU, {"weight_decay": 1e-4, **rates}) == []
-
-
-@pytest.mark.parametrize("what", ["train", "warmup"])
-def test_steps_and_epochs_exclude_each_other(what):
-    given = {f"{what}_steps": 300, f"{what}_epochs": 1.0}
-    assert contradictions(TPU, given) == [
-        f"--{what}_steps and --{what}_epochs exclude each other; got both."
-    ]
-
+from tests.unit.resolved_phases import COLLAPSE, TWO_PHASES, fit, schedule_of
 
 TRIAL = (
     "To run only the first steps of the recipe, unchanged, give --stop_after_steps"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet.base.errors import UserError
 from resnet.base.intervals import parse
 from resnet.config import explain, recipe_file, rounds
 from resnet.config import phases as phase_list
@@ -157,29 +156,6 @@ def test_each_interval_that_ends_is_served_by_the_next_synchronization(every, le
     due = [n for n in range(1, 61) if rounds.ends_interval(config, interval, n)]
     wanted = range(length, 61, length)
     assert due == sorted({min(60, math.ceil(n / every) * every) for n in wanted})
-
-
-def refused(**settings) -> str:
-    with pytest.raises(UserError) as error:
-        resolve(digits.DIGITS, settings, 500, ("a", "b"))
-    return str(error.value)
-
-
-def test_what_does_not_fit_together_is_refused_in_one_sentence():
-    assert refused(sync_every=0) == "--sync_every must be at least 1; got 0."
-    assert refused(qsr_coefficient=-1.0).startswith("--qsr_coefficient must be at")
-    sentence = refused(sync_every=4, compress="layerwise")
-    assert sentence.startswith("--compress excludes --sync_every")
-    assert refused(qsr_coefficient=0.1, compress="layerwise") == sentence
-    assert "outer_momentum of phase 'train' needs --sync_every above 1" in refused(
-        outer_momentum=0.5
-    )
-    assert "local_velocities of phase 'train' needs" in refused(
-        local_velocities="reset"
-    )
-    assert "local_velocities must be one of keep, average, reset" in refused(
-        sync_every=2, local_velocities="lose"
-    )
 
 
 def test_a_recipe_file_states_a_start_as_a_phase(tmp_path):
