@@ -12,12 +12,13 @@ object with a median) are summed.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
+import statistics
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -26,168 +27,120 @@ from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
-from absl import flags
-
-from eval import flag_topics, measuring, peer_pairs, rank_layouts
-from eval.benchmark_report import Report
+from eval import measuring
 from eval.benchmark_settings import Settings, check_batch_size
-from resnet import shared_flags
-from resnet.base.errors import UserError, parse_flags
+from resnet.base import cli
+from resnet.base.errors import UserError
+from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.config.command_line import JobSettings
+from resnet.config.config import Config
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import physical_cores
 from resnet.hardware.placement import ProcessInfo
-from resnet.models import names
 from resnet.runtime import host_warnings, program, startup
 
-FLAGS = flags.FLAGS
-
-PAIRS = 5
-_SHARED_FLAGS = (
-    "data_dir",
-    "num_intra_threads",
-    "num_inter_threads",
-    "num_parallel_calls",
-    "on_bad_record",
-    "kmp_blocktime",
-)
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from eval.throughput import Report
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program.
+@dataclass(frozen=True)
+class Runs:
+    """What is run and printed, apart from what is measured."""
 
-    It is called when the program starts, not when it is imported, since training
-    defines flags of the same names.
-    """
-    define_string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
-    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    define_bool = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
-    define_string("model", Settings.model, f"Network: {', '.join(names.MODELS)}.")
-    define_string(
-        "precision",
-        Settings.precision,
-        "Precision: float32, bf16, or auto for the faster one.",
+    TOPIC: ClassVar[str] = "How it is measured"
+
+    profile: bool = setting(
+        False, "Print a profile of one step by kind of op.", common=True
     )
-    define_integer(
-        "batch_size",
-        Settings.batch_size,
-        "Images per step and rank; with --sweep_ranks, images per step of all ranks.",
+    json: bool = setting(
+        False, "Print the results as JSON too, in the last line.", common=True
     )
-    define_integer(
-        "image_size", None, "Side of the images in pixels. By default the network's."
-    )
-    define_integer("steps", Settings.steps, "Number of timed steps.")
-    define_integer(
-        "warmup_steps",
-        Settings.warmup_steps,
-        "Number of untimed warmup steps before the timed ones.",
-    )
-    define_bool("infer", Settings.infer, "Measure evaluation instead of training.")
-    define_bool(
-        "stock_ops",
-        Settings.stock_ops,
-        "Use TensorFlow's own ops instead of the compiled ones.",
-    )
-    define_bool(
-        "average_gradients",
-        Settings.average_gradients,
-        "Whether the ranks all-reduce their gradients.",
-    )
-    define_bool("profile", False, "Print a profile of one step by kind of op.")
-    define_bool("json", False, "Print the results as JSON too, in the last line.")
-    define_string(
-        "vs",
-        None,
-        "Shell command of another benchmark to compare with; it prints JSON lines.",
-    )
-    define_integer("pairs", PAIRS, "Number of A/B repetitions of --vs.")
-    define_integer(
-        "ranks", 0, "Ranks of this program in --vs; 0 for one process without mpirun."
-    )
-    define_bool(
-        "sweep_ranks",
+    sweep_ranks: bool = setting(
         False,
         "Measure all combinations of ranks and threads that use all cores.",
+        common=True,
     )
+    vs: str = setting(
+        "",
+        "Shell command of another benchmark to compare with; it prints JSON lines.",
+        unset="none",
+        common=True,
+    )
+    ranks: int = setting(
+        0,
+        "Ranks of this program in --vs; 0 for one process without mpirun.",
+        bounds=COUNT_OR_ZERO,
+        common=True,
+    )
+    pairs: int = setting(5, "Number of A/B repetitions of --vs.", bounds=COUNT)
+
+
+FLAGS: cli.Groups = (
+    Settings,
+    Runs,
+    cli.Flags(Config, names=("data_dir", "num_parallel_calls", "on_bad_record")),
+    cli.Flags(JobSettings, without=("stall_seconds", "use_tpu")),
+)
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__, flag_topics.BENCHMARK)
-        fields = dataclasses.fields(Settings)
-        settings = Settings(**{field.name: FLAGS[field.name].value for field in fields})
-        settings.check()
-        check_flags(process)
-    if FLAGS.vs or FLAGS.sweep_ranks:
+        line = cli.parse(argv, __doc__, FLAGS)
+        settings, runs = line.of(Settings), line.of(Runs)
+        check(settings, runs, line.given, process)
+    if runs.vs or runs.sweep_ranks:
         # Errors are reported as those of several ranks are.
         with communicator.collective_errors():
-            result = compare(settings) if FLAGS.vs else sweep(settings)
+            result = compare(settings, runs) if runs.vs else sweep(settings)
     else:
-        result = measure(settings, process, communicator).as_dict()
-    if FLAGS.json:
+        report = measure(settings, runs.profile, process, communicator)
+        result = report.figures
+    if runs.json:
         print(json.dumps(result), flush=True)
 
 
-def check_flags(process: ProcessInfo) -> None:
-    """Refuses flags that contradict each other.
+def check(
+    settings: Settings, runs: Runs, given: Collection[str], process: ProcessInfo
+) -> None:
+    """Refuses settings that contradict each other.
 
     Raises:
         UserError: With a sentence for the first contradiction.
     """
-    modes = [name for name in ("vs", "sweep_ranks", "profile") if FLAGS[name].value]
+    if settings.infer and settings.data_dir:
+        raise UserError(
+            "--infer measures the network alone, on images from memory; leave"
+            " --data_dir out."
+        )
+    modes = [name for name in ("vs", "sweep_ranks", "profile") if getattr(runs, name)]
     if len(modes) > 1:
         raise UserError(f"--{modes[0]} and --{modes[1]} exclude each other; got both.")
-    if process.num_ranks > 1 and (FLAGS.vs or FLAGS.sweep_ranks):
+    if process.num_ranks > 1 and (runs.vs or runs.sweep_ranks):
         raise UserError(f"--{modes[0]} starts its ranks itself; run it without mpirun.")
-    if not FLAGS.vs and (FLAGS["ranks"].present or FLAGS["pairs"].present):
+    if not runs.vs and ("ranks" in given or "pairs" in given):
         raise UserError("--ranks and --pairs need --vs; leave them out.")
-    if FLAGS.pairs < 1 or FLAGS.ranks < 0:
+    if runs.sweep_ranks and settings.num_intra_threads:
         raise UserError(
-            "--pairs must be at least 1 and --ranks at least 0; got"
-            f" {FLAGS.pairs} and {FLAGS.ranks}."
+            "--sweep_ranks chooses the threads of each layout itself; leave"
+            " --num_intra_threads out."
         )
 
 
-def compare(settings: Settings) -> dict[str, Any]:
-    """Compares with the command of --vs; prints and returns the figures."""
-    arguments = settings.arguments()
-
-    def ours() -> float:
-        run = measuring.run_benchmark(arguments, FLAGS.ranks)
-        return measuring.images_per_second([run])
-
-    def theirs() -> float:
-        runs = measuring.run_peer(FLAGS.vs)
-        return measuring.images_per_second(runs)
-
-    pairs = peer_pairs.compare(ours, theirs, FLAGS.pairs)
-    return {
-        **pairs.as_dict(),
-        "ranks": FLAGS.ranks,
-        **dataclasses.asdict(settings),
-        "vs": FLAGS.vs,
-    }
-
-
-def sweep(settings: Settings) -> dict[str, Any]:
-    """Measures all layouts of ranks; prints and returns the figures."""
-    num_cores = len(physical_cores.usable())
-    run = measuring.run_benchmark
-    return {"layouts": rank_layouts.sweep(settings, num_cores, run)}
-
-
 def measure(
-    settings: Settings, process: ProcessInfo, communicator: Communicator
-) -> Report:
+    settings: Settings,
+    with_profile: bool,
+    process: ProcessInfo,
+    communicator: Communicator,
+) -> "Report":
     """Measures on all ranks; prints the figures and returns them."""
     record_set = None
+    num_classes = settings.num_random_classes
     if settings.data_dir:
         record_set = record_sets.open_record_set(
             settings.data_dir, "train", process, communicator
         )
-    num_classes = settings.num_random_classes
-    if record_set:
         num_classes = len(record_set.manifest.class_names)
         num_examples = record_set.manifest.splits["train"].num_examples
         with communicator.collective_errors():
@@ -216,7 +169,7 @@ def measure(
             num_classes,
             example_shards.get("train"),
             threads,
-            FLAGS.profile,
+            with_profile,
             communicator,
         )
     print(report.table())
@@ -225,10 +178,130 @@ def measure(
     return report
 
 
+def compare(settings: Settings, runs: Runs) -> dict[str, Any]:
+    """Compares with the command of --vs; prints and returns the figures."""
+
+    def ours() -> float:
+        result = measuring.run_benchmark(settings.arguments(), runs.ranks)
+        return float(result["images_per_second"])
+
+    return {
+        **compare_in_pairs(ours, lambda: measuring.run_peer(runs.vs), runs.pairs),
+        "ranks": runs.ranks,
+        **dataclasses.asdict(settings),
+        "vs": runs.vs,
+    }
+
+
+def compare_in_pairs(
+    ours: Callable[[], float], theirs: Callable[[], float], num_pairs: int
+) -> dict[str, Any]:
+    """Measures two rates alternately, prints each pair, and returns the ratios.
+
+    The speed of a machine drifts, so each ratio is that of two consecutive runs.
+    """
+    print(f"{'pair':>4} {'ours':>10} {'theirs':>10} {'ratio':>7}", flush=True)
+    pairs: list[tuple[float, float]] = []
+    for number in range(1, num_pairs + 1):
+        pair = (ours(), theirs())
+        pairs.append(pair)
+        print(
+            f"{number:4} {pair[0]:10,.2f} {pair[1]:10,.2f} {pair[0] / pair[1]:7.3f}",
+            flush=True,
+        )
+    ratios = [our_rate / their_rate for our_rate, their_rate in pairs]
+    print(f"ours / theirs: median {measuring.spread(ratios)}")
+    return {
+        "ratio": round(statistics.median(ratios), 4),
+        "min": round(min(ratios), 4),
+        "max": round(max(ratios), 4),
+        "ours": [our_rate for our_rate, _ in pairs],
+        "theirs": [their_rate for _, their_rate in pairs],
+    }
+
+
+def layouts(num_cores: int, batch_size: int) -> list[tuple[int, int]]:
+    """Returns the numbers of ranks, and of threads of each, that a sweep measures.
+
+    They are all numbers of ranks that divide the cores and the batch. On more than two
+    cores, the last layout leaves one core free for other work, such as communication.
+    It has the largest number of ranks that divides the remaining cores and the batch.
+    """
+    tried = [
+        (num_ranks, num_cores // num_ranks)
+        for num_ranks in _divisors(num_cores)
+        if batch_size % num_ranks == 0
+    ]
+    if num_cores > 2:
+        fewer = num_cores - 1
+        most = max(ranks for ranks in _divisors(fewer) if batch_size % ranks == 0)
+        tried.append((most, fewer // most))
+    return tried
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def sweep(settings: Settings) -> dict[str, Any]:
+    """Measures all layouts of ranks, prints a table and the fastest, returns both."""
+    num_cores = len(physical_cores.usable())
+    tried = layouts(num_cores, settings.batch_size)
+    print(
+        f"{settings.model}, {settings.precision}, {settings.batch_size} images per step"
+        f" over all ranks, {num_cores} core(s)"
+    )
+    if skipped := [n for n in _divisors(num_cores) if settings.batch_size % n]:
+        print(
+            f"skipped, since they do not divide --batch_size={settings.batch_size}:"
+            f" {', '.join(map(str, skipped))} ranks"
+        )
+    print(
+        f"{'ranks x threads':15} {'images/s':>10} {'min':>10} {'max':>10}"
+        f" {'MB/rank':>10}",
+        flush=True,
+    )
+    results = []
+    for num_ranks, num_threads in tried:
+        per_rank = dataclasses.replace(
+            settings,
+            batch_size=settings.batch_size // num_ranks,
+            num_intra_threads=num_threads,
+        )
+        result = measuring.run_benchmark(per_rank.arguments(), num_ranks)
+        results.append(result)
+        print(
+            f"{f'{num_ranks} x {num_threads}':15}"
+            f" {result['images_per_second']:10,.1f} {result['min']:10,.1f}"
+            f" {result['max']:10,.1f} {result['peak_memory_mb']:10,.0f}",
+            flush=True,
+        )
+    rates = [result["images_per_second"] for result in results]
+    num_ranks, num_threads = tried[rates.index(max(rates))]
+    print(f"fastest: {num_ranks} x {num_threads}")
+    print(f"    {command(settings, num_ranks, num_threads)}")
+    return {"layouts": results}
+
+
+def command(settings: Settings, num_ranks: int, num_threads: int) -> str:
+    """Returns the command that trains, or evaluates, on so many ranks and threads."""
+    start = f"mpirun -np {num_ranks} python"
+    threads = f"--num_intra_threads={num_threads}"
+    if settings.num_inter_threads:
+        threads += f" --num_inter_threads={settings.num_inter_threads}"
+    folders = f"--data_dir={settings.data_dir or 'RECORDS'} --model_dir=MODEL"
+    if settings.infer:
+        batch = f"--eval_batch_size={settings.batch_size}"
+        return f"{start} eval/resnet_eval.py {batch} {threads} {folders}"
+    flags = f"--model={settings.model} --precision={settings.precision}"
+    if settings.image_size:
+        flags += f" --image_size={settings.image_size}"
+    batch = f"--train_batch_size={settings.batch_size}"
+    return f"{start} resnet/resnet_main.py {flags} {batch} {threads} {folders}"
+
+
 def run() -> None:
     """Runs the program and exits."""
-    shared_flags.keep_only(_SHARED_FLAGS)
-    define_flags(FLAGS)
     program.run(main)
 
 

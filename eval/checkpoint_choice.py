@@ -30,11 +30,7 @@ def parse(value: str) -> Requested:
 
 
 def choose(requested: Requested, model_dir: Path) -> list[int]:
-    """Returns the steps of the checkpoints to evaluate, in ascending order.
-
-    Args:
-        requested: The value that `parse` returned.
-        model_dir: The folder of the run.
+    """Returns the steps of the checkpoints that `parse` returned, in ascending order.
 
     Raises:
         UserError: If the run has no checkpoint, or lacks a requested one.
@@ -44,6 +40,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
         raise UserError(
             f"no checkpoint has been saved in {model_dir} yet; start training first."
         )
+    has = f"it has those of steps {', '.join(map(str, saved))}."
     if requested == "latest":
         return saved[-1:]
     if requested == "all":
@@ -53,7 +50,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
         if not ends:
             raise UserError(
                 f"no saved checkpoint in {model_dir} ends a phase of the recipe. Pass"
-                f" steps to --checkpoints; it has {_describe(saved)}."
+                f" steps to --checkpoints; {has}"
             )
         return ends
     if requested == "best":
@@ -61,14 +58,13 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
         if best is None:
             raise UserError(
                 f"training has evaluated no saved checkpoint in {model_dir}. Pass steps"
-                f" to --checkpoints; it has {_describe(saved)}."
+                f" to --checkpoints; {has}"
             )
         return [best]
     steps = [int(step) for step in requested]
     if missing := sorted(set(steps) - set(saved)):
         raise UserError(
-            f"no checkpoint of step {missing[0]} is saved in {model_dir}; it has"
-            f" {_describe(saved)}."
+            f"no checkpoint of step {missing[0]} is saved in {model_dir}; {has}"
         )
     return steps
 
@@ -119,20 +115,10 @@ def weights_to_evaluate(
 def require(
     step: int | None, weights: str | None, config: Config, model_dir: Path
 ) -> None:
-    """Refuses a checkpoint or weights that a run doesn't have.
-
-    Args:
-        step: The step of the checkpoint; None for the newest.
-        weights: "raw" or "ema"; None for those that the run has.
-        config: The settings of the run.
-        model_dir: The folder of the run.
+    """Refuses a checkpoint (None: the newest) or weights that a run doesn't have.
 
     Raises:
         UserError: If it doesn't have one of them.
     """
     choose("latest" if step is None else [step], model_dir)
     weights_to_evaluate(weights, config, model_dir)
-
-
-def _describe(steps: Sequence[int]) -> str:
-    return f"those of steps {', '.join(map(str, steps))}"

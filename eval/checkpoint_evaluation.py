@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
-from eval.evaluation_report import Evaluated, EvaluationReport
-from eval.prediction_store import PredictionStore
+from eval.evaluation_report import Evaluated
 from resnet.base.errors import UserError
 from resnet.checkpoint import (
     restore,
@@ -18,78 +17,82 @@ from resnet.checkpoint import (
 from resnet.checkpoint.integrity import CorruptCheckpoint
 from resnet.checkpoint.tensors import Checkpoint
 from resnet.checkpoint.watch import CheckpointWatch
+from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation import evaluated_weights
-from resnet.evaluation.evaluator import Evaluator
+from resnet.evaluation import evaluated_weights, prediction_file, wrong_images
+from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
+from resnet.evaluation.prediction_file import Predictions
 from resnet.evaluation.top_classes import TopClasses
 from resnet.optim.train_state import TrainState
 
 _NUM_LOG_LINES = 10  # About as many lines of progress per evaluation.
 
 
+class Evaluation(NamedTuple):
+    """What was evaluated and its result.
+
+    Attributes:
+        what: The checkpoints and weights.
+        result: The result of all ranks.
+        top: The predictions of this rank; None unless they are kept.
+    """
+
+    what: Evaluated
+    result: Result
+    top: TopClasses | None
+
+
 class CheckpointEvaluation:
-    """Loads checkpoints into the network of a run and reports their evaluations."""
+    """Loads checkpoints of a run into its network, and yields their evaluations.
+
+    Every rank must take them all. On all ranks, a checkpoint that is missing or corrupt
+    raises AgreedError.
+    """
 
     def __init__(
         self,
-        model_dir: Path,
         state: TrainState,
         evaluator: Evaluator,
         precise_bn: PreciseBN | None,
         weights: Sequence[str],
-        report: EvaluationReport,
+        keeps_predictions: bool,
         communicator: Communicator,
-        store: PredictionStore | None = None,
     ) -> None:
         """Prepares the evaluation; no checkpoint is loaded yet.
 
         Args:
-            model_dir: The folder of the run, which only rank 0 reads.
-            state: The state that the checkpoints are loaded into.
+            state: The state that the checkpoints are loaded into, whose settings name
+                the folder of the run. Only rank 0 reads it.
             evaluator: The evaluator of the network of `state`.
             precise_bn: The recomputation of the statistics of batch normalization
                 before each evaluation; None for the saved statistics.
             weights: The names of the weights to evaluate, as in `evaluated_weights`.
-            report: The report that each result is added to.
+            keeps_predictions: Whether each evaluation has its predictions.
             communicator: The ranks that evaluate together.
-            store: What stores the predictions of each evaluation; None for nothing.
         """
-        self._store = store
-        self._model_dir = model_dir
+        self._model_dir = Path(state.config.model_dir)
         self._state = state
         self._evaluator = evaluator
         self._precise_bn = precise_bn
         self._weights = weights
-        self._report = report
+        self._keeps_predictions = keeps_predictions
         self._communicator = communicator
         self._metadata: dict[str, Any] = {}  # Metadata of the loaded checkpoint.
 
-    def newest(self) -> None:
-        """Evaluates the newest checkpoint that is intact.
-
-        Raises:
-            AgreedError: On all ranks, if the run has no intact checkpoint.
-        """
+    def newest(self) -> Iterator[Evaluation]:
+        """Evaluates the newest checkpoint that is intact."""
         self._load_on_all_ranks("the newest checkpoint", self._load_newest)
-        self._evaluate([self._state.step])
+        yield from self._evaluate([self._state.step])
 
-    def each_of(self, steps: Sequence[int]) -> None:
-        """Evaluates the checkpoints of the given steps, one by one.
-
-        Raises:
-            AgreedError: On all ranks, if a checkpoint is missing or corrupt.
-        """
+    def each_of(self, steps: Sequence[int]) -> Iterator[Evaluation]:
+        """Evaluates the checkpoints of the given steps, one by one."""
         for step in steps:
             self._load_step(step)
-            self._evaluate([step])
+            yield from self._evaluate([step])
 
-    def mean_weights_of(self, steps: Sequence[int]) -> None:
-        """Evaluates the mean of the weights of the checkpoints of the given steps.
-
-        Raises:
-            AgreedError: On all ranks, if a checkpoint is missing or corrupt.
-        """
+    def mean_weights_of(self, steps: Sequence[int]) -> Iterator[Evaluation]:
+        """Evaluates the mean of the weights of the checkpoints of the given steps."""
 
         def load() -> Checkpoint:
             return tensors.mean_of_weights(
@@ -97,9 +100,9 @@ class CheckpointEvaluation:
             )
 
         self._load_on_all_ranks("the checkpoints", load)
-        self._evaluate(steps, "weights")
+        yield from self._evaluate(steps, "weights")
 
-    def mean_predictions_of(self, steps: Sequence[int]) -> None:
+    def mean_predictions_of(self, steps: Sequence[int]) -> Iterator[Evaluation]:
         """Evaluates the ensemble of the checkpoints of the given steps.
 
         Its predictions are the mean of the checkpoints' class probabilities. Each
@@ -113,17 +116,64 @@ class CheckpointEvaluation:
                     ensembles[name], self._state.weight_penalty(), self._log_progress
                 )
         for name, ensemble in ensembles.items():
-            top = TopClasses() if self._store else None
+            top = self._new_top()
             result = self._evaluator.evaluate_ensemble(ensemble, top)
-            self._add_to_report(Evaluated(steps, name, "predictions"), result, top)
+            yield Evaluation(Evaluated(steps, name, "predictions"), result, top)
 
-    def each_from(self, watch: CheckpointWatch) -> None:
+    def each_from(self, watch: CheckpointWatch) -> Iterator[Evaluation]:
         """Evaluates each checkpoint once it is saved, up to the last one of the run."""
         while (step := watch.next_step(self._has_ended)) is not None:
             what = f"the checkpoint of step {step}"
             if self._load_on_all_ranks(what, lambda: self._load_from(watch, step)):
-                self._evaluate([step])
+                yield from self._evaluate([step])
                 watch.evaluated(step)
+
+    def store(
+        self,
+        what: Evaluated,
+        top: TopClasses,
+        records: RecordFiles,
+        class_descriptions: Sequence[str],
+    ) -> None:
+        """Writes the predictions of an evaluation to the folder of the run.
+
+        Every rank must call it; rank 0 writes.
+
+        Args:
+            what: What was evaluated.
+            top: The predictions of this rank.
+            records: The records that this rank reads.
+            class_descriptions: Words for the classes, or nothing.
+
+        Raises:
+            AgreedError: On all ranks, if the file can't be written.
+        """
+        config, communicator = self._state.config, self._communicator
+        own, whole = top.of_rank(), top.of_all(communicator)
+        images = wrong_images.of_all(own, whole, records, communicator)
+        with communicator.collective_errors():
+            if communicator.rank != 0:
+                return
+            predictions = Predictions(
+                evaluated=str(what),
+                step=what.steps[-1],
+                views=config.eval_views,
+                class_names=config.class_names,
+                class_descriptions=tuple(class_descriptions),
+                examples=whole.examples,
+                labels=whole.labels,
+                top_classes=whole.classes,
+                top_probabilities=whole.probabilities,
+                wrong_images=tuple(images),
+            )
+            # Other views are another evaluation, whose file doesn't replace this one.
+            is_center = config.eval_views == "center"
+            name = what.file_name + ("" if is_center else f"-{config.eval_views}")
+            path = prediction_file.write(self._model_dir, name, predictions)
+            logging.info("The predictions are in %s", path)
+
+    def _new_top(self) -> TopClasses | None:
+        return TopClasses() if self._keeps_predictions else None
 
     def _load_step(self, step: int) -> None:
         self._load_on_all_ranks(
@@ -190,21 +240,15 @@ class CheckpointEvaluation:
             self._metadata.get("num_ranks", 1),
         )
 
-    def _evaluate(self, steps: Sequence[int], combine: str = "none") -> None:
+    def _evaluate(
+        self, steps: Sequence[int], combine: str = "none"
+    ) -> Iterator[Evaluation]:
         for name in self._weights_in_turn():
-            top = TopClasses() if self._store else None
+            top = self._new_top()
             result = self._evaluator.evaluate(
                 self._state.weight_penalty(), self._log_progress, top
             )
-            self._add_to_report(Evaluated(steps, name, combine), result, top)
-
-    def _add_to_report(
-        self, what: Evaluated, result: Any, top: TopClasses | None
-    ) -> None:
-        with self._communicator.collective_errors():
-            self._report.add(what, result)
-        if self._store and top:
-            self._store.write(what, top)
+            yield Evaluation(Evaluated(steps, name, combine), result, top)
 
     def _log_progress(self, done: int) -> None:
         num_batches = self._evaluator.num_batches

@@ -17,16 +17,6 @@ from resnet.base.errors import UserError
 if TYPE_CHECKING:
     from resnet.evaluation.evaluator import Result
 
-_NAMES = {
-    ("none", "raw"): "step {}",
-    ("none", "ema"): "step {}, EMA weights",
-    ("weights", "raw"): "mean weights of steps {}",
-    ("weights", "ema"): "mean weights of steps {}, EMA weights",
-    ("predictions", "raw"): "mean predictions of steps {}",
-    ("predictions", "ema"): "mean predictions of steps {}, EMA weights",
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
     """The checkpoints and weights that a result belongs to.
@@ -44,7 +34,10 @@ class Evaluated:
 
     def __str__(self) -> str:
         steps = ", ".join(map(str, self.steps))
-        return _NAMES[self.combine, self.weights].format(steps)
+        name = f"step {steps}"
+        if self.combine != "none":
+            name = f"mean {self.combine} of steps {steps}"
+        return f"{name}, EMA weights" if self.weights == "ema" else name
 
     @property
     def file_name(self) -> str:
@@ -64,20 +57,22 @@ class Evaluated:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the values for JSON; `steps` only for combined checkpoints."""
-        values = {"global_step": self.steps[-1], "weights": self.weights}
-        return values if self.combine == "none" else {**values, "steps": [*self.steps]}
+        values: dict[str, Any] = {"global_step": self.steps[-1], "weights": self.weights}
+        if self.combine != "none":
+            values["steps"] = list(self.steps)
+        return values
 
 
 class EvaluationReport:
     """Logs, prints and writes each result."""
 
-    def __init__(self, settings: Mapping[str, Any], json_file: str | None) -> None:
+    def __init__(self, settings: Mapping[str, Any], json_file: str) -> None:
         """Starts a report without results.
 
         Args:
             settings: The settings of all results, for JSON. Where their "split" is
                 "train", the lines say so.
-            json_file: The path of the JSON file; None for no file.
+            json_file: The path of the JSON file; empty for no file.
         """
         self._settings = dict(settings)
         self._json_file = json_file
@@ -138,14 +133,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return value
 
 
-def check_json_file(json_file: str | None) -> None:
-    """Refuses a file for the results that can't be written.
+def check_json_file(json_file: str) -> None:
+    """Refuses a file for the results that can't be written; an empty name is none.
 
     Raises:
         UserError: If its folder doesn't exist, or if it is a folder itself.

@@ -1,4 +1,4 @@
-"""Runs benchmarks in subprocesses and parses the JSON that they print."""
+"""What measuring programs share: jobs in subprocesses, their rates, and spreads."""
 
 import functools
 import json
@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,11 @@ from typing import IO, Any
 from resnet.base.errors import UserError
 from resnet.watchdog import parent_death
 
-_PROGRAM = Path(__file__).with_name("benchmark.py")
+BENCHMARK = Path(__file__).with_name("benchmark.py")
+TRAINING = Path(__file__).parents[1] / "resnet" / "resnet_main.py"
 # By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
 # cores. Other MPIs ignore these variables.
-OPEN_MPI = {
+_OPEN_MPI = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -26,40 +28,41 @@ OPEN_MPI = {
 }
 
 
-def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any]:
-    """Runs this project's benchmark and returns its JSON object.
+def spread(values: Sequence[float], form: str = ".3f", unit: str = "") -> str:
+    """Returns the median, the range and the number of values as text."""
+    median, least, most = (
+        format(value, form)
+        for value in (statistics.median(values), min(values), max(values))
+    )
+    return f"{median}{unit} ({least} to {most}, n={len(values)})"
 
-    Args:
-        arguments: The flags of the benchmark, except --json.
-        num_ranks: The number of ranks that mpirun starts; 0 for one process without
-            mpirun.
+
+def split_flags(text: str, flag: str) -> list[str]:
+    """Returns the words of a flag whose value is split as a shell would.
 
     Raises:
-        UserError: If the benchmark fails.
+        UserError: If it has a quotation mark without its counterpart.
     """
-    command = [sys.executable, str(_PROGRAM), *arguments, "--json"]
-    if num_ranks:
-        command = [find_mpirun(), "-np", str(num_ranks), *command]
-    completed = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**OPEN_MPI, **os.environ},
-    )
-    return _results(completed, "this benchmark")[-1]
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--{flag} can't be split into words: {error}.") from error
 
 
-def run_peer(command: str) -> list[dict[str, Any]]:
-    """Runs a shell command and returns the JSON objects that it prints.
+def command(program: Path, arguments: Sequence[str], num_ranks: int) -> list[str]:
+    """Returns the command of a program; `num_ranks` of 0 is a process without mpirun.
 
     Raises:
-        UserError: If the command fails, or prints no object with `images_per_second`.
+        UserError: If mpirun is neither in this Python's environment nor on PATH.
     """
-    completed = subprocess.run(
-        command, shell=True, capture_output=True, text=True, check=False
-    )
-    return _results(completed, f"the command {command!r}")
+    words = [sys.executable, str(program), *arguments]
+    if not num_ranks:
+        return words
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise UserError("mpirun was not found on PATH. make venv installs it.")
+    return [mpirun, "-np", str(num_ranks), *words]
 
 
 def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -77,7 +80,7 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env={**OPEN_MPI, **os.environ},
+        env={**_OPEN_MPI, **os.environ},
         start_new_session=True,
         preexec_fn=functools.partial(
             parent_death.send_signal, signal.SIGTERM, os.getpid()
@@ -85,34 +88,36 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
     )
 
 
-def split_flags(text: str, flag: str) -> list[str]:
-    """Returns the words of a flag whose value is split as a shell would.
+def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any]:
+    """Runs this project's benchmark and returns its JSON object.
+
+    Args:
+        arguments: The flags of the benchmark, except --json.
+        num_ranks: As `command` takes it.
 
     Raises:
-        UserError: If it has a quotation mark without its counterpart.
+        UserError: If the benchmark fails.
     """
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--{flag} can't be split into words: {error}.") from error
+    completed = subprocess.run(
+        command(BENCHMARK, [*arguments, "--json"], num_ranks),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**_OPEN_MPI, **os.environ},
+    )
+    return _results(completed, "this benchmark")[-1]
 
 
-def find_mpirun() -> str:
-    """Returns the path of mpirun in this Python's environment, or else on PATH.
+def run_peer(shell_command: str) -> float:
+    """Runs another benchmark; returns the sum of the rates in its lines of JSON.
 
     Raises:
-        UserError: If mpirun is in neither of them.
+        UserError: If it fails, or prints no object with `images_per_second`.
     """
-    beside = Path(sys.executable).with_name("mpirun")
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if found is None:
-        raise UserError("mpirun was not found on PATH. make venv installs it.")
-    return found
-
-
-def images_per_second(results: Sequence[dict[str, Any]]) -> float:
-    """Returns the sum of the rates of several processes."""
-    return sum(map(_rate, results))
+    completed = subprocess.run(
+        shell_command, shell=True, capture_output=True, text=True, check=False
+    )
+    return sum(map(_rate, _results(completed, f"the command {shell_command!r}")))
 
 
 def _rate(result: dict[str, Any]) -> float:
@@ -126,15 +131,7 @@ def _rate(result: dict[str, Any]) -> float:
 def _results(
     completed: subprocess.CompletedProcess[str], name: str
 ) -> list[dict[str, Any]]:
-    """Returns the JSON objects with a rate from the lines of standard output.
-
-    Args:
-        completed: The process of a benchmark.
-        name: The benchmark's name, for messages.
-
-    Raises:
-        UserError: If the process failed, or printed no such object.
-    """
+    """Returns the JSON objects with a rate from the lines of standard output."""
     if code := completed.returncode:
         lines = completed.stderr.strip().splitlines() or ["standard error is empty"]
         raise UserError(f"{name} failed with exit code {code}: {lines[-1]}")

@@ -10,8 +10,9 @@ mpirun -np 2 python eval/resnet_eval.py --checkpoints=all \
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -20,152 +21,228 @@ from resnet.base import import_failures
 
 import_failures.report()  # Before the imports that may fail.
 
-from absl import flags
-
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
-from eval import checkpoint_choice, flag_topics
+from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
-from resnet import shared_flags
-from resnet.base import bounds
-from resnet.base.errors import UserError, parse_flags
+from resnet.base import cli
+from resnet.base.errors import UserError
+from resnet.base.settings import ABOVE_ZERO, setting
 from resnet.checkpoint.watch import CheckpointWatch
+from resnet.config import command_line, topics
 from resnet.config.augmentations import VIEWS
+from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.preemption import StopSignals
 
 if TYPE_CHECKING:  # They import TensorFlow.
-    from eval.checkpoint_evaluation import CheckpointEvaluation
-    from eval.prediction_store import PredictionStore
+    from eval.checkpoint_evaluation import CheckpointEvaluation, Evaluation
     from resnet.data.example_shard import ExampleShard
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string(
-    "checkpoints",
-    "latest",
-    "Checkpoints to evaluate: latest, best (highest top-1), all, phases (the last one"
-    " of each phase), or a list of steps such as 100,200.",
-)
-flags.DEFINE_enum(
-    "weights",
-    None,
-    ("raw", "ema", "both"),
-    "Weights to evaluate: raw, ema (their exponential moving average), or both. By"
-    " default both if the run has EMA weights, else raw.",
-)
-flags.DEFINE_enum(
-    "combine",
-    "none",
-    ("none", "weights", "predictions"),
-    "Evaluate the mean of the checkpoints' weights or the mean of their predictions,"
-    " instead of each checkpoint by itself.",
-)
-flags.DEFINE_enum(
-    "split",
-    "validation",
-    ("validation", "train"),
-    "The split of the data set to evaluate: the validation images, or the training"
-    " images, cropped as validation images are.",
-)
-flags.DEFINE_enum(
-    "views",
-    None,
-    tuple(VIEWS),
-    "Test-time augmentation: predictions are averaged over the center crop; center and"
-    " its horizontal flip; these and both shifted by a pixel; four corners and center;"
-    " or these five and their flips. By default that of the run's recipe.",
-)
-flags.DEFINE_bool(
-    "watch", False, "Evaluate each checkpoint as it appears, up to the last of the run."
-)
-flags.DEFINE_float(
-    "watch_minutes",
-    60.0,
-    "Minutes that --watch waits for each checkpoint; a timeout exits with code 1.",
-)
-flags.DEFINE_string("json_file", None, "JSON file to write the results to.")
-flags.DEFINE_bool(
-    "store_predictions",
-    False,
-    "Store what each evaluation predicts for each image in the folder predictions of"
-    " --model_dir, for eval/report.py.",
+@dataclass(frozen=True)
+class EvalSettings:
+    """What is evaluated, and where the results go."""
+
+    TOPIC: ClassVar[str] = topics.EVALUATION
+
+    checkpoints: str = setting(
+        "latest",
+        "Checkpoints to evaluate: latest, best (highest top-1), all, phases (the last"
+        " one of each phase), or a list of steps such as 100,200.",
+        topic=topics.CHECKPOINTS,
+        common=True,
+    )
+    weights: str | None = setting(
+        None,
+        "Weights to evaluate: raw, ema (their exponential moving average), or both. By"
+        " default both if the run has EMA weights, else raw.",
+        names=("raw", "ema", "both"),
+        unset="all of the run",
+        topic=topics.CHECKPOINTS,
+        common=True,
+    )
+    combine: str = setting(
+        "none",
+        "Evaluate the mean of the checkpoints' weights or the mean of their"
+        " predictions, instead of each checkpoint by itself.",
+        names=("none", "weights", "predictions"),
+        topic=topics.CHECKPOINTS,
+        common=True,
+    )
+    watch: bool = setting(
+        False,
+        "Evaluate each checkpoint as it appears, up to the last of the run.",
+        topic=topics.CHECKPOINTS,
+        common=True,
+    )
+    watch_minutes: float = setting(
+        60.0,
+        "Minutes that --watch waits for each checkpoint; a timeout exits with code 1.",
+        bounds=ABOVE_ZERO,
+        topic=topics.CHECKPOINTS,
+    )
+    split: str = setting(
+        "validation",
+        "The split of the data set to evaluate: the validation images, or the training"
+        " images, cropped as validation images are.",
+        names=("validation", "train"),
+        common=True,
+    )
+    views: str | None = setting(
+        None,
+        "Test-time augmentation: predictions are averaged over the center crop; center"
+        " and its horizontal flip; these and both shifted by a pixel; four corners and"
+        " center; or these five and their flips. By default that of the run's recipe.",
+        names=tuple(VIEWS),
+        unset="those of the recipe",
+        common=True,
+    )
+    json_file: str = setting(
+        "", "JSON file to write the results to.", unset="none", common=True
+    )
+    store_predictions: bool = setting(
+        False,
+        "Store what each evaluation predicts for each image in the folder predictions"
+        " of --model_dir, for eval/report.py.",
+        common=True,
+    )
+
+
+FLAGS: cli.Groups = (
+    command_line.FOLDERS,
+    EvalSettings,
+    cli.Flags(Config, names=("eval_batch_size", "num_parallel_calls", "on_bad_record")),
+    cli.Flags(
+        Config,
+        names=("recalibration_batches",),
+        has_defaults=False,
+        unset="as the run",
+    ),
+    JobSettings,
 )
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Evaluates as the flags say."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__, flag_topics.EVALUATION)
-        shared_flags.check()
-        requested = checkpoint_choice.parse(FLAGS.checkpoints)
+        line = cli.parse(argv, __doc__, FLAGS)
+        settings, job = line.of(EvalSettings), line.of(JobSettings)
+        data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
+        command_line.check_folders(data_dir, model_dir)
+        requested = checkpoint_choice.parse(settings.checkpoints)
         if communicator.rank == 0:  # The only rank that writes it.
-            check_json_file(FLAGS.json_file)
-        check_own_flags()
-    signals = StopSignals() if FLAGS.watch else None
-    startup.join_job(process, communicator, FLAGS.stall_seconds)
+            check_json_file(settings.json_file)
+        check(settings, has_checkpoints="checkpoints" in line.given)
+    signals = StopSignals() if settings.watch else None
+    startup.join_job(process, communicator, job.stall_seconds)
     record_set = record_sets.open_record_set(
-        FLAGS.data_dir, FLAGS.split, process, communicator
+        data_dir, settings.split, process, communicator
     )
-    watch = start_watch(communicator, signals) if signals else None
-    run_config, steps = read_run(requested, watch is not None, communicator)
+    watch = None
+    if signals:
+        watch = CheckpointWatch(
+            pathlib.Path(model_dir), settings.watch_minutes, communicator, signals
+        )
+        watch.next_step()  # Before its first checkpoint, a run may change its settings.
+    run_config, steps = read_run(model_dir, settings, requested, communicator)
     with communicator.collective_errors():
-        check_classes(record_set, run_config)
+        check_classes(record_set, run_config, model_dir)
         weights = checkpoint_choice.weights_to_evaluate(
-            FLAGS.weights, run_config, FLAGS.model_dir
+            settings.weights, run_config, model_dir
         )
     startup.check_same_settings(
-        f"{FLAGS.split} data and run", record_set, run_config, communicator
+        f"{settings.split} data and run", record_set, run_config, communicator
     )
     with communicator.collective_errors():
-        config = with_flags(run_config)
-        splits = splits_to_read(config, record_set)
+        config = with_overrides(run_config, settings, line)
+        splits = splits_to_read(config, settings.split, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     with host_warnings.gathered(communicator):
         threads = startup.start_on_own_cores(
             process,
             communicator,
-            FLAGS.num_intra_threads,
-            FLAGS.num_inter_threads,
-            FLAGS.kmp_blocktime,
+            job.num_intra_threads,
+            job.num_inter_threads,
+            job.kmp_blocktime,
         )
         from resnet.runtime import precision
 
         example_shards = startup.open_shards(record_set, shards, communicator)
         precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     evaluation = make_evaluation(
-        config, example_shards, threads, weights, signals, communicator, record_set
+        config,
+        settings,
+        weights,
+        example_shards,
+        line.values["num_parallel_calls"] or len(threads.cpus),
+        signals,
+        communicator,
     )
-    evaluate(evaluation, requested, steps, watch)
+    report = EvaluationReport(
+        {
+            "model_dir": model_dir,
+            "split": settings.split,
+            "views": config.eval_views,
+            "combine": settings.combine,
+            "recalibration_batches": config.recalibration_batches,
+        },
+        settings.json_file if communicator.rank == 0 else "",
+    )
+    manifest = record_set.manifest
+    described = manifest.class_descriptions or imagenet_labels.describe(
+        manifest.class_names
+    )
+    for evaluated, result, top in evaluate(
+        evaluation, settings.combine, requested, steps, watch
+    ):
+        with communicator.collective_errors():
+            report.add(evaluated, result)
+        if top:
+            records = example_shards[settings.split].records
+            evaluation.store(evaluated, top, records, described)
 
 
-def start_watch(communicator: Communicator, signals: StopSignals) -> CheckpointWatch:
-    """Returns the watch of the run, once the run has written its first checkpoint.
+def check(settings: EvalSettings, has_checkpoints: bool) -> None:
+    """Refuses flags that contradict each other.
 
-    Before that, the run may still change its settings.
+    Args:
+        settings: The settings.
+        has_checkpoints: Whether --checkpoints is given.
+
+    Raises:
+        UserError: With a sentence for the first contradiction.
     """
-    watch = CheckpointWatch(
-        pathlib.Path(FLAGS.model_dir), FLAGS.watch_minutes, communicator, signals
-    )
-    watch.next_step()
-    return watch
+    if settings.store_predictions and settings.split != "validation":
+        raise UserError(
+            "--store_predictions stores predictions for validation images; got"
+            f" --split={settings.split}. Leave out one of the two flags."
+        )
+    if settings.watch and settings.combine != "none":
+        raise UserError(
+            "--watch evaluates each checkpoint by itself and can't combine them. Leave"
+            " out --watch or --combine."
+        )
+    if settings.watch and has_checkpoints and settings.checkpoints != "all":
+        raise UserError(
+            "--watch evaluates all checkpoints as they appear; got"
+            f" --checkpoints={settings.checkpoints}. Leave out one of the two flags."
+        )
 
 
 def read_run(
-    requested: checkpoint_choice.Requested, is_watched: bool, communicator: Communicator
+    model_dir: str,
+    settings: EvalSettings,
+    requested: checkpoint_choice.Requested,
+    communicator: Communicator,
 ) -> tuple[Config, list[int]]:
     """Returns the settings of the run, and the steps of the checkpoints to evaluate.
 
     Rank 0 reads them for all ranks. A run that is watched has no list of steps.
-
-    Args:
-        requested: The requested checkpoints, as `checkpoint_choice.parse` returns them.
-        is_watched: Whether checkpoints are evaluated as they appear.
-        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if there is no run, or no such checkpoint.
@@ -173,35 +250,90 @@ def read_run(
     config, steps = None, []
     with communicator.collective_errors():
         if communicator.rank == 0:
-            config = load_config(FLAGS.model_dir)
-            if not is_watched:
-                model_dir = pathlib.Path(FLAGS.model_dir)
-                steps = checkpoint_choice.choose(requested, model_dir)
+            config = load_config(model_dir)
+            if not settings.watch:
+                steps = checkpoint_choice.choose(requested, pathlib.Path(model_dir))
                 checkpoint_choice.check_combination(
-                    FLAGS.combine, FLAGS.checkpoints, steps
+                    settings.combine, settings.checkpoints, steps
                 )
     return communicator.broadcast((config, steps))
 
 
+def check_classes(record_set: RecordSet, config: Config, model_dir: str) -> None:
+    """Refuses a data set whose classes differ from those of the run.
+
+    Raises:
+        UserError: If they differ.
+    """
+    names = record_set.manifest.class_names
+    if names != config.class_names:
+        raise UserError(
+            "the data set must have the classes of the run; the run in"
+            f" {model_dir} has {config.num_classes} classes"
+            f" ({config.class_names[0]}, ...), the data set in {record_set.records_dir}"
+            f" has {len(names)} ({names[0]}, ...). Name the --data_dir that the run was"
+            " trained on."
+        )
+
+
+def with_overrides(
+    config: Config, settings: EvalSettings, line: cli.CommandLine
+) -> Config:
+    """Returns the settings of the run, overridden by the flags of evaluation.
+
+    Raises:
+        UserError: If the run can't be evaluated with them.
+    """
+    names = ("model_dir", "eval_batch_size", "on_bad_record", "recalibration_batches")
+    overrides = {name: line.values[name] for name in names}
+    overrides["eval_views"] = settings.views
+    given = {name: value for name, value in overrides.items() if value is not None}
+    is_frozen = any(phase.freeze_batch_norm for phase in config.phases)
+    if given.get("recalibration_batches") and (is_frozen or config.is_async):
+        excluding = "freeze_batch_norm" if is_frozen else "--sync_mode=async"
+        raise UserError(
+            f"--recalibration_batches excludes runs with {excluding}, whose weights"
+            " are trained for other statistics: leave it out."
+        )
+    return dataclasses.replace(config, **given)
+
+
+def splits_to_read(config: Config, split: str, record_set: RecordSet) -> list[str]:
+    """Returns the splits of the data set that the evaluation of a split needs.
+
+    Raises:
+        UserError: If the data set doesn't have them.
+    """
+    if not config.recalibration_batches or split == "train":
+        return [split]
+    if "train" not in record_set.manifest.splits:
+        raise UserError(
+            f"--recalibration_batches={config.recalibration_batches} (by default the"
+            f" run's setting) needs training images; {record_set.records_dir} has none."
+            " Name a --data_dir that has them, or --recalibration_batches=0."
+        )
+    return ["validation", "train"]
+
+
 def make_evaluation(
     config: Config,
-    example_shards: Mapping[str, "ExampleShard"],
-    threads: Threads,
+    settings: EvalSettings,
     weights: Sequence[str],
+    example_shards: Mapping[str, "ExampleShard"],
+    num_parallel_calls: int,
     signals: StopSignals | None,
     communicator: Communicator,
-    record_set: RecordSet,
 ) -> "CheckpointEvaluation":
     """Returns the evaluation of checkpoints, with the network of the run.
 
     Args:
         config: The settings of the run, with those of this evaluation.
-        example_shards: The examples that this rank reads, by split.
-        threads: The threads of this rank.
+        settings: The settings of this evaluation.
         weights: The names of the weights to evaluate, as in `evaluated_weights`.
+        example_shards: The examples that this rank reads, by split.
+        num_parallel_calls: The number of images that this rank decodes in parallel.
         signals: The stop requests of this rank; None unless a run is watched.
         communicator: The ranks.
-        record_set: The data set.
     """
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluation.evaluator import Evaluator
@@ -209,10 +341,9 @@ def make_evaluation(
     from resnet.optim.train_state import TrainState
 
     state = TrainState(config)
-    num_parallel_calls = FLAGS.num_parallel_calls or len(threads.cpus)
     evaluator = Evaluator(
         state.model,
-        example_shards[FLAGS.split],
+        example_shards[settings.split],
         config,
         communicator,
         num_parallel_calls,
@@ -229,166 +360,36 @@ def make_evaluation(
             num_parallel_calls,
             signals,
         )
-    json_file = FLAGS.json_file if communicator.rank == 0 else None
     return CheckpointEvaluation(
-        pathlib.Path(FLAGS.model_dir),
-        state,
-        evaluator,
-        precise_bn,
-        weights,
-        EvaluationReport(settings_for_json(config), json_file),
-        communicator,
-        make_store(
-            config.eval_views, example_shards[FLAGS.split], record_set, communicator
-        ),
-    )
-
-
-def make_store(
-    views: str, shard: "ExampleShard", record_set: RecordSet, communicator: Communicator
-) -> "PredictionStore | None":
-    """Returns what stores the predictions, if the flags ask for it."""
-    if not FLAGS.store_predictions:
-        return None
-    from eval.prediction_store import PredictionStore
-
-    names = record_set.manifest.class_names
-    described = record_set.manifest.class_descriptions
-    return PredictionStore(
-        pathlib.Path(FLAGS.model_dir),
-        views,
-        shard.records,
-        names,
-        described or imagenet_labels.describe(names),
-        communicator,
+        state, evaluator, precise_bn, weights, settings.store_predictions, communicator
     )
 
 
 def evaluate(
     evaluation: "CheckpointEvaluation",
+    combine: str,
     requested: checkpoint_choice.Requested,
     steps: Sequence[int],
     watch: CheckpointWatch | None,
-) -> None:
-    """Evaluates the requested checkpoints.
+) -> Iterator["Evaluation"]:
+    """Yields the evaluations of the requested checkpoints.
 
     Args:
         evaluation: The evaluation of checkpoints.
+        combine: The value of --combine.
         requested: The requested checkpoints, as `checkpoint_choice.parse` returns them.
         steps: The steps of these checkpoints; empty if a run is watched.
         watch: The checkpoints of a run that is watched; otherwise None.
     """
     if watch is not None:
-        evaluation.each_from(watch)
-    elif FLAGS.combine == "weights":
-        evaluation.mean_weights_of(steps)
-    elif FLAGS.combine == "predictions":
-        evaluation.mean_predictions_of(steps)
-    elif requested == "latest":
-        evaluation.newest()
-    else:
-        evaluation.each_of(steps)
-
-
-def check_own_flags() -> None:
-    """Refuses flags that are out of range or contradict each other.
-
-    Raises:
-        UserError: With a sentence for the first such flag.
-    """
-    if problems := bounds.validate_overrides(
-        {"recalibration_batches": FLAGS.recalibration_batches}, Config
-    ):
-        raise UserError(problems[0])
-    if not FLAGS.watch_minutes > 0:
-        raise UserError(
-            f"--watch_minutes must be above 0; got {FLAGS.watch_minutes:g}."
-        )
-    if FLAGS.store_predictions and FLAGS.split != "validation":
-        raise UserError(
-            "--store_predictions stores predictions for validation images; got"
-            f" --split={FLAGS.split}. Leave out one of the two flags."
-        )
-    if not FLAGS.watch:
-        return
-    if FLAGS.combine != "none":
-        raise UserError(
-            "--watch evaluates each checkpoint by itself and can't combine them. Leave"
-            " out --watch or --combine."
-        )
-    if FLAGS["checkpoints"].present and FLAGS.checkpoints != "all":
-        raise UserError(
-            "--watch evaluates all checkpoints as they appear; got"
-            f" --checkpoints={FLAGS.checkpoints}. Leave out one of the two flags."
-        )
-
-
-def with_flags(config: Config) -> Config:
-    """Returns the settings of the run, overridden by the flags of evaluation.
-
-    Raises:
-        UserError: If the run can't be evaluated with them.
-    """
-    given = {
-        name: FLAGS[name].value
-        for name in ("eval_batch_size", "on_bad_record", "recalibration_batches")
-        if FLAGS[name].value is not None
-    }
-    if FLAGS.views is not None:
-        given["eval_views"] = FLAGS.views
-    is_frozen = any(phase.freeze_batch_norm for phase in config.phases)
-    if given.get("recalibration_batches") and (is_frozen or config.is_async):
-        excluding = "freeze_batch_norm" if is_frozen else "--sync_mode=async"
-        raise UserError(
-            f"--recalibration_batches excludes runs with {excluding}, whose weights"
-            " are trained for other statistics: leave it out."
-        )
-    return dataclasses.replace(config, **given)
-
-
-def splits_to_read(config: Config, record_set: RecordSet) -> list[str]:
-    """Returns the splits of the data set that evaluation needs.
-
-    Raises:
-        UserError: If the data set doesn't have them.
-    """
-    if not config.recalibration_batches or FLAGS.split == "train":
-        return [FLAGS.split]
-    if "train" not in record_set.manifest.splits:
-        raise UserError(
-            f"--recalibration_batches={config.recalibration_batches} (by default the"
-            f" run's setting) needs training images; {record_set.records_dir} has none."
-            " Name a --data_dir that has them, or --recalibration_batches=0."
-        )
-    return ["validation", "train"]
-
-
-def settings_for_json(config: Config) -> dict[str, Any]:
-    """Returns the settings that the JSON file of the results holds."""
-    return {
-        "model_dir": FLAGS.model_dir,
-        "split": FLAGS.split,
-        "views": config.eval_views,
-        "combine": FLAGS.combine,
-        "recalibration_batches": config.recalibration_batches,
-    }
-
-
-def check_classes(record_set: RecordSet, config: Config) -> None:
-    """Refuses a data set whose classes differ from those of the run.
-
-    Raises:
-        UserError: If they differ.
-    """
-    contents = record_set.manifest
-    if contents.class_names != config.class_names:
-        raise UserError(
-            "the data set must have the classes of the run; the run in"
-            f" {FLAGS.model_dir} has {config.num_classes} classes"
-            f" ({config.class_names[0]}, ...), the data set in {record_set.records_dir}"
-            f" has {len(contents.class_names)} ({contents.class_names[0]}, ...). Name"
-            " the --data_dir that the run was trained on."
-        )
+        return evaluation.each_from(watch)
+    if combine == "weights":
+        return evaluation.mean_weights_of(steps)
+    if combine == "predictions":
+        return evaluation.mean_predictions_of(steps)
+    if requested == "latest":
+        return evaluation.newest()
+    return evaluation.each_of(steps)
 
 
 def run() -> None:

@@ -1,24 +1,138 @@
-"""Measures step times, a profile of one step and the peak rates of the machine."""
+"""Measures the steps of training or evaluation, and the peak rates of the machine."""
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+import itertools
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from eval import machine_limits, step_profile, step_timing
-from eval.benchmark_report import Report
+from eval import step_profile
 from eval.benchmark_settings import Settings
-from eval.step_timing import Images, Step, Timing
 from resnet import models, native
+from resnet.config.phases import Phase
+from resnet.config.step_settings import StepSettings
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
+from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.exchange.gradients import GradientExchange
+from resnet.hardware import cpu_features, process_age
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import flops
+from resnet.models.layers import convolution
 from resnet.models.names import COMPUTE_DTYPES
+from resnet.optim.momentum import Momentum
+from resnet.optim.train_state import decays
 from resnet.runtime import precision
+from resnet.training.train_step import TrainStep
+
+LEARNING_RATE = 0.01  # Small, so that repeated steps on one batch do not diverge.
+REPEATS = 8  # Of each work whose peak rate is measured.
+MATRIX_SIDE = 2048
+# The fastest of ResNet-50's convolutions: a 3x3 kernel with a stride of 1.
+CONVOLUTION_SIDE = 28
+CONVOLUTION_CHANNELS = 128
+CONVOLUTION_IMAGES = 16  # Per thread.
+COPIED_BYTES = 64 * 2**20  # Per thread: more than its part of any cache.
+
+Images = tuple[tf.Tensor, tf.Tensor]  # Images and labels of one step.
+Step = Callable[[tf.Tensor, tf.Tensor], float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times and the memory that one rank measured.
+
+    Attributes:
+        seconds: The duration of each timed step, including the wait for its images.
+        waited_seconds: The total time that the timed steps waited for images.
+        first_step_seconds: The duration of the first step, which traces the graph.
+        start_seconds: The time from the start of the process to the end of the first
+            step.
+        peak_memory_mb: The peak memory of the process, in 10**6 bytes.
+        last_value: The value that the last step returned.
+    """
+
+    seconds: tuple[float, ...]
+    waited_seconds: float
+    first_step_seconds: float
+    start_seconds: float
+    peak_memory_mb: float
+    last_value: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of all ranks together.
+
+    Attributes:
+        figures: What --json prints.
+        images_per_second: The rate of all ranks together in each timed step.
+        step_seconds: The duration of each timed step on the slowest rank.
+        flops_per_image: The number of floating-point operations per image.
+    """
+
+    figures: dict[str, Any]
+    images_per_second: Sequence[float]
+    step_seconds: Sequence[float]
+    flops_per_image: int
+
+    def table(self) -> str:
+        """Returns the results as a table."""
+        values = self.figures
+        work = "evaluation" if values["infer"] else "training"
+        if values["ranks"] > 1 and not (values["infer"] or values["average_gradients"]):
+            work += " without gradient exchange"
+        ops = "stock ops"
+        if values["compiled_ops"]:
+            ops = f"compiled ops ({values['instruction_set']})"
+        versions = ", ".join(f"{name} {v}" for name, v in values["versions"].items())
+        rows = [
+            ("first step", f"{values['first_step_seconds']:.1f} s, with graph tracing"),
+            ("startup to first step", f"{values['start_seconds']:.1f} s"),
+            ("peak memory per rank", f"{values['peak_memory_mb']:,.0f} MB"),
+        ]
+        if (share := values["input_wait_share"]) is not None:
+            rows.append(("waiting for images", f"{share:.1%} of the time"))
+        gflops = values["gflops"]
+        operations = f"{self.flops_per_image / 1e9:.2f} GFLOP per image"
+        rows.append(("arithmetic", f"{gflops:,.0f} GFLOP/s, {operations}"))
+        for name, limit in (
+            ("matrix product", values["matmul_gflops"]),
+            ("3x3 convolution", values["convolution_gflops"]),
+        ):
+            share = f"{gflops / limit:.1%} of peak"
+            rows.append((f"limit: {name}", f"{limit:,.0f} GFLOP/s, {share}"))
+        copies = f"{values['copy_gigabytes_per_second']:.1f} GB/s read and written"
+        rows.append(("limit: copies in memory", copies))
+        lines = [
+            f"{values['model']}, {work}, {values['precision']},"
+            f" {values['image_size']} px,"
+            f" {values['ranks']} rank(s) x {values['batch_size']} images,"
+            f" {values['num_intra_threads']} + {values['num_inter_threads']} thread(s)"
+            " each",
+            f"images from {values['data_dir'] or 'memory'}; {ops}; {versions};"
+            f" {values['cpu']}",
+            f"{'':28} {'median':>10} {'min':>10} {'max':>10}",
+            _row("images/s, all ranks", self.images_per_second, 1),
+            _row("seconds per step", self.step_seconds, 3),
+            *(f"{name:28} {text}" for name, text in rows),
+        ]
+        return "\n".join(lines)
+
+
+def _row(name: str, values: Sequence[float], digits: int) -> str:
+    shown = (statistics.median(values), min(values), max(values))
+    return f"{name:28}" + "".join(f" {value:10,.{digits}f}" for value in shown)
 
 
 def measure(
@@ -48,15 +162,20 @@ def measure(
         chosen = precision.choose("auto", communicator)
         settings = dataclasses.replace(settings, precision=chosen)
     model = build_network(settings, num_classes)
-    step, flops_per_image = _step(settings, model, communicator)
-    timing, profile = _run(
-        step,
-        _images(settings, num_classes, shard, threads, communicator),
-        settings,
-        with_profile,
-        communicator,
+    if settings.infer:
+        step, flops_per_image = evaluation_step(model), flops.count_forward_pass(model)
+    else:
+        exchanging = communicator
+        if not settings.average_gradients:
+            exchanging = Communicator(ProcessInfo())
+        step = training_step(model, settings.phase, exchanging)
+        flops_per_image = flops.count_training_step(model)
+    images = _images(settings, num_classes, shard, threads, communicator)
+    timing = time_steps(
+        step, images, settings.warmup_steps, settings.steps, communicator
     )
-    limits = machine_limits.measure(
+    profile = _profile(step, next(images), communicator) if with_profile else None
+    limits = machine_limits(
         settings.precision, threads.num_intra_threads, communicator
     )
     timings = communicator.allgather(timing)
@@ -66,30 +185,43 @@ def measure(
             " step. Compare with --precision=float32 or --stock_ops to find the cause."
         )
     seconds = np.array([timing.seconds for timing in timings])
-    report = Report(
-        settings=settings,
-        image_size=settings.side,
-        num_ranks=communicator.num_ranks,
-        num_intra_threads=threads.num_intra_threads,
-        num_inter_threads=threads.num_inter_threads,
-        compiled_ops=native.ops() is not None,
-        instruction_set=native.instruction_set(),
-        versions={"TensorFlow": tf.__version__, "Keras": keras.__version__},
-        images_per_second=tuple((settings.batch_size / seconds).sum(0).tolist()),
-        step_seconds=tuple(seconds.max(0).tolist()),
-        first_step_seconds=max(timing.first_step_seconds for timing in timings),
-        start_seconds=max(timing.start_seconds for timing in timings),
-        peak_memory_mb=max(timing.peak_memory_mb for timing in timings),
-        input_wait_share=(
-            max(timing.waited_seconds / sum(timing.seconds) for timing in timings)
-            if shard
-            else None
-        ),
-        flops_per_image=flops_per_image,
-        limits=limits,
-        profile=profile.as_dict() if profile else None,
-    )
-    return report, profile
+    rates = (settings.batch_size / seconds).sum(0).tolist()
+    gflops = statistics.median(rates) * flops_per_image / 1e9
+    waited = [timing.waited_seconds / sum(timing.seconds) for timing in timings]
+    numbers = {
+        "images_per_second": statistics.median(rates),
+        "min": min(rates),
+        "max": max(rates),
+        "peak_memory_mb": max(timing.peak_memory_mb for timing in timings),
+        "gflops": gflops,
+        "flops_share": gflops / limits["matmul_gflops"],
+        "convolution_flops_share": gflops / limits["convolution_gflops"],
+        **limits,
+        "first_step_seconds": max(timing.first_step_seconds for timing in timings),
+        "start_seconds": max(timing.start_seconds for timing in timings),
+    }
+    figures = {
+        **{name: round(value, 4) for name, value in numbers.items()},
+        "input_wait_share": round(max(waited), 4) if shard else None,
+        "profile_ms": profile.as_dict() if profile else None,
+        "model": settings.model,
+        "precision": settings.precision,
+        "batch_size": settings.batch_size,
+        "image_size": settings.side,
+        "steps": settings.steps,
+        "warmup_steps": settings.warmup_steps,
+        "infer": settings.infer,
+        "data_dir": settings.data_dir,
+        "average_gradients": settings.average_gradients,
+        "compiled_ops": native.ops() is not None,
+        "instruction_set": native.instruction_set(),
+        "ranks": communicator.num_ranks,
+        "num_intra_threads": threads.num_intra_threads,
+        "num_inter_threads": threads.num_inter_threads,
+        "cpu": cpu_features.model_name(),
+        "versions": {"TensorFlow": tf.__version__, "Keras": keras.__version__},
+    }
+    return Report(figures, rates, seconds.max(0).tolist(), flops_per_image), profile
 
 
 def build_network(settings: Settings, num_classes: int) -> keras.Model:
@@ -102,16 +234,44 @@ def build_network(settings: Settings, num_classes: int) -> keras.Model:
     )
 
 
-def _step(
-    settings: Settings, model: keras.Model, communicator: Communicator
-) -> tuple[Step, int]:
-    """Returns the step of a network, and its number of operations per image."""
-    if settings.infer:
-        return step_timing.evaluation_step(model), flops.count_forward_pass(model)
-    if not settings.average_gradients:
-        communicator = Communicator(ProcessInfo())
-    step = step_timing.training_step(model, settings.phase, communicator)
-    return step, flops.count_training_step(model)
+def training_step(model: keras.Model, phase: Phase, communicator: Communicator) -> Step:
+    """Returns the step of training with a phase's settings, which returns the loss."""
+    names = [variable.path for variable in model.trainable_variables]
+    variables = [variable.value for variable in model.trainable_variables]
+    optimizer = Momentum(variables, [decays(name) for name in names])
+    exchange = GradientExchange(communicator.collectives, names)
+    train_step = TrainStep(model, optimizer, phase, exchange)
+    settings = StepSettings(
+        LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
+    )
+    nothing = tf.zeros([0])  # For the parts of a batch that this step doesn't use.
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> float:
+        examples = tf.range(len(labels), dtype=tf.int64)  # For dropout.
+        batch = Batch(images, labels, examples, nothing, nothing)
+        return train_step(batch, settings).local_loss
+
+    return step
+
+
+def evaluation_step(model: keras.Model) -> Step:
+    """Returns the step that evaluates a network, which returns a logit."""
+    infer = tf.function(lambda images: model(images, training=False))
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> float:
+        return float(infer(images)[0, 0])
+
+    return step
+
+
+def images_from_memory(
+    batch_size: int, image_size: int, num_classes: int, rank: int
+) -> Iterator[Images]:
+    """Returns an endless iterator over one random batch, which differs by rank."""
+    random = tf.random.Generator.from_seed(rank)
+    shape = [batch_size, image_size, image_size, 3]
+    labels = random.uniform([batch_size], 0, num_classes, tf.int32)
+    return itertools.repeat((random.normal(shape), labels))
 
 
 def _images(
@@ -121,9 +281,8 @@ def _images(
     threads: Threads,
     communicator: Communicator,
 ) -> Iterator[Images]:
-    """Returns the images and labels of each step, random ones without a shard."""
     if shard is None:
-        return step_timing.images_from_memory(
+        return images_from_memory(
             settings.batch_size, settings.side, num_classes, communicator.rank
         )
     read = batches.train_batches(
@@ -138,22 +297,129 @@ def _images(
     return ((batch.images, batch.labels) for batch in read)
 
 
-def _run(
+def time_steps(
     step: Step,
-    images: Iterator[Images],
-    settings: Settings,
-    with_profile: bool,
+    images_and_labels: Iterator[Images],
+    warmup_steps: int,
+    steps: int,
     communicator: Communicator,
-) -> tuple[Timing, step_profile.Profile | None]:
-    """Returns the step times, and rank 0's profile of one more step."""
-    timing = step_timing.time_steps(
-        step, images, settings.warmup_steps, settings.steps, communicator
+) -> Timing:
+    """Returns the durations of steps, timed after a barrier of all ranks.
+
+    Args:
+        step: The function to time.
+        images_and_labels: The images and labels of each step.
+        warmup_steps: The number of untimed steps before the timed ones, at least 1.
+        steps: The number of timed steps.
+        communicator: The ranks that run the steps.
+    """
+    first = next(images_and_labels)
+    start = time.perf_counter()
+    value = step(*first)
+    first_step_seconds = time.perf_counter() - start
+    start_seconds = process_age.seconds()
+    for _ in range(warmup_steps - 1):
+        value = step(*next(images_and_labels))
+    communicator.allgather(None)
+    seconds = []
+    waited_seconds = 0.0
+    for _ in range(steps):
+        start = time.perf_counter()
+        images, labels = next(images_and_labels)
+        waited_seconds += time.perf_counter() - start
+        value = step(images, labels)
+        seconds.append(time.perf_counter() - start)
+    return Timing(
+        seconds=tuple(seconds),
+        waited_seconds=waited_seconds,
+        first_step_seconds=first_step_seconds,
+        start_seconds=start_seconds,
+        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        last_value=value,
     )
-    if not with_profile:
-        return timing, None
-    one_more = next(images)
+
+
+def _profile(
+    step: Step, images: Images, communicator: Communicator
+) -> step_profile.Profile | None:
+    """Runs one more step on all ranks; returns its profile on rank 0."""
     communicator.allgather(None)
     if communicator.rank == 0:
-        return timing, step_profile.record(lambda: step(*one_more))
-    step(*one_more)
-    return timing, None
+        return step_profile.record(lambda: step(*images))
+    step(*images)
+    return None
+
+
+def machine_limits(
+    precision: str, num_threads: int, communicator: Communicator
+) -> dict[str, float]:
+    """Returns the peak rates of all ranks together, the best of several runs.
+
+    They are the rates of a product of large matrices and of a 3x3 convolution, the
+    faster of TensorFlow's and this project's, in 10**9 FLOP/s; and the bytes that
+    copies read and write, in 10**9 per second.
+
+    Args:
+        precision: The precision of matrices and images, "float32" or "bf16".
+        num_threads: The number of intra-op threads of this rank.
+        communicator: The ranks that compute concurrently.
+    """
+    dtype = tf.as_dtype(COMPUTE_DTYPES[precision])
+    matrix = tf.cast(tf.random.normal([MATRIX_SIDE, MATRIX_SIDE]), dtype)
+    matmul = tf.function(tf.matmul)
+    side, channels = CONVOLUTION_SIDE, CONVOLUTION_CHANNELS
+    num_images = CONVOLUTION_IMAGES * num_threads
+    images = tf.cast(tf.random.normal([num_images, side, side, channels]), dtype)
+    kernel = tf.random.normal([3, 3, channels, channels])
+
+    @tf.function
+    def stock(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(images, tf.cast(kernel, dtype), 1, "SAME")
+
+    @tf.function
+    def ours(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        return convolution.conv2d(images, kernel, 1)
+
+    matmul_rate = best_rate(
+        lambda: matmul(matrix, matrix), 2 * MATRIX_SIDE**3, communicator
+    )
+    operations = 2 * 9 * channels**2 * num_images * side**2
+    convolution_rate = max(
+        best_rate(functools.partial(convolve, images, kernel), operations, communicator)
+        for convolve in (stock, ours)
+    )
+    pairs = [
+        (np.ones(COPIED_BYTES, np.uint8), np.ones(COPIED_BYTES, np.uint8))
+        for _ in range(num_threads)
+    ]
+    with ThreadPoolExecutor(num_threads) as pool:  # NumPy copies without the GIL.
+
+        def copy_all() -> None:
+            list(pool.map(lambda pair: np.copyto(*pair), pairs))
+
+        copy_rate = best_rate(copy_all, 2 * COPIED_BYTES * num_threads, communicator)
+    return {
+        "matmul_gflops": matmul_rate / 1e9,
+        "convolution_gflops": convolution_rate / 1e9,
+        "copy_gigabytes_per_second": copy_rate / 1e9,
+    }
+
+
+def best_rate(
+    work: Callable[[], object], amount: float, communicator: Communicator
+) -> float:
+    """Returns the best total rate of all ranks, in units of work per second.
+
+    Args:
+        work: The work of this rank; the first, untimed call is for warmup.
+        amount: The amount of work in one call, such as operations or bytes.
+        communicator: The ranks that work concurrently.
+    """
+    work()
+    rates = []
+    for _ in range(REPEATS):
+        communicator.allgather(None)  # A barrier: all ranks start together.
+        start = time.perf_counter()
+        work()
+        rates.append(amount / (time.perf_counter() - start))
+    return float(communicator.allreduce_sum(np.array(rates)).max())
