@@ -33,6 +33,20 @@ for name in sys.argv[1:]:
 else:
     sys.exit()
 program = importlib.import_module(name)
+if isinstance(getattr(program, "FLAGS", None), tuple):
+    from resnet.base import cli
+    print(json.dumps({
+        entry.flag: [
+            "",
+            list(entry.default) if isinstance(entry.default, tuple) else entry.default,
+            entry.meaning,
+            [],
+            entry.declaration.short_flag,
+            entry.unset,
+        ]
+        for entry in cli.entries(program.FLAGS) if not entry.declaration.hidden
+    }))
+    sys.exit()
 if hasattr(program, "define_flags"):
     program.define_flags(flags.FLAGS)
 print(json.dumps({
@@ -102,46 +116,26 @@ PROGRAMS = (
     Program(
         "eval/resnet_eval.py",
         "Evaluates checkpoints of a run on every validation image.",
-        {
-            "data_dir": "required",
-            "model_dir": "required",
-            "weights": "all of the run",
-            "views": "those of the recipe",
-            "json_file": "none",
-            "recalibration_batches": "as the run",
-        },
+        {},
     ),
     Program(
         "eval/predict.py",
         "Prints the most probable classes of images, with the network of a run. Its"
         " arguments are image files, folders of them, or `-` for a list on standard"
         " input ([run_folder.md](run_folder.md#predicting)).",
-        {
-            "model_dir": "this or the next is required",
-            "exported_model": "none",
-            "step": "the newest",
-            "weights": "`ema` if the run has it",
-        },
-        shared=("model_dir",),
+        {},
     ),
     Program(
         "eval/export.py",
         "Exports the network of a run, for use without this project"
         " ([export.md](export.md)).",
-        {
-            "model_dir": "required",
-            "out": "required",
-            "step": "the newest",
-            "weights": "`ema` if the run has it",
-        },
-        shared=("model_dir",),
+        {},
     ),
     Program(
         "eval/report.py",
         "Writes one HTML page of one or several runs, whose folders are its arguments"
         " ([report.md](report.md)).",
-        {"out": "`RUN/report.html` of the first run"},
-        shared=(),
+        {},
     ),
     Program(
         "eval/learning_curve.py",
@@ -154,19 +148,7 @@ PROGRAMS = (
         "eval/benchmark.py",
         "Measures the speed of training or evaluation on this machine"
         " ([benchmark.md](benchmark.md)).",
-        {
-            "data_dir": "random images",
-            "image_size": "the network's",
-            "vs": "none",
-        },
-        shared=(
-            "data_dir",
-            "num_intra_threads",
-            "num_inter_threads",
-            "num_parallel_calls",
-            "on_bad_record",
-            "kmp_blocktime",
-        ),
+        {},
     ),
     Program(
         "data_prep/imagenet_to_tfrecords.py",
@@ -295,6 +277,7 @@ class Flag:
         help: Help text.
         values: Values of an enumeration; empty for other flags.
         short_name: Letter of the short form; empty for none.
+        unset: What it means that a flag without a default isn't given.
     """
 
     name: str
@@ -303,6 +286,7 @@ class Flag:
     help: str
     values: Sequence[str] = ()
     short_name: str = ""
+    unset: str = ""
 
     @property
     def is_shared(self) -> bool:
@@ -338,6 +322,8 @@ def default_text(program: Program, flag: Flag) -> str:
     """
     if flag.default not in (None, ""):
         return f"`{flag.default}`"
+    if flag.unset:
+        return flag.unset
     if flag.name not in program.unset and flag.module.endswith("train_flags"):
         return program.unset_training
     return program.unset[flag.name]

@@ -50,36 +50,30 @@ class Runs:
 
     TOPIC: ClassVar[str] = "How it is measured"
 
-    profile: bool = setting(
-        False, "Print a profile of one step by kind of op.", common=True
-    )
-    json: bool = setting(
-        False, "Print the results as JSON too, in the last line.", common=True
-    )
+    profile: bool = setting(False, "Print a profile of one step by kind of op.")
+    json: bool = setting(False, "Print the results as JSON too, in the last line.")
     sweep_ranks: bool = setting(
         False,
         "Measure all combinations of ranks and threads that use all cores.",
-        common=True,
     )
     vs: str = setting(
         "",
         "Shell command of another benchmark to compare with; it prints JSON lines.",
         unset="none",
-        common=True,
     )
     ranks: int = setting(
         0,
         "Ranks of this program in --vs; 0 for one process without mpirun.",
         bounds=COUNT_OR_ZERO,
-        common=True,
     )
     pairs: int = setting(5, "Number of A/B repetitions of --vs.", bounds=COUNT)
 
 
 FLAGS: cli.Groups = (
-    Settings,
-    Runs,
-    cli.Flags(Config, names=("data_dir", "num_parallel_calls", "on_bad_record")),
+    cli.Flags(Settings, common=True),
+    cli.Flags(Runs, common=True),
+    cli.Flags(Config, names=("data_dir",), has_defaults=False, unset="random images"),
+    cli.Flags(Config, names=("num_parallel_calls", "on_bad_record")),
     cli.Flags(JobSettings, without=("stall_seconds", "use_tpu")),
 )
 

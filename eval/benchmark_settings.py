@@ -6,7 +6,12 @@ from typing import ClassVar
 
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
-from resnet.config.phases import Phase, PhaseSettings
+from resnet.config.phases import (
+    LARGEST_IMAGE,
+    SMALLEST_IMAGE,
+    Phase,
+    PhaseSettings,
+)
 from resnet.config.recipes import RECIPES, imagenet
 from resnet.models import names
 
@@ -23,31 +28,24 @@ class Settings:
 
     TOPIC: ClassVar[str] = "What is measured"
 
-    model: str = setting(
-        "resnet50", "Network: {names}.", names=names.MODELS, common=True
-    )
+    model: str = setting("resnet50", "Network: {names}.", names=names.MODELS)
     precision: str = setting(
         "float32",
         "Precision: float32, bf16, or auto for the faster one.",
         names=("float32", "bf16", "auto"),
-        common=True,
     )
     batch_size: int = setting(
         32,
         "Images per step and rank; with --sweep_ranks, images per step of all ranks.",
         bounds=_COUNT,
-        common=True,
     )
     image_size: int | None = setting(
         None,
         "Side of the images in pixels. By default the network's.",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
         unset="the network's",
-        common=True,
     )
-    infer: bool = setting(
-        False, "Measure evaluation instead of training.", common=True
-    )
+    infer: bool = setting(False, "Measure evaluation instead of training.")
     stock_ops: bool = setting(
         False, "Use TensorFlow's own ops instead of the compiled ones."
     )
@@ -59,7 +57,6 @@ class Settings:
         "Number of timed steps.",
         bounds=_COUNT,
         topic="How it is measured",
-        common=True,
     )
     warmup_steps: int = setting(
         2,

@@ -17,6 +17,7 @@ from resnet.base.errors import UserError
 if TYPE_CHECKING:
     from resnet.evaluation.evaluator import Result
 
+
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
     """The checkpoints and weights that a result belongs to.
@@ -57,7 +58,10 @@ class Evaluated:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the values for JSON; `steps` only for combined checkpoints."""
-        values: dict[str, Any] = {"global_step": self.steps[-1], "weights": self.weights}
+        values: dict[str, Any] = {
+            "global_step": self.steps[-1],
+            "weights": self.weights,
+        }
         if self.combine != "none":
             values["steps"] = list(self.steps)
         return values

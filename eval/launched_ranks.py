@@ -18,46 +18,55 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from absl import flags, logging
+from absl import logging
 
-from resnet import shared_flags
-from resnet.base import errors
+from resnet.base import cli
+from resnet.base import program as base_program
+from resnet.base.settings import COUNT, setting
+from resnet.config.command_line import JobSettings
 from resnet.distributed import links, transport
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import boot_id
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import program, startup
 
-FLAGS = flags.FLAGS
-_SHARED_FLAGS = ("num_intra_threads", "num_inter_threads", "stall_seconds")
 _CLOCK_READINGS = 10
 # The variables in which launchers pass the name by which they know the host.
 _HOST_VARIABLES = ("PMI_HOSTNAME", "SLURMD_NODENAME")
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program, when it starts."""
-    flags.DEFINE_integer(
-        "most_seconds",
+@dataclass(frozen=True)
+class LaunchedSettings:
+    """How long a rank waits."""
+
+    most_seconds: int = setting(
         120,
         "Time after which each rank ends by itself, also if it waits for a lost host.",
-        lower_bound=1,
-        flag_values=flag_values,
+        bounds=COUNT,
     )
+
+
+FLAGS: cli.Groups = (
+    cli.Flags(
+        JobSettings, names=("num_intra_threads", "num_inter_threads", "stall_seconds")
+    ),
+    cli.Flags(LaunchedSettings, common=True),
+)
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Prints the report of all ranks, on rank 0."""
+    job = cli.parse(argv, __doc__, FLAGS).of(JobSettings)
     logging.set_verbosity(logging.ERROR)
-    communicator.start_watchdog(process, FLAGS.stall_seconds)
+    communicator.start_watchdog(process, job.stall_seconds)
     given = sorted(os.sched_getaffinity(0))
     startup.settle_placement(
-        process, communicator, FLAGS.num_intra_threads, FLAGS.num_inter_threads, 1
+        process, communicator, job.num_intra_threads, job.num_inter_threads, 1
     )
     offset = clock_offset(communicator)
     places = communicator.allgather((process.local_rank, host_name()))
@@ -77,7 +86,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
             "traffic": dataclasses.asdict(traffic),
         }
     )
-    report: dict[str, Any] = {
+    report = {
         "ranks": ranks,
         "links": [link._asdict() for link in measured],
         "message_bytes": links.NUM_LONG * links.LONG_BYTES,
@@ -96,9 +105,6 @@ def clock_offset(communicator: Communicator) -> float:
 
     The ranks read their clocks after waiting for each other, so the error is about the
     time of a message, or longer on a busy host: the reading nearest to 0 counts.
-
-    Args:
-        communicator: The ranks.
     """
     offsets = []
     for _ in range(_CLOCK_READINGS):
@@ -108,21 +114,22 @@ def clock_offset(communicator: Communicator) -> float:
     return min(offsets, key=abs)
 
 
-def run() -> None:
-    """Runs the program."""
-    define_flags(FLAGS)
-    shared_flags.keep_only(_SHARED_FLAGS)
-    errors.run(limit_time)
-    program.run(main)
-
-
-def limit_time() -> None:
+def limit_time(argv: Sequence[str]) -> int:
     """Lets the kernel end this process at Ctrl-C and after --most_seconds.
 
     Python's handlers would wait until MPI returns, which may wait for another rank.
     """
+    settings = cli.parse(argv, __doc__, FLAGS).of(LaunchedSettings)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.alarm(FLAGS.most_seconds)
+    signal.alarm(settings.most_seconds)
+    return 0
+
+
+def run() -> None:
+    """Runs the program and exits."""
+    if code := base_program.run(limit_time):
+        sys.exit(code)
+    program.run(main)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ standard input, one in a line. Images that are not JPEGs are read as the
 converter reads them.
 """
 
-import functools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,19 +20,20 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
-from absl import flags, logging
+from absl import logging
 
 from data_prep import image_file
 from data_prep.sources import imagenet_labels
-from eval import checkpoint_choice, image_files
+from data_prep.sources.folders import EXTENSIONS
+from eval import checkpoint_choice
 from eval.prediction_report import JsonLines, Predicted, Table
-from resnet import shared_flags
-from resnet.base import errors
+from resnet.base import cli
 from resnet.base.errors import EXIT_CODE, UserError
+from resnet.base.settings import COUNT, setting
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
@@ -44,49 +44,48 @@ from resnet.runtime import startup
 if TYPE_CHECKING:  # They import TensorFlow.
     import tensorflow as tf
 
-    from resnet.checkpoint.restore import TrainedNetwork
     from resnet.evaluation.predictor import Predictor
 
-FLAGS = flags.FLAGS
 
+@dataclass(frozen=True)
+class PredictSettings:
+    """The network to predict with, and what is printed."""
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program.
-
-    It is called when the program starts, not when it is imported, since other programs
-    define flags of the same names.
-    """
-    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    flags.DEFINE_string(
-        "exported_model",
-        None,
+    exported_model: str = setting(
+        "",
         "An exported network to predict with, in place of a run: a SavedModel, or a"
         " network in the format keras, onnx, tflite or openvino.",
-        flag_values=flag_values,
+        unset="none",
     )
-    define_integer(
-        "step", None, "Step of the checkpoint to predict with; unset, the newest one."
-    )
-    flags.DEFINE_enum(
-        "weights",
+    step: int | None = setting(
         None,
-        ("raw", "ema"),
+        "Step of the checkpoint to predict with; unset, the newest one.",
+        unset="the newest",
+    )
+    weights: str | None = setting(
+        None,
         "Weights to predict with: raw, or ema (their exponential moving average). By"
         " default ema if the run has EMA weights, else raw.",
-        flag_values=flag_values,
+        names=("raw", "ema"),
+        unset="`ema` if the run has it",
     )
-    define_integer(
-        "top_k",
+    top_k: int = setting(
         5,
         "The number of classes per image; by default all if there are fewer.",
+        bounds=COUNT,
     )
-    define_integer("batch_size", 32, "The number of images processed at a time.")
-    flags.DEFINE_bool(
-        "json",
-        False,
-        "Print a JSON object per image instead of a table.",
-        flag_values=flag_values,
+    batch_size: int = setting(
+        32, "The number of images processed at a time.", bounds=COUNT
     )
+    json: bool = setting(False, "Print a JSON object per image instead of a table.")
+
+
+FLAGS: cli.Groups = (
+    cli.Flags(
+        Config, ("model_dir",), common=True, unset="this or the next is required"
+    ),
+    cli.Flags(PredictSettings, common=True),
+)
 
 
 class Problems:
@@ -112,7 +111,7 @@ class Network:
     Attributes:
         name: What it is, for messages.
         class_names: The names of the classes, in the order of the labels.
-        descriptions: The description of each class, or nothing.
+        class_descriptions: The description of each class, or nothing.
         image_format: The format of the images of the training set; None if unknown.
         apply_exif_orientation: Whether that set was converted with
             --apply_exif_orientation.
@@ -120,103 +119,105 @@ class Network:
     """
 
     name: str
-    class_names: Sequence[str]
-    descriptions: Sequence[str]
+    class_names: tuple[str, ...]
+    class_descriptions: tuple[str, ...]
     image_format: str | None
     apply_exif_orientation: bool
     load: "Callable[[], Predictor | ExportedPredictor]"
 
-
-def main(arguments: Sequence[str]) -> None:
-    """Predicts as the flags say.
-
-    Args:
-        arguments: The images, as this program takes them.
-    """
-    check_flags(arguments)
-    network = exported_network() if FLAGS.exported_model else network_of_run()
-    num_classes = len(network.class_names)
-    if FLAGS["top_k"].present and FLAGS.top_k > num_classes:
-        raise UserError(
-            f"--top_k must be at most {num_classes}, the number of classes of"
-            f" {network.name}; got {FLAGS.top_k}."
-        )
-    problems = Problems()
-    paths = list(image_files.find(names_in(arguments), problems))
-    if paths:
-        predict_all(paths, network, problems)
-    elif not problems.count:
-        raise UserError("standard input must name images; it is empty.")
-    if problems.count:
-        sys.exit(EXIT_CODE)
+    @property
+    def descriptions(self) -> tuple[str, ...]:
+        """The descriptions; if it has none, those of ImageNet's classes, or nothing."""
+        return self.class_descriptions or imagenet_labels.describe(self.class_names)
 
 
-def check_flags(arguments: Sequence[str]) -> None:
-    """Refuses flags and arguments that no network can be used with.
-
-    Raises:
-        UserError: With a sentence for the first of them.
-    """
-    if not arguments:
+def main(argv: Sequence[str]) -> int:
+    """Predicts as the flags say."""
+    line = cli.parse(argv, __doc__, FLAGS, takes_arguments=True)
+    settings, model_dir = line.of(PredictSettings), line.values["model_dir"]
+    if not line.arguments:
         raise UserError("images are required: name files or folders, or - for a list.")
-    if bool(FLAGS.model_dir) == bool(FLAGS.exported_model):
+    if bool(model_dir) == bool(settings.exported_model):
         raise UserError(
             "one of --model_dir and --exported_model is required: the folder of a run,"
             " or an exported network."
         )
+    if settings.exported_model:
+        network = exported_network(settings)
+    else:
+        network = network_of_run(model_dir, settings)
+    num_classes = len(network.class_names)
+    if "top_k" in line.given and settings.top_k > num_classes:
+        raise UserError(
+            f"--top_k must be at most {num_classes}, the number of classes of"
+            f" {network.name}; got {settings.top_k}."
+        )
+    problems = Problems()
+    paths = list(find_images(names_in(line.arguments), problems))
+    if paths:
+        predict_all(paths, network, settings, problems)
+    elif not problems.count:
+        raise UserError("standard input must name images; it is empty.")
+    return EXIT_CODE if problems.count else 0
+
+
+def exported_network(settings: PredictSettings) -> Network:
+    """Returns the network that --exported_model names.
+
+    Raises:
+        UserError: If it can't be read, or a flag is for a run.
+    """
     for name in ("step", "weights"):
-        if FLAGS.exported_model and FLAGS[name].value is not None:
+        if getattr(settings, name) is not None:
             raise UserError(
                 f"--{name} is for --model_dir; an exported network has one set of"
                 " weights. Leave it out."
             )
-    for name in ("top_k", "batch_size"):
-        if FLAGS[name].value < 1:
-            raise UserError(f"--{name} must be at least 1; got {FLAGS[name].value}.")
-
-
-def exported_network() -> Network:
-    """Returns the network that --exported_model names.
-
-    Raises:
-        UserError: If it can't be read.
-    """
-    exported = ExportedNetwork(pathlib.Path(FLAGS.exported_model))
-    known = exported.contents
+    exported = ExportedNetwork(pathlib.Path(settings.exported_model))
+    described = exported.contents
 
     return Network(
+<<<<<<< HEAD
         f"the network in {FLAGS.exported_model}",
         known.class_names,
         known.class_descriptions or imagenet_labels.describe(known.class_names),
         known.image_format or None,
         known.apply_exif_orientation,
         lambda: ExportedPredictor(exported),
+=======
+        f"the network in {settings.exported_model}",
+        described.class_names,
+        described.class_descriptions,
+        described.image_format or None,
+        described.apply_exif_orientation,
+        load,
+>>>>>>> 56f6a59 (eval: flags of the users' programs are made from dataclasses; predictions and their table in two modules)
     )
 
 
-def network_of_run() -> Network:
-    """Returns the network of the run in --model_dir, as the flags choose it.
+def network_of_run(model_dir: str, settings: PredictSettings) -> Network:
+    """Returns the network of a run, as --step and --weights choose it.
 
     Raises:
         UserError: If the run doesn't have it.
     """
-    config = load_config(FLAGS.model_dir)
-    model_dir = pathlib.Path(FLAGS.model_dir)
-    checkpoint_choice.require(FLAGS.step, FLAGS.weights, config, model_dir)
-    known = contents.training_set(config)
-    described = known.class_descriptions if known else ()
+    config, folder = load_config(model_dir), pathlib.Path(model_dir)
+    checkpoint_choice.require(settings.step, settings.weights, config, folder)
+    training_set = contents.training_set(config)
 
     def load() -> "Predictor":
+        from resnet.checkpoint import restore
         from resnet.evaluation.predictor import Predictor
 
-        return Predictor(restored_network(config).model, config)
+        trained = restore.load_network(config, folder, settings.step, settings.weights)
+        return Predictor(trained.model, config)
 
     return Network(
-        f"the network of the run in {FLAGS.model_dir}",
+        f"the network of the run in {model_dir}",
         config.class_names,
-        described or imagenet_labels.describe(config.class_names),
-        known.image_format if known else None,
-        known is not None and known.apply_exif_orientation,
+        training_set.class_descriptions if training_set else (),
+        training_set.image_format if training_set else None,
+        training_set is not None and training_set.apply_exif_orientation,
         load,
     )
 
@@ -232,55 +233,70 @@ def names_in(arguments: Sequence[str]) -> Iterator[str]:
                 yield name
 
 
-def predict_all(paths: Sequence[str], network: Network, problems: Problems) -> None:
-    """Prints the predictions for images, batch by batch.
+def find_images(names: Iterable[str], report: Callable[[str], None]) -> Iterator[str]:
+    """Yields the paths of image files: those named, and those in the folders named.
+
+    Folders are searched recursively, without links to other folders. What they contain
+    comes in the order of the names, the files of a folder before its subfolders. Hidden
+    files and folders, and files without the extension of an image, are left out of
+    folders; a file that is named may have any name.
 
     Args:
-        paths: The paths of the images, at least one.
-        network: The network.
-        problems: What is told of images that can't be read.
+        names: Paths of files and folders.
+        report: A function that is called with one sentence for each path that is
+            missing, each folder that can't be read, and each one without images.
     """
+
+    def unreadable(error: OSError) -> None:
+        report(f"{error.filename} can't be read: {error.strerror}.")
+
+    for name in names:
+        if os.path.isdir(name):
+            is_empty = True
+            for folder, subfolders, files in os.walk(name, onerror=unreadable):
+                subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
+                for file in sorted(files):
+                    if file[0] != "." and file.lower().endswith(EXTENSIONS):
+                        is_empty = False
+                        yield os.path.join(folder, file)
+            if is_empty:
+                extensions = " ".join(EXTENSIONS)
+                report(f"{name} must contain images ({extensions}); found none.")
+        elif os.path.lexists(name):
+            yield name
+        else:
+            report(f"{name} must be an image or a folder; there is no such file.")
+
+
+def predict_all(
+    paths: Sequence[str],
+    network: Network,
+    settings: PredictSettings,
+    problems: Callable[[str], None],
+) -> None:
+    """Prints the predictions for images, at least one, batch by batch."""
     logging.use_absl_handler()
     logging.set_verbosity(logging.WARNING)
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
     predictor = network.load()
-    has_descriptions = bool(network.descriptions)
-    names = network.class_names
-    report = JsonLines() if FLAGS.json else Table(paths, names, has_descriptions)
-    for first in range(0, len(paths), FLAGS.batch_size):
-        batch = paths[first : first + FLAGS.batch_size]
+    report: JsonLines | Table = JsonLines()
+    if not settings.json:
+        report = Table(paths, network.class_names, bool(network.descriptions))
+    for first in range(0, len(paths), settings.batch_size):
+        batch = paths[first : first + settings.batch_size]
         images = read_images(batch, network, predictor, problems)
-        for path, predicted in predict(predictor, images, network):
+        for path, predicted in predict(predictor, images, network, settings.top_k):
             report.add(path, predicted)
-
-
-def restored_network(config: Config) -> "TrainedNetwork":
-    """Returns the network of the run, as --step and --weights choose it.
-
-    Raises:
-        UserError: If the checkpoint is corrupt or gone.
-    """
-    from resnet.checkpoint import restore
-
-    model_dir = pathlib.Path(FLAGS.model_dir)
-    return restore.load_network(config, model_dir, FLAGS.step, FLAGS.weights)
 
 
 def read_images(
     paths: Sequence[str],
     network: Network,
     predictor: "Predictor | ExportedPredictor",
-    problems: Problems,
+    problems: Callable[[str], None],
 ) -> list[tuple[str, "tf.Tensor"]]:
-    """Returns the paths of the images that can be read, each with its values.
-
-    Args:
-        paths: The paths of the images.
-        network: The network, which says how the images are read.
-        predictor: What preprocesses the images.
-        problems: What is told of images that can't be read.
-    """
+    """Returns the paths of the images that can be read, each with its values."""
     import tensorflow as tf
 
     def read(path: str) -> "tf.Tensor | str":
@@ -295,27 +311,23 @@ def read_images(
             reason = error.message.splitlines()[0].rstrip(".")
             return f"{path} can't be decoded as an image: {reason}."
 
-    found = []
+    images = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for path, image in zip(paths, pool.map(read, paths), strict=True):
             if isinstance(image, str):
                 problems(image)
             else:
-                found.append((path, image))
-    return found
+                images.append((path, image))
+    return images
 
 
 def predict(
     predictor: "Predictor | ExportedPredictor",
     images: Sequence[tuple[str, "tf.Tensor"]],
     network: Network,
+    top_k: int,
 ) -> Iterator[tuple[str, list[Predicted]]]:
-    """Yields the path of each image and its most probable classes.
-
-    Args:
-        predictor: What computes the network.
-        images: The path and the values of each image, as `read_images` returns them.
-        network: The network.
+    """Yields the path of each image of `read_images` and its most probable classes.
 
     Raises:
         UserError: If the probabilities aren't finite.
@@ -334,27 +346,23 @@ def predict(
             " Take an earlier checkpoint of its run."
         )
     names, descriptions = network.class_names, network.descriptions
-    best = top_classes(rows, min(FLAGS.top_k, len(names)))
+    best = top_classes(rows, min(top_k, len(names)))
     for (path, _), row, indices in zip(images, rows, best, strict=True):
-        yield (
-            path,
-            [
-                Predicted(
-                    names[index],
-                    index,
-                    float(row[index]),
-                    descriptions[index] if descriptions else "",
-                )
-                for index in indices.tolist()
-            ],
-        )
+        predicted = [
+            Predicted(
+                names[index],
+                index,
+                float(row[index]),
+                descriptions[index] if descriptions else "",
+            )
+            for index in indices.tolist()
+        ]
+        yield path, predicted
 
 
 def run() -> None:
     """Runs the program and exits."""
-    shared_flags.keep_only(("model_dir",))
-    define_flags(FLAGS)
-    errors.run_with_arguments(main)
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from eval import checkpoint_choice
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet.base import cli
 from resnet.base.errors import UserError
-from resnet.base.settings import ABOVE_ZERO, setting
+from resnet.base.settings import setting
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.config import command_line, topics
 from resnet.config.augmentations import VIEWS
@@ -55,7 +55,6 @@ class EvalSettings:
         "Checkpoints to evaluate: latest, best (highest top-1), all, phases (the last"
         " one of each phase), or a list of steps such as 100,200.",
         topic=topics.CHECKPOINTS,
-        common=True,
     )
     weights: str | None = setting(
         None,
@@ -64,7 +63,6 @@ class EvalSettings:
         names=("raw", "ema", "both"),
         unset="all of the run",
         topic=topics.CHECKPOINTS,
-        common=True,
     )
     combine: str = setting(
         "none",
@@ -72,18 +70,15 @@ class EvalSettings:
         " predictions, instead of each checkpoint by itself.",
         names=("none", "weights", "predictions"),
         topic=topics.CHECKPOINTS,
-        common=True,
     )
     watch: bool = setting(
         False,
         "Evaluate each checkpoint as it appears, up to the last of the run.",
         topic=topics.CHECKPOINTS,
-        common=True,
     )
     watch_minutes: float = setting(
         60.0,
         "Minutes that --watch waits for each checkpoint; a timeout exits with code 1.",
-        bounds=ABOVE_ZERO,
         topic=topics.CHECKPOINTS,
     )
     split: str = setting(
@@ -91,7 +86,6 @@ class EvalSettings:
         "The split of the data set to evaluate: the validation images, or the training"
         " images, cropped as validation images are.",
         names=("validation", "train"),
-        common=True,
     )
     views: str | None = setting(
         None,
@@ -100,23 +94,20 @@ class EvalSettings:
         " center; or these five and their flips. By default that of the run's recipe.",
         names=tuple(VIEWS),
         unset="those of the recipe",
-        common=True,
     )
-    json_file: str = setting(
-        "", "JSON file to write the results to.", unset="none", common=True
-    )
+    json_file: str = setting("", "JSON file to write the results to.", unset="none")
     store_predictions: bool = setting(
         False,
         "Store what each evaluation predicts for each image in the folder predictions"
         " of --model_dir, for eval/report.py.",
-        common=True,
     )
 
 
 FLAGS: cli.Groups = (
     command_line.FOLDERS,
-    EvalSettings,
-    cli.Flags(Config, names=("eval_batch_size", "num_parallel_calls", "on_bad_record")),
+    cli.Flags(EvalSettings, common=True),
+    cli.Flags(Config, names=("eval_batch_size",), common=True),
+    cli.Flags(Config, names=("num_parallel_calls", "on_bad_record")),
     cli.Flags(
         Config,
         names=("recalibration_batches",),
@@ -217,6 +208,10 @@ def check(settings: EvalSettings, has_checkpoints: bool) -> None:
     Raises:
         UserError: With a sentence for the first contradiction.
     """
+    if not settings.watch_minutes > 0:  # Also NaN.
+        raise UserError(
+            f"--watch_minutes must be above 0; got {settings.watch_minutes:g}."
+        )
     if settings.store_predictions and settings.split != "validation":
         raise UserError(
             "--store_predictions stores predictions for validation images; got"

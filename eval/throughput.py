@@ -18,6 +18,7 @@ import tensorflow as tf
 from eval import step_profile
 from eval.benchmark_settings import Settings
 from resnet import models, native
+from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.step_settings import StepSettings
 from resnet.data import batches
@@ -30,8 +31,7 @@ from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import flops
 from resnet.models.layers import convolution
 from resnet.models.names import COMPUTE_DTYPES
-from resnet.optim.momentum import Momentum
-from resnet.optim.train_state import decays
+from resnet.optim.train_state import TrainState
 from resnet.runtime import precision
 from resnet.training.train_step import TrainStep
 
@@ -175,9 +175,7 @@ def measure(
         step, images, settings.warmup_steps, settings.steps, communicator
     )
     profile = _profile(step, next(images), communicator) if with_profile else None
-    limits = machine_limits(
-        settings.precision, threads.num_intra_threads, communicator
-    )
+    limits = machine_limits(settings.precision, threads.num_intra_threads, communicator)
     timings = communicator.allgather(timing)
     if not np.isfinite([timing.last_value for timing in timings]).all():
         raise AgreedFailure(
@@ -236,11 +234,19 @@ def build_network(settings: Settings, num_classes: int) -> keras.Model:
 
 def training_step(model: keras.Model, phase: Phase, communicator: Communicator) -> Step:
     """Returns the step of training with a phase's settings, which returns the loss."""
-    names = [variable.path for variable in model.trainable_variables]
-    variables = [variable.value for variable in model.trainable_variables]
-    optimizer = Momentum(variables, [decays(name) for name in names])
-    exchange = GradientExchange(communicator.collectives, names)
-    train_step = TrainStep(model, optimizer, phase, exchange)
+    config = Config(
+        recipe="benchmark",
+        model="",
+        image_size=model.input_shape[1],
+        global_batch_size=1,
+        num_classes=model.output_shape[-1],
+        class_names=(),
+        num_train_examples=1,
+        phases=(phase,),
+    )
+    state = TrainState(config, model)
+    exchange = GradientExchange(communicator.collectives, state.names)
+    train_step = TrainStep(state, phase, exchange)
     settings = StepSettings(
         LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
     )

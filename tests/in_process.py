@@ -194,7 +194,7 @@ def _own_flags(program: ModuleType) -> Iterator[None]:
             delattr(own, name)
     with contextlib.ExitStack() as stack:
         for module in (flags, absl_logging, *modules.values()):
-            if vars(module).get("FLAGS") is not None:
+            if isinstance(vars(module).get("FLAGS"), flags.FlagValues):
                 stack.enter_context(mock.patch.object(module, "FLAGS", own))
         yield
 

@@ -38,7 +38,6 @@ from resnet.base.errors import UserError
 from resnet.hardware import placement
 
 FLAGS = flags.FLAGS
-_PROGRAM = pathlib.Path(__file__).parents[2] / "resnet" / "resnet_main.py"
 _PERIOD_SECONDS = 0.5  # Shorter than a heartbeat, so that nobody calls it lost.
 _POLL_SECONDS = 0.1
 _WARMUP_LINES = 2  # Log lines to skip: the first one contains the startup.
@@ -144,19 +143,20 @@ def measure(mode: str) -> Measured:
         num_ranks = FLAGS.num_workers
         if mode == "async":
             num_ranks += 1 + FLAGS.num_ps
-        command = [
-            *(measuring.find_mpirun(), "-np", str(num_ranks)),
-            *(sys.executable, str(_PROGRAM), f"--sync_mode={mode}", "--mode=train"),
-            *(f"--recipe={FLAGS.recipe}", f"--data_dir={FLAGS.data_dir}"),
-            *(f"--model_dir={folder}/run", f"--stop_after_steps={FLAGS.steps}"),
-            *(
-                f"--log_step_count_steps={FLAGS.steps_per_line}",
-                "--checkpoint_every=1000000steps",
-            ),
+        flags = [
+            f"--sync_mode={mode}",
+            "--mode=train",
+            f"--recipe={FLAGS.recipe}",
+            f"--data_dir={FLAGS.data_dir}",
+            f"--model_dir={folder}/run",
+            f"--stop_after_steps={FLAGS.steps}",
+            f"--log_step_count_steps={FLAGS.steps_per_line}",
+            "--checkpoint_every=1000000steps",
             *measuring.split_flags(FLAGS.train_flags, "train_flags"),
         ]
         if mode == "async":
-            command.append(f"--num_ps={FLAGS.num_ps}")
+            flags.append(f"--num_ps={FLAGS.num_ps}")
+        command = measuring.command(measuring.TRAINING, flags, num_ranks)
         log = pathlib.Path(folder, "log")
         with running(command, log) as job:
             lines = _Lines(pathlib.Path(folder, "run", "metrics.jsonl"), job, log)
@@ -279,7 +279,7 @@ def _rank(one: psutil.Process) -> int:
 
 
 def _is_training(one: psutil.Process) -> bool:
-    return str(_PROGRAM) in one.cmdline()
+    return str(measuring.TRAINING) in one.cmdline()
 
 
 def _seconds_of_others(job: subprocess.Popen) -> float:

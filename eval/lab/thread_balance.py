@@ -146,7 +146,7 @@ def record_step(
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
-    from eval import step_timing, throughput
+    from eval import throughput
     from eval.benchmark_settings import Settings
     from resnet import native
     from resnet.distributed.communicator import Communicator
@@ -158,10 +158,10 @@ def record_step(
         model=model, precision=precision, batch_size=batch_size, image_size=image_size
     )
     network = throughput.build_network(settings, NUM_CLASSES)
-    step = step_timing.training_step(
+    step = throughput.training_step(
         network, settings.phase, Communicator(ProcessInfo())
     )
-    images = step_timing.images_from_memory(batch_size, image_size, NUM_CLASSES, 0)
+    images = throughput.images_from_memory(batch_size, image_size, NUM_CLASSES, 0)
     step(*next(images))
     recorded = []
     seconds = []

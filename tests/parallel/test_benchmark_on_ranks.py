@@ -23,9 +23,7 @@ def test_ranks_measure_together_on_records(communicator, records, capsys, monkey
         data_dir=str(records),
     )
     monkeypatch.setattr(scratch_dir, "make", lambda: None)  # It lasts to the end.
-    # Its flags can't be defined here, where those of the training are.
-    monkeypatch.setattr(benchmark, "FLAGS", SimpleNamespace(profile=True))
-    result = benchmark.measure(settings, PROCESS, communicator).as_dict()
+    result = benchmark.measure(settings, True, PROCESS, communicator).figures
     output = capsys.readouterr().out
     assert re.search(r"^waiting for images +[\d.]+% of the time$", output, re.M)
     assert result["ranks"] == 2

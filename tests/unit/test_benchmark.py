@@ -3,16 +3,14 @@
 import re
 
 import pytest
-from absl import flags
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-import eval.benchmark
-from eval import measuring, peer_pairs, rank_layouts, step_profile, step_timing
-from eval.benchmark_report import cpu_name
+from eval import benchmark, measuring, step_profile, throughput
 from eval.benchmark_settings import Settings, check_batch_size
-from eval.rank_layouts import Layout
+from resnet.base import cli
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
+from resnet.hardware import physical_cores
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import flops
 from tests.in_process import assert_refused, run
@@ -145,7 +143,7 @@ def test_steps_are_timed_behind_those_of_the_warm_up():
         calls.append(images)
         return 0.5
 
-    timing = step_timing.time_steps(
+    timing = throughput.time_steps(
         step, ((n, n) for n in range(99)), 3, 4, Communicator(ProcessInfo())
     )
     assert calls == list(range(7))
@@ -156,24 +154,25 @@ def test_steps_are_timed_behind_those_of_the_warm_up():
 
 
 def test_layouts_use_all_cores_or_leave_one_free():
-    assert rank_layouts.layouts(1, 7) == [Layout(1, 1)]
-    assert rank_layouts.layouts(2, 8) == [Layout(1, 2), Layout(2, 1)]
-    assert rank_layouts.layouts(2, 7) == [Layout(1, 2)]
-    whole = [Layout(1, 4), Layout(2, 2), Layout(4, 1)]
-    assert rank_layouts.layouts(4, 12) == [*whole, Layout(3, 1)]
-    assert rank_layouts.layouts(4, 8) == [*whole, Layout(1, 3)]
+    assert benchmark.layouts(1, 7) == [(1, 1)]
+    assert benchmark.layouts(2, 8) == [(1, 2), (2, 1)]
+    assert benchmark.layouts(2, 7) == [(1, 2)]
+    whole = [(1, 4), (2, 2), (4, 1)]
+    assert benchmark.layouts(4, 12) == [*whole, (3, 1)]
+    assert benchmark.layouts(4, 8) == [*whole, (1, 3)]
 
 
-def test_a_sweep_keeps_the_global_batch_and_names_the_fastest(capsys):
+def test_a_sweep_keeps_the_global_batch_and_names_the_fastest(capsys, monkeypatch):
     runs = []
 
-    def run(arguments, num_ranks):
+    def run_benchmark(arguments, num_ranks):
         runs.append((num_ranks, arguments))
         rate = {1: 10.0, 2: 30.0, 3: 20.0, 6: 25.0}[num_ranks]
         return {"images_per_second": rate, "min": 9, "max": 31, "peak_memory_mb": 5}
 
-    settings = Settings(batch_size=12)
-    results = rank_layouts.sweep(settings, 6, run)
+    monkeypatch.setattr(physical_cores, "usable", lambda: [(n,) for n in range(6)])
+    monkeypatch.setattr(measuring, "run_benchmark", run_benchmark)
+    results = benchmark.sweep(Settings(batch_size=12))["layouts"]
     assert [num_ranks for num_ranks, _ in runs] == [1, 2, 3, 6, 1]
     for (num_ranks, arguments), num_threads in zip(runs, (6, 3, 2, 1, 5), strict=True):
         assert f"--batch_size={12 // num_ranks}" in arguments
@@ -183,14 +182,12 @@ def test_a_sweep_keeps_the_global_batch_and_names_the_fastest(capsys):
     assert "fastest: 2 x 3\n" in output
     assert "mpirun -np 2 python resnet/resnet_main.py" in output
     assert "--train_batch_size=12 --num_intra_threads=3" in output
-    with pytest.raises(UserError, match="leave --num_intra_threads out"):
-        rank_layouts.sweep(Settings(num_intra_threads=1), 6, run)
 
 
 def test_pairs_are_divided_pair_by_pair(capsys):
     ours, theirs = iter([10.0, 12.0, 8.0]), iter([5.0, 4.0, 8.0])
-    pairs = peer_pairs.compare(lambda: next(ours), lambda: next(theirs), 3)
-    assert pairs.as_dict() == {
+    pairs = benchmark.compare_in_pairs(lambda: next(ours), lambda: next(theirs), 3)
+    assert pairs == {
         "ratio": 2.0,
         "min": 1.0,
         "max": 3.0,
@@ -202,12 +199,11 @@ def test_pairs_are_divided_pair_by_pair(capsys):
 
 
 def test_the_rates_of_several_processes_of_a_peer_are_summed():
-    results = measuring.run_peer(
+    rate = measuring.run_peer(
         """echo '{"images_per_second": {"median": 1.5}}' & echo '{not json'
         echo '{"loss": 9}'; echo '{"images_per_second": 2}' & wait"""
     )
-    assert len(results) == 2
-    assert measuring.images_per_second(results) == 3.5
+    assert rate == 3.5
 
 
 @pytest.mark.parametrize(
@@ -224,16 +220,8 @@ def test_a_peer_that_fails_is_named(command, message):
 
 def test_settings_are_flags_again():
     settings = Settings(model="resnet34", infer=True, image_size=64, data_dir="x y")
-    flag_values = flags.FlagValues()
-    eval.benchmark.define_flags(flag_values)
-    for name in ("data_dir", "on_bad_record"):
-        flags.DEFINE_string(name, None, "", flag_values=flag_values)
-    for name in ("num_intra_threads", "num_inter_threads", "num_parallel_calls"):
-        flags.DEFINE_integer(name, None, "", flag_values=flag_values)
-    flags.DEFINE_integer("kmp_blocktime", None, "", flag_values=flag_values)
-    flag_values(["program", *settings.arguments()])
-    parsed = {name: flag_values[name].value for name in vars(settings)}
-    assert Settings(**parsed) == settings
+    line = cli.parse(["program", *settings.arguments()], "", benchmark.FLAGS)
+    assert line.of(Settings) == settings
 
 
 def test_cifar_networks_are_measured_on_images_of_32_pixels():
@@ -244,19 +232,21 @@ def test_cifar_networks_are_measured_on_images_of_32_pixels():
     assert (settings.num_random_classes, settings.side) == (1000, 224)
 
 
-def test_the_timed_phase_is_that_of_a_recipe_for_the_network_and_the_size():
-    phase = Settings(model="resnet9").phase
-    assert (phase.weight_decay, phase.augmentation, phase.image_size) == (
-        5e-4,
-        "pad_crop_flip_cutout",
-        32,
-    )
-    phase = Settings(model="resnet34", image_size=64).phase
-    assert (phase.weight_decay, phase.augmentation, phase.image_size) == (
-        5e-5,
-        "random_resized_crop_2018_02",
-        64,
-    )
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Settings(model="resnet9"), (5e-4, "pad_crop_flip_cutout", 32)),
+        (
+            Settings(model="resnet34", image_size=64),
+            (5e-5, "random_resized_crop_2018_02", 64),
+        ),
+    ],
+)
+def test_the_timed_phase_is_that_of_a_recipe_for_the_network_and_the_size(
+    settings, expected
+):
+    phase = settings.phase
+    assert (phase.weight_decay, phase.augmentation, phase.image_size) == expected
 
 
 def test_a_global_batch_is_at_most_the_data_set():
@@ -265,20 +255,15 @@ def test_a_global_batch_is_at_most_the_data_set():
         check_batch_size(5, 2, 8)
 
 
-def test_the_cpu_has_a_name(tmp_path):
-    assert cpu_name(tmp_path / "none") == "unknown CPU"
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A: fast one\n")
-    assert cpu_name(tmp_path / "cpuinfo") == "A: fast one"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--steps=0",), "--steps must be at least 1; got 0"),
+        (("--steps=0",), "--steps must be in [1, 1e+06]; got 0"),
         (("--model=vgg",), "--model must be one of"),
         (("--vs=x", "--sweep_ranks"), "exclude each other"),
         (("--infer", "--data_dir=/"), "leave --data_dir out"),
         (("--pairs=2",), "need --vs"),
+        (("--sweep_ranks", "--num_intra_threads=1"), "leave --num_intra_threads out"),
         (("--model_dir=/",), "--help lists the flags"),
         (("--batch_sizes=4",), "Did you mean: batch_size? --help lists the flags"),
         (("--data_dir=/",), "/ is not a record set"),
@@ -286,4 +271,4 @@ def test_the_cpu_has_a_name(tmp_path):
     ],
 )
 def test_a_wrong_flag_is_one_sentence(arguments, message):
-    assert_refused(run(eval.benchmark, *arguments), message)
+    assert_refused(run(benchmark, *arguments), message)

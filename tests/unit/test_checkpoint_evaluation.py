@@ -1,6 +1,8 @@
 """Which checkpoints are taken, and what becomes of those that can't be read."""
 
+import dataclasses
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from eval.checkpoint_evaluation import CheckpointEvaluation
-from eval.evaluation_report import Evaluated
+from eval.checkpoint_evaluation import CheckpointEvaluation, Evaluation
 from resnet import models
 from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, manager, step_dirs, tensors
@@ -61,28 +62,6 @@ class Evaluator:
             top.add(one, one, np.array([True]), row, row.astype(np.float32))
 
 
-class Store:
-    """Keeps what it is to store."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, list[int]]] = []
-
-    def write(self, what: Evaluated, top: TopClasses) -> None:
-        block = top.of_rank()
-        assert block is not None
-        self.told.append((what.file_name, block.examples.tolist()))
-
-
-class Report:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, float]] = []
-
-    def add(self, what: Evaluated, result: Result) -> None:
-        self.told.append((str(what), result.loss))
-
-
 @pytest.fixture(scope="module")
 def state(make_config) -> TrainState:
     """Of a run of 100 steps, whose network is one convolution and a classifier."""
@@ -120,13 +99,19 @@ class Signals:
 
 
 def evaluation_of(
-    model_dir: Path, state: TrainState, weights: tuple[str, ...] = ("raw",)
-) -> tuple[CheckpointEvaluation, Report]:
-    report = Report()
-    evaluation = CheckpointEvaluation(
-        model_dir, state, Evaluator(state), None, weights, report, ALONE
+    model_dir: Path,
+    state: TrainState,
+    weights: tuple[str, ...] = ("raw",),
+    keeps_predictions: bool = False,
+) -> CheckpointEvaluation:
+    state.config = dataclasses.replace(state.config, model_dir=str(model_dir))
+    return CheckpointEvaluation(
+        state, Evaluator(state), None, weights, keeps_predictions, ALONE
     )
-    return evaluation, report
+
+
+def losses(evaluations: Iterator[Evaluation]) -> list[tuple[str, float]]:
+    return [(str(one.what), one.result.loss) for one in evaluations]
 
 
 def watch_of(model_dir: Path) -> CheckpointWatch:
@@ -134,9 +119,8 @@ def watch_of(model_dir: Path) -> CheckpointWatch:
 
 
 def test_each_is_evaluated_with_both_weights(model_dir, state):
-    evaluation, report = evaluation_of(model_dir, state, ("raw", "ema"))
-    evaluation.each_of([10, 40])
-    assert report.told == [
+    evaluation = evaluation_of(model_dir, state, ("raw", "ema"))
+    assert losses(evaluation.each_of([10, 40])) == [
         ("step 10", 10),
         ("step 10, EMA weights", 1010),
         ("step 40", 40),
@@ -144,44 +128,40 @@ def test_each_is_evaluated_with_both_weights(model_dir, state):
     ]
 
 
-def test_the_predictions_of_each_evaluation_are_stored(model_dir, state):
-    store = Store()
-    evaluation = CheckpointEvaluation(
-        *(model_dir, state, Evaluator(state), None, ("raw", "ema")),
-        *(Report(), ALONE, store),
-    )
-    evaluation.each_of([10])
-    evaluation.mean_weights_of([10, 20])
-    evaluation.mean_predictions_of([10, 20])
+def test_each_evaluation_has_its_predictions_and_a_file_name(model_dir, state):
+    evaluation = evaluation_of(model_dir, state, ("raw", "ema"), True)
+    evaluations = [
+        *evaluation.each_of([10]),
+        *evaluation.mean_weights_of([10, 20]),
+        *evaluation.mean_predictions_of([10, 20]),
+    ]
     of_two = f"00000020-of-2-{zlib.crc32(b'10,20'):08x}"
-    assert [name for name, _ in store.told] == [
+    assert [one.what.file_name for one in evaluations] == [
         *("step-00000010", "step-00000010-ema"),
         *(f"mean-weights-{of_two}", f"mean-weights-{of_two}-ema"),
         *(f"mean-predictions-{of_two}", f"mean-predictions-{of_two}-ema"),
     ]
-    assert [examples for _, examples in store.told[:4]] == [[10], [1010], [15], [1015]]
+    examples = [one.top.of_rank().examples.tolist() for one in evaluations[:4]]
+    assert examples == [[10], [1010], [15], [1015]]
 
 
 def test_the_newest_is_the_newest_that_is_whole(model_dir, state):
     damage(model_dir, 40)
-    evaluation, report = evaluation_of(model_dir, state)
-    evaluation.newest()
-    assert report.told == [("step 20", 20)]
+    evaluation = evaluation_of(model_dir, state)
+    assert losses(evaluation.newest()) == [("step 20", 20)]
 
 
 def test_the_mean_of_the_weights_is_one_network(model_dir, state):
-    evaluation, report = evaluation_of(model_dir, state, ("raw", "ema"))
-    evaluation.mean_weights_of([10, 20, 40])
-    assert report.told == [
+    evaluation = evaluation_of(model_dir, state, ("raw", "ema"))
+    assert losses(evaluation.mean_weights_of([10, 20, 40])) == [
         ("mean weights of steps 10, 20, 40", np.float32(70 / 3)),
         ("mean weights of steps 10, 20, 40, EMA weights", np.float32(3070 / 3)),
     ]
 
 
 def test_an_ensemble_hears_each_network_once(model_dir, state):
-    evaluation, report = evaluation_of(model_dir, state, ("raw", "ema"))
-    evaluation.mean_predictions_of([10, 40])
-    assert report.told == [
+    evaluation = evaluation_of(model_dir, state, ("raw", "ema"))
+    assert losses(evaluation.mean_predictions_of([10, 40])) == [
         ("mean predictions of steps 10, 40", 50),
         ("mean predictions of steps 10, 40, EMA weights", 2050),
     ]
@@ -196,10 +176,9 @@ def damage(model_dir: Path, step: int) -> None:
 
 def test_a_damaged_one_ends_an_evaluation_that_asked_for_it(model_dir, state):
     damage(model_dir, 20)
-    evaluation, report = evaluation_of(model_dir, state)
+    evaluation = evaluation_of(model_dir, state)
     with pytest.raises(UserError, match="step-00000020 can't be read"):
-        evaluation.each_of([10, 20, 40])
-    assert report.told == [("step 10", 10)]
+        assert losses(evaluation.each_of([10, 20, 40])) == [("step 10", 10)]
 
 
 def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
@@ -215,9 +194,11 @@ def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
         return load(folder, step)
 
     monkeypatch.setattr(tensors, "load", remove_first)
-    evaluation, report = evaluation_of(model_dir, state)
-    evaluation.each_from(watch_of(model_dir))
-    assert report.told == [("step 10", 10), ("step 100", 100)]
+    evaluation = evaluation_of(model_dir, state)
+    assert losses(evaluation.each_from(watch_of(model_dir))) == [
+        ("step 10", 10),
+        ("step 100", 100),
+    ]
     assert "Skipping the checkpoint of step 20: the checkpoint " in caplog.text
     assert "Skipping the checkpoint of step 40: the run has removed it" in caplog.text
 
@@ -227,9 +208,8 @@ def test_a_watch_ends_with_a_run_that_is_good_enough(model_dir, state, name):
     settings = {"stop_at_top1": 0.75}
     found = {name: {"top1": 0.75}}
     save(model_dir, state, 50, config=settings, **found)
-    evaluation, report = evaluation_of(model_dir, state)
-    evaluation.each_from(watch_of(model_dir))
-    assert report.told[-1] == ("step 50", 50)
+    evaluation = evaluation_of(model_dir, state)
+    assert losses(evaluation.each_from(watch_of(model_dir)))[-1] == ("step 50", 50)
 
 
 def test_a_watch_sees_that_its_last_one_was_found_good_enough_later(
@@ -237,17 +217,12 @@ def test_a_watch_sees_that_its_last_one_was_found_good_enough_later(
 ):
     settings = {"stop_at_top1": 0.75}
     save(model_dir, state, 50, config=settings)
-    evaluation, report = evaluation_of(model_dir, state)
-    add = report.add
-
-    def add_and_save_again(what: Evaluated, result: Result) -> None:
-        add(what, result)
-        if what.steps[-1] == 50:
+    seen = []
+    for one in evaluation_of(model_dir, state).each_from(watch_of(model_dir)):
+        seen.append(one.result.loss)
+        if one.what.steps[-1] == 50:
             save(model_dir, state, 50, config=settings, eval={"top1": 0.8})
-
-    monkeypatch.setattr(report, "add", add_and_save_again)
-    evaluation.each_from(watch_of(model_dir))
-    assert [loss for _, loss in report.told] == [10, 20, 40, 50]
+    assert seen == [10, 20, 40, 50]
 
 
 def test_one_that_is_written_again_while_it_is_read_is_read_again(
@@ -264,20 +239,22 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
         return load(folder, step)
 
     monkeypatch.setattr(tensors, "load", write_again_meanwhile)
-    evaluation, report = evaluation_of(model_dir, state)
-    evaluation.each_from(watch_of(model_dir))
+    evaluation = evaluation_of(model_dir, state)
+    evaluations = losses(evaluation.each_from(watch_of(model_dir)))
     assert loaded == [10, 20, 20, 40, 100]
-    assert [loss for _, loss in report.told] == [10, 20, 40, 100]
+    assert [loss for _, loss in evaluations] == [10, 20, 40, 100]
     assert "Skipping" not in caplog.text
 
 
 def test_a_run_that_was_good_enough_and_continues_has_not_ended(model_dir, state):
     good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at_top1": 0.5}}
     save(model_dir, state, 15, **good_enough)
-    evaluation, report = evaluation_of(model_dir, state)
+    evaluation = evaluation_of(model_dir, state)
+    seen = []
     with pytest.raises(AgreedFailure, match="no new checkpoint has appeared"):
-        evaluation.each_from(watch_of(model_dir))
-    assert [loss for _, loss in report.told] == [10, 15, 20, 40]
+        seen.extend(
+            one.what.steps[-1] for one in evaluation.each_from(watch_of(model_dir))
+        )
 
 
 def test_a_checkpoint_that_can_not_be_read_now_is_told_and_not_skipped(
@@ -291,9 +268,9 @@ def test_a_checkpoint_that_can_not_be_read_now_is_told_and_not_skipped(
         return load(folder, step)
 
     monkeypatch.setattr(tensors, "load", fail_once)
-    evaluation, _ = evaluation_of(model_dir, state)
+    evaluation = evaluation_of(model_dir, state)
     with pytest.raises(UserError, match="can't be read now"):
-        evaluation.each_from(watch_of(model_dir))
+        losses(evaluation.each_from(watch_of(model_dir)))
 
 
 def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
@@ -302,6 +279,6 @@ def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
     monkeypatch.setattr(integrity, "FORMAT", 3)
     save(model_dir, state, 50)
     monkeypatch.undo()
-    evaluation, _ = evaluation_of(model_dir, state)
+    evaluation = evaluation_of(model_dir, state)
     with pytest.raises(UserError, match="has the format 3"):
-        evaluation.each_from(watch_of(model_dir))
+        losses(evaluation.each_from(watch_of(model_dir)))

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
+from eval import measuring
 from eval.lab import compression_study
-from eval.lab.studying import report, results, rows, training
+from eval.lab.studying import report, results, rows
 from eval.lab.studying.results import Result, Run, StudyFile
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
@@ -83,7 +84,7 @@ def stub(tmp_path, monkeypatch, config) -> pathlib.Path:
     program = tmp_path / "stub.py"
     program.write_text(STUB)
     calls = tmp_path / "calls"
-    monkeypatch.setattr(training, "_PROGRAM", program)
+    monkeypatch.setattr(measuring, "TRAINING", program)
     monkeypatch.setenv("STUB_CALLS", str(calls))
     monkeypatch.setenv("STUB_WAITS", str(tmp_path / "wait"))
     monkeypatch.setenv("STUB_CONFIG", str(tmp_path / "settings" / "config.json"))
@@ -302,8 +303,8 @@ def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
     folder = tmp_path / "study"
     code = (
         "import pathlib, sys; from eval.lab import compression_study\n"
-        "from eval.lab.studying import training\n"
-        f"training._PROGRAM = pathlib.Path({str(training._PROGRAM)!r})\n"
+        "from eval import measuring\n"
+        f"measuring.TRAINING = pathlib.Path({str(measuring.TRAINING)!r})\n"
         "compression_study.run()"
     )
     process = subprocess.Popen(

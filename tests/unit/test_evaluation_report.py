@@ -25,7 +25,7 @@ RESULT = Result(top1=0.5, top5=0.75, loss=1.25, cross_entropy=1.0, count=8)
     ],
 )
 def test_a_line_names_what_was_evaluated(tmp_path, capsys, what, words):
-    EvaluationReport({}, None).add(what, RESULT)
+    EvaluationReport({}, "").add(what, RESULT)
     expected = f"{words}: top-1 50.00 %, top-5 75.00 %, loss 1.2500 on 8 images\n"
     assert capsys.readouterr().out == expected
 
@@ -41,7 +41,7 @@ def test_means_of_other_checkpoints_have_other_file_names():
 def test_the_log_lines_are_the_published_runs(caplog):
     logging.set_verbosity(logging.INFO)
     caplog.set_level("INFO")
-    EvaluationReport({}, None).add(Evaluated([60], "raw", "none"), RESULT)
+    EvaluationReport({}, "").add(Evaluated([60], "raw", "none"), RESULT)
     assert (
         "Saving dict for global step 60: Top-1 accuracy = 0.5, Top-5 accuracy = 0.75,"
         " global_step = 60, loss = 1.25"
@@ -55,7 +55,7 @@ def test_the_log_lines_are_the_published_runs(caplog):
 def test_the_lines_name_the_training_images(caplog, capsys):
     logging.set_verbosity(logging.INFO)
     caplog.set_level("INFO")
-    report = EvaluationReport({"split": "train"}, None)
+    report = EvaluationReport({"split": "train"}, "")
     report.add(Evaluated([60], "ema", "none"), RESULT)
     name = "step 60, EMA weights, training images"
     assert capsys.readouterr().out.startswith(f"{name}: top-1 50.00 %")

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from absl import flags
 
-from resnet.base import errors, program_help
+from resnet.base import cli, errors, program_help
 from resnet.base.program_help import Topic
 from tests import in_process
 from tests.sources import MAINS, SOURCES
@@ -102,16 +102,24 @@ def test_each_flag_of_a_program_with_topics_has_one(name):
 def test_a_program_can_parse_the_examples_of_its_help(name):
     given = examples(name)
     assert len(given) >= 2
-    parse, parsed = errors.parse_arguments, []
+    parsed = []
 
-    def parse_and_end(*arguments):
-        parsed.append(parse(*arguments))
-        sys.exit(0)
+    def and_end(parse):
+        def parse_and_end(*arguments, **options):
+            line = parse(*arguments, **options)
+            parsed.append(getattr(line, "arguments", line))
+            sys.exit(0)
 
-    with mock.patch.object(errors, "parse_arguments", parse_and_end):
+        return parse_and_end
+
+    with (
+        mock.patch.object(errors, "parse_arguments", and_end(errors.parse_arguments)),
+        mock.patch.object(cli, "parse", and_end(cli.parse)),
+    ):
         for arguments in given:
             done = in_process.run(import_module(name), *arguments)
             assert (done.returncode, done.stderr) == (0, ""), arguments
     assert len(parsed) == len(given)
-    takes_arguments = "run_with_arguments" in SOURCES[name]
+    source = SOURCES[name]
+    takes_arguments = "takes_arguments" in source or "run_with_arguments" in source
     assert all(takes_arguments or not rest for rest in parsed)

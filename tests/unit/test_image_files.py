@@ -1,4 +1,4 @@
-"""Which image files are found, and how they are read."""
+"""How the image files that a user names are read."""
 
 import io
 
@@ -7,41 +7,8 @@ from PIL import Image
 
 from data_prep import image_file
 from data_prep.conversion import image_encoding
-from eval import image_files
 from resnet.base.errors import UserError
 from tests.unit.encoded_images import encode, noise
-
-
-def found(*names) -> tuple[list[str], list[str]]:
-    problems: list[str] = []
-    paths = list(image_files.find(map(str, names), problems.append))
-    return paths, problems
-
-
-def test_folders_are_searched_in_order_without_hidden_and_other_files(tmp_path):
-    for name in (
-        *("b/2.PNG", "b/10.jpg", "b/a/1.webp", "z.gif", "a.jpeg"),
-        *(".hidden.jpg", ".git/1.jpg", "notes.txt", "b/list.csv"),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    expected = ["a.jpeg", "z.gif", "b/10.jpg", "b/2.PNG", "b/a/1.webp"]
-    assert found(tmp_path) == ([str(tmp_path / name) for name in expected], [])
-    named = [str(tmp_path / name) for name in ("notes.txt", ".hidden.jpg", "z.gif")]
-    assert found(*named) == (named, [])  # A file that is named may have any name.
-
-
-def test_each_path_without_images_is_reported_and_the_others_are_found(tmp_path):
-    (tmp_path / "empty").mkdir()
-    image, missing = tmp_path / "1.jpg", tmp_path / "missing.jpg"
-    image.touch()
-    paths, problems = found(tmp_path / "empty", missing, image)
-    assert paths == [str(image)]
-    assert problems == [
-        f"{tmp_path / 'empty'} must contain images"
-        " (.jpeg .jpg .jpe .jfif .png .webp .bmp .gif); found none.",
-        f"{missing} must be an image or a folder; there is no such file.",
-    ]
 
 
 @pytest.mark.parametrize(

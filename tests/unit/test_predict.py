@@ -16,6 +16,7 @@ from PIL import Image
 import resnet
 from data_prep.records import manifest
 from eval import export, predict
+from eval.prediction_report import JsonLines, Predicted, Table
 from resnet.checkpoint import restore, tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
@@ -189,7 +190,7 @@ def test_what_cannot_be_is_refused_before_tensorflow_starts(
         (["x", "--top_k=4"], "--top_k must be at most 3, the number of classes"),
         (["x", "--batch_size=0"], "--batch_size must be at least 1"),
         (["x", "--step=15"], "no checkpoint of step 15 is saved"),
-        (["x", "--weights=both"], "<raw|ema>"),
+        (["x", "--weights=both"], "--weights must be one of raw, ema"),
         (["x", "--no_such_flag"], "no_such_flag"),
         (["x", "--exported_model=y"], "one of --model_dir and --exported_model is"),
     ):
@@ -265,16 +266,11 @@ def test_images_are_turned_if_those_of_the_set_were(run_with_ema, tmp_path, flag
 def test_a_diverged_network_is_refused(make_config, tmp_path):
     write_images(tmp_path, {"1.png": LOSSLESS["1.png"]})
     config = make_run(tmp_path / "run", make_config(500, CLASSES), (1,))
-    with mock.patch.object(
-        predict, "restored_network", lambda config: diverged(TrainState(config))
-    ):
-        assert_refused(program(config)(tmp_path / "val"), "predicts NaN or infinity")
-
-
-def diverged(state: TrainState) -> TrainState:
+    state = TrainState(config)
     for variable in state.trainable_variables:
         variable.assign(np.full(variable.shape, np.nan))
-    return state
+    with mock.patch.object(restore, "load_network", return_value=state):
+        assert_refused(program(config)(tmp_path / "val"), "predicts NaN or infinity")
 
 
 def test_of_equally_probable_classes_the_earlier_is_first():
@@ -283,3 +279,88 @@ def test_of_equally_probable_classes_the_earlier_is_first():
     # Enough classes that an unstable sort mixes them.
     many = np.tile(np.array([0.25, 0.5], np.float32), (1, 500))
     assert top_classes(many, 5).tolist() == [[1, 3, 5, 7, 9]]
+
+
+def found_images(*names) -> tuple[list[str], list[str]]:
+    problems: list[str] = []
+    paths = list(predict.find_images(map(str, names), problems.append))
+    return paths, problems
+
+
+def test_folders_are_searched_in_order_without_hidden_and_other_files(tmp_path):
+    for name in (
+        *("b/2.PNG", "b/10.jpg", "b/a/1.webp", "z.gif", "a.jpeg"),
+        *(".hidden.jpg", ".git/1.jpg", "notes.txt", "b/list.csv"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    expected = ["a.jpeg", "z.gif", "b/10.jpg", "b/2.PNG", "b/a/1.webp"]
+    assert found_images(tmp_path) == ([str(tmp_path / name) for name in expected], [])
+    named = [str(tmp_path / name) for name in ("notes.txt", ".hidden.jpg", "z.gif")]
+    assert found_images(*named) == (
+        named,
+        [],
+    )  # A file that is named may have any name.
+
+
+def test_each_path_without_images_is_reported_and_the_others_are_found_images(tmp_path):
+    (tmp_path / "empty").mkdir()
+    image, missing = tmp_path / "1.jpg", tmp_path / "missing.jpg"
+    image.touch()
+    paths, problems = found_images(tmp_path / "empty", missing, image)
+    assert paths == [str(image)]
+    assert problems == [
+        f"{tmp_path / 'empty'} must contain images"
+        " (.jpeg .jpg .jpe .jfif .png .webp .bmp .gif); found none.",
+        f"{missing} must be an image or a folder; there is no such file.",
+    ]
+
+
+CAT = Predicted("cat", 3, 0.75)
+
+
+def test_a_table_has_a_line_for_each_class_and_names_each_image_once(capsys):
+    table = Table(["a/1.jpg", "2.jpg"], ["cat", "otter"], has_descriptions=False)
+    table.add("a/1.jpg", [CAT, Predicted("otter", 0, 0.25)])
+    table.add("2.jpg", [Predicted("cat", 3, 1.0)])
+    assert capsys.readouterr().out == (
+        "image    class  probability\n"
+        "a/1.jpg  cat        75.00 %\n"
+        "         otter      25.00 %\n"
+        "2.jpg    cat       100.00 %\n"
+    )
+
+
+def test_a_table_with_long_names_keeps_to_80_columns(capsys):
+    path, name, words = "/long" * 20 + "/end.jpg", "n" * 90, "tench, Tinca tinca " * 9
+    for description in ("", words):
+        table = Table([path], [name], bool(description))
+        table.add(path, [Predicted(name, 0, 1.0, description)])
+        head, line = capsys.readouterr().out.splitlines()
+        assert len(head) == len(line) == 80
+        assert line.startswith("...")
+        assert "/end.jpg  nnnnnn" in line
+        assert line.endswith("...     100.00 %")
+        assert ("description" in head) == ("tench, Tinca" in line) == bool(description)
+
+
+def test_names_that_a_terminal_cannot_show_are_quoted(capsys):
+    path = "a\n\udcff.jpg"
+    table = Table([path], ["cat"], has_descriptions=False)
+    table.add(path, [CAT])
+    assert "'a\\n\\udcff.jpg'  cat" in capsys.readouterr().out
+
+
+def test_json_has_one_line_for_each_image(capsys):
+    report = JsonLines()
+    report.add("ä\n.jpg", [CAT, Predicted("n1", 0, 0.25, "tench")])
+    report.add("b.jpg", [CAT])
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == {
+        "image": "ä\n.jpg",
+        "predictions": [
+            {"class": "cat", "index": 3, "probability": 0.75},
+            {"class": "n1", "description": "tench", "index": 0, "probability": 0.25},
+        ],
+    }
+    assert second["image"] == "b.jpg"

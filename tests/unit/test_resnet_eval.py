@@ -44,9 +44,9 @@ def model_dir(tmp_path_factory, make_config) -> Path:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--views=twelve"], "<center|flip|flip_and_shift|five_crops|ten_crops>"),
-        (["--weights=mean"], "<raw|ema|both>"),
-        (["--combine=votes"], "<none|weights|predictions>"),
+        (["--views=twelve"], "--views must be one of center, flip"),
+        (["--weights=mean"], "--weights must be one of raw, ema, both"),
+        (["--combine=votes"], "--combine must be one of none"),
         (["--checkpoints=newest"], "--checkpoints must be latest, best, all, phases"),
         (["--recalibration_batches=-1"], "--recalibration_batches must be at least 0"),
         (["--watch", "--watch_minutes=0"], "--watch_minutes must be above 0; got 0"),
@@ -62,7 +62,7 @@ def model_dir(tmp_path_factory, make_config) -> Path:
         (["--checkpoints=phases"], "ends a phase of the recipe. Pass steps"),
         (["--recalibration_batches=2"], "needs training images"),
         (["--split=train"], "has no split 'train'"),
-        (["--split=test"], "<validation|train>"),
+        (["--split=test"], "--split must be one of validation, train"),
         (["--split=train", "--store_predictions"], "stores predictions for validation"),
         (["--json_file=/no/such/folder/x"], "--json_file must be in an existing"),
     ],

@@ -4,10 +4,11 @@ import types
 
 import pytest
 
+from eval import measuring
 from eval.lab import sync_modes
 from resnet.base.errors import UserError
 
-PROGRAM = str(sync_modes._PROGRAM)
+PROGRAM = str(measuring.TRAINING)
 
 
 class Process:

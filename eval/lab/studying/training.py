@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from eval.lab.studying.results import Result
 from resnet.base import errors
 from resnet.base.errors import UserError
 from resnet.metrics import jsonl
-
-_PROGRAM = Path(__file__).parents[3] / "resnet" / "resnet_main.py"
 
 
 class Refused(UserError):
@@ -36,9 +33,11 @@ def train(flags: Sequence[str], model_dir: Path, num_ranks: int) -> Result:
         KeyboardInterrupt: If this program is interrupted; the training has saved then.
     """
     model_dir.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(_PROGRAM), *flags, f"--model_dir={model_dir}"]
-    if num_ranks > 1:
-        command = [measuring.find_mpirun(), "-np", str(num_ranks), *command]
+    command = measuring.command(
+        measuring.TRAINING,
+        [*flags, f"--model_dir={model_dir}"],
+        num_ranks if num_ranks > 1 else 0,
+    )
     log_path = Path(f"{model_dir}.log")
     code = _run(command, log_path)
     has_diverged = bool(code) and any(model_dir.glob("diverged-step-*.json"))
