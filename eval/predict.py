@@ -177,21 +177,12 @@ def exported_network(settings: PredictSettings) -> Network:
     described = exported.contents
 
     return Network(
-<<<<<<< HEAD
-        f"the network in {FLAGS.exported_model}",
-        known.class_names,
-        known.class_descriptions or imagenet_labels.describe(known.class_names),
-        known.image_format or None,
-        known.apply_exif_orientation,
-        lambda: ExportedPredictor(exported),
-=======
         f"the network in {settings.exported_model}",
         described.class_names,
         described.class_descriptions,
         described.image_format or None,
         described.apply_exif_orientation,
-        load,
->>>>>>> 56f6a59 (eval: flags of the users' programs are made from dataclasses; predictions and their table in two modules)
+        lambda: ExportedPredictor(exported),
     )
 
 
