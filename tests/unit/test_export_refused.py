@@ -83,7 +83,10 @@ def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypa
             "trained on, keras and safetensors and torchvision; got --format=saved",
         ),
         (["--out=x", "--step=7"], "no checkpoint of step 7 is saved"),
-        (["--out=x", "--format=caffe"], "--format must be one of savedmodel, keras, onnx"),
+        (
+            ["--out=x", "--format=caffe"],
+            "--format must be one of savedmodel, keras, onnx",
+        ),
         ([], "--out is required"),
         (["--model_dir=", "--out=x"], "--model_dir is required"),
         (["--model_dir=records", "--out=x"], "config.json"),
