@@ -29,7 +29,7 @@ from resnet.base import cli
 from resnet.base import program as base_program
 from resnet.base.settings import COUNT, setting
 from resnet.config.command_line import JobSettings
-from resnet.distributed import links, transport
+from resnet.distributed import links
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import boot_id
 from resnet.hardware.placement import ProcessInfo
@@ -71,9 +71,9 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     offset = clock_offset(communicator)
     places = communicator.allgather((process.local_rank, host_name()))
     firsts = [rank for rank, (local_rank, _) in enumerate(places) if local_rank == 0]
-    before = transport.read()
+    before = links.read_sent_bytes()
     measured = links.measure(communicator, firsts)
-    traffic = transport.read().since(before)
+    traffic = links.read_sent_bytes().since(before)
     ranks = communicator.allgather(
         {
             "rank": process.rank,

@@ -105,10 +105,10 @@ def chosen_compression() -> CompressionSettings:
     chosen = CompressionSettings(**values)
     if problems := problems or rules.broken(chosen):
         raise UserError(" ".join(problems))
-    if chosen.compress != "none" and chosen.method == "dgc":
+    if compression.METHODS[chosen.method].has_momentum and chosen.compress != "none":
         raise UserError(
-            "--method=dgc sends the messages of topk, with a warm-up and a velocity"
-            " that only a training has: measure --method=topk."
+            f"--method={chosen.method} sends the messages of topk, with a warm-up and a"
+            " velocity that only a training has: measure --method=topk."
         )
     return chosen
 

@@ -3,21 +3,22 @@
 import math
 from typing import NamedTuple
 
-from launch.estimating import codecs, collectives
+from launch.estimating import collectives
 from launch.estimating.cluster import Cluster
 from launch.estimating.collectives import Stages
 from launch.estimating.workload import Workload
-from resnet.config.compression import SUMMED_METHODS, CompressionSettings
+from resnet.config.compression import (
+    BUCKET_VALUES,
+    METHODS,
+    CompressionSettings,
+    num_bytes,
+)
 
-# The values whose gradients travel together, as in `resnet.exchange.gathered`; Horovod
-# sends those that are ready within a cycle of 1 ms.
-BUCKET_VALUES = 1 << 20
 # The loss and the three flags that all ranks share in each step.
 _FLAG_BYTES = 16
 # Of three products of matrices in a layer, the backward pass computes two: the
 # gradients of the kernel and those of the inputs (`resnet.models.flops`).
 BACKWARD_SHARE = 2 / 3
-_ASSUMED_RATIO = 0.01  # For methods with a threshold, as in `resnet.exchange.choice`.
 
 
 class Exchange(NamedTuple):
@@ -74,7 +75,7 @@ def of_gradients(
         message = workload.gradient_bytes
     else:
         message = message_bytes(workload)
-    is_sum = compression.compress == "none" or compression.method in SUMMED_METHODS
+    is_sum = compression.compress == "none" or METHODS[compression.method].is_summed
     codec = 0.0
     if is_sum:
         of_bucket = collectives.allreduce(
@@ -85,7 +86,7 @@ def of_gradients(
             compression, message / num_buckets, num_nodes, cluster
         )
         num_ranks = cluster.num_ranks(num_nodes)
-        codec = codecs.seconds(compression, workload.num_values, num_ranks, way)
+        codec = codec_seconds(compression, workload.num_values, num_ranks, way)
     return Exchange(
         num_buckets * of_bucket.seconds(cluster),
         codec,
@@ -134,15 +135,23 @@ def message_bytes(workload: Workload) -> int:
     2,048 values being 0.15 MB of ResNet-50's 102 MB. Of methods with a threshold, 1 %
     is taken to be sent.
     """
-    # They import NumPy, which only an estimate of compressed gradients needs.
-    from resnet.exchange.codecs import message_sizes
+    return num_bytes(workload.compression, [workload.num_values])
 
-    compression = workload.compression
-    if compression.method in message_sizes.OF_UNKNOWN_SIZE:
-        compression = CompressionSettings(
-            method="topk", ratio=_ASSUMED_RATIO, kept_values=compression.kept_values
-        )
-    return message_sizes.of_vector(compression, workload.num_values)
+
+def codec_seconds(
+    compression: CompressionSettings, num_values: int, num_ranks: int, exchange: str
+) -> float:
+    """Returns the seconds that a rank encodes and decodes in a step, on one core.
+
+    0 for methods that haven't been measured. With "allgather" a rank decodes R
+    messages; with "sliced" R slices of one message, then the means of R slices, of
+    which it encodes one.
+    """
+    encoded, decoded = 1.0, float(num_ranks)
+    if exchange == "sliced":
+        encoded, decoded = 1 + 1 / num_ranks, 2.0
+    encode, decode = METHODS[compression.method].value_seconds
+    return num_values * (encoded * encode + decoded * decode)
 
 
 def _messages(

@@ -4,10 +4,11 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from launch.estimating import answers, codecs, durations
+from launch.estimating import answers, durations
 from launch.estimating.cluster import Cluster
 from launch.estimating.prediction import Prediction
 from launch.estimating.workload import Workload
+from resnet.config.compression import METHODS
 
 WIDTH = 80
 _GIGABIT = 1e9 / 8  # Bytes.
@@ -69,7 +70,7 @@ def _exchange(workload: Workload) -> str:
     text = "gradients, not compressed"
     if compression.compress != "none":
         text = f"gradients, {compression.method} ({compression.compress})"
-        if not codecs.is_measured(compression):
+        if METHODS[compression.method].seconds is None:
             text += "; the time of its codec wasn't measured and counts as 0"
     if not workload.num_averages:
         return text

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from resnet.base.errors import UserError
 from resnet.config import rounds
-from resnet.config.compression import CompressionSettings
+from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.models import sizes
 from resnet.models.names import CIFAR_MODELS
@@ -63,10 +63,11 @@ def of_config(
             f"expected a recipe of synchronous training; {config.recipe} has parameter"
             " servers (sync_mode=async), whose steps are not estimated."
         )
-    if config.compress != "none" and config.method == "powersgd":
+    if config.compress != "none" and METHODS[config.method].needs_matrices:
         raise UserError(
-            "--method=powersgd is not estimated: its messages depend on the shapes of"
-            " all kernels. resnet_main.py --explain --num_ranks=N prints their bytes."
+            f"--method={config.method} is not estimated: its messages depend on the"
+            " shapes of all kernels. resnet_main.py --explain --num_ranks=N prints"
+            " their bytes."
         )
     classes = num_classes or (10 if config.model in CIFAR_MODELS else 1000)
     num_exchanges = num_averages = 0

@@ -1,5 +1,11 @@
-"""The settings of compressed gradients, and which of them fit together."""
+"""The settings of compressed gradients, and what each method is without TensorFlow.
 
+A method is its row of `METHODS`, and its codec in `resnet.exchange.codecs`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,22 +14,205 @@ from resnet.config import topics
 
 # What is compressed as one vector: nothing, each variable's gradient, or all of them.
 GRANULARITIES = ("none", "layerwise", "entiremodel")
-# Of sands-lab/layer-wise-aaai20, CIFAR10/core.py, whose names are Randomk, Topk,
-# Thresholdv, AdaptiveThreshold, TernGrad and RandomDithering (QSGD in its README).
-_METHODS_OF_SOURCE = (
-    *("randomk", "topk", "thresholdv"),
-    *("adaptivethreshold", "terngrad", "qsgd"),
-)
-CASTS = ("fp16", "bf16")
-METHODS = (*_METHODS_OF_SOURCE, *CASTS, "powersgd", "dgc")
-# Methods whose messages are summed on their way.
-SUMMED_METHODS = ("randomk", "powersgd")
 EXCHANGES = ("auto", "allgather", "sliced")
 VALUE_DTYPES = ("float32", "bfloat16")
 QSGD_NORMS = ("l2", "max")
 MOST_QSTATES = 2**23  # With their signs they have 24 bits.
+BUCKET_VALUES = 1 << 20  # Values whose messages travel together: 4 MB of gradients.
+HEADER_BYTES = 8  # Of each message (`resnet.exchange.codecs.messages`).
 # The source sums the loss over a batch of 512; here it is the mean.
 _THRESHOLD = 0.001 / 512
+# The fraction of the values that a method with a threshold keeps isn't known before the
+# run; this one is assumed.
+_ASSUMED_RATIO = 0.01
+_TIMED_VALUES = 25_557_032  # The parameters of ResNet-50, whose codecs were timed.
+
+Bytes = Callable[["CompressionSettings", Sequence[int]], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method of compression, apart from its codec.
+
+    Attributes:
+        coded_bytes: Returns the bytes of what a rank sends of a vector, from the
+            settings and the shape of the gradient in it.
+        size: Whether these are "exact", "estimated", or, as they depend on the
+            gradients, "assumed".
+        is_summed: Whether an all-reduce sums what the ranks send. All others send
+            messages, which a rank decodes.
+        has_momentum: Whether the residuals, which each rank keeps in any case, contain
+            the momentum, which then isn't the optimizer's.
+        needs_matrices: Whether it needs the matrix of each variable.
+        num_warmup_epochs: Returns in how many epochs more values are kept than later.
+        why_unbounded: Returns why the squared error may exceed the squared gradient, so
+            that error feedback would grow without bounds; empty if it can't.
+        seconds: Seconds in which one core encodes and decodes `_TIMED_VALUES` values,
+            medians of 7 on an AMD EPYC (Zen 5): RESULTS.md, "Compressed gradients";
+            None where they haven't been measured.
+    """
+
+    coded_bytes: Bytes
+    size: str = "exact"
+    is_summed: bool = False
+    has_momentum: bool = False
+    needs_matrices: bool = False
+    num_warmup_epochs: Callable[["CompressionSettings"], int] = lambda _: 0
+    why_unbounded: Callable[["CompressionSettings"], str] = lambda _: ""
+    seconds: tuple[float, float] | None = None
+
+    @property
+    def value_seconds(self) -> tuple[float, float]:
+        """The seconds of encoding and decoding a value; 0 if they weren't measured."""
+        encode, decode = self.seconds or (0.0, 0.0)
+        return encode / _TIMED_VALUES, decode / _TIMED_VALUES
+
+
+def topk_count(num_values: int, ratio: float) -> int:
+    """Returns how many of n values topk keeps, n - ceil(n (1 - ratio)) + 1, at most n.
+
+    Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Topk.
+    """
+    return min(num_values - math.ceil(num_values * (1 - ratio)) + 1, num_values)
+
+
+def randomk_count(num_values: int, ratio: float) -> int:
+    """Returns how many of n values randomk keeps, ceil(n ratio).
+
+    Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Randomk.
+    """
+    return min(math.ceil(num_values * ratio), num_values)
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns rows and columns of a gradient as a matrix; nothing for a vector.
+
+    The columns are the last axis.
+    """
+    return () if len(shape) < 2 else (math.prod(shape[:-1]), shape[-1])
+
+
+def dense_bytes(num_values: int) -> int:
+    """Returns the bytes of the message of all values in float32."""
+    return HEADER_BYTES + 4 * num_values
+
+
+def _bytes_of_topk(settings: "CompressionSettings", shape: Sequence[int]) -> int:
+    """Returns the bytes of a message of topk, rounded, if no two values are equal.
+
+    The positions are taken as random. With the probability q that a value is dropped, a
+    quotient then has on average q^w / (1 - q^w) zero bits, where w = 2^b is the divisor
+    of the gaps: P(gap >= i w) = q^(i w) is summed over i = 1, 2, ...
+    """
+    num_values = math.prod(shape)
+    count = topk_count(num_values, settings.ratio)
+    bit_width = max((693 * num_values // (1000 * count)).bit_length() - 1, 0)
+    dropped = (1 - count / num_values) ** (1 << bit_width)
+    unary_bits = count * (1 + dropped / (1 - dropped))
+    value_bytes = 2 if settings.kept_values == "bfloat16" else 4
+    remainders, quotients = count * bit_width, round(unary_bits)
+    return HEADER_BYTES + 4 + count * value_bytes + _packed(remainders, quotients)
+
+
+def _bytes_of_threshold(settings: "CompressionSettings", shape: Sequence[int]) -> int:
+    return _bytes_of_topk(dataclasses.replace(settings, ratio=_ASSUMED_RATIO), shape)
+
+
+def _bytes_of_qsgd(settings: "CompressionSettings", shape: Sequence[int]) -> int:
+    num_values = math.prod(shape)
+    num_norms = -(-num_values // (settings.qsgd_bucket or num_values))
+    levels = num_values * (2 * settings.qstates).bit_length()
+    return HEADER_BYTES + 8 + 4 * num_norms + _packed(levels)
+
+
+def _bytes_of_terngrad(_: "CompressionSettings", shape: Sequence[int]) -> int:
+    return HEADER_BYTES + 4 - (-math.prod(shape) // 5)  # Five values a byte.
+
+
+def _bytes_of_cast(_: "CompressionSettings", shape: Sequence[int]) -> int:
+    return HEADER_BYTES + 2 * math.prod(shape)
+
+
+def _bytes_of_randomk(settings: "CompressionSettings", shape: Sequence[int]) -> int:
+    return 4 * randomk_count(math.prod(shape), settings.ratio)
+
+
+def _bytes_of_powersgd(settings: "CompressionSettings", shape: Sequence[int]) -> int:
+    matrix = matrix_shape(shape)
+    return 4 * (settings.powersgd_rank * sum(matrix) if matrix else math.prod(shape))
+
+
+def _packed(*bits: int) -> int:
+    """Returns the bytes of streams of so many bits, each padded to whole bytes."""
+    return sum(-(-one // 8) for one in bits)
+
+
+def _why_unbounded_qsgd(settings: "CompressionSettings") -> str:
+    """Returns why the error of QSGD may exceed the gradient; empty if it can't.
+
+    With d values a norm and s levels, its expected squared error is at most
+    min(d / s^2, sqrt(d) / s) times the squared norm. With the largest magnitude for a
+    norm it is small for normally distributed values and several levels: 3 % with 7
+    levels and 1,024 values. With one level the formula is that of TernGrad, and two are
+    too coarse for the values of a whole vector.
+
+    Source: Alistarh et al. 2017, arXiv:1610.02132, lemma 3.1; Karimireddy et al. 2019,
+    arXiv:1901.09847, on error feedback.
+    """
+    bucket, states = settings.qsgd_bucket, settings.qstates
+    if settings.qsgd_norm == "max":
+        if states > (1 if bucket else 2):
+            return ""
+        return "qsgd's may be larger with so few levels, --qstates below 3"
+    if bucket and bucket < states**2:
+        return ""
+    values = f"{bucket} values" if bucket else "all values of a vector"
+    return (
+        f"qsgd's may be larger with {states} states for one l2 norm of {values}; it is"
+        " smaller with --qsgd_norm=max and --qstates of at least 3, or with"
+        f" --qsgd_bucket below {states**2}"
+    )
+
+
+# The first six are those of sands-lab/layer-wise-aaai20, CIFAR10/core.py, whose names
+# are Randomk, Topk, Thresholdv, AdaptiveThreshold, TernGrad and RandomDithering (QSGD
+# in its README). topk spends 18 of its 35 ms on the threshold.
+METHODS: Mapping[str, Method] = {
+    "randomk": Method(coded_bytes=_bytes_of_randomk, is_summed=True),
+    "topk": Method(
+        coded_bytes=_bytes_of_topk, size="estimated", seconds=(0.035, 0.0098)
+    ),
+    "thresholdv": Method(
+        coded_bytes=_bytes_of_threshold, size="assumed", seconds=(0.017, 0.0098)
+    ),
+    "adaptivethreshold": Method(
+        coded_bytes=_bytes_of_threshold, size="assumed", seconds=(0.017, 0.0098)
+    ),
+    "terngrad": Method(
+        coded_bytes=_bytes_of_terngrad,
+        why_unbounded=lambda _: (
+            "terngrad's is 2.6 times as large for normally distributed values"
+        ),
+        seconds=(0.097, 0.031),
+    ),
+    "qsgd": Method(
+        coded_bytes=_bytes_of_qsgd,
+        why_unbounded=_why_unbounded_qsgd,
+        seconds=(0.083, 0.026),
+    ),
+    "fp16": Method(coded_bytes=_bytes_of_cast),
+    "bf16": Method(coded_bytes=_bytes_of_cast),
+    "powersgd": Method(
+        coded_bytes=_bytes_of_powersgd, is_summed=True, needs_matrices=True
+    ),
+    "dgc": Method(
+        coded_bytes=_bytes_of_topk,
+        size="estimated",
+        has_momentum=True,
+        num_warmup_epochs=lambda settings: settings.dgc_warmup_epochs,
+        seconds=(0.035, 0.0098),
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +234,10 @@ class CompressionSettings:
         common=True,
     )
     method: str = setting(
-        "topk", "The method of compression, one of {names}.", names=METHODS, common=True
+        "topk",
+        "The method of compression, one of {names}.",
+        names=tuple(METHODS),
+        common=True,
     )
     ratio: float = setting(
         0.5,
@@ -121,56 +313,70 @@ class CompressionSettings:
     @property
     def keeps_residuals(self) -> bool:
         """Whether each rank keeps the residuals of its messages for later steps."""
-        return self.error_feedback or self.method == "dgc"
+        return self.error_feedback or METHODS[self.method].has_momentum
+
+    @property
+    def num_warmup_epochs(self) -> int:
+        """Number of the first epochs that keep more values than later ones."""
+        return METHODS[self.method].num_warmup_epochs(self)
 
     @property
     def largest_ratio(self) -> float:
         """The largest fraction of the values that a step keeps.
 
-        That is `ratio`, for dgc the one of its first epoch (`resnet.exchange.dgc`).
+        That is `ratio`, or with a warm-up that of its first epoch
+        (`resnet.exchange.codecs.dgc.ratio_at`).
         """
-        if self.method != "dgc":
-            return self.ratio
-        return self.ratio ** (1 / (self.dgc_warmup_epochs + 1))
+        return float(self.ratio ** (1 / (self.num_warmup_epochs + 1)))
+
+
+def vectors(
+    shapes: Mapping[str, Sequence[int]], granularity: str
+) -> dict[str, Sequence[int]]:
+    """Returns the shapes of what is compressed as one vector each, by their names.
+
+    Args:
+        shapes: Shape of each variable by its name.
+        granularity: "layerwise" or "entiremodel".
+    """
+    if granularity == "entiremodel":
+        return {"model": [sum(map(math.prod, shapes.values()))]}
+    return dict(shapes)
+
+
+def num_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
+    """Returns the bytes that a rank sends of a vector.
+
+    Args:
+        settings: The settings of compression, whose method says how exact this is
+            (`Method.size`). A message that would be longer than a dense one is dense.
+        shape: Shape of the gradient in the vector, of at least one value.
+    """
+    num_values = math.prod(shape)
+    if num_values < settings.dense_below:
+        return 4 * num_values
+    method = METHODS[settings.method]
+    coded = method.coded_bytes(settings, shape)
+    return coded if method.is_summed else min(coded, dense_bytes(num_values))
+
+
+def most_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
+    """Returns the bytes of the longest message of a vector in any step.
+
+    With a warm-up they are those of its first epoch. All values may reach a threshold.
+    """
+    if METHODS[settings.method].size == "assumed":
+        return dense_bytes(math.prod(shape))
+    largest = dataclasses.replace(settings, ratio=settings.largest_ratio)
+    return num_bytes(largest, shape)
 
 
 def problems_of_feedback(settings: CompressionSettings) -> list[str]:
     """Returns a sentence if residuals may grow without bounds; else nothing."""
-    if reason := _why_no_contraction(settings):
+    if reason := METHODS[settings.method].why_unbounded(settings):
         return [
             "--error_feedback needs a method whose error is smaller than the gradient,"
             f" or what is left out grows without bounds: {reason}. Leave it out, or"
             " choose another method."
         ]
     return []
-
-
-def _why_no_contraction(settings: CompressionSettings) -> str:
-    """Returns why the squared error may exceed the gradient's; empty if it can't.
-
-    With d values a norm and s levels, QSGD's expected squared error is at most
-    min(d / s^2, sqrt(d) / s) times the squared norm; TernGrad's has no such bound. With
-    the largest magnitude for a norm it is small for normally distributed values and
-    several levels: 3 % with 7 levels and 1,024 values. With one level the formula is
-    that of TernGrad, and two are too coarse for the values of a whole vector.
-
-    Source: Alistarh et al. 2017, arXiv:1610.02132, lemma 3.1; Karimireddy et al. 2019,
-    arXiv:1901.09847, on error feedback.
-    """
-    if settings.method == "terngrad":
-        return "terngrad's is 2.6 times as large for normally distributed values"
-    if settings.method != "qsgd":
-        return ""
-    bucket, states = settings.qsgd_bucket, settings.qstates
-    if settings.qsgd_norm == "max":
-        if states > (1 if bucket else 2):
-            return ""
-        return "qsgd's may be larger with so few levels, --qstates below 3"
-    if bucket and bucket < states**2:
-        return ""
-    values = f"{bucket} values" if bucket else "all values of a vector"
-    return (
-        f"qsgd's may be larger with {states} states for one l2 norm of {values}; it is"
-        " smaller with --qsgd_norm=max and --qstates of at least 3, or with"
-        f" --qsgd_bucket below {states**2}"
-    )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from resnet.base import bounds, settings
 from resnet.base.errors import UserError
 from resnet.config import compression, layer_rates
-from resnet.config.compression import SUMMED_METHODS, CompressionSettings
+from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
@@ -69,34 +69,40 @@ def _one_of(name: str, values: Sequence[str]) -> str:
     return f"{name}={'|'.join(values)}"
 
 
+def _methods(fact: str) -> str:
+    """Returns the methods of compression for which a fact of their row holds."""
+    methods = METHODS.items()
+    return _one_of("method", [name for name, row in methods if getattr(row, fact)])
+
+
 RULES = (
     Needs("error_feedback", "compress", "without it nothing is left out"),
     Excludes(
-        "method=dgc",
+        _methods("has_momentum"),
         "error_feedback",
         "it keeps residuals in any case",
         when="compress",
     ),
     Needs(
-        "method=powersgd dense_below",
+        f"{_methods('needs_matrices')} dense_below",
         "compress=layerwise",
         "both are about single variables",
         when="compress",
     ),
     Excludes(
-        _one_of("method", SUMMED_METHODS),
+        _methods("is_summed"),
         "exchange",
         "an all-reduce sums its messages",
         when="compress",
     ),
     Needs(
-        "method=dgc",
+        _methods("has_momentum"),
         "optimizer=momentum",
         "it replaces the velocity of momentum",
         when="compress",
     ),
     Excludes(
-        "method=dgc",
+        _methods("has_momentum"),
         "layer_rates",
         "it has one learning rate for all layers",
         when="compress",

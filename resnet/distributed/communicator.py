@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import os
 import platform
+import resource
 import sys
 import threading
 import time
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from resnet.base.errors import UserError
-from resnet.distributed import host_limits
 from resnet.distributed.background_communicator import BackgroundCommunicator
 from resnet.distributed.collectives import Collectives
 from resnet.hardware.placement import ProcessInfo
@@ -28,6 +28,8 @@ from resnet.watchdog.client import WatchdogClient
 # Time for the launcher to forward what was printed, which it may drop at an abort.
 _FORWARDING_SECONDS = 1.0
 _QUOTED_CHARACTERS = 40  # Longest value that an error quotes.
+_SHARED_MEMORY_BYTES = 5 << 20  # What a rank of MPICH 5 takes, rounded down.
+_OTHER_OPEN_FILES = 32  # Rank 0's watchdog has 10 besides its connections.
 
 
 class AgreedError(UserError):
@@ -88,7 +90,7 @@ class Communicator:
             return
         with self.collective_errors():
             if self.rank == 0:
-                host_limits.check_open_files(self.num_ranks)
+                _check_open_files(self.num_ranks)
         token = self.broadcast(client.new_token())
         self._watchdog = WatchdogClient(
             process, token, stall_seconds, model_dir, outlives_launcher
@@ -373,7 +375,7 @@ def connect(process: ProcessInfo) -> Communicator:
     """
     if process.num_ranks == 1:
         return Communicator(process)
-    host_limits.check_shared_memory(process)
+    _check_shared_memory(process)
     # UCX, when it is loaded, would take SIGHUP for itself: a signal to start debugging.
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     mpi = importlib.import_module("mpi4py.MPI")
@@ -392,3 +394,40 @@ def connect(process: ProcessInfo) -> Communicator:
             " the library that has it."
         )
     return Communicator(process, mpi)
+
+
+def _check_shared_memory(process: ProcessInfo) -> None:
+    """Refuses too small a /dev/shm, where the MPI library would die of SIGBUS.
+
+    The size of /dev/shm is checked, rather than its free space, so that all ranks of a
+    node come to the same result.
+    """
+    try:
+        memory = os.statvfs("/dev/shm")
+    except OSError:
+        return
+    size = memory.f_blocks * memory.f_frsize
+    needed = process.num_local_ranks * _SHARED_MEMORY_BYTES
+    if size < needed:
+        raise UserError(
+            f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"
+            f" of {process.num_local_ranks} rank(s) per node; {platform.node()} has"
+            f" {size / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"
+            " start fewer ranks per node."
+        )
+
+
+def _check_open_files(num_ranks: int) -> None:
+    """Refuses a limit of open files that rank 0's watchdog would exceed.
+
+    It has a connection to each other rank, up to the hard limit of its host.
+    """
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = num_ranks + _OTHER_OPEN_FILES
+    if resource.RLIM_INFINITY != allowed < needed:
+        raise UserError(
+            f"a process on the host of rank 0 must be allowed {needed} open files,"
+            f" since its watchdog has a connection to each of the {num_ranks} ranks;"
+            f" {platform.node()} allows {allowed} (ulimit -Hn). Raise that limit, or"
+            " start fewer ranks."
+        )

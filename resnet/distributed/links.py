@@ -1,8 +1,15 @@
-"""Measures the connections between hosts, several of them at the same time."""
+"""The connections between hosts: what they cost, and what carries their messages."""
 
+import contextlib
+import fcntl
+import os
+import socket
 import statistics
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +20,13 @@ LONG_BYTES = 4 << 20
 NUM_LONG = 10  # With the short ones: 0.4 s at 1 Gbit/s.
 _SHORT_BYTES = 8
 _NUM_SHORT = 200
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
+# linux/tcp.h: struct tcp_info has the bytes that were sent and acknowledged there.
+_BYTES_ACKED = 120
+_TCP_INFO_BYTES = _BYTES_ACKED + 8
+_WORD_BYTES = 4  # Ports count 32-bit words (InfiniBand specification, PortXmitData).
+# Device files of verbs (InfiniBand, RoCE, EFA), Omni-Path and Slingshot.
+_DEVICES = ("/dev/infiniband/", "/dev/hfi1", "/dev/cxi")
 
 
 class Link(NamedTuple):
@@ -34,9 +48,6 @@ def rounds(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
 
     So each rank is measured with two others, and a round uses all hosts at the same
     time, as a training does, without two measurements at one host.
-
-    Args:
-        ranks: Different ranks.
     """
     number = len(ranks)
     if number < 2:
@@ -87,3 +98,97 @@ def _seconds(
         communicator.exchange(message, partner)
         times.append(time.perf_counter() - begin)
     return statistics.median(times[1:])  # The first one makes the connection.
+
+
+@dataclass(frozen=True)
+class SentBytes:
+    """What this process and its host have sent so far.
+
+    Attributes:
+        tcp_bytes: Bytes that this process has sent by TCP, by the interface.
+        port_bytes: Bytes that the host has sent by each port of a fabric.
+        open_devices: The device files of fabrics that this process has opened.
+    """
+
+    tcp_bytes: Mapping[str, int]
+    port_bytes: Mapping[str, int]
+    open_devices: tuple[str, ...] = ()
+
+    def since(self, earlier: "SentBytes") -> "SentBytes":
+        """Returns what was sent after an earlier time."""
+        return SentBytes(
+            _difference(self.tcp_bytes, earlier.tcp_bytes),
+            _difference(self.port_bytes, earlier.port_bytes),
+            self.open_devices,
+        )
+
+
+def read_sent_bytes(root: Path = Path("/")) -> SentBytes:
+    """Returns what was sent until now, read from the kernel below the folder `/`.
+
+    MPI libraries choose a transport by themselves, and take TCP without a word where
+    the driver of a fabric can't be used. So this asks the kernel, not the library.
+    """
+    interfaces = _interfaces_by_address()
+    tcp_bytes: dict[str, int] = {}
+    for address, num_bytes in _tcp_sockets():
+        name = interfaces.get(address, address)
+        tcp_bytes[name] = tcp_bytes.get(name, 0) + num_bytes
+    return SentBytes(tcp_bytes, _port_bytes(root), _open_devices(root))
+
+
+def _difference(now: Mapping[str, int], earlier: Mapping[str, int]) -> dict[str, int]:
+    changes = {name: value - earlier.get(name, 0) for name, value in now.items()}
+    return {name: change for name, change in changes.items() if change > 0}
+
+
+def _tcp_sockets() -> Iterator[tuple[str, int]]:
+    """Yields the local address of each TCP socket, and the bytes that it has sent."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # Closed meanwhile, or not of TCP.
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                info = copy.getsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES
+                )
+                if len(info) < _TCP_INFO_BYTES:
+                    continue  # Linux before 4.1.
+                (num_bytes,) = struct.unpack_from("=Q", info, _BYTES_ACKED)
+                address = str(copy.getsockname()[0])
+                yield address.removeprefix("::ffff:"), num_bytes
+
+
+def _interfaces_by_address() -> dict[str, str]:
+    """Returns the names of the interfaces by their IPv4 addresses."""
+    names = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):  # An interface without an address.
+                reply = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+                names[socket.inet_ntoa(reply[20:24])] = name
+    return names
+
+
+def _port_bytes(root: Path) -> dict[str, int]:
+    """Returns the bytes that each port has sent, as in `mlx5_0:1`."""
+    ports = {}
+    counters = (root / "sys/class/infiniband").glob("*/ports/*/counters/port_xmit_data")
+    for counter in counters:
+        with contextlib.suppress(OSError, ValueError):
+            port = counter.parents[1]
+            words = int(counter.read_text())
+            ports[f"{port.parents[1].name}:{port.name}"] = _WORD_BYTES * words
+    return ports
+
+
+def _open_devices(root: Path) -> tuple[str, ...]:
+    devices = set()
+    folder = root / "proc/self/fd"
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            target = os.readlink(folder / name)
+            if target.startswith(_DEVICES):
+                devices.add(target)
+    return tuple(sorted(devices))

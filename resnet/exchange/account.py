@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from resnet.exchange.codecs import message_sizes, messages
+from resnet.exchange import plan
+from resnet.exchange.codecs import messages
 
 
 class Traffic(NamedTuple):
@@ -25,18 +26,17 @@ class Traffic(NamedTuple):
 
     @classmethod
     def of_allreduce(cls, num_values: int, num_ranks: int) -> "Traffic":
-        """Returns the traffic of float32 values that are summed on their way.
-
-        Args:
-            num_values: Number of values.
-            num_ranks: Number of ranks.
-        """
+        """Returns the traffic of float32 values that are summed on their way."""
         num_bytes = 4 * num_values
-        return cls(num_bytes, message_sizes.sent_by_allreduce(num_bytes, num_ranks))
+        return cls(num_bytes, plan.sent_by_allreduce(num_bytes, num_ranks))
 
     def plus(self, other: "Traffic") -> "Traffic":
         """Returns the traffic of both."""
-        return Traffic(*(one + two for one, two in zip(self, other, strict=True)))
+        return Traffic(
+            self.message_bytes + other.message_bytes,
+            self.bytes_sent + other.bytes_sent,
+            self.num_dense + other.num_dense,
+        )
 
     @classmethod
     def of_messages(

@@ -1,4 +1,4 @@
-"""Averages the gradients of all ranks."""
+"""Averages the gradients of all ranks, or leaves each rank its own."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -104,6 +104,26 @@ class GradientExchange:
         num_values = sum(gradient.shape.num_elements() for gradient in gradients)
         traffic = Traffic.of_allreduce(num_values, self.collectives.num_ranks)
         return means, measure_exchange(traffic, gradients, means)
+
+
+class LocalExchange(GradientExchange):
+    """Gives each rank its own gradients, and the mean loss and flags of all ranks.
+
+    For the steps of local SGD: also there, all ranks agree on a stop request or a
+    non-finite loss. The loss is NaN if the gradients of any rank are not finite.
+    """
+
+    _sends_checked_loss = True  # The gradients of the other ranks don't show it.
+
+    def __init__(self, collectives: Collectives) -> None:
+        """Prepares the exchange."""
+        super().__init__(collectives, [])
+
+    def _mean_of_gradients(
+        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+    ) -> tuple[list[tf.Tensor], ExchangeAccount]:
+        del settings
+        return list(gradients), measure_exchange(Traffic(0, 0), gradients, gradients)
 
 
 def nan_unless_finite(loss: tf.Tensor, last_gradient: tf.Tensor) -> tf.Tensor:

@@ -1,58 +1,73 @@
-"""Describes the exchange of gradients of a run that is planned. Needs no TensorFlow."""
+"""The bytes that ranks send, by formulas, and their description for a planned run."""
 
 import math
 from collections.abc import Sequence
 
-from resnet.config.compression import SUMMED_METHODS, CompressionSettings
-from resnet.exchange.codecs import message_sizes, vectors
+from resnet.config.compression import METHODS, CompressionSettings, num_bytes, vectors
 
 _WAYS = {"layerwise": "variable by variable", "entiremodel": "as one vector"}
 
 
+def sent_by_allreduce(message_bytes: int, num_ranks: int) -> int:
+    """Returns the bytes that each rank sends where all ranks sum tensors in a ring.
+
+    2 (R - 1) / R times the tensor, rounded: each rank sends R - 1 of its R parts while
+    they are summed, and R - 1 parts of the sum.
+
+    Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+    clusters of workstations", section 3.
+    """
+    return round(2 * (num_ranks - 1) * message_bytes / num_ranks)
+
+
+def sent_by_allgather(message_bytes: int, num_ranks: int) -> int:
+    """Returns the bytes that a rank's message takes on its way to all other ranks."""
+    return (num_ranks - 1) * message_bytes
+
+
+def sent_by_slices(message_bytes: int, num_ranks: int) -> int:
+    """Returns the bytes that a rank sends where each sums up one slice of all messages.
+
+    As by an all-reduce, if the slices are coded as densely as the whole.
+    """
+    return sent_by_allreduce(message_bytes, num_ranks)
+
+
 def describe(
-    compression: CompressionSettings, shapes: Sequence[Sequence[int]], num_ranks: int
+    settings: CompressionSettings, shapes: Sequence[Sequence[int]], num_ranks: int
 ) -> str:
     """Returns what the ranks send in a step, compressed and dense.
 
     Args:
-        compression: The settings of compression, which is on.
+        settings: The settings of compression, which is on.
         shapes: Shape of each variable.
         num_ranks: Number of ranks.
     """
     dense = 4 * sum(math.prod(shape) for shape in shapes)
-    coded = _coded_bytes(compression, shapes)
-    text = f"{compression.method} {_WAYS[compression.compress]}:"
+    method = METHODS[settings.method]
+    coded = None
+    text = f"{settings.method} {_WAYS[settings.compress]}:"
     text += f" {_megabytes(dense)} of gradients a step become"
-    if coded is None:
+    if method.size == "assumed":
         text += " a message whose size depends on them"
     else:
-        about = " about" if compression.method in ("topk", "dgc") else ""
+        named = {str(number): shape for number, shape in enumerate(shapes)}
+        of_vectors = vectors(named, settings.compress).values()
+        coded = sum(num_bytes(settings, shape) for shape in of_vectors)
+        about = " about" if method.size == "estimated" else ""
         text += f"{about} {_megabytes(coded)}, a factor of {dense / coded:.3g}"
-    if compression.method == "dgc" and (epochs := compression.dgc_warmup_epochs):
-        text += f" after a warm-up of {epochs} epoch(s)"
+    if settings.num_warmup_epochs:
+        text += f" after a warm-up of {settings.num_warmup_epochs} epoch(s)"
     if num_ranks == 1:
         return f"{text}. One rank sends nothing."
     whole = 4 * sum(
-        size for size in map(math.prod, shapes) if size < compression.dense_below
+        size for size in map(math.prod, shapes) if size < settings.dense_below
     )
-    return f"{text}. {_sent(compression, coded, whole, dense, num_ranks)}"
-
-
-def _coded_bytes(
-    compression: CompressionSettings, shapes: Sequence[Sequence[int]]
-) -> int | None:
-    """Returns the bytes of a rank's coded gradients; None if they depend on these."""
-    if compression.method == "powersgd":
-        return message_sizes.of_powersgd(
-            shapes, compression.powersgd_rank, compression.dense_below
-        )
-    named = {str(number): shape for number, shape in enumerate(shapes)}
-    of_vectors = vectors.shapes(named, compression.compress).values()
-    return message_sizes.of_step(compression, map(math.prod, of_vectors))
+    return f"{text}. {_sent(settings, coded, whole, dense, num_ranks)}"
 
 
 def _sent(
-    compression: CompressionSettings,
+    settings: CompressionSettings,
     coded: int | None,
     whole: int,
     dense: int,
@@ -61,17 +76,17 @@ def _sent(
     """Returns which exchange is used, and what each rank sends.
 
     Args:
-        compression: The settings of compression.
+        settings: The settings of compression.
         coded: Bytes of a rank's coded gradients; None if they depend on the gradients.
         whole: Bytes of those among them that an all-reduce sums up as they are
             (`dense_below`).
         dense: Bytes of the gradients.
         num_ranks: Number of ranks, at least 2.
     """
-    dense_sent = message_sizes.sent_by_allreduce(dense, num_ranks)
+    dense_sent = sent_by_allreduce(dense, num_ranks)
     instead = f"instead of {_megabytes(dense_sent)} without compression (all-reduce)"
-    if coded is not None and compression.method in SUMMED_METHODS:
-        sent = message_sizes.sent_by_allreduce(coded, num_ranks)
+    if coded is not None and METHODS[settings.method].is_summed:
+        sent = sent_by_allreduce(coded, num_ranks)
         way = "What the ranks send is summed on its way (all-reduce)"
         return f"{way}: each of {num_ranks:,} sends {_megabytes(sent)} {instead}."
     ways = {
@@ -81,7 +96,7 @@ def _sent(
     sentences = [
         f"{way}: {_sent_by(name, coded, whole, dense_sent, num_ranks)} {instead}"
         for name, way in ways.items()
-        if compression.exchange in ("auto", name)
+        if settings.exchange in ("auto", name)
     ]
     text = ". ".join(sentences)
     if len(sentences) > 1:
@@ -99,18 +114,13 @@ def _sent_by(
         if exchange == "sliced":
             factor = 2 * (num_ranks - 1) / num_ranks
         return f"{ranks} {factor:.3g} times its message"
-    sent_by = {
-        "allgather": message_sizes.sent_by_allgather,
-        "sliced": message_sizes.sent_by_slices,
-    }
+    sent_by = {"allgather": sent_by_allgather, "sliced": sent_by_slices}
     sent = sent_by[exchange](coded - whole, num_ranks)
-    sent += message_sizes.sent_by_allreduce(whole, num_ranks)
+    sent += sent_by_allreduce(whole, num_ranks)
     more = ", which is more," if sent > dense_sent else ""
     return f"{ranks} {_megabytes(sent)}{more}"
 
 
-def _megabytes(num_bytes: int) -> str:
+def _megabytes(size: int) -> str:
     """Returns bytes in MB, 10^6 bytes, or in kB if they are fewer."""
-    if num_bytes >= 1e6:
-        return f"{num_bytes / 1e6:,.1f} MB"
-    return f"{num_bytes / 1e3:,.1f} kB"
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"

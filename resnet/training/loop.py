@@ -15,9 +15,8 @@ from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluations import Evaluations
-from resnet.exchange.gradients import GradientExchange
-from resnet.exchange.local import LocalExchange
-from resnet.exchange.make_exchange import make_exchange
+from resnet.exchange.compressed import make_exchange
+from resnet.exchange.gradients import GradientExchange, LocalExchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss

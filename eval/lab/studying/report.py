@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from eval.lab.studying import rows
 from eval.lab.studying.results import Result
-from resnet.config.compression import CompressionSettings
+from resnet.config.compression import METHODS, CompressionSettings
 
 _HEADER = (
     *("method", "compress", "error feedback", "top-1 in %: median (min to max)", "n"),
@@ -67,7 +67,7 @@ def _cells(
 def _error_feedback(row: CompressionSettings) -> str:
     if row.compress == "none":
         return "-"
-    if row.method == "dgc":
+    if METHODS[row.method].has_momentum:
         return "built in"
     return "yes" if row.error_feedback else "no"
 

@@ -1,6 +1,32 @@
-"""Compression of gradients: formulas, wire formats and error feedback.
+"""The codecs of compressed gradients, one file a method.
 
-Nothing here knows Horovod or MPI: a method encodes the gradients of one rank to a
-message of bytes, and decodes the messages of all ranks to their mean
-(`resnet.exchange` sends them).
+Nothing here knows Horovod or MPI: a codec turns a vector of this rank into a message of
+bytes, or into tensors whose means over ranks it asks for (`codec.Context.mean`).
 """
+
+from collections.abc import Mapping
+
+from resnet.exchange.codecs import (
+    casts,
+    dgc,
+    powersgd,
+    qsgd,
+    randomk,
+    sparse,
+    terngrad,
+)
+from resnet.exchange.codecs.codec import Codec
+
+# What else there is to know of a method is in `resnet.config.compression.METHODS`.
+CODECS: Mapping[str, Codec] = {
+    "randomk": Codec(average=randomk.average),
+    "topk": Codec(encode=sparse.encode_topk),
+    "thresholdv": Codec(encode=sparse.encode_above_threshold),
+    "adaptivethreshold": Codec(encode=sparse.encode_above_half),
+    "terngrad": Codec(encode=terngrad.encode, alignment=terngrad.alignment),
+    "qsgd": Codec(encode=qsgd.encode, alignment=qsgd.alignment),
+    "fp16": Codec(encode=casts.encode_fp16),
+    "bf16": Codec(encode=casts.encode_bf16),
+    "powersgd": Codec(average=powersgd.average, state=powersgd.first_matrix),
+    "dgc": Codec(encode=sparse.encode_topk, memory=dgc.Velocities),
+}

@@ -23,75 +23,67 @@ import tensorflow as tf
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.step_settings import StepSettings
-from resnet.distributed.communicator import Communicator
-from resnet.exchange.compressed import CompressedExchange
+from resnet.exchange.codecs.codec import Residuals
 
 
-class DgcExchange(CompressedExchange):
-    """Averages the largest values of the ranks' accumulated velocities."""
+class Velocities(Residuals):
+    """The velocities of a rank, u, and in its residuals what is yet to be sent, v."""
 
     has_momentum = True
 
     def __init__(
-        self,
-        communicator: Communicator,
-        shapes: Mapping[str, Sequence[int]],
-        config: Config,
+        self, config: Config, shapes: Mapping[str, Sequence[int]], num_ranks: int
     ) -> None:
-        """Prepares the exchange.
-
-        Args:
-            communicator: The ranks.
-            shapes: Shape of each variable by its name, the same on all ranks.
-            config: The settings of the run, whose method is "dgc".
-        """
-        super().__init__(communicator, shapes, config, config.seed)
+        """Creates both, which are zero; see `Residuals`."""
+        super().__init__(config, shapes, num_ranks)
         self._config = config
-        self._largest_norm = config.clip_norm / communicator.num_ranks**0.5
-        self._velocities = {
-            name: tf.Variable(tf.zeros_like(residual))
-            for name, residual in self._residuals.items()
-        }
-        velocities = self._velocities.items()
-        self.rank_variables |= {f"velocity/{name}": one for name, one in velocities}
+        self._largest_norm = config.clip_norm / num_ranks**0.5
+        self._velocities = [
+            tf.Variable(tf.zeros_like(residual)) for residual in self._residuals
+        ]
+        for name, velocity in zip(shapes, self._velocities, strict=True):
+            self.rank_variables[f"velocity/{name}"] = velocity
 
     def reset_momentum(self) -> None:
         """Sets the velocities to zero, and keeps what is yet to be sent."""
-        for velocity in self._velocities.values():
+        for velocity in self._velocities:
             velocity.assign(tf.zeros_like(velocity))
 
-    def _to_send(
-        self, gradients: Sequence[tf.Tensor], settings: StepSettings
+    def to_send(
+        self, gradients: Sequence[tf.Tensor], step: StepSettings
     ) -> list[tf.Tensor]:
+        """Returns what is accumulated, with the gradients."""
         if self._largest_norm:
             gradients, _ = tf.clip_by_global_norm(gradients, self._largest_norm)
         accumulated = []
-        for (name, velocity), gradient in zip(
-            self._velocities.items(), self._as_vectors(gradients), strict=True
+        for velocity, residual, gradient in zip(
+            self._velocities, self._residuals, self._flat(gradients), strict=True
         ):
-            new = velocity.assign(settings.velocity_factor * velocity + gradient)
+            new = velocity.assign(step.velocity_factor * velocity + gradient)
             if self._config.nesterov:
-                new = gradient + settings.nesterov_momentum * new
+                new = gradient + step.nesterov_momentum * new
             # TensorFlow makes one op (AddN) of a sum of three tensors, which begins
             # with one whose memory it can reuse: its rounding differs from run to run.
-            accumulated.append(self._residuals[name].assign_add(new).read_value())
+            accumulated.append(residual.assign_add(new).read_value())
         return accumulated
 
-    def _keep(self, flat: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
-        for name, vector, rest in zip(self._velocities, flat, left, strict=True):
-            self._residuals[name].assign(rest)
+    def keep(self, vectors: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
+        """Keeps what was not sent, and the velocities of these values."""
+        super().keep(vectors, left)
+        for velocity, vector, rest in zip(self._velocities, vectors, left, strict=True):
             if vector.shape.num_elements() < self._config.dense_below:
                 continue  # It is sent in each step, by plain momentum.
-            velocity, is_sent = self._velocities[name], rest != vector
+            is_sent = rest != vector
             velocity.assign(tf.where(is_sent, tf.zeros_like(velocity), velocity))
 
-    def _ratio_at(self, step: tf.Tensor) -> tf.Tensor:
+    def ratio_at(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns the fraction of the values to send in a step of the run."""
         config = self._config
         return ratio_at(
             step - phases.first_step(config.phases, config.first_phase),
-            self._config.ratio,
-            self._config.num_train_examples / self._config.global_batch_size,
-            self._config.dgc_warmup_epochs,
+            config.ratio,
+            config.num_train_examples / config.global_batch_size,
+            config.dgc_warmup_epochs,
         )
 
 
