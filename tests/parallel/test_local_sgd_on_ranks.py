@@ -18,7 +18,7 @@ from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
-from resnet.exchange.local import LocalExchange
+from resnet.exchange.gradients import LocalExchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.training.local_sgd import Synchronization

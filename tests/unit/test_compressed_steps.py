@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from resnet.config import step_settings
+from resnet.config.compression import topk_count
 from resnet.distributed.communicator import Communicator
-from resnet.exchange.codecs import sparse
+from resnet.exchange.compressed import make_exchange
 from resnet.exchange.gradients import GradientExchange
-from resnet.exchange.make_exchange import make_exchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.train_state import TrainState
 from resnet.training.train_step import TrainStep
@@ -32,7 +32,7 @@ RATIO = 0.3
 def kept(gradient: np.ndarray) -> np.ndarray:
     """Returns what topk keeps of the gradient of a variable."""
     flat = gradient.ravel()
-    threshold = sparse.threshold_of_topk(flat, sparse.topk_count(flat.size, RATIO))
+    threshold = np.sort(np.abs(flat))[-topk_count(flat.size, RATIO)]
     return np.where(np.abs(gradient) >= threshold, gradient, 0)
 
 

@@ -1,16 +1,22 @@
-"""The compiled ops of compression against their reference implementations."""
+"""The codecs of compression: documented bytes, and ops against their NumPy twins."""
 
 import itertools
+import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.config.compression import METHODS as METHODS_OF_RUNS
-from resnet.config.compression import SUMMED_METHODS, CompressionSettings
-from resnet.exchange.codecs import messages, pieces, qsgd, slices, sparse, ternary, wire
-from resnet.exchange.codecs.random_bits import Stream
+from resnet.config.compression import (
+    METHODS as METHODS_OF_RUNS,
+)
+from resnet.config.compression import CompressionSettings, dense_bytes, num_bytes
+from resnet.exchange.codecs import CODECS, messages, randomk
+from resnet.exchange.codecs.codec import Context
+from resnet.exchange.transports import slices_of
+from tests.reference import compression as reference
+from tests.reference.compression import Stream
 
 STREAM = Stream(seed=2**40 + 3, vector=2, step=2**31, rank=1)
 # Around the ends of a strip of random numbers (240) and of a task (65,520 values).
@@ -34,37 +40,32 @@ def vector(size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
+def float32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
 def encode(
-    values: np.ndarray, compression: CompressionSettings
+    values: np.ndarray, settings: CompressionSettings, stream: Stream = STREAM
 ) -> tuple[np.ndarray, ...]:
-    stream = tf.constant(STREAM, tf.int64)
-    message, left = messages.encode_by_method(tf.constant(values), compression, stream)
+    context = Context(
+        settings,
+        values.shape,
+        tf.constant(stream, tf.int64),
+        settings.ratio,
+        state=None,
+        mean=lambda *_: None,
+    )
+    message, left = CODECS[settings.method].encode(tf.constant(values), context)
     return message.numpy(), left.numpy()
 
 
-def encode_in_numpy(values: np.ndarray, compression: CompressionSettings):
-    if compression.method == "terngrad":
-        return ternary.encode(values, STREAM)
-    if compression.method == "qsgd":
-        parameters = (compression.qstates, compression.qsgd_bucket)
-        return qsgd.encode(values, STREAM, *parameters, compression.qsgd_norm)
-    if compression.method == "fp16":
-        largest = np.float32(65_504)
-        clipped = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
-        nearest = clipped.astype(np.float16)
-        return wire.join(wire.FLOAT16, 0, nearest), values - nearest.astype(np.float32)
-    if compression.method == "bf16":
-        rounded = sparse.round_to_bfloat16(values)
-        upper = (rounded.view(np.uint32) >> 16).astype(np.uint16)
-        return wire.join(wire.BFLOAT16, 0, upper), values - rounded
-    threshold = {
-        "topk": lambda: sparse.threshold_of_topk(
-            values, sparse.topk_count(values.size, compression.ratio)
-        ),
-        "thresholdv": lambda: np.float32(compression.threshold),
-        "adaptivethreshold": lambda: sparse.threshold_of_adaptive(values),
-    }[compression.method]()
-    return sparse.encode(values, threshold, compression.kept_values == "bfloat16")
+def decode(message: np.ndarray, size: int) -> np.ndarray:
+    (mean,) = messages.decode_mean(tf.constant(message), [size], 1)
+    return mean.numpy()
+
+
+def joined(parts) -> bytes:
+    return b"".join(part.tobytes() for part in parts)
 
 
 @pytest.fixture(autouse=True)
@@ -74,18 +75,110 @@ def _with_ops():
 
 @pytest.mark.parametrize("compression", METHODS, ids=str)
 def test_the_op_gives_the_bytes_of_the_reference(compression):
-    own = {one.method for one in METHODS}
     # DGC sends the messages of topk.
-    assert own | {*SUMMED_METHODS, "dgc"} == set(METHODS_OF_RUNS)
+    summed = {name for name, method in METHODS_OF_RUNS.items() if method.is_summed}
+    assert {one.method for one in METHODS} | summed | {"dgc"} == set(CODECS)
     for size in SIZES:
         values = vector(size) * np.float32(1e-3 if size % 2 else 1)
         message, left = encode(values, compression)
-        expected, expected_left = encode_in_numpy(values, compression)
+        expected, expected_left = reference.encode(values, compression, STREAM)
         assert message.tobytes() == expected.tobytes()
         assert left.tobytes() == expected_left.tobytes()
-        (mean,) = messages.decode_mean(tf.constant(message), [size], 1)
-        (expected_mean,) = messages.decode_mean_in_numpy(message, [size], 1)
-        assert mean.numpy().tobytes() == expected_mean.tobytes()
+        (mean,) = reference.decode_mean(message, [size], 1)
+        assert decode(message, size).tobytes() == mean.tobytes()
+
+
+def of_100(**values: float) -> np.ndarray:
+    vector_of_100 = np.zeros(100, np.float32)
+    for index, value in values.items():
+        vector_of_100[int(index[1:])] = value
+    return vector_of_100
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "kind", "bit_width", "body", "left"),
+    [
+        # b = 4: 2^4 <= ln(2) 100 / 3 = 23.1. Gaps 3, 46, 0: quotients 0, 2, 0 and
+        # remainders 3, 14, 0. Bits, from the lowest: 1 001 1.
+        pytest.param(
+            {"method": "thresholdv", "threshold": 0.1},
+            of_100(_3=1, _50=-2, _51=0.5),
+            1,
+            4,
+            struct.pack("<I3f", 3, 1, -2, 0.5) + bytes([3 | 14 << 4, 0, 0b11001]),
+            [0] * 100,
+            id="sparse",
+        ),
+        pytest.param(  # Gap 3 is 1 * 2 + 1.
+            {"method": "thresholdv", "threshold": 1.0, "kept_values": "bfloat16"},
+            float32(0, 0, 0, 1 + 2**-9),
+            2,
+            1,
+            struct.pack("<IH", 1, 0x3F80) + bytes([0b1, 0b10]),
+            [0, 0, 0, 2**-9],
+            id="sparse_bfloat16",
+        ),
+        pytest.param(  # Longer than all values.
+            {"method": "thresholdv", "threshold": 1.0},
+            float32(1, 2, 3, 0.5),
+            0,
+            0,
+            struct.pack("<4f", 1, 2, 3, 0),
+            [0, 0, 0, 0.5],
+            id="dense",
+        ),
+        pytest.param(  # Zero and the largest leave no choice.
+            {"method": "terngrad"},
+            float32(2, 0, -2, 2, -2, -2),
+            3,
+            0,
+            struct.pack("<fBB", 2, 2 * 1 + 1 * 3 + 0 * 9 + 2 * 27 + 0 * 81, 0),
+            [0] * 6,
+            id="ternary",
+        ),
+        pytest.param(  # Norms 5 and 10; 3/5 5 = 3 and so on are whole numbers.
+            {"method": "qsgd", "qstates": 5, "qsgd_bucket": 3},
+            float32(3, -4, 0, 6, 8, -0.0),
+            4,
+            4,
+            struct.pack("<II2f3B", 5, 3, 5, 10, 0x18, 0x85, 0x59),
+            [0] * 6,
+            id="qsgd",
+        ),
+        pytest.param(
+            {"method": "fp16"},
+            float32(1, -70_000),
+            5,
+            0,
+            struct.pack("<2H", 0x3C00, 0xFBFF),  # At most 65,504.
+            [0, -4496],
+            id="fp16",
+        ),
+        pytest.param(  # Ties to even.
+            {"method": "bf16"},
+            float32(1 + 2**-8, 1 + 3 * 2**-8),
+            6,
+            0,
+            struct.pack("<2H", 0x3F80, 0x3F82),
+            [2**-8, -(2**-8)],
+            id="bf16",
+        ),
+    ],
+)
+def test_a_message_is_as_documented(settings, values, kind, bit_width, body, left):
+    message, lacks = encode(values, CompressionSettings(**settings))
+    header = struct.pack("<IBBH", 8 + len(body), kind, bit_width, 0)
+    assert message.tobytes() == header + body
+    assert lacks.tolist() == left
+    assert (values - decode(message, values.size)).tolist() == left
+
+
+def test_topk_keeps_the_largest_and_what_equals_the_smallest_of_them():
+    # n - ceil(n (1 - ratio)) + 1 = 2 of 6.
+    values = float32(1, -5, 2, 3, -3, 0.5)
+    message, left = encode(values, CompressionSettings(ratio=1 / 4))
+    assert decode(message, 6).tolist() == [0, -5, 0, 3, -3, 0]
+    assert left.tolist() == [1, 0, 2, 0, 0, 0.5]
 
 
 @pytest.mark.parametrize("sampled", [None, 1e-6, 1e6])
@@ -96,153 +189,225 @@ def test_the_sample_of_topk_only_saves_time(size, sampled):
     values = vector(size)
     if sampled is not None:
         values[:: size // 65_536] *= np.float32(sampled)
-    compression = CompressionSettings(method="topk", ratio=0.01)
-    message, left = encode(values, compression)
-    expected, expected_left = encode_in_numpy(values, compression)
-    assert message.tobytes() == expected.tobytes()
-    assert left.tobytes() == expected_left.tobytes()
-
-
-def test_a_bucket_may_be_one_value():
-    compression = CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=1)
-    message, left = encode(vector(1000), compression)
-    assert message.tobytes() == encode_in_numpy(vector(1000), compression)[0].tobytes()
-    np.testing.assert_allclose(left, 0, atol=1e-6)  # Each value is its own norm.
+    settings = CompressionSettings(method="topk", ratio=0.01)
+    for own, expected in zip(
+        encode(values, settings),
+        reference.encode(values, settings, STREAM),
+        strict=True,
+    ):
+        assert own.tobytes() == expected.tobytes()
 
 
 def test_the_values_may_be_all_zero_huge_or_equal():
+    one_a_bucket = CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=1)
     for values in (
         np.zeros(1000, np.float32),
         np.full(1000, -2.5, np.float32),
         np.append(vector(999), np.float32(3e38)),
         np.append(vector(999) * np.float32(1e-30), np.float32(1)),
     ):
-        for compression in METHODS:
-            message, _ = encode(values, compression)
-            expected, _ = encode_in_numpy(values, compression)
+        for settings in (*METHODS, one_a_bucket):
+            message, _ = encode(values, settings)
+            expected, _ = reference.encode(values, settings, STREAM)
             assert message.tobytes() == expected.tobytes()
 
 
-def test_what_is_not_a_number_reaches_the_mean():
-    for bad in (np.nan, np.inf):
-        values = np.append(vector(999), np.float32(bad))
-        for compression in METHODS:
-            message, _ = encode(values, compression)
-            (mean,) = messages.decode_mean(tf.constant(message), [1000], 1)
-            assert not np.isfinite(mean[999])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_reaches_the_mean(bad):
+    values = np.append(vector(999), np.float32(bad))
+    whole_bucket = CompressionSettings(method="qsgd", qsgd_bucket=100)
+    for settings in (*METHODS, whole_bucket):
+        message, _ = encode(values, settings)
+        is_finite = np.isfinite(decode(message, 1000))
+        assert not is_finite[999]
+        if settings.method == "terngrad":
+            assert not is_finite.any()
+    assert is_finite.tolist() == [True] * 900 + [False] * 100
+
+
+def test_quantizers_are_unbiased():
+    values, draws = vector(64), 2000
+    for settings in (
+        CompressionSettings(method="terngrad"),
+        CompressionSettings(method="qsgd", qstates=3),
+        CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=16, qsgd_norm="max"),
+    ):
+        sent = np.stack(
+            [
+                values - encode(values, settings, STREAM._replace(step=step))[1]
+                for step in range(draws)
+            ]
+        ).astype(np.float64)
+        deviation = sent.std(axis=0) / draws**0.5
+        # 5 standard errors, which one of 64 values exceeds once in 27,000 draws.
+        assert (np.abs(sent.mean(axis=0) - values) <= 5 * deviation + 1e-6).all()
+
+
+@tf.function(autograph=False)
+def coordinates(size: int, count: int, num_steps: int) -> tf.Tensor:
+    """Returns what randomk keeps in each step, `[num_steps, count]`."""
+
+    def of_step(step: tf.Tensor) -> tf.Tensor:
+        return randomk.draw(size, count, tf.stack([9, 1, step, 0]))
+
+    return tf.map_fn(of_step, tf.range(num_steps, dtype=tf.int64))
+
+
+def test_random_coordinates_are_all_different():
+    for size, count in ((1000, 10), (7, 4), (1, 1), (5, 5)):
+        draws = coordinates(size, count, 20).numpy().tolist()
+        for indices in draws:
+            assert len(set(indices)) == len(indices) == count
+            assert set(indices) <= set(range(size))
+        assert len(set(map(tuple, draws))) > 1 or size == 1
+
+
+def test_random_coordinates_are_unbiased_when_they_are_scaled():
+    values, total, draws = vector(40), np.zeros(40), 2000
+    for indices in coordinates(40, 10, draws).numpy():
+        total[indices] += 4 * values[indices]
+    # Kept with probability 1/4, the mean has the standard deviation |v| sqrt(3 / n).
+    deviations = np.abs(values) * (3 / draws) ** 0.5
+    assert (np.abs(total / draws - values) < 5 * deviations).all()
 
 
 def test_the_mean_is_that_of_the_messages_of_all_ranks_and_vectors():
     sizes = [70_000, 1, 333]
-    for compression in METHODS:
+    for settings in METHODS:
         parts = [
-            encode(vector(size, 10 * rank + size % 7), compression)[0]
+            encode(vector(size, 10 * rank + size % 7), settings)[0]
             for rank, size in itertools.product(range(3), sizes)
         ]
-        joined = np.concatenate(parts)
-        means = messages.decode_mean(tf.constant(joined), sizes, 3)
-        expected = messages.decode_mean_in_numpy(joined, sizes, 3)
-        for one, other in zip(means, expected, strict=True):
-            assert one.numpy().tobytes() == other.tobytes()
+        whole = np.concatenate(parts)
+        means = messages.decode_mean(tf.constant(whole), sizes, 3)
+        expected = reference.decode_mean(whole, sizes, 3)
+        assert joined(mean.numpy() for mean in means) == joined(expected)
 
 
-def test_damaged_messages_are_an_error_and_nothing_is_read_behind_them():
+@pytest.mark.parametrize("settings", METHODS, ids=str)
+def test_damaged_messages_are_an_error_and_nothing_is_read_behind_them(settings):
     draw = np.random.default_rng(3)
     sizes = [300, 40]
-    for compression in METHODS:
-        parts = [encode(vector(size), compression)[0] for size in sizes]
-        whole = np.concatenate(parts)
-        for end in (0, 3, 8, len(parts[0]), len(whole) - 1):
-            with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
-                messages.decode_mean(tf.constant(whole[:end]), sizes, 1)
-        for _ in range(100):
-            damaged = whole.copy()
-            place = draw.integers(min(len(whole), 40))
-            damaged[place] ^= np.uint8(1 << draw.integers(8))
-            found, expected = outcome_of_op(damaged, sizes), in_numpy(damaged, sizes)
-            assert (found is None) == (expected is None)
-            if found is not None and expected is not None:
-                # TensorFlow's threads take subnormal numbers for zero.
-                np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-37)
+    parts = [encode(vector(size), settings)[0] for size in sizes]
+    whole = np.concatenate(parts)
+    for damaged in (
+        *(whole[:end] for end in (0, 3, 8, len(parts[0]), len(whole) - 1)),
+        np.append(whole, np.uint8(0)),
+    ):
+        with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
+            messages.decode_mean(tf.constant(damaged), sizes, 1)
+    for _ in range(100):
+        damaged = flipped(whole, draw, most=40)
+        ours = outcome(
+            lambda given=damaged: messages.decode_mean(tf.constant(given), sizes, 1)
+        )
+        expected = outcome(lambda given=damaged: reference.decode_mean(given, sizes, 1))
+        assert (ours is None) == (expected is None)
+        if ours is not None:
+            # TensorFlow's threads take subnormal numbers for zero.
+            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-37)
 
 
-def test_pieces_of_a_message_hold_what_the_message_holds():
-    for compression, size in itertools.product(METHODS, (41, 5_000, 70_001)):
-        alignment = slices.alignment(compression, size)
-        cut = slices.cut([size], 3, alignment)
-        sizes = [piece.size for of_slice in cut for piece in of_slice]
-        message, _ = encode(vector(size), compression)
-        (whole,) = messages.decode_mean_in_numpy(message, [size], 1)
-        found, lengths = messages.cut(tf.constant(message), sizes)
-        expected = pieces.cut(message, sizes)
-        assert found.numpy().tobytes() == b"".join(one.tobytes() for one in expected)
-        assert lengths.numpy().tolist() == [one.size for one in expected]
-        decoded = messages.decode_mean_in_numpy(found.numpy(), sizes, 1)
-        np.testing.assert_array_equal(np.concatenate(decoded), whole)
+def flipped(message: np.ndarray, draw: np.random.Generator, most: int) -> np.ndarray:
+    """Returns a message with another bit among the first `most` bytes."""
+    damaged = message.copy()
+    place = draw.integers(min(len(message), most))
+    damaged[place] ^= np.uint8(1 << draw.integers(8))
+    return damaged
+
+
+def outcome(decoded) -> np.ndarray | None:
+    """Returns the arrays of a call as one; None if the message is corrupt."""
+    try:
+        return np.concatenate([np.asarray(part) for part in decoded()])
+    except (ValueError, tf.errors.OpError):
+        return None
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=str)
+def test_pieces_of_a_message_hold_what_the_message_holds(settings):
+    for size in (41, 5_000, 70_001):
+        alignment = CODECS[settings.method].alignment(settings, size)
+        pieces = itertools.chain(*slices_of([size], 3, alignment))
+        sizes = [piece.size for piece in pieces]
+        message, _ = encode(vector(size), settings)
+        cut, lengths = messages.cut(tf.constant(message), sizes)
+        expected = reference.cut(message, sizes)
+        assert cut.numpy().tobytes() == joined(expected)
+        assert lengths.numpy().tolist() == [piece.size for piece in expected]
+        decoded = messages.decode_mean(cut, sizes, 1)
+        np.testing.assert_array_equal(np.concatenate(decoded), decode(message, size))
 
 
 def test_a_piece_that_would_be_longer_than_its_values_is_dense():
     values = np.zeros(1000, np.float32)
     values[:10] = 1  # All in the first piece.
-    message, _ = sparse.encode(values, np.float32(1))
-    found, lengths = messages.cut(tf.constant(message), [10, 990])
+    settings = CompressionSettings(method="thresholdv", threshold=1.0)
+    message, _ = encode(values, settings)
+    cut, lengths = messages.cut(tf.constant(message), [10, 990])
     assert lengths.numpy().tolist() == [8 + 4 * 10, 8 + 4]
-    assert found.numpy()[4] == wire.DENSE
-    assert found.numpy().tobytes() == b"".join(
-        one.tobytes() for one in pieces.cut(message, [10, 990])
-    )
+    assert messages.is_dense(cut)
+    assert cut.numpy().tobytes() == joined(reference.cut(message, [10, 990]))
 
 
 @pytest.mark.parametrize(
-    ("compression", "sizes"),
+    ("settings", "sizes"),
     [
-        (CompressionSettings(method="terngrad"), [7, 93]),
-        (CompressionSettings(method="qsgd"), [12, 88]),
-        (CompressionSettings(method="qsgd", qstates=3, qsgd_bucket=16), [24, 76]),
+        ({"method": "terngrad"}, [7, 93]),
+        ({"method": "qsgd"}, [12, 88]),
+        ({"method": "qsgd", "qstates": 3, "qsgd_bucket": 16}, [24, 76]),
     ],
 )
-def test_a_message_is_not_cut_inside_of_a_byte_or_a_bucket(compression, sizes):
-    message, _ = encode(vector(100), compression)
+def test_a_message_is_not_cut_inside_of_a_byte_or_a_bucket(settings, sizes):
+    message, _ = encode(vector(100), CompressionSettings(**settings))
     with pytest.raises(tf.errors.InvalidArgumentError, match="must have a multiple of"):
         messages.cut(tf.constant(message), sizes)
-    with pytest.raises(ValueError, match="can be cut behind multiples"):
-        pieces.cut(message, sizes)
 
 
-def test_damaged_messages_are_not_cut():
+@pytest.mark.parametrize("settings", METHODS, ids=str)
+def test_damaged_messages_are_not_cut(settings):
     draw = np.random.default_rng(4)
-    for compression in METHODS:
-        whole, _ = encode(vector(320), compression)
-        sizes = [160, 160] if compression.qsgd_bucket != 100 else [320]
-        for end in (0, 3, 8, len(whole) - 1):
-            with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
-                messages.cut(tf.constant(whole[:end]), sizes)
-        for _ in range(100):
-            damaged = whole.copy()
-            damaged[draw.integers(len(whole))] ^= np.uint8(1 << draw.integers(8))
-            try:
-                expected = np.concatenate(pieces.cut(damaged, sizes))
-            except ValueError:
-                expected = None
-            try:
-                found = messages.cut(tf.constant(damaged), sizes)[0].numpy()
-            except tf.errors.OpError:
-                found = None
-            assert (found is None) == (expected is None)
-            if found is not None and expected is not None:
-                assert found.tobytes() == expected.tobytes()
+    whole, _ = encode(vector(320), settings)
+    sizes = [160, 160] if settings.qsgd_bucket != 100 else [320]
+    for end in (0, 3, 8, len(whole) - 1):
+        with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
+            messages.cut(tf.constant(whole[:end]), sizes)
+    for _ in range(100):
+        given = flipped(whole, draw, most=len(whole))
+        cut = outcome(lambda given=given: messages.cut(tf.constant(given), sizes)[:1])
+        expected = outcome(lambda given=given: reference.cut(given, sizes))
+        assert (cut is None) == (expected is None)
+        assert cut is None or cut.tobytes() == expected.tobytes()
 
 
-def outcome_of_op(given: np.ndarray, sizes: list[int]) -> np.ndarray | None:
-    try:
-        means = messages.decode_mean(tf.constant(given), sizes, 1)
-        return np.concatenate([mean.numpy() for mean in means])
-    except tf.errors.DataLossError:
-        return None
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"method": "terngrad"},
+        {"method": "qsgd"},
+        {"method": "qsgd", "qstates": 7, "qsgd_bucket": 64, "qsgd_norm": "max"},
+        {"method": "qsgd", "qstates": 2**23, "qsgd_bucket": 1024},
+        {"method": "fp16"},
+    ],
+    ids=str,
+)
+def test_exact_messages_have_the_bytes_of_the_formula(more):
+    settings = CompressionSettings(**more)
+    for size in (16, 64, 65, 1000, 70_001):
+        message, _ = encode(vector(size), settings)
+        assert len(message) == METHODS_OF_RUNS[settings.method].coded_bytes(
+            settings, [size]
+        )
+        assert num_bytes(settings, [size]) == min(len(message), dense_bytes(size))
 
 
-def in_numpy(given: np.ndarray, sizes: list[int]) -> np.ndarray | None:
-    try:
-        return np.concatenate(messages.decode_mean_in_numpy(given, sizes, 1))
-    except ValueError:
-        return None
+@pytest.mark.parametrize("kept_values", ["float32", "bfloat16"])
+def test_sparse_messages_have_about_the_bytes_of_the_formula(kept_values):
+    for ratio, size in itertools.product(
+        (1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0), (1, 10, 100, 100_000)
+    ):
+        settings = CompressionSettings(ratio=ratio, kept_values=kept_values)
+        # The positions decide one or two bits a value: by chance, with few of them.
+        length = len(encode(vector(size, seed=size), settings)[0])
+        assert length == pytest.approx(num_bytes(settings, [size]), rel=0.01, abs=3)
+        assert length <= dense_bytes(size)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch import estimate
-from launch.estimating import benchmark_file, codecs, durations, stragglers, table
+from launch.estimating import benchmark_file, durations, exchange, stragglers, table
 from resnet.config.compression import CompressionSettings
 from tests.in_process import Done, assert_refused, run
 
@@ -347,10 +347,11 @@ def test_times_are_read_with_their_units():
 def test_codecs_cost_what_was_measured():
     topk = CompressionSettings(method="topk")
     # ResNet-50 on 2 ranks: one encoding of 35 ms, two decodings of 9.8 ms.
-    found = codecs.seconds(topk, 25_557_032, 2, "allgather")
+    found = exchange.codec_seconds(topk, 25_557_032, 2, "allgather")
     assert found == pytest.approx(0.035 + 2 * 0.0098)
     # In slices of 8 ranks an eighth is encoded once more, and all decoded twice.
-    found = codecs.seconds(topk, 25_557_032, 8, "sliced")
+    found = exchange.codec_seconds(topk, 25_557_032, 8, "sliced")
     assert found == pytest.approx(0.035 * 9 / 8 + 2 * 0.0098)
-    assert not codecs.is_measured(CompressionSettings(method="randomk"))
+    randomk = CompressionSettings(method="randomk")
+    assert exchange.codec_seconds(randomk, 1000, 2, "allgather") == 0
     assert stragglers.expected_maximum(1) == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launch.estimating import collectives
 from launch.estimating.cluster import SUM_BYTES_PER_SECOND, Cluster
 from launch.estimating.collectives import Stages
-from resnet.exchange.codecs import message_sizes
+from resnet.exchange import plan
 
 NODES = st.integers(2, 4096)
 BYTES = st.integers(1, 1 << 30)
@@ -56,7 +56,7 @@ def test_a_ring_of_five_ranks_sends_eight_fifths_of_the_tensor():
 def test_a_ring_sends_2_times_r_minus_1_over_r(num_bytes, num_ranks):
     sent = collectives.ring(num_bytes, num_ranks).sent_bytes
     assert sent * num_ranks == pytest.approx(2 * (num_ranks - 1) * num_bytes)
-    counted = message_sizes.sent_by_allreduce(num_bytes, num_ranks)
+    counted = plan.sent_by_allreduce(num_bytes, num_ranks)
     assert sent == pytest.approx(counted, abs=0.5)
 
 
@@ -105,5 +105,5 @@ def test_slices_are_sent_to_their_owners_and_gathered():
 @given(num_bytes=BYTES, num_ranks=NODES)
 def test_slices_of_a_rank_have_the_bytes_of_the_exchange(num_bytes, num_ranks):
     sent = collectives.slices(num_bytes, num_ranks, 1).sent_bytes
-    counted = message_sizes.sent_by_slices(num_bytes, num_ranks)
+    counted = plan.sent_by_slices(num_bytes, num_ranks)
     assert sent == pytest.approx(counted, abs=0.5)

@@ -166,12 +166,6 @@ def test_messages_have_about_the_bytes_that_were_counted(compression, expected):
     assert found == pytest.approx(expected, rel=0.05)
 
 
-def test_buckets_are_those_of_the_exchange():
-    from resnet.exchange import gathered
-
-    assert exchange.BUCKET_VALUES == gathered.BUCKET_VALUES
-
-
 def prediction(num_nodes: int, step_seconds: float) -> Prediction:
     return Prediction(
         num_nodes, num_nodes, 64, 3600, step_seconds, 0.0, 0.0, 0.0, 0.0, 100.0

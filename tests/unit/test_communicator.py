@@ -1,14 +1,15 @@
-"""What ranks exchange before they train doesn't grow with their number."""
+"""The communicator: what ranks agree on, in a few bytes, and limits of hosts."""
 
+import os
 import resource
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from data_prep.records.manifest import Manifest, Shard, Split
 from resnet.base.errors import UserError
 from resnet.data import record_sets
-from resnet.distributed import host_limits, interconnect
+from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
@@ -111,35 +112,6 @@ def test_what_only_rank_0_needs_is_sent_to_it_alone():
     assert received[1:] == [0, 0, 0]
 
 
-class Sent:
-    """One of many ranks, of which the others answer with zeros.
-
-    Attributes:
-        num_bytes: What it has sent.
-    """
-
-    def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
-        self.num_bytes = 0
-
-    def allgather(self, value):
-        return [value]
-
-    def alltoall(self, parts):
-        assert len(parts) == self.num_ranks
-        self.num_bytes += parts.nbytes - parts[0].nbytes
-        return np.zeros(0)
-
-
-@pytest.mark.parametrize(
-    ("num_ranks", "most"), [(3, 26e6), (64, 26e6), (1024, 26e6), (4096, 102e6)]
-)
-def test_the_measurement_of_the_network_stays_short(num_ranks, most):
-    ranks = Sent(num_ranks)
-    interconnect.measure(ranks)
-    assert 24e6 < ranks.num_bytes < most
-
-
 @pytest.mark.parametrize(
     ("allowed", "is_enough"), [(4095, False), (4200, True), (-1, True)]
 )
@@ -149,10 +121,10 @@ def test_a_limit_that_the_connections_would_exceed_is_refused(
     assert resource.RLIM_INFINITY == -1
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, allowed))
     if is_enough:
-        host_limits.check_open_files(4096)
+        distributed._check_open_files(4096)
         return
     with pytest.raises(UserError, match=r"4128 open files, .* 4096 .* allows 4095"):
-        host_limits.check_open_files(4096)
+        distributed._check_open_files(4096)
 
 
 def test_all_ranks_hear_of_such_a_limit_before_a_watchdog_starts(monkeypatch):
@@ -160,3 +132,11 @@ def test_all_ranks_hear_of_such_a_limit_before_a_watchdog_starts(monkeypatch):
     errors, _ = on_all_ranks(lambda ranks, place: ranks.start_watchdog(place, 5.0), 3)
     assert [type(error) for error in errors] == [AgreedError] * 3
     assert len({str(error) for error in errors}) == 1
+
+
+def test_too_small_a_shared_memory_is_refused_before_mpi_starts(monkeypatch):
+    memory = SimpleNamespace(f_blocks=256, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: memory)
+    monkeypatch.setattr(distributed.importlib, "import_module", None)
+    with pytest.raises(UserError, match=r"at least 20 MiB .* 4 rank.* has 1 MiB"):
+        distributed.connect(ProcessInfo(0, 8, 0, 4))
