@@ -6,21 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config.compression import CompressionSettings
+from resnet.config.compression import CompressionSettings, randomk_count
 from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import AgreedError
-from resnet.exchange import gathered, sliced
-from resnet.exchange.codecs import (
-    messages,
-    qsgd,
-    random_coordinates,
-    slices,
-    sparse,
-    ternary,
-    wire,
-)
-from resnet.exchange.codecs.random_bits import Stream
+from resnet.exchange import transports
+from resnet.exchange.codecs import CODECS, randomk
 from resnet.exchange.compressed import CompressedExchange
+from tests.reference import compression as reference
+from tests.reference.compression import Stream
 
 IN_3 = pytest.mark.ranks(3)
 on_2_and_3_ranks = pytest.mark.parametrize(
@@ -58,41 +51,18 @@ def gradients_of(rank: int, step: int) -> list[np.ndarray]:
     return [draw.standard_normal(shape).astype(np.float32) for shape in SHAPES.values()]
 
 
-def encode(values: np.ndarray, method: CompressionSettings, stream: Stream):
-    """Returns what a rank sends of a vector, in NumPy."""
-    if method.method == "fp16":
-        return wire.join(wire.FLOAT16, 0, values.astype(np.float16))
-    if method.method == "bf16":
-        rounded = sparse.round_to_bfloat16(values).view(np.uint32) >> 16
-        return wire.join(wire.BFLOAT16, 0, rounded.astype(np.uint16))
-    if method.method == "terngrad":
-        return ternary.encode(values, stream)[0]
-    if method.method == "qsgd":
-        parameters = (method.qstates, method.qsgd_bucket, method.qsgd_norm)
-        return qsgd.encode(values, stream, *parameters)[0]
-    if method.method == "topk":
-        count = sparse.topk_count(values.size, method.ratio)
-        threshold = sparse.threshold_of_topk(values, count)
-    elif method.method == "thresholdv":
-        threshold = np.float32(method.threshold)
-    else:
-        threshold = sparse.threshold_of_adaptive(values)
-    return sparse.encode(values, threshold, method.kept_values == "bfloat16")[0]
-
-
-def sent(values: np.ndarray, method: CompressionSettings, stream: Stream) -> np.ndarray:
-    """Returns the values that the others get of a vector, in NumPy."""
+def sent(
+    values: np.ndarray, method: CompressionSettings, stream: Stream
+) -> tuple[np.ndarray, int]:
+    """Returns the values that the others get of a vector, and the bytes, in NumPy."""
     if method.method == "randomk":
-        indices = random_coordinates.draw(
-            values.size,
-            *(method.ratio, stream.seed, stream.vector),
-            tf.constant(stream.step, tf.int64),
-        ).numpy()
+        count = randomk_count(values.size, method.ratio)
+        indices = randomk.draw(values.size, count, tf.constant(stream, tf.int64))
         kept = np.zeros_like(values)
-        kept[indices] = values[indices]
-        return kept
-    message = encode(values, method, stream)
-    return messages.decode_mean_in_numpy(message, [values.size], 1)[0]
+        kept[indices.numpy()] = values[indices.numpy()]
+        return kept, 4 * count
+    message, _ = reference.encode(values, method, stream)
+    return reference.decode_mean(message, [values.size], 1)[0], message.size
 
 
 def reference_step(
@@ -113,7 +83,7 @@ def reference_step(
     num_ranks, sizes = len(vectors), [vector.size for vector in vectors[0]]
     received = [
         [
-            sent(vector, method, Stream(SEED, number, step, rank))
+            sent(vector, method, Stream(SEED, number, step, rank))[0]
             for number, vector in enumerate(of_rank)
         ]
         for rank, of_rank in enumerate(vectors)
@@ -131,14 +101,16 @@ def reference_step(
         return means, left
     order = list(reversed(range(len(sizes))))  # The last vector comes first.
     bucket = np.concatenate([means[number] for number in order])
-    alignment = slices.alignment(method, max(sizes))
-    cut = slices.cut([sizes[number] for number in order], num_ranks, alignment)
+    alignment = CODECS[method.method].alignment(method, max(sizes))
+    cut = transports.slices_of(
+        [sizes[number] for number in order], num_ranks, alignment
+    )
     ends = np.cumsum([sum(piece.size for piece in one) for one in cut])
     parts = []
     for rank, part in enumerate(np.split(bucket, ends[:-1])):
         whole = part + slices_left[rank]
         stream = Stream(SEED, len(sizes), step, rank)
-        parts.append(sent(whole, method, stream) if whole.size else whole)
+        parts.append(sent(whole, method, stream)[0] if whole.size else whole)
         if method.error_feedback:
             slices_left[rank] = whole - parts[-1]
     in_order = np.split(
@@ -190,14 +162,9 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
         found = np.concatenate([one.numpy().ravel() for one in result.gradients])
         np.testing.assert_allclose(found, np.concatenate(means), rtol=1e-6, atol=2e-6)
         assert [one.shape for one in result.gradients] == list(SHAPES.values())
-        own_vectors = vectors[communicator.rank]
         assert result.account.message_bytes == sum(
-            4 * sparse.randomk_count(vector.size, method.ratio)
-            if method.method == "randomk"
-            else encode(
-                vector, method, Stream(SEED, number, step, communicator.rank)
-            ).size
-            for number, vector in enumerate(own_vectors)
+            sent(vector, method, Stream(SEED, number, step, communicator.rank))[1]
+            for number, vector in enumerate(vectors[communicator.rank])
         )
         bits = communicator.allgather(found.tobytes())
         assert bits == bits[:1] * num_ranks
@@ -215,17 +182,17 @@ def test_the_means_do_not_depend_on_the_buckets(communicator, monkeypatch, metho
     method = dataclasses.replace(method, compress="layerwise", exchange="allgather")
 
     def exchanged(bucket_values: int) -> list[bytes]:
-        monkeypatch.setattr(gathered, "BUCKET_VALUES", bucket_values)
+        monkeypatch.setattr(transports, "BUCKET_VALUES", bucket_values)
         exchange = CompressedExchange(communicator, SHAPES, method, SEED)
         own = [tf.constant(one) for one in gradients_of(communicator.rank, 0)]
         traced = tf.function(exchange, autograph=False)
         result = traced(own, tf.constant(1.0), tf.zeros([2]), settings_of(0))
         return [one.numpy().tobytes() for one in result.gradients]
 
-    assert len(gathered.buckets([288, 8, 2000])) == 1
-    in_one = exchanged(gathered.BUCKET_VALUES)
+    assert len(transports.buckets([288, 8, 2000])) == 1
+    in_one = exchanged(transports.BUCKET_VALUES)
     assert exchanged(SEVERAL_BUCKETS) == in_one
-    assert gathered.buckets([288, 8, 2000]) == [[2], [1, 0]]
+    assert transports.buckets([288, 8, 2000]) == [[2], [1, 0]]
 
 
 @on_2_and_3_ranks
@@ -234,7 +201,7 @@ def test_the_means_do_not_depend_on_the_buckets(communicator, monkeypatch, metho
     ("name", "bucket_values"),
     [
         *(
-            (name, gathered.BUCKET_VALUES)
+            (name, transports.BUCKET_VALUES)
             for name in ("topk", "qsgd", "bf16", "powersgd", "randomk")
         ),
         *((name, SEVERAL_BUCKETS) for name in ("topk", "qsgd")),
@@ -245,7 +212,7 @@ def test_nothing_is_lost_but_what_is_left_over(
 ):
     """Sums of all steps: what arrived and what is left over are all gradients."""
     assert communicator.num_ranks == num_ranks
-    monkeypatch.setattr(gathered, "BUCKET_VALUES", bucket_values)
+    monkeypatch.setattr(transports, "BUCKET_VALUES", bucket_values)
     method = CompressionSettings(
         compress="layerwise",
         method=name,
@@ -277,9 +244,9 @@ def left_to_send(of_ranks: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
         np.mean([own[f"residual/{name}"] for own in of_ranks], axis=0)
         for name in SHAPES
     ]
-    if sliced.slice_name(0) in of_ranks[0]:
-        for number, bucket in enumerate(gathered.buckets([len(one) for one in left])):
-            parts = [own[sliced.slice_name(number)] for own in of_ranks]
+    if "slice_residual/0" in of_ranks[0]:
+        for number, bucket in enumerate(transports.buckets([len(one) for one in left])):
+            parts = [own[f"slice_residual/{number}"] for own in of_ranks]
             ends = np.cumsum([len(left[vector]) for vector in bucket])
             lacked = np.split(np.concatenate(parts), ends[:-1])
             for vector, values in zip(bucket, lacked, strict=True):
@@ -296,7 +263,7 @@ def test_powersgd_is_an_iteration_of_the_power_method(communicator, num_ranks):
     traced = tf.function(exchange, autograph=False)
     matrices = {"first/kernel": (36, 8), "last/kernel": (50, 40)}
     right = {
-        name: exchange.rank_variables[f"power_sgd/{name}"].numpy() for name in matrices
+        name: exchange.rank_variables[f"powersgd/{name}"].numpy() for name in matrices
     }
     left = {name: [np.zeros(shape)] * num_ranks for name, shape in matrices.items()}
     for step in range(3):
@@ -320,7 +287,7 @@ def test_powersgd_is_an_iteration_of_the_power_method(communicator, num_ranks):
                 found[name].numpy().reshape(shape), expected, atol=1e-4
             )
             left[name] = [one - basis @ (basis.T @ one) for one in own]
-            right[name] = exchange.rank_variables[f"power_sgd/{name}"].numpy()
+            right[name] = exchange.rank_variables[f"powersgd/{name}"].numpy()
             residual = exchange.rank_variables[f"residual/{name}"].numpy()
             expected = left[name][communicator.rank].ravel()
             np.testing.assert_allclose(residual, expected, atol=1e-4)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from resnet.config.compression import topk_count
 from resnet.config.config import Config
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.config.step_settings import StepSettings
-from resnet.exchange.codecs import sparse
-from resnet.exchange.dgc import DgcExchange, ratio_at
+from resnet.exchange.codecs.dgc import ratio_at
+from resnet.exchange.compressed import make_exchange
 from resnet.optim.momentum import Momentum
 from resnet.training.train_step import apply_directions
 
@@ -53,7 +54,7 @@ def test_the_largest_accumulated_velocities_are_sent(
     communicator, config, num_ranks, nesterov, exchange
 ):
     config = dataclasses.replace(config, nesterov=nesterov, exchange=exchange)
-    one = DgcExchange(communicator, SHAPES, config)
+    one = make_exchange(config, SHAPES, communicator)
     assert one.has_momentum
     traced = tf.function(one, autograph=False)
     steps_per_epoch = config.num_train_examples / 8
@@ -78,7 +79,7 @@ def test_the_largest_accumulated_velocities_are_sent(
                 velocity = 0.9 * velocities[rank][number] + factor * gradient
                 added = factor * gradient + 0.9 * velocity if nesterov else velocity
                 values = waiting[rank][number] + added
-                count = sparse.topk_count(values.size, ratio)
+                count = topk_count(values.size, ratio)
                 is_sent = np.abs(values) >= np.sort(np.abs(values))[-count]
                 means[number] += np.where(is_sent, values, 0) / num_ranks
                 velocities[rank][number] = np.where(is_sent, 0, velocity)
@@ -104,7 +105,7 @@ def test_the_largest_accumulated_velocities_are_sent(
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_short_vectors_have_plain_momentum(communicator, config, num_ranks, nesterov):
     config = dataclasses.replace(config, nesterov=nesterov, dense_below=50, clip_norm=0)
-    one = DgcExchange(communicator, SHAPES, config)
+    one = make_exchange(config, SHAPES, communicator)
     traced = tf.function(one, autograph=False)
     velocity = np.zeros(40)
     for step in range(4):

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from resnet.distributed import interconnect, links
+from resnet.distributed import links
+from resnet.exchange import choice
 
 
 @pytest.mark.ranks(3)
 def test_all_ranks_measure_the_same_network(communicator):
-    measured = interconnect.measure(communicator)
+    measured = choice.measure(communicator)
     assert communicator.allgather(measured) == [measured] * communicator.num_ranks
     assert 1e-7 < measured.latency < 1
     assert 1e5 < measured.bandwidth < 1e13
