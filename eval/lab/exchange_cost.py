@@ -30,7 +30,7 @@ from resnet import setting_flags, shared_flags
 from resnet.base import bounds, settings
 from resnet.base.errors import UserError, parse_flags
 from resnet.config import rules
-from resnet.config.compression import CompressionSettings
+from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
@@ -105,7 +105,7 @@ def chosen_compression() -> CompressionSettings:
     chosen = CompressionSettings(**values)
     if problems := problems or rules.broken(chosen):
         raise UserError(" ".join(problems))
-    if compression.METHODS[chosen.method].has_momentum and chosen.compress != "none":
+    if METHODS[chosen.method].has_momentum and chosen.compress != "none":
         raise UserError(
             f"--method={chosen.method} sends the messages of topk, with a warm-up and a"
             " velocity that only a training has: measure --method=topk."

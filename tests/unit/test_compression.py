@@ -1,4 +1,4 @@
-"""The settings of compression, their rules and formulas, and the laws of the codecs."""
+"""Formulas of compression, and laws of its codecs."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from resnet.base.errors import UserError
 from resnet.config import compression
-from resnet.config.compression import METHODS, CompressionSettings, num_bytes, problems
+from resnet.config.compression import METHODS, CompressionSettings, num_bytes
 from tests.reference import compression as reference
 from tests.reference.compression import Stream, uniform
 
@@ -18,78 +17,6 @@ VECTORS = arrays.arrays(
     st.integers(0, 300),
     elements=st.floats(-100, 100, width=32, allow_subnormal=False),
 )
-LAYERWISE = {"compress": "layerwise"}
-FEEDBACK = {**LAYERWISE, "error_feedback": True}
-MAX = {"method": "qsgd", "qsgd_norm": "max"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"error_feedback": True}, "--error_feedback needs compression"),
-        ({"method": "qsgd"}, "--method has no effect without --compress, .* none: add"),
-        ({"dense_below": 9}, "--dense_below has no effect without --compress"),
-        ({**FEEDBACK, "method": "terngrad"}, "terngrad's is 2.6 times as large"),
-        (
-            {**FEEDBACK, "method": "qsgd"},
-            "255 states for one l2 norm of all values of a vector; .* below 65025",
-        ),
-        (
-            {**FEEDBACK, "method": "qsgd", "qstates": 7, "qsgd_bucket": 49},
-            "7 states for one l2 norm of 49 values",
-        ),
-        ({**FEEDBACK, **MAX, "qstates": 1, "qsgd_bucket": 64}, "--qstates below 3"),
-        ({**FEEDBACK, **MAX, "qstates": 2}, "--qstates below 3"),
-        ({**LAYERWISE, "ratio": 0.0}, "--ratio must be in"),
-        ({**LAYERWISE, "qstates": 0}, "--qstates must be in"),
-        ({**LAYERWISE, "powersgd_rank": 0}, "--powersgd_rank must be at least 1"),
-        ({"compress": "some"}, "--compress must be one of none, layerwise"),
-        (
-            {"compress": "entiremodel", "dense_below": 1024},
-            "--dense_below chooses among variables: it needs --compress=layerwise",
-        ),
-        (
-            {"compress": "entiremodel", "method": "powersgd"},
-            "--method=powersgd .* needs --compress=layerwise",
-        ),
-        (
-            {**LAYERWISE, "method": "dgc", "optimizer": "lars"},
-            "--method=dgc replaces the velocity .* got lars",
-        ),
-        (
-            {**FEEDBACK, "method": "dgc"},
-            "--error_feedback has no effect with --method=dgc",
-        ),
-        (
-            {**LAYERWISE, "method": "randomk", "exchange": "sliced"},
-            "--exchange=sliced has no effect with --method=randomk",
-        ),
-        (
-            {**LAYERWISE, "method": "powersgd", "exchange": "allgather"},
-            "--exchange=allgather has no effect with --method=powersgd",
-        ),
-    ],
-)
-def test_what_can_not_work_is_refused(make_config, settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make_config(**settings)
-
-
-def test_a_method_is_allowed_where_compression_is_turned_off_by_name(make_config):
-    assert make_config(compress="none", method="qsgd", ratio=0.1).compress == "none"
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"method": "topk"},
-        {"method": "randomk"},
-        {**MAX, "qstates": 7},
-        {"method": "qsgd", "qstates": 7, "qsgd_bucket": 48},
-    ],
-)
-def test_error_feedback_of_a_contraction_is_allowed(more):
-    assert problems(CompressionSettings(**FEEDBACK, **more)) == []
 
 
 def test_a_vector_is_that_of_a_variable_or_of_all():
