@@ -177,7 +177,7 @@ def test_rows_can_be_read_from_a_file(tmp_path):
         ("[]", "must have a list of rows"),
         ("{", "expected a JSON file"),
         ('[{"rate": 1}]', "unknown field 'rate' of row 1 of"),
-        ('[{}, {"error_feedback": true}]', "row 2 of .*needs compression"),
+        ('[{}, {"error_feedback": true}]', "row 2 of .*needs --compress"),
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=sentence):
