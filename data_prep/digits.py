@@ -14,25 +14,37 @@ import pathlib
 import secrets
 import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before the imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
 import numpy as np
-from absl import flags
 from PIL import Image
 
-from data_prep.records import schema
-from resnet.base import errors
+from data_prep.records import manifest
+from resnet.base import cli
+from resnet.base.errors import UserError
+from resnet.base.settings import setting
 
-FLAGS = flags.FLAGS
-flags.DEFINE_string(
-    "digits_dir", None, "Output folder for the images; must be new or empty."
-)
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of the program."""
+
+    digits_dir: str | None = setting(
+        None,
+        "Output folder for the images; must be new or empty.",
+        unset="required",
+    )
+
+
+FLAGS: cli.Groups = (Settings,)
 
 NUM_VALIDATION = 360  # A fifth of the images.
 IMAGE_SIZE = 32  # Pixels per side; the original 8 are too few for a ResNet.
@@ -40,24 +52,30 @@ JPEG_QUALITY = 95
 _MAX_PIXEL = 16  # Largest pixel value of the original images; the smallest is 0.
 
 
-def main() -> None:
-    """Writes the images to --digits_dir, or raises `errors.UserError`."""
-    if not FLAGS.digits_dir:
-        raise errors.UserError(f"--digits_dir is required: {FLAGS['digits_dir'].help}")
+def main(argv: Sequence[str]) -> int:
+    """Writes the images to --digits_dir.
+
+    Raises:
+        UserError: If that can't be done.
+    """
+    digits_dir = cli.parse(argv, __doc__, FLAGS).of(Settings).digits_dir
+    if not digits_dir:
+        raise UserError("--digits_dir is required: a new or empty output folder")
     try:
-        num_train, num_validation = write_digits(FLAGS.digits_dir)
+        num_train, num_validation = write_digits(digits_dir)
     except OSError as error:
-        raise errors.UserError(f"writing {FLAGS.digits_dir} failed: {error}") from error
+        raise UserError(f"writing {digits_dir} failed: {error}") from error
     print(f"train: {num_train:,} images, validation: {num_validation:,} images")
     print(
         "next:  python data_prep/imagenet_to_tfrecords.py"
-        f" --raw_data_dir={FLAGS.digits_dir} --local_scratch_dir=RECORDS"
+        f" --raw_data_dir={digits_dir} --local_scratch_dir=RECORDS"
     )
+    return 0
 
 
 def run() -> None:
     """Runs the program."""
-    errors.run(main)
+    sys.exit(program.run(main))
 
 
 def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
@@ -73,11 +91,11 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
         Number of training images and number of validation images.
 
     Raises:
-        errors.UserError: If the path is a file or a folder that isn't empty.
+        UserError: If the path is a file or a folder that isn't empty.
     """
     folder = pathlib.Path(os.path.abspath(digits_dir))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise errors.UserError(
+        raise UserError(
             f"digits_dir must be a new or empty folder; {folder} is neither. Delete it"
             " or choose another folder."
         )
@@ -92,7 +110,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
-    splits = {schema.TRAIN: train, schema.VALIDATION: validation}
+    splits = {manifest.TRAIN: train, manifest.VALIDATION: validation}
     try:
         for split, indices in splits.items():
             for index in indices:

@@ -15,86 +15,110 @@ the same command to resume it. --verify reads a finished set and lists corrupt
 records.
 """
 
+import contextlib
 import os
 import pathlib
 import signal
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before the imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
-
-from absl import flags
+# isort: split
 
 from data_prep.conversion import convert, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
-from data_prep.conversion.progress import Progress
-from data_prep.records import indexing, manifest, schema, verification
+from data_prep.records import indexing, manifest, verification
 from data_prep.sources import raw_data, tfds
-from resnet.base import errors
+from data_prep.sources.image_list import Source
+from data_prep.worker_processes import Progress
+from resnet.base import cli
+from resnet.base.errors import UserError, naming_failures, print_to_pipe
+from resnet.base.settings import COUNT_OR_ZERO, setting
 
-FLAGS = flags.FLAGS
-flags.DEFINE_string(
-    "raw_data_dir",
-    None,
-    "Source folder: images in train/ and validation/, or the archives of ImageNet or"
-    " CIFAR-10.",
-)
-flags.DEFINE_string(
-    "tfds_name",
-    None,
-    "Name of a TensorFlow Datasets data set to convert instead of --raw_data_dir.",
-)
-flags.DEFINE_string(
-    "tfds_data_dir",
-    None,
-    "Data folder of TensorFlow Datasets; if unset, its own default.",
-)
-flags.DEFINE_string("local_scratch_dir", None, "Output folder for the record files.")
-flags.DEFINE_integer(
-    "train_shards",
-    0,
-    "Number of training shards (record files); 0: one per 256 images, at most 1,024.",
-    lower_bound=0,
-)
-flags.DEFINE_integer(
-    "validation_shards",
-    0,
-    "Number of validation shards (record files); 0: one per 256 images, at most 128.",
-    lower_bound=0,
-)
-flags.DEFINE_integer(
-    "num_processes",
-    0,
-    "Number of worker processes; 0: one per available core.",
-    lower_bound=0,
-)
-flags.DEFINE_integer(
-    "train_images",
-    0,
-    "Number of training images to convert, those that come first in the record order;"
-    " 0: all.",
-    lower_bound=0,
-)
-flags.DEFINE_integer("shuffle_seed", 0, "Random seed of the record order.")
-flags.DEFINE_enum(
-    "on_bad_image",
-    "fail",
-    ["fail", "skip"],
-    "Action on an image that can't be decoded: fail stops the conversion, skip omits"
-    " the image and lists it in manifest.json. A read error always stops it.",
-)
-flags.DEFINE_bool(
-    "apply_exif_orientation",
-    False,
-    "Rotate and flip images by their EXIF orientation; the published recipes don't.",
-)
-flags.DEFINE_bool(
-    "verify", False, "Verify the finished record set in --local_scratch_dir."
-)
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of the program."""
+
+    raw_data_dir: str | None = setting(
+        None,
+        "Source folder: images in train/ and validation/, or the archives of ImageNet"
+        " or CIFAR-10.",
+        unset="none",
+    )
+    tfds_name: str | None = setting(
+        None,
+        "Name of a TensorFlow Datasets data set to convert instead of --raw_data_dir.",
+        unset="none",
+    )
+    tfds_data_dir: str | None = setting(
+        None,
+        "Data folder of TensorFlow Datasets; if unset, its own default.",
+        unset="TFDS's own",
+    )
+    local_scratch_dir: str | None = setting(
+        None, "Output folder for the record files.", unset="required"
+    )
+    train_shards: int = setting(
+        0,
+        "Number of training shards (record files); 0: one per 256 images, at most"
+        " 1,024.",
+        bounds=COUNT_OR_ZERO,
+    )
+    validation_shards: int = setting(
+        0,
+        "Number of validation shards (record files); 0: one per 256 images, at most"
+        " 128.",
+        bounds=COUNT_OR_ZERO,
+    )
+    num_processes: int = setting(
+        0,
+        "Number of worker processes; 0: one per available core.",
+        bounds=COUNT_OR_ZERO,
+    )
+    train_images: int = setting(
+        0,
+        "Number of training images to convert, those that come first in the record"
+        " order; 0: all.",
+        bounds=COUNT_OR_ZERO,
+    )
+    shuffle_seed: int = setting(0, "Random seed of the record order.")
+    on_bad_image: str = setting(
+        "fail",
+        "Action on an image that can't be decoded: fail stops the conversion, skip"
+        " omits the image and lists it in manifest.json. A read error always stops it.",
+        names=("fail", "skip"),
+    )
+    apply_exif_orientation: bool = setting(
+        False,
+        "Rotate and flip images by their EXIF orientation; the published recipes"
+        " don't.",
+    )
+    verify: bool = setting(
+        False, "Verify the finished record set in --local_scratch_dir."
+    )
+
+    @property
+    def records_dir(self) -> pathlib.Path:
+        """Absolute path of the folder of the record set."""
+        if not self.local_scratch_dir:
+            raise UserError(
+                "--local_scratch_dir is required: the folder of the record files"
+            )
+        return pathlib.Path(os.path.abspath(self.local_scratch_dir))
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.num_processes or len(os.sched_getaffinity(0))
+
+
+FLAGS: cli.Groups = (Settings,)
 
 SMALL_SET = 100_000  # Images; the hint for smaller sets names a small-batch recipe.
 _DIGITS = tuple("0123456789")
@@ -105,48 +129,44 @@ _CIFAR10 = (
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Converts or verifies, as the flags say, and returns the exit code.
 
     Raises:
-        errors.UserError: If a flag, the source or the record set can't be used.
+        UserError: If a flag, the source or the record set can't be used.
     """
-    if FLAGS.verify:
-        return _verify()
-    _convert()
-    return 0
+    # SIGTERM, which batch systems send at the time limit, cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings = Settings()
+    try:
+        settings = cli.parse(argv, __doc__, FLAGS).of(Settings)
+        if settings.verify:
+            return _verify(settings)
+        _convert(settings)
+        return 0
+    except KeyboardInterrupt:
+        remedy = "; the record set is incomplete, rerun the same command to resume"
+        _log(f"error: interrupted{'' if settings.verify else remedy}")
+        return 128 + signal.SIGINT
 
 
 def run() -> None:
     """Runs the program; the entry point of the console script."""
-    # SIGTERM, which batch systems send at the time limit, cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    errors.escape_unprintable()
-    try:
-        errors.parse_flags(sys.argv, __doc__)
-        sys.exit(main())
-    except errors.UserError as error:
-        _log(f"error: {error}")
-        sys.exit(errors.EXIT_CODE)
-    except KeyboardInterrupt:
-        is_reading = FLAGS["verify"].value  # Works also before the flags are parsed.
-        remedy = "; the record set is incomplete, rerun the same command to resume"
-        _log(f"error: interrupted{'' if is_reading else remedy}")
-        sys.exit(128 + signal.SIGINT)
+    sys.exit(program.run(main))
 
 
-def _convert() -> None:
-    _check_source_flags()
-    root = _records_folder()
+def _convert(settings: Settings) -> None:
+    _check_source(settings)
+    root = settings.records_dir
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
-    try:
+    with _naming_what_ends_a_conversion(settings):
         output_folder.check_not_finished(root)
-        if FLAGS.raw_data_dir:
-            output_folder.check_apart(root, pathlib.Path(FLAGS.raw_data_dir))
-        raw = _open_source()
-        for warning in raw.warnings:
+        if settings.raw_data_dir:
+            output_folder.check_apart(root, pathlib.Path(settings.raw_data_dir))
+        source = _open_source(settings)
+        for warning in source.warnings:
             _log(f"warning: {warning}")
-        plan = make_plan(root, raw, _options())
+        plan = make_plan(root, source, _options(settings))
         if may_not_fit := output_folder.check_space(plan):
             _log(f"warning: {may_not_fit}")
         with output_folder.locked(root):
@@ -154,71 +174,71 @@ def _convert() -> None:
             output_folder.check_not_finished(root)
             output_folder.begin(plan)
             try:
-                summary = _write(plan)
+                summary = _write(plan, settings)
             finally:
                 output_folder.remove_leftovers(plan)
-    except OSError as error:
-        source = FLAGS.raw_data_dir or FLAGS.tfds_name
-        raise errors.UserError(
-            f"converting {source} to {root} failed: {error}. Fix this and rerun the"
-            " same command to resume."
-        ) from error
-    except MemoryError as error:
-        raise errors.UserError(
-            f"the conversion needs more memory than there is with {_num_processes()}"
-            " worker processes; rerun the same command with a smaller --num_processes"
-        ) from error
     _print(summary)
 
 
-def _check_source_flags() -> None:
-    if bool(FLAGS.raw_data_dir) == bool(FLAGS.tfds_name):
-        raise errors.UserError(
+@contextlib.contextmanager
+def _naming_what_ends_a_conversion(settings: Settings) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        source = settings.raw_data_dir or settings.tfds_name
+        raise UserError(
+            f"converting {source} to {settings.records_dir} failed: {error}. Fix this"
+            " and rerun the same command to resume."
+        ) from error
+    except MemoryError as error:
+        raise UserError(
+            "the conversion needs more memory than there is with"
+            f" {settings.num_workers} worker processes; rerun the same command with a"
+            " smaller --num_processes"
+        ) from error
+
+
+def _check_source(settings: Settings) -> None:
+    if bool(settings.raw_data_dir) == bool(settings.tfds_name):
+        raise UserError(
             "set exactly one of --raw_data_dir and --tfds_name; got"
-            f" raw_data_dir={FLAGS.raw_data_dir}, tfds_name={FLAGS.tfds_name}"
+            f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
         )
-    if FLAGS.tfds_data_dir and not FLAGS.tfds_name:
-        raise errors.UserError(
-            f"--tfds_data_dir={FLAGS.tfds_data_dir} requires --tfds_name; set both"
+    if settings.tfds_data_dir and not settings.tfds_name:
+        raise UserError(
+            f"--tfds_data_dir={settings.tfds_data_dir} requires --tfds_name; set both"
         )
 
 
-def _records_folder() -> pathlib.Path:
-    if not FLAGS.local_scratch_dir:
-        raise errors.UserError(
-            f"--local_scratch_dir is required: {FLAGS['local_scratch_dir'].help}"
+def _open_source(settings: Settings) -> Source:
+    if settings.tfds_name:
+        where = settings.tfds_data_dir or (
+            "its default folder (change: --tfds_data_dir)"
         )
-    return pathlib.Path(os.path.abspath(FLAGS.local_scratch_dir))
+        _log(
+            f"TensorFlow Datasets prepares {settings.tfds_name} in {where}, if"
+            " necessary"
+        )
+        return tfds.prepare(settings.tfds_name, settings.tfds_data_dir)
+    return raw_data.open_raw_data(settings.raw_data_dir or "")
 
 
-def _num_processes() -> int:
-    return FLAGS.num_processes or len(os.sched_getaffinity(0))
-
-
-def _open_source() -> raw_data.RawData:
-    if FLAGS.tfds_name:
-        where = FLAGS.tfds_data_dir or "its default folder (change: --tfds_data_dir)"
-        _log(f"TensorFlow Datasets prepares {FLAGS.tfds_name} in {where}, if necessary")
-        return tfds.prepare(FLAGS.tfds_name, FLAGS.tfds_data_dir)
-    return raw_data.open_raw_data(FLAGS.raw_data_dir)
-
-
-def _options() -> Options:
+def _options(settings: Settings) -> Options:
     return Options(
         num_shards={
-            schema.TRAIN: FLAGS.train_shards,
-            schema.VALIDATION: FLAGS.validation_shards,
+            manifest.TRAIN: settings.train_shards,
+            manifest.VALIDATION: settings.validation_shards,
         },
-        shuffle_seed=FLAGS.shuffle_seed,
-        apply_exif_orientation=FLAGS.apply_exif_orientation,
-        skip_bad_images=FLAGS.on_bad_image == "skip",
-        num_train_images=FLAGS.train_images,
+        shuffle_seed=settings.shuffle_seed,
+        apply_exif_orientation=settings.apply_exif_orientation,
+        skip_bad_images=settings.on_bad_image == "skip",
+        num_train_images=settings.train_images,
     )
 
 
-def _write(plan: Plan) -> str:
+def _write(plan: Plan, settings: Settings) -> str:
     """Writes all unfinished shards and the manifest; returns a summary to print."""
-    num_processes = min(_num_processes(), len(plan.paths))
+    num_processes = min(settings.num_workers, len(plan.paths))
     with Progress(plan.num_images, "images") as progress:
         num_reported = len(convert.reported_shards(plan))
         finished = convert.find_finished(plan, num_processes, progress.add)
@@ -297,30 +317,30 @@ def _recipe(written: manifest.Manifest) -> str | None:
 
 
 def _next_program(written: manifest.Manifest) -> str:
-    if schema.TRAIN not in written.splits:
+    if manifest.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
     recipe = _recipe(written)
     return f"resnet/resnet_main.py{f' --recipe={recipe}' if recipe else ''}"
 
 
-def _verify() -> int:
+def _verify(settings: Settings) -> int:
     """Verifies the finished set, prints what is corrupt, and returns the exit code."""
-    if FLAGS.raw_data_dir or FLAGS.tfds_name:
-        raise errors.UserError(
+    if source := settings.raw_data_dir or settings.tfds_name:
+        raise UserError(
             "--verify reads only the record set in --local_scratch_dir; got also the"
-            f" source {FLAGS.raw_data_dir or FLAGS.tfds_name!r}. Remove that flag."
+            f" source {source!r}. Remove that flag."
         )
-    folder = str(_records_folder())
-    with errors.naming_failures(f"verifying {folder}"):
+    folder = str(settings.records_dir)
+    with naming_failures(f"verifying {folder}"):
         indexing.make_if_missing(folder, _log)
         record_set = manifest.find(folder)
         if record_set is None:
-            raise errors.UserError(
+            raise UserError(
                 f"--verify requires a finished record set, and {folder} has no"
                 f" {manifest.FILE_NAME}. Convert the images, or rerun an interrupted"
                 " conversion to finish it."
             )
-        return _verify_set(record_set)
+        return _verify_set(record_set, settings)
 
 
 def _log(sentence: str) -> None:
@@ -329,16 +349,16 @@ def _log(sentence: str) -> None:
 
 def _print(text: str) -> None:
     """Prints a text in which names of files may have bytes that aren't UTF-8."""
-    errors.print_to_pipe(text.encode(errors="backslashreplace").decode())
+    print_to_pipe(text.encode(errors="backslashreplace").decode())
 
 
-def _verify_set(record_set: manifest.RecordSet) -> int:
+def _verify_set(record_set: manifest.RecordSet, settings: Settings) -> int:
     folder = record_set.records_dir
     splits = record_set.manifest.splits.values()
     num_records = sum(split.num_examples for split in splits)
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     with Progress(num_records, "records") as progress:
-        problems = verification.verify(record_set, _num_processes(), progress.add)
+        problems = verification.verify(record_set, settings.num_workers, progress.add)
         rate = progress.rate()
     for problem in problems:
         where = "" if problem.offset is None else f" at byte {problem.offset}"

@@ -155,18 +155,13 @@ PROGRAMS = (
         "Converts labelled images into records, and verifies records"
         " ([data.md](data.md)). Exactly one of `--raw_data_dir` and `--tfds_name` is"
         " required, except with `--verify`.",
-        {
-            "raw_data_dir": "none",
-            "tfds_name": "none",
-            "tfds_data_dir": "TFDS's own",
-            "local_scratch_dir": "required",
-        },
+        {},
     ),
     Program(
         "data_prep/digits.py",
         "Writes scikit-learn's handwritten digits as class folders of images, the data"
         " of `make demo`.",
-        {"digits_dir": "required"},
+        {},
     ),
     Program(
         "launch/estimate.py",

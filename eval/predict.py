@@ -26,7 +26,7 @@ from resnet.base import program  # Before imports that may fail.
 
 from absl import logging
 
-from data_prep import image_file
+from data_prep.records import image_encoding
 from data_prep.sources import imagenet_labels
 from data_prep.sources.folders import EXTENSIONS
 from eval import checkpoint_choice
@@ -292,7 +292,7 @@ def read_images(
 
     def read(path: str) -> "tf.Tensor | str":
         try:
-            file = image_file.read(
+            file = image_encoding.read_as_stored(
                 path, network.image_format, network.apply_exif_orientation
             )
             return predictor.preprocess(*file)

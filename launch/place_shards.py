@@ -19,7 +19,7 @@ import_failures.report()  # Before the imports that may fail.
 
 from absl import flags
 
-from data_prep.records import balance, manifest
+from data_prep.records import manifest
 from data_prep.records.manifest import Manifest, RecordSet
 from launch import launch_flags
 from resnet import shared_flags
@@ -99,7 +99,7 @@ def _check_balance(contents: Manifest, placement: dict[str, list[range]]) -> Non
         sum(split.shards[shard].num_records for shard in shards)
         for shards in placement["train"]
     ]
-    if not balance.is_balanced(of_nodes, split.num_examples / len(of_nodes)):
+    if not manifest.is_balanced(of_nodes, split.num_examples / len(of_nodes)):
         raise UserError(
             "--shard_by=file needs about as many training examples on each node; the"
             f" {len(split.shards)} record files give the {len(of_nodes)} nodes from"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep import image_file
+from data_prep.records import image_encoding
 from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.config.config import Config
@@ -234,7 +234,9 @@ class Network:
                 )
             return preprocess.of_pixels(tf.constant(image))
         try:
-            file = image_file.read(image, self._set_format, self._apply_exif)
+            file = image_encoding.read_as_stored(
+                image, self._set_format, self._apply_exif
+            )
             return preprocess(*file)
         except tf.errors.OpError as error:
             reason = error.message.splitlines()[0].rstrip(".")

@@ -35,7 +35,7 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 
 from absl import flags, logging
 
-from data_prep.records import manifest
+from data_prep.records import class_mixing, manifest
 from resnet import commands, flag_topics, shared_flags, train_flags
 from resnet.base.errors import parse_flags, print_to_pipe
 from resnet.checkpoint import run_folder
@@ -271,7 +271,7 @@ def resolve_settings(
         splits = run_plan.splits_to_read(config, contents)
         check_ranks(config, explain.num_parts(config, communicator.num_ranks))
         if FLAGS.require_mixed:
-            manifest.check_mixing(split)
+            class_mixing.check_mixing(split)
         if communicator.rank == 0:
             end_of_training.check(config)
             run_folder.make(config.model_dir)

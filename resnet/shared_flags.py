@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from absl import flags
 
-from data_prep.records import schema
+from data_prep.records import manifest
 from resnet import setting_flags
 from resnet.base import bounds
 from resnet.base.errors import UserError
@@ -13,7 +13,7 @@ from resnet.config.config import Config
 
 FLAGS = flags.FLAGS
 
-_SPLITS = (schema.TRAIN, schema.VALIDATION)
+_SPLITS = (manifest.TRAIN, manifest.VALIDATION)
 
 MOST_THREADS = 4096
 # Settings of a run that programs other than the training program have flags for too.

@@ -159,9 +159,8 @@ def encoded_images(data_dir: Path) -> Iterator[tuple[bytes, str]]:
     offsets = manifest.read_offsets(record_set, split)
     for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
         path = record_set.records_dir / split.shards[shard].path
-        record = tfrecord.read_record(path.read_bytes(), int(offset))
-        (encoded,) = tf_example.parse_example(record)[found.image_key]
-        yield bytes(encoded), found.image_format
+        features = tf_example.parse_example(tfrecord.read_at(path, int(offset)))
+        yield tf_example.bytes_of(features, found.image_key), found.image_format
 
 
 def exports(

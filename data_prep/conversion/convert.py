@@ -7,19 +7,16 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from data_prep import worker_processes
-from data_prep.conversion import shard_reports, shards
+from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan, SplitPlan, encoder, shard_jobs
-from data_prep.records import class_mixing, manifest, schema
+from data_prep.conversion.shards import ShardReport
+from data_prep.records import class_mixing, manifest, tf_example
 from resnet.base.errors import UserError
 
 
 def reported_shards(plan: Plan) -> set[str]:
     """Returns the paths of the shards that earlier runs reported as finished."""
-    return {
-        path
-        for path in plan.paths
-        if shard_reports.report_path(plan.root, path).exists()
-    }
+    return {path for path in plan.paths if shards.report_path(plan.root, path).exists()}
 
 
 def find_finished(
@@ -36,7 +33,7 @@ def find_finished(
     reported = reported_shards(plan)
     finished: set[str] = set()
 
-    def keep(report: shard_reports.ShardReport | None) -> None:
+    def keep(report: ShardReport | None) -> None:
         if report is not None:
             finished.add(report.path)
             report_images(report.num_images)
@@ -95,24 +92,24 @@ def finish(plan: Plan) -> manifest.Manifest:
         for split in plan.splits
     }
     complete = manifest.Manifest(
-        class_names=plan.raw.class_names,
-        class_descriptions=plan.raw.class_descriptions,
-        first_label=schema.FIRST_LABEL,
+        class_names=plan.source.class_names,
+        class_descriptions=plan.source.class_descriptions,
+        first_label=tf_example.FIRST_LABEL,
         splits=splits,
         image_format=plan.image_format,
         source={
-            **plan.raw.description,
+            **plan.source.description,
             "shuffle_seed": plan.options.shuffle_seed,
             "apply_exif_orientation": plan.options.apply_exif_orientation,
             "on_bad_image": "skip" if plan.options.skip_bad_images else "fail",
             "converted_images": dict(sorted(converted_counts.items())),
-            "num_ignored_files": plan.raw.num_ignored_files,
-            "ignored_files": plan.raw.ignored_kinds,
+            "num_ignored_files": plan.source.num_ignored_files,
+            "ignored_files": plan.source.ignored_kinds,
             **encoder(plan.image_format),
         },
     )
     manifest.write(complete, plan.root)
-    shutil.rmtree(plan.root / schema.CONVERSION_FOLDER, ignore_errors=True)
+    shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
     return complete
 
 
@@ -124,46 +121,50 @@ def emptied_classes(
         label_counts = written.splits[split.name].label_counts
         for index in np.unique(split.images.class_indices).tolist():
             if label_counts[index] == 0:
-                yield split.name, plan.raw.class_names[index]
+                yield split.name, plan.source.class_names[index]
 
 
 def _finish_split(
     plan: Plan, split: SplitPlan, converted_counts: Counter[str]
 ) -> manifest.Split:
-    class_counts = np.zeros(
-        (len(split.record_ranges), len(plan.raw.class_names)), np.int32
-    )
-    offsets = []
-    skipped_images: list[manifest.SkippedImage] = []
-    entries = []
-    for index, path in enumerate(split.paths):
-        report = shard_reports.read(plan.root, path)
+    reports = []
+    for path in split.paths:
+        report = shards.read_report(plan.root, path)
         if report is None:
             raise UserError(
-                f"the shard report {shard_reports.report_path(plan.root, path)} is"
-                " missing or corrupt; rerun the same command to resume"
+                f"the shard report {shards.report_path(plan.root, path)} is missing or"
+                " corrupt; rerun the same command to resume"
             )
-        offsets.append(np.array(report.offsets, np.int64))
-        class_counts[index, list(report.class_counts)] = list(
-            report.class_counts.values()
-        )
-        skipped_images += report.skipped_images
+        reports.append(report)
         converted_counts.update(report.converted_counts)
-        entries.append((path, report.num_records, report.num_bytes, report.sha256))
+    class_counts = np.zeros((len(reports), len(plan.source.class_names)), np.int32)
+    for counts, report in zip(class_counts, reports, strict=True):
+        for index, count in report.class_counts:
+            counts[index] = count
     split_counts = class_counts.sum(axis=0, dtype=np.int64)
     offsets_path, offsets_sha256 = manifest.write_offsets(
-        plan.root, split.name, np.concatenate(offsets)
+        plan.root,
+        split.name,
+        np.concatenate([np.array(report.offsets, np.int64) for report in reports]),
     )
     return manifest.Split(
         name=split.name,
         shards=tuple(
             manifest.Shard(
-                *entry, class_mixing.class_mixing(counts.astype(np.int64), split_counts)
+                path=report.path,
+                num_records=report.num_records,
+                num_bytes=report.num_bytes,
+                sha256=report.sha256,
+                class_mixing=class_mixing.class_mixing(
+                    counts.astype(np.int64), split_counts
+                ),
             )
-            for entry, counts in zip(entries, class_counts, strict=True)
+            for report, counts in zip(reports, class_counts, strict=True)
         ),
         label_counts=tuple(split_counts.tolist()),
         offsets_path=offsets_path,
         offsets_sha256=offsets_sha256,
-        skipped_images=tuple(skipped_images),
+        skipped_images=tuple(
+            image for report in reports for image in report.skipped_images
+        ),
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan
-from data_prep.records import layouts, manifest, schema
+from data_prep.records import layouts, manifest
 from data_prep.sources import archives, folders
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
@@ -45,7 +45,7 @@ def check_not_finished(root: pathlib.Path) -> None:
     """
     if (root / manifest.FILE_NAME).exists():
         if _is_complete(root):  # Killed just before it removed its state.
-            shutil.rmtree(root / schema.CONVERSION_FOLDER, ignore_errors=True)
+            shutil.rmtree(root / manifest.CONVERSION_FOLDER, ignore_errors=True)
         raise UserError(
             f"{root} already contains a finished record set ({manifest.FILE_NAME});"
             " delete that folder or choose another --local_scratch_dir"
@@ -97,7 +97,7 @@ def check_space(plan: Plan) -> str | None:
     """
     others = sum(
         len(split.images) * _RECORD_OVERHEAD_BYTES for split in plan.splits
-    ) - shards.num_bytes_kept(plan.root, plan.paths)
+    ) - _num_bytes_written(plan)
     lists = [split.images for split in plan.splits]
     needed = others + sum(
         images.num_kept_bytes_estimate(plan.image_format) for images in lists
@@ -121,6 +121,16 @@ def check_space(plan: Plan) -> str | None:
             " free some space and rerun the same command to resume"
         )
     return None
+
+
+def _num_bytes_written(plan: Plan) -> int:
+    """Returns the total size of the shards that have a report, in bytes."""
+    total = 0
+    for path in plan.paths:
+        if shards.report_path(plan.root, path).exists():
+            with contextlib.suppress(OSError):  # A removed shard is written again.
+                total += (plan.root / path).stat().st_size
+    return total
 
 
 @contextlib.contextmanager
@@ -181,7 +191,7 @@ def begin(plan: Plan) -> None:
         UserError: If the folders contain other files, or an unfinished conversion of
             another source or with other options.
     """
-    folder = plan.root / schema.CONVERSION_FOLDER
+    folder = plan.root / manifest.CONVERSION_FOLDER
     metadata = json.loads(json.dumps(plan.metadata()))
     earlier_metadata = _read_metadata(folder / _PLAN_FILE)
     if earlier_metadata is not None:
@@ -198,7 +208,7 @@ def begin(plan: Plan) -> None:
 
 def remove_leftovers(plan: Plan) -> None:
     """Removes the partial files of killed writers."""
-    state_folder = plan.root / schema.CONVERSION_FOLDER
+    state_folder = plan.root / manifest.CONVERSION_FOLDER
     split_folders = [plan.root / split.name for split in plan.splits]
     for folder in [plan.root, state_folder, *split_folders]:
         atomic_files.remove_leftovers(folder)
@@ -252,17 +262,17 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     """
     # Programs that read `train-*` would also read shards of another conversion.
     ours = {plan.root / path for path in plan.paths} if is_resumed else set()
-    for folder in (plan.root / schema.TRAIN, plan.root / schema.VALIDATION):
+    for folder in (plan.root / name for name in manifest.SPLITS):
         found = set(folder.iterdir()) if folder.exists() else set()
         _refuse_other_files(folder, found - ours)
-    state_folder = plan.root / schema.CONVERSION_FOLDER
+    state_folder = plan.root / manifest.CONVERSION_FOLDER
     if not is_resumed:
         found = set(state_folder.iterdir()) if state_folder.exists() else set()
         _refuse_other_files(state_folder, found)
     found = {path for path in plan.root.iterdir() if layouts.is_shard_name(path.name)}
     found |= {path for name in _FOREIGN_FILES if (path := plan.root / name).exists()}
     if not is_resumed:
-        offsets = {plan.root / manifest.offsets_path(name) for name in layouts.SPLITS}
+        offsets = {plan.root / manifest.offsets_path(name) for name in manifest.SPLITS}
         found |= {path for path in offsets if path.exists()}
     _refuse_other_files(plan.root, found)
 

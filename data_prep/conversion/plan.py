@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 from collections.abc import Collection, Iterator
@@ -11,15 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 
-from data_prep.conversion import image_encoding, shards
-from data_prep.records import manifest, schema
-from data_prep.sources.image_list import ImageList
-from data_prep.sources.raw_data import RawData
+from data_prep.conversion.shards import ShardJob
+from data_prep.records import image_encoding, manifest
+from data_prep.records.manifest import TRAIN, VALIDATION
+from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
 
+MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
 MAX_SHARDS = {  # By default, as in the TPU scripts for ImageNet.
-    schema.TRAIN: 1024,
-    schema.VALIDATION: 128,
+    TRAIN: 1024,
+    VALIDATION: 128,
 }
 
 
@@ -67,7 +69,7 @@ class SplitPlan:
         """POSIX path of each shard relative to the root of the set."""
         num_shards = len(self.record_ranges)
         return [
-            f"{self.name}/{schema.shard_name(self.name, index, num_shards)}"
+            f"{self.name}/{manifest.shard_name(self.name, index, num_shards)}"
             for index in range(num_shards)
         ]
 
@@ -78,7 +80,7 @@ class Plan:
 
     Attributes:
         root: Output folder.
-        raw: Source images and their classes.
+        source: Source images and their classes.
         options: Options set by the user.
         splits: Splits in the order in which they are converted.
         image_format: Format of all stored images: "png" if no source image is lossily
@@ -86,7 +88,7 @@ class Plan:
     """
 
     root: pathlib.Path
-    raw: RawData
+    source: Source
     options: Options
     splits: tuple[SplitPlan, ...]
     image_format: str = "jpeg"
@@ -109,15 +111,15 @@ class Plan:
         the opposite case.
         """
         metadata: dict[str, Any] = {
-            **self.raw.description,
+            **self.source.description,
             "shuffle_seed": self.options.shuffle_seed,
             "apply_exif_orientation": self.options.apply_exif_orientation,
         }
         for split in self.splits:
             metadata[f"{split.name}_images"] = len(split.images)
             metadata[f"{split.name}_shards"] = len(split.record_ranges)
-        metadata["num_classes"] = len(self.raw.class_names)
-        metadata["class_names_sha256"] = _digest(self.raw.class_names)
+        metadata["num_classes"] = len(self.source.class_names)
+        metadata["class_names_sha256"] = _digest(self.source.class_names)
         for split in self.splits:
             metadata[f"{split.name}_fingerprint"] = split.images.fingerprint()
         metadata |= encoder(self.image_format)
@@ -125,7 +127,7 @@ class Plan:
         return metadata
 
 
-def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
+def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
     """Returns the plan of a conversion; writes nothing.
 
     Reads the first bytes of the images, up to the first lossily compressed one.
@@ -136,10 +138,10 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
         OSError: If an image can't be read.
     """
     splits = []
-    for name, images in raw.splits.items():
-        if name == schema.TRAIN and options.num_train_images:
+    for name, images in source.splits.items():
+        if name == TRAIN and options.num_train_images:
             images = _first_images(images, options)
-        num_shards = options.num_shards.get(name, 0) or shards.default_num_shards(
+        num_shards = options.num_shards.get(name, 0) or default_num_shards(
             len(images), MAX_SHARDS[name]
         )
         if num_shards > len(images):
@@ -152,12 +154,27 @@ def make_plan(root: pathlib.Path, raw: RawData, options: Options) -> Plan:
                 name=name,
                 images=images,
                 order=images.order(options.shuffle_seed, name),
-                record_ranges=shards.split_evenly(len(images), num_shards),
+                record_ranges=split_evenly(len(images), num_shards),
             )
         )
     is_lossy = any(split.images.has_lossy_image() for split in splits)
     image_format = "jpeg" if is_lossy else "png"
-    return Plan(root, raw, options, tuple(splits), image_format)
+    return Plan(root, source, options, tuple(splits), image_format)
+
+
+def default_num_shards(num_examples: int, max_shards: int) -> int:
+    """Returns the number of shards of a split, at most `max_shards`."""
+    return max(1, min(max_shards, num_examples // MIN_EXAMPLES_PER_SHARD))
+
+
+def split_evenly(num_examples: int, num_shards: int) -> list[range]:
+    """Returns the contiguous range of examples of each shard, larger shards first.
+
+    The sizes differ by at most one.
+    """
+    size, num_larger = divmod(num_examples, num_shards)
+    starts = [index * size + min(index, num_larger) for index in range(num_shards + 1)]
+    return [range(a, b) for a, b in itertools.pairwise(starts)]
 
 
 def _first_images(images: ImageList, options: Options) -> ImageList:
@@ -170,22 +187,17 @@ def _first_images(images: ImageList, options: Options) -> ImageList:
             f"--train_images must be at most {len(images)}, the number of training"
             f" images; got {options.num_train_images}"
         )
-    order = images.order(options.shuffle_seed, schema.TRAIN)
+    order = images.order(options.shuffle_seed, TRAIN)
     return images.subset(np.sort(order[: options.num_train_images]))
 
 
-def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJob]:
-    """Yields a job for each shard, except some.
-
-    Args:
-        plan: Plan of the conversion.
-        left_out: Paths of the shards to leave out, such as those that are finished.
-    """
+def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[ShardJob]:
+    """Yields a job for each shard, except those whose paths are to be left out."""
     for split in plan.splits:
         for path, records in zip(split.paths, split.record_ranges, strict=True):
             if path not in left_out:
                 indices = split.order[records.start : records.stop]
-                yield shards.ShardJob(
+                yield ShardJob(
                     root=str(plan.root),
                     path=path,
                     images=[split.images[index] for index in indices.tolist()],
@@ -198,8 +210,6 @@ def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[shards.ShardJo
 
 def encoder(image_format: str) -> dict[str, Any]:
     """Returns the settings and the version of the encoder of stored images.
-
-    Those of JPEG are the same as in earlier versions, whose conversions can be resumed.
 
     Args:
         image_format: Format of the stored images, "jpeg" or "png".

@@ -1,20 +1,25 @@
-"""Writes and checks single shards (record files); divides examples into shards."""
+"""Writes and checks single shards (record files), each with a report.
+
+The report is a JSON file in RECORDS/.conversion, written after the shard has its final
+name. A resumed conversion keeps the shards that agree with their reports, if the images
+that they were made from have not changed.
+"""
 
 import dataclasses
 import hashlib
-import itertools
+import json
 import os
 import pathlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-from data_prep.conversion import image_encoding, shard_reports
-from data_prep.records import manifest, schema, tfrecord
+from data_prep.records import image_encoding, manifest, tf_example, tfrecord
 from data_prep.sources.image_list import SourceImage, files_digest
-from resnet.base import atomic_files
+from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
 
-MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
+_HASH_BLOCK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +30,7 @@ class ShardJob:
         root: Root folder of the record set.
         path: POSIX path of the record file relative to `root`; its folder must exist.
         images: Source images in record order.
-        class_indices: Class index of each image; the label is the class index plus
-            `schema.FIRST_LABEL`.
+        class_indices: Class index of each image.
         apply_exif_orientation: Whether to rotate and flip images by their EXIF
             orientation.
         skip_bad_images: Whether to skip images that can't be decoded; otherwise they
@@ -43,26 +47,43 @@ class ShardJob:
     image_format: str = "jpeg"
 
 
-def default_num_shards(num_examples: int, max_shards: int) -> int:
-    """Returns the number of shards of a split, at most `max_shards`."""
-    return max(1, min(max_shards, num_examples // MIN_EXAMPLES_PER_SHARD))
+@dataclasses.dataclass(frozen=True)
+class ShardReport:
+    """The content of one finished shard.
 
-
-def split_evenly(num_examples: int, num_shards: int) -> list[range]:
-    """Returns the contiguous range of examples of each shard, larger shards first.
-
-    The sizes differ by at most one.
-
-    Args:
-        num_examples: Number of examples, at least 0.
-        num_shards: Number of shards, at least 1.
+    Attributes:
+        path: POSIX path of the record file relative to the root of the set.
+        num_bytes: Size of the file in bytes.
+        sha256: SHA-256 of the file in hexadecimal.
+        offsets: Byte offset of each record.
+        class_counts: Pairs of class index and number of records, without zeros.
+        converted_counts: Number of re-encoded images by their original kind, such as
+            "PNG".
+        skipped_images: Images that were skipped.
+        source_digest: `image_list.files_digest` of the images assigned to the shard.
     """
-    size, num_larger = divmod(num_examples, num_shards)
-    starts = [index * size + min(index, num_larger) for index in range(num_shards + 1)]
-    return [range(a, b) for a, b in itertools.pairwise(starts)]
+
+    path: str
+    num_bytes: int
+    sha256: str
+    offsets: tuple[int, ...]
+    class_counts: tuple[tuple[int, int], ...]
+    converted_counts: dict[str, int]
+    skipped_images: tuple[manifest.SkippedImage, ...]
+    source_digest: str
+
+    @property
+    def num_records(self) -> int:
+        """Number of records in the shard."""
+        return len(self.offsets)
+
+    @property
+    def num_images(self) -> int:
+        """Number of images assigned to the shard, including skipped ones."""
+        return len(self.offsets) + len(self.skipped_images)
 
 
-def write_shard(job: ShardJob) -> shard_reports.ShardReport:
+def write_shard(job: ShardJob) -> ShardReport:
     """Writes one record file atomically, then its report, and returns the report.
 
     Only one image at a time is in memory.
@@ -96,11 +117,11 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                     ) from error
                 skipped_images.append(manifest.SkippedImage(source.name, str(error)))
                 continue
-            example = schema.image_example(
+            example = tf_example.image_example(
                 image.data,
                 height=image.height,
                 width=image.width,
-                label=schema.FIRST_LABEL + class_index,
+                label=tf_example.FIRST_LABEL + class_index,
                 class_name=source.class_name,
                 filename=source.filename,
                 image_format=job.image_format,
@@ -120,49 +141,67 @@ def write_shard(job: ShardJob) -> shard_reports.ShardReport:
                 f" decoded; the first error: {skipped_images[0].reason} Or convert"
                 " with fewer shards into another --local_scratch_dir."
             )
-    report = shard_reports.ShardReport(
+    report = ShardReport(
         path=job.path,
         num_bytes=num_bytes,
         sha256=digest.hexdigest(),
         offsets=tuple(offsets),
-        class_counts=dict(class_counts),
+        class_counts=tuple(sorted(class_counts.items())),
         converted_counts=dict(converted_counts),
         skipped_images=tuple(skipped_images),
         source_digest=source_digest,
     )
-    shard_reports.write(job.root, report)
+    fields = dataclasses.asdict(report)
+    sealed = {"report": fields, "sha256": _digest(fields)}
+    atomic_files.atomic_write_bytes(
+        report_path(job.root, job.path), json.dumps(sealed).encode()
+    )
     return report
 
 
-def check_shard(job: ShardJob) -> shard_reports.ShardReport | None:
+def check_shard(job: ShardJob) -> ShardReport | None:
     """Returns the report of a finished shard; None if the shard must be written again.
 
     A shard is finished if its report exists and matches the file's size and SHA-256, if
     the files of its images have not changed since, and if it contains all images or
     `skip_bad_images` is set.
     """
-    report = shard_reports.read(job.root, job.path)
+    report = read_report(job.root, job.path)
     if report is None or report.num_images != len(job.images):
         return None
     if report.skipped_images and not job.skip_bad_images:
         return None  # Writing the shard again reports the bad image.
+    digest = hashlib.sha256()
     try:
         if report.source_digest != files_digest(job.images):
             return None
+        with open(pathlib.Path(job.root, job.path), "rb") as file:
+            if os.fstat(file.fileno()).st_size != report.num_bytes:
+                return None
+            while block := file.read(_HASH_BLOCK_BYTES):
+                digest.update(block)
     except OSError:
-        return None  # Writing the shard again reports the missing image.
-    if not shard_reports.matches_shard(job.root, report):
+        return None  # Writing the shard again reports a missing image.
+    return report if digest.hexdigest() == report.sha256 else None
+
+
+def report_path(root: str | os.PathLike[str], shard_path: str) -> pathlib.Path:
+    """Returns the path of a shard's report; `root` is the folder of the set."""
+    name = f"{pathlib.PurePosixPath(shard_path).name}.json"
+    return pathlib.Path(root, manifest.CONVERSION_FOLDER, name)
+
+
+def read_report(root: str | os.PathLike[str], shard_path: str) -> ShardReport | None:
+    """Returns the report of a shard, or None if it is missing or corrupt."""
+    try:
+        path = report_path(root, shard_path)
+        sealed = json_file.read(path, None, "a report of a finished shard")
+        report = json_file.instance(ShardReport, sealed.get("report"))
+    except UserError:
         return None
-    return report
+    is_whole = _digest(dataclasses.asdict(report)) == sealed.get("sha256")
+    return report if is_whole and report.path == shard_path else None
 
 
-def num_bytes_kept(root: str | os.PathLike[str], paths: Sequence[str]) -> int:
-    """Returns the total size of the shards that have a report, in bytes."""
-    total = 0
-    for path in paths:
-        if shard_reports.report_path(root, path).exists():
-            try:
-                total += pathlib.Path(root, path).stat().st_size
-            except OSError:
-                continue  # The shard was removed; it is written again.
-    return total
+def _digest(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

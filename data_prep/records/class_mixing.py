@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from data_prep.records.manifest import Split
+from resnet.base.errors import UserError
+
 # A set counts as not mixed only if both limits are exceeded. The ratio alone would
 # reject small sets, whose statistic has a large variance. The significance alone would
 # reject large sets for deviations that are certain but harmless.
@@ -23,10 +26,8 @@ def class_mixing(
     random sample of the split, 0 for exact proportions, and about n for a single class.
 
     Args:
-        shard_counts: Number of examples of each class in the shard, `[num_classes]`,
-            int64.
-        split_counts: Number of examples of each class in all shards, `[num_classes]`,
-            int64.
+        shard_counts: Number of examples of each class in the shard, `[num_classes]`.
+        split_counts: The same of all shards.
 
     Returns:
         The statistic, rounded to 4 digits; 0 if the split has fewer than two classes.
@@ -82,3 +83,26 @@ def is_mixed(
     spread = 2 / (9 * expected)
     deviations = (ratio ** (1 / 3) - (1 - spread)) / spread**0.5
     return ratio <= _MAX_RATIO or deviations <= _MAX_DEVIATIONS
+
+
+def check_mixing(split: Split) -> None:
+    """Checks that the examples of each class are spread randomly over the shards.
+
+    Raises:
+        UserError: If they clearly are not, for example with a few classes per shard.
+    """
+    measures = [shard.class_mixing for shard in split.shards]
+    num_present = sum(count > 0 for count in split.label_counts)
+    if is_mixed(measures, [shard.num_records for shard in split.shards], num_present):
+        return
+    worst = max(split.shards, key=lambda shard: shard.class_mixing)
+    raise UserError(
+        f"the classes of split {split.name} are not shuffled across its"
+        f" {len(split.shards):,} shards: chi-square per degree of freedom, about 1"
+        f" after a random shuffle, is {sum(measures) / len(measures):,.1f} on average"
+        f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read shard by"
+        " shard lose accuracy on such a set: convert the images again with"
+        " data_prep/imagenet_to_tfrecords.py, which shuffles them. With"
+        " --shard_by=example, which shuffles single records, --require_mixed=False"
+        " accepts the set."
+    )

@@ -1,5 +1,6 @@
 """Builds the manifest of a record set that another program wrote."""
 
+import dataclasses
 import errno
 import itertools
 import os
@@ -11,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import class_mixing, layouts, manifest, scan, schema
-from data_prep.records.index_location import cache_folder as cache_folder
+from data_prep.records import class_mixing, layouts, manifest, tf_example
 from data_prep.records.layouts import Layout
-from data_prep.records.scan import ScannedFile
+from data_prep.records.tf_example import Features
 from resnet.base.errors import UserError, naming_failures
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -24,17 +24,48 @@ _MAX_CLASSES = 100_000
 _MAX_CLASSES_PER_EXAMPLE = 10
 
 
+@dataclasses.dataclass(frozen=True)
+class ScannedFile:
+    """The records of one file.
+
+    Attributes:
+        name: POSIX path of the file relative to the folder of the set.
+        path: Path of the file.
+        num_bytes: Size of the file in bytes.
+        offsets: Byte offset of each record, `[num_records]`, int64.
+        labels: Label of each record as stored, `[num_records]`, int64.
+        class_names: Class name by label; empty if the records contain no names.
+        image_formats: Byte offset of the first record of each image format ("jpeg",
+            "png") that occurs.
+        is_oriented: Whether records say that --apply_exif_orientation was on.
+    """
+
+    name: str
+    path: pathlib.Path
+    num_bytes: int
+    offsets: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    class_names: dict[int, str]
+    image_formats: dict[str, int]
+    is_oriented: bool
+
+    @property
+    def num_records(self) -> int:
+        """Number of records in the file."""
+        return len(self.offsets)
+
+
 def make_if_missing(
     data_dir: str,
-    report: Callable[[str], None] | None = None,
-    file_begins: Callable[[int, int], None] | None = None,
+    report: Callable[[str], None] = lambda _: None,
+    file_begins: Callable[[int, int], None] = lambda *_: None,
 ) -> None:
     """Builds the manifest of a record set that lacks one, if its layout is known.
 
     Known layouts are those of tensorflow_datasets and of the TPU scripts. The records
     are scanned, about 30,000 per second, and the manifest is written beside them or, if
-    that folder isn't writable or is full, to `cache_folder`. In any other folder the
-    function does nothing; `manifest.load` then reports the error.
+    that folder isn't writable or is full, to `manifest.cache_folder`. In any other
+    folder the function does nothing; `manifest.load` then reports the error.
 
     Args:
         data_dir: Folder of the set, as for `manifest.load`.
@@ -47,7 +78,7 @@ def make_if_missing(
             can't be used.
     """
     with naming_failures(f"reading the records in {data_dir}"):
-        _make_if_missing(data_dir, report or _ignore, file_begins or _ignore)
+        _make_if_missing(data_dir, report, file_begins)
 
 
 def _make_if_missing(
@@ -60,7 +91,7 @@ def _make_if_missing(
     layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
     if layout is None:
         return
-    if (layout.root / schema.CONVERSION_FOLDER).exists():
+    if (layout.root / manifest.CONVERSION_FOLDER).exists():
         raise UserError(
             f"the conversion to {layout.root} is incomplete; rerun"
             " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
@@ -68,7 +99,13 @@ def _make_if_missing(
     num_files = sum(map(len, layout.paths.values()))
     numbers = itertools.count(1)
     report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
-    scanned = _scan(layout, lambda: file_begins(next(numbers), num_files))
+    scanned: dict[str, list[ScannedFile]] = {}
+    for split, names in layout.paths.items():
+        scanned[split] = []
+        for name in names:
+            file_begins(next(numbers), num_files)
+            scanned[split].append(_scan_file(layout, name))
+        _check_counts(layout, split, scanned[split])
     if manifest.find(data_dir) is not None:
         report("another process has indexed them meanwhile")
         return
@@ -84,13 +121,9 @@ def _make_if_missing(
     report(f"wrote the index to {index_dir}")
 
 
-def _ignore(*what: object) -> None:
-    pass
-
-
 def _find_layout(folder: pathlib.Path) -> Layout | None:
     own = layouts.find(folder)
-    if folder.name in layouts.SPLITS and (own is None or len(own.paths) == 1):
+    if folder.name in manifest.SPLITS and (own is None or len(own.paths) == 1):
         whole = layouts.find(folder.parent)
         # A set above that has a manifest without this split is not indexed again.
         if (
@@ -105,40 +138,76 @@ def _find_layout(folder: pathlib.Path) -> Layout | None:
     return layouts.find(version_folder) if version_folder else None
 
 
-def _scan(
-    layout: Layout, file_begins: Callable[[], None]
-) -> dict[str, list[ScannedFile]]:
-    def scan_file(path: str) -> ScannedFile:
-        file_begins()
-        keys = layout.image_key, layout.label_key, layout.name_key
-        return scan.scan_file(layout.root / path, *keys)
+def _scan_file(layout: Layout, name: str) -> ScannedFile:
+    """Returns the offsets and labels of a file's records.
 
-    scanned = {
-        split: [scan_file(path) for path in paths]
-        for split, paths in layout.paths.items()
-    }
-    for split, files in scanned.items():
-        counts = [len(file.offsets) for file in files]
-        expected = layout.num_records.get(split)
-        if not any(counts):
+    Raises:
+        UserError: If a record is corrupt or has no label or no JPEG or PNG image.
+    """
+    path = layout.root / name
+    num_bytes = 0
+    offsets: list[int] = []
+    labels: list[int] = []
+    class_names: dict[int, str] = {}
+    image_formats: dict[str, int] = {}
+    is_oriented = False
+
+    def read(features: Features) -> tuple[int, str, str, bool]:
+        encoded = tf_example.bytes_of(features, layout.image_key)
+        class_name = ""
+        if layout.name_key is not None and layout.name_key in features:
+            class_name = tf_example.text_of(features, layout.name_key)
+        return (
+            tf_example.integer_of(features, layout.label_key),
+            tf_example.image_format_of(encoded),
+            class_name,
+            tf_example.IS_ORIENTED in features,
+        )
+
+    for offset, num_record_bytes, values in tf_example.scan_file(path, read):
+        label, image_format, class_name, is_record_oriented = values
+        offsets.append(offset)
+        num_bytes += num_record_bytes
+        labels.append(label)
+        image_formats.setdefault(image_format, offset)
+        is_oriented |= is_record_oriented
+        if class_name and class_names.setdefault(label, class_name) != class_name:
             raise UserError(
-                f"split {split} of the record set in {layout.root} has no records"
+                f"label {label} must have the same class name in all records of {path};"
+                f" it is {class_name!r} in the record at byte {offset:,} and"
+                f" {class_names[label]!r} in an earlier one. Create the records again."
             )
-        for path, count, stated in zip(
-            layout.paths[split], counts, expected or counts, strict=True
-        ):
-            if count != stated:
-                raise UserError(
-                    f"{layout.root / path} must contain {stated:,} records"
-                    f" according to dataset_info.json; it contains"
-                    f" {count:,}. Prepare the data set again."
-                )
-            if count == 0 and not expected and not _are_equal_chunks(counts):
-                raise UserError(
-                    f"{layout.root / path} must contain records like the other files of"
-                    f" split {split}; it is empty. Copy the record set again."
-                )
-    return scanned
+    return ScannedFile(
+        name=name,
+        path=path,
+        num_bytes=num_bytes,
+        offsets=np.array(offsets, np.int64),
+        labels=np.array(labels, np.int64),
+        class_names=class_names,
+        image_formats=image_formats,
+        is_oriented=is_oriented,
+    )
+
+
+def _check_counts(layout: Layout, split: str, files: Sequence[ScannedFile]) -> None:
+    counts = [file.num_records for file in files]
+    expected = layout.num_records.get(split)
+    if not any(counts):
+        raise UserError(
+            f"split {split} of the record set in {layout.root} has no records"
+        )
+    for file, stated in zip(files, expected or counts, strict=True):
+        if file.num_records != stated:
+            raise UserError(
+                f"{file.path} must contain {stated:,} records according to"
+                f" {layouts.INFO_FILE}; it contains {file.num_records:,}. Prepare the"
+                " data set again."
+            )
+        if not file.num_records and not expected and not _are_equal_chunks(counts):
+            raise UserError(
+                f"{file.path} must contain records like the other files of split"
+                f" {split}; it is empty. Copy the record set again."
+            )
 
 
 def _are_equal_chunks(counts: Sequence[int]) -> bool:
@@ -160,7 +229,7 @@ def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator
     for split, files in scanned.items():
         if split in layout.num_records:
             continue  # The counts match those of dataset_info.json.
-        counts = [len(file.offsets) for file in files]
+        counts = [file.num_records for file in files]
         if num_empty := counts.count(0):
             yield (
                 f"{num_empty:,} of the {len(files):,} files of split {split} are empty,"
@@ -168,40 +237,36 @@ def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator
                 " left out"
             )
         median = statistics.median(counts)
-        small = [index for index, count in enumerate(counts) if 2 * count < median]
+        small = [file for file in files if 2 * file.num_records < median]
         if small and not _are_equal_chunks(counts):
             yield (
                 f"{len(small):,} of the {len(files):,} files of split {split} have less"
-                f" than half as many records as most; the first one,"
-                f" {layout.root / layout.paths[split][small[0]]}, has"
-                f" {counts[small[0]]:,}, the median is {median:,.0f}. If they were cut,"
-                " copy them again and delete the index."
+                f" than half as many records as most; the first one, {small[0].path},"
+                f" has {small[0].num_records:,}, the median is {median:,.0f}. If they"
+                " were cut, copy them again and delete the index."
             )
     if layout.class_names is None:
-        labels = np.unique(
-            np.concatenate([file.labels for _, file in _all_files(layout, scanned)])
-        )
+        files = _all_files(scanned)
+        labels = np.unique(np.concatenate([file.labels for file in files]))
         num_classes = int(labels[-1]) + (labels[0] == 0)
         if 2 * len(labels) < num_classes:
             yield (
                 f"{num_classes - len(labels):,} of the {num_classes:,} classes have no"
-                f" example; {_place_of(int(labels[-1]), layout, scanned)} has the"
-                f" largest label, {labels[-1]:,}. If it is wrong, the network gets"
-                " classes that don't exist: create the records again."
+                f" example; {_place_of(int(labels[-1]), files)} has the largest label,"
+                f" {labels[-1]:,}. If it is wrong, the network gets classes that don't"
+                " exist: create the records again."
             )
 
 
-def _place_of(label: int, layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
-    """Returns the place of the first record with a label, for a message.
+def _place_of(label: int, files: Sequence[ScannedFile]) -> str:
+    """Returns the place of the first record with a label, for a message."""
+    file = next(file for file in files if label in file.labels)
+    offset = file.offsets[np.flatnonzero(file.labels == label)[0]]
+    return f"the record at byte {offset:,} of {file.path}"
 
-    Raises:
-        ValueError: If no record has the label.
-    """
-    for path, file in _all_files(layout, scanned):
-        found = np.flatnonzero(file.labels == label)
-        if len(found):
-            return f"the record at byte {file.offsets[found[0]]:,} of {path}"
-    raise ValueError(f"no record has the label {label}")
+
+def _all_files(scanned: dict[str, list[ScannedFile]]) -> list[ScannedFile]:
+    return [file for files in scanned.values() for file in files]
 
 
 def _save_where_allowed(
@@ -214,7 +279,7 @@ def _save_where_allowed(
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
-            index_dir = cache_folder(layout.root)
+            index_dir = manifest.cache_folder(layout.root)
             index_dir.mkdir(parents=True, exist_ok=True)
             _save(layout, scanned, index_dir)
     except OSError as error:
@@ -229,9 +294,10 @@ def _save_where_allowed(
 def _save(
     layout: Layout, scanned: dict[str, list[ScannedFile]], index_dir: pathlib.Path
 ) -> None:
-    first_label, class_names = _classes(layout, scanned)
+    files = _all_files(scanned)
+    first_label, class_names = _classes(layout, files)
     source: dict[str, Any] = {"indexed": layout.description}
-    if any(file.is_oriented for _, file in _all_files(layout, scanned)):
+    if any(file.is_oriented for file in files):
         source["apply_exif_orientation"] = True
     built = manifest.Manifest(
         class_names=class_names,
@@ -240,28 +306,24 @@ def _save(
             split: _save_split(
                 split,
                 # Some files are empty if a split has more files than records.
-                [
-                    (path, file)
-                    for path, file in zip(layout.paths[split], files, strict=True)
-                    if len(file.offsets)
-                ],
+                [file for file in scanned[split] if file.num_records],
                 first_label,
                 len(class_names),
                 index_dir,
             )
-            for split, files in scanned.items()
+            for split in scanned
         },
         source=source,
         image_key=layout.image_key,
         label_key=layout.label_key,
-        image_format=_image_format(layout, scanned),
+        image_format=_image_format(layout, files),
     )
     manifest.write(built, index_dir)
 
 
 def _save_split(
     name: str,
-    files: Sequence[tuple[str, ScannedFile]],
+    files: Sequence[ScannedFile],
     first_label: int,
     num_classes: int,
     index_dir: pathlib.Path,
@@ -271,22 +333,22 @@ def _save_split(
 
     # Counted twice: the counts of all files at once would need too much memory.
     split_counts = np.zeros(num_classes, np.int64)
-    for _, file in files:
+    for file in files:
         split_counts += count(file)
     offsets_path, offsets_sha256 = manifest.write_offsets(
-        index_dir, name, np.concatenate([file.offsets for _, file in files])
+        index_dir, name, np.concatenate([file.offsets for file in files])
     )
     return manifest.Split(
         name=name,
         shards=tuple(
             manifest.Shard(
-                path=path,
-                num_records=len(file.offsets),
+                path=file.name,
+                num_records=file.num_records,
                 num_bytes=file.num_bytes,
                 sha256=None,
                 class_mixing=class_mixing.class_mixing(count(file), split_counts),
             )
-            for path, file in files
+            for file in files
         ),
         label_counts=tuple(split_counts.tolist()),
         offsets_path=offsets_path,
@@ -295,51 +357,49 @@ def _save_split(
 
 
 def _classes(
-    layout: Layout, scanned: dict[str, list[ScannedFile]]
+    layout: Layout, files: Sequence[ScannedFile]
 ) -> tuple[int, tuple[str, ...]]:
     """Returns the first label and the class names in label order."""
-    labels = np.concatenate([file.labels for _, file in _all_files(layout, scanned)])
+    labels = np.concatenate([file.labels for file in files])
     if layout.class_names:
         first_label, num_classes = 0, len(layout.class_names)
     else:
-        first_label = 0 if labels.min() == 0 else schema.FIRST_LABEL
+        first_label = 0 if labels.min() == 0 else tf_example.FIRST_LABEL
         num_classes = layouts.MAX_CLASSES
-    for path, file in _all_files(layout, scanned):
+    for file in files:
         classes = file.labels - first_label
         wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
         if len(wrong):
             raise UserError(
-                f"the labels in {path} must be from {first_label} to"
+                f"the labels in {file.path} must be from {first_label} to"
                 f" {first_label + num_classes - 1:,}; the record at byte"
                 f" {file.offsets[wrong[0]]:,} has the label {file.labels[wrong[0]]:,}"
             )
     if layout.class_names:
         return first_label, layout.class_names
-    num_classes = int(labels.max()) + 1 - first_label
+    last_label = int(labels.max())
+    num_classes = last_label + 1 - first_label
     if num_classes > max(_MAX_CLASSES, _MAX_CLASSES_PER_EXAMPLE * len(labels)):
         raise UserError(
             f"the labels in {layout.root} must be those of its classes; there are"
-            f" {len(labels):,} examples, and"
-            f" {_place_of(int(labels.max()), layout, scanned)} has the label"
-            f" {labels.max():,}. Create the records again."
+            f" {len(labels):,} examples, and {_place_of(last_label, files)} has the"
+            f" label {last_label:,}. Create the records again."
         )
-    return first_label, _names_of(
-        range(first_label, int(labels.max()) + 1), layout, scanned
-    )
+    return first_label, _names_of(range(first_label, last_label + 1), layout, files)
 
 
 def _names_of(
-    labels: Sequence[int], layout: Layout, scanned: dict[str, list[ScannedFile]]
+    labels: Sequence[int], layout: Layout, files: Sequence[ScannedFile]
 ) -> tuple[str, ...]:
     """Returns the class name of each label, from the records that contain names."""
     names: dict[int, str] = {}
-    for path, file in _all_files(layout, scanned):
+    for file in files:
         for label, name in file.class_names.items():
             if names.setdefault(label, name) != name:
                 raise UserError(
                     f"label {label} must have the same class name in all records of"
-                    f" {layout.root}; it is {name!r} in {path} and {names[label]!r} in"
-                    " other files"
+                    f" {layout.root}; it is {name!r} in {file.path} and"
+                    f" {names[label]!r} in other files"
                 )
     labels_of = {name: label for label, name in names.items()}
     for label, name in names.items():
@@ -356,27 +416,17 @@ def _names_of(
     )
 
 
-def _image_format(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> str:
+def _image_format(layout: Layout, files: Sequence[ScannedFile]) -> str:
     """Returns the format of all images, by their content and not by features.json."""
     first: dict[str, str] = {}
-    for path, file in _all_files(layout, scanned):
+    for file in files:
         for image_format, offset in file.image_formats.items():
-            first.setdefault(image_format, f"the record at byte {offset:,} of {path}")
+            place = f"the record at byte {offset:,} of {file.path}"
+            first.setdefault(image_format, place)
     if len(first) > 1:
         raise UserError(
             f"the images in {layout.root} must be all JPEG or all PNG; the first JPEG"
             f" is in {first['jpeg']}, the first PNG in {first['png']}. Create the"
             " record set again."
         )
-    (image_format,) = first
-    return image_format
-
-
-def _all_files(
-    layout: Layout, scanned: dict[str, list[ScannedFile]]
-) -> list[tuple[pathlib.Path, ScannedFile]]:
-    return [
-        (layout.root / path, file)
-        for split, files in scanned.items()
-        for path, file in zip(layout.paths[split], files, strict=True)
-    ]
+    return next(iter(first))

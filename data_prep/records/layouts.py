@@ -7,17 +7,14 @@ one folder or in `train/` and `validation/`. tensorflow_datasets isn't imported.
 
 import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import re
 from typing import Any
 
-from data_prep.records import manifest_json, schema
-from resnet.base import regular_file
+from data_prep.records import manifest, tf_example
+from resnet.base import json_file, regular_file
 from resnet.base.errors import UserError
-
-SPLITS = (schema.TRAIN, schema.VALIDATION)
 
 INFO_FILE = "dataset_info.json"  # In each set that tensorflow_datasets has prepared.
 _FEATURES_FILE = "features.json"
@@ -56,9 +53,6 @@ class Layout:
 def find(root: pathlib.Path) -> Layout | None:
     """Returns the layout of the record set in a folder, or None if it is unknown.
 
-    Args:
-        root: Existing folder.
-
     Raises:
         UserError: If the set has a known layout but is incomplete or unsupported.
     """
@@ -74,7 +68,7 @@ def is_shard_name(name: str) -> bool:
 
 def _tpu_layout(root: pathlib.Path) -> Layout | None:
     paths = {}
-    for split in SPLITS:
+    for split in manifest.SPLITS:
         found = _shard_names(root, split)
         folder = ""
         if not found and (root / split).is_dir():
@@ -88,9 +82,9 @@ def _tpu_layout(root: pathlib.Path) -> Layout | None:
         root=root,
         paths=paths,
         num_records={},
-        image_key=schema.ENCODED,
-        label_key=schema.LABEL,
-        name_key=schema.SYNSET,
+        image_key=tf_example.ENCODED,
+        label_key=tf_example.LABEL,
+        name_key=tf_example.SYNSET,
         class_names=None,
         description="records in the layout of the TPU scripts",
     )
@@ -114,7 +108,7 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
         )
     num_shards = int(totals.pop())
     wanted = [
-        schema.shard_name(split, index, num_shards) for index in range(num_shards)
+        manifest.shard_name(split, index, num_shards) for index in range(num_shards)
     ]
     missing = [name for name in wanted if name not in names]
     if missing:
@@ -128,13 +122,14 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
 
 
 def _tfds_layout(root: pathlib.Path) -> Layout:
-    info = _read_json(root / INFO_FILE)
-    features = _read_json(root / _FEATURES_FILE)
+    what, advice = "what tensorflow_datasets says of a set", "Prepare it again."
+    info = json_file.read(root / INFO_FILE, None, what, advice)
+    features = json_file.read(root / _FEATURES_FILE, None, what, advice)
     try:
         return _parse_tfds(root, info, features)
+    except UserError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(
             f"{root / INFO_FILE} and {root / _FEATURES_FILE} must be files of"
             " tensorflow_datasets 4.4 or newer; reading them failed"
@@ -162,8 +157,8 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
     parts = {part["name"]: part for part in info["splits"] if part.get("shardLengths")}
     test_part = parts.get("test")
     chosen = {
-        schema.TRAIN: parts.get("train"),
-        schema.VALIDATION: parts.get("validation", test_part),
+        manifest.TRAIN: parts.get("train"),
+        manifest.VALIDATION: parts.get("validation", test_part),
     }
     paths = {}
     num_records = {}
@@ -172,7 +167,7 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
             num_records[split] = [int(length) for length in part["shardLengths"]]
             paths[split] = _tfds_paths(info["name"], part, len(num_records[split]))
     names = list(itertools.chain.from_iterable(paths.values()))
-    if len(set(names)) < len(names) or not all(map(manifest_json.is_inside, names)):
+    if len(set(names)) < len(names) or not all(map(manifest.is_inside, names)):
         raise ValueError(f"its shards can't have the paths {names[:3]}")
     if not paths:
         raise UserError(
@@ -238,10 +233,3 @@ def _only_feature(
             " sets of labelled images are supported."
         )
     return found[0]
-
-
-def _read_json(path: pathlib.Path) -> Any:
-    try:
-        return json.loads(regular_file.read_bytes(path, _MAX_INFO_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} can't be read: {error}") from error

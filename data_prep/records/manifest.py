@@ -1,4 +1,4 @@
-"""The manifest of a record set on disk: finding, checking and writing it.
+"""The manifest of a record set: its content, its JSON form, and its file on disk.
 
 `manifest.json` is in the root of the set, beside the folders `train/` and
 `validation/`. It is written last, so a set with a manifest is complete. For sets
@@ -7,33 +7,269 @@ written by other programs, `indexing` creates the manifest, possibly in a cache 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
 import io
+import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import class_mixing, index_location, schema
-from data_prep.records.manifest_json import FORMAT_VERSION as FORMAT_VERSION
-from data_prep.records.manifest_json import Manifest as Manifest
-from data_prep.records.manifest_json import Shard as Shard
-from data_prep.records.manifest_json import SkippedImage as SkippedImage
-from data_prep.records.manifest_json import Split as Split
-from resnet.base import atomic_files, regular_file
+from data_prep.records import tf_example
+from resnet.base import atomic_files, json_file, regular_file
 from resnet.base.errors import UserError, naming_failures
 
 FILE_NAME = "manifest.json"
+TRAIN = "train"
+VALIDATION = "validation"
+SPLITS = (TRAIN, VALIDATION)
+# State of an unfinished conversion, in the root of the set; removed at the end.
+CONVERSION_FOLDER = ".conversion"
+FORMAT_VERSION = 2
+IMAGE_FORMATS = ("jpeg", "png")
+# The number of examples per rank may differ between nodes by this fraction of its mean:
+# the examples of a node with fewer examples are used more often.
+MAX_IMBALANCE = 0.1
 
-_MAX_MANIFEST_BYTES = 2**31  # ImageNet's manifest has less than a million.
+_MAX_COUNT = 2**62  # Numbers of bytes and records, and labels, are int64 elsewhere.
+_WHAT = "the manifest of a record set"
+_ADVICE = (
+    "The records may still be good: delete this file, and the next program that reads"
+    " the set builds a new manifest from the records; or convert the images again."
+)
 _MAX_NUMPY_HEADER = 4096  # Bytes before the values of an offsets file.
-
 _VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_datasets.
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One record file.
+
+    Attributes:
+        path: POSIX path relative to the folder of the records.
+        num_records: Number of records, at least 1.
+        num_bytes: Size of the file in bytes.
+        sha256: SHA-256 of the file in hexadecimal; None if unknown, in sets that other
+            programs wrote.
+        class_mixing: Chi-square per degree of freedom of the class counts, compared
+            with those of the split; see `class_mixing.class_mixing`.
+    """
+
+    path: str
+    num_records: int
+    num_bytes: int
+    sha256: str | None
+    class_mixing: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedImage:
+    """One image that a conversion skipped.
+
+    Attributes:
+        name: Path of the image, or path of its archive and name.
+        reason: Message of the error.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split of a record set.
+
+    Attributes:
+        name: `train` or `validation`.
+        shards: Shards in the order in which their records are numbered.
+        label_counts: Number of examples of each class, in label order.
+        offsets_path: POSIX path of the offsets file relative to the index folder.
+        offsets_sha256: SHA-256 of the offsets file in hexadecimal.
+        skipped_images: Images that the conversion of the split skipped.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    label_counts: tuple[int, ...]
+    offsets_path: str
+    offsets_sha256: str
+    skipped_images: tuple[SkippedImage, ...] = ()
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples (records) in all shards."""
+        return sum(shard.num_records for shard in self.shards)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """The metadata of a record set.
+
+    Attributes:
+        class_names: Synsets or folder names, in label order.
+        first_label: Label of the first class in the records.
+        splits: Splits by name; `train` or `validation` can be missing.
+        source: Origin and options of the conversion, as JSON values.
+        class_descriptions: Description of each class ("tench, Tinca tinca"), or empty.
+        image_key: Name of the feature with the encoded image.
+        label_key: Name of the feature with the label.
+        image_format: Format of all images, one of `IMAGE_FORMATS`.
+        format_version: Version of the manifest's layout.
+    """
+
+    class_names: tuple[str, ...]
+    first_label: int
+    splits: dict[str, Split]
+    source: dict[str, Any]
+    class_descriptions: tuple[str, ...] = ()
+    image_key: str = tf_example.ENCODED
+    label_key: str = tf_example.LABEL
+    image_format: str = "jpeg"
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def apply_exif_orientation(self) -> bool:
+        """Whether images were rotated and flipped by their EXIF orientation."""
+        return self.source.get("apply_exif_orientation") is True
+
+    def to_json(self) -> str:
+        """Returns the text of the manifest file."""
+        fields = dataclasses.asdict(self)
+        for split in fields["splits"].values():
+            del split["name"]  # The key in the dictionary of splits.
+        return json.dumps(fields, indent=1, sort_keys=True) + "\n"
+
+
+def read_file(path: str | os.PathLike[str]) -> Manifest:
+    """Returns the manifest in a file that `Manifest.to_json` wrote.
+
+    Raises:
+        json_file.MissingFile: If there is no file.
+        UserError: If the file can't be read, isn't a manifest, has another format
+            version or is inconsistent.
+    """
+    fields = json_file.read(path, None, _WHAT, _ADVICE)
+    with json_file.naming(str(path), _WHAT, _ADVICE):
+        version = fields.get("format_version")
+        if version != FORMAT_VERSION:
+            raise UserError(
+                f"format_version must be {FORMAT_VERSION}; it is {version!r}"
+            )
+        splits = fields.get("splits")
+        for name, split in splits.items() if isinstance(splits, dict) else ():
+            if isinstance(split, dict):
+                split["name"] = name
+        manifest = json_file.instance(Manifest, fields)
+        _check(manifest)
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Raises UserError if a manifest is inconsistent."""
+    num_classes = len(manifest.class_names)
+    num_described = len(manifest.class_descriptions)
+    if not manifest.class_names:
+        raise UserError("class_names is empty")
+    _check_unique(manifest.class_names, "class_names")
+    if num_described not in (0, num_classes):
+        raise UserError(
+            f"class_descriptions describes {num_described} of the {num_classes} classes"
+        )
+    _check_range(manifest.first_label, "first_label", 0)
+    for name in (manifest.image_key, manifest.label_key):
+        if not _is_encodable(name):
+            raise UserError(f"the feature {name!r} can't be a name")
+    if manifest.image_format not in IMAGE_FORMATS:
+        raise UserError(
+            f"image_format must be {' or '.join(IMAGE_FORMATS)}; it is"
+            f" {manifest.image_format!r}"
+        )
+    if not manifest.splits:
+        raise UserError("splits is empty")
+    for split in manifest.splits.values():
+        _check_split(split, num_classes)
+    _check_unique(
+        (shard.path for split in manifest.splits.values() for shard in split.shards),
+        "shards",
+    )
+
+
+def _check_split(split: Split, num_classes: int) -> None:
+    where = f"split {split.name}"
+    if not split.shards:
+        raise UserError(f"{where} has no shards")
+    for path in (split.offsets_path, *(shard.path for shard in split.shards)):
+        if not is_inside(path):
+            raise UserError(
+                f"each path of {where} must be inside the set; one is {path!r:.200}"
+            )
+    for shard in split.shards:
+        _check_range(shard.num_bytes, f"num_bytes of {shard.path}", 1)
+        most = shard.num_bytes
+        _check_range(shard.num_records, f"num_records of {shard.path}", 1, most)
+        _check_range(shard.class_mixing, f"class_mixing of {shard.path}", 0)
+    if len(split.label_counts) != num_classes:
+        raise UserError(
+            f"{where} counts {len(split.label_counts)} labels; there are {num_classes}"
+            " classes"
+        )
+    num_counted = sum(split.label_counts)
+    if min(split.label_counts) < 0 or num_counted != split.num_examples:
+        raise UserError(
+            f"the label_counts of {where} add up to {num_counted} examples, its shards"
+            f" to {split.num_examples}"
+        )
+
+
+def _check_range(value: float, name: str, least: int, most: int = _MAX_COUNT) -> None:
+    if not least <= value <= most:
+        raise UserError(f"{name} must be from {least} to {most:,}; it is {value:,}")
+
+
+def _check_unique(values: Iterable[str], name: str) -> None:
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise UserError(f"{name} has {repeated[0]!r} more than once")
+
+
+def is_inside(value: str) -> bool:
+    """Returns whether a text is a relative path that can't lead out of its folder."""
+    path = pathlib.PurePosixPath(value)
+    is_relative = path.name and not path.is_absolute() and ".." not in path.parts
+    return bool(is_relative) and "\0" not in value and _is_encodable(value)
+
+
+def _is_encodable(name: str) -> bool:
+    """Returns whether a text can be a name: not with half of a surrogate pair."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shard_name(split: str, index: int, num_shards: int) -> str:
+    """Returns the name of a record file, such as `train-00000-of-01024`."""
+    return f"{split}-{index:05d}-of-{num_shards:05d}"
+
+
+def is_balanced(examples_per_rank: Iterable[float], mean: float) -> bool:
+    """Returns whether the examples are spread evenly enough for `--shard_by=file`.
+
+    Args:
+        examples_per_rank: The number of training examples per rank of each node.
+        mean: The number of training examples divided by the number of ranks.
+    """
+    limit = MAX_IMBALANCE * mean
+    return all(abs(number - mean) <= limit for number in examples_per_rank)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +348,7 @@ def _find(folder: pathlib.Path) -> RecordSet | None:
         )
     if (own := _set_at(folder)) is not None:
         return own
-    if folder.name in (schema.TRAIN, schema.VALIDATION):
+    if folder.name in SPLITS:
         above = _set_at(folder.parent)
         # A folder in the root of a set need not belong to it, whatever its name.
         if above is not None and folder.name in above.manifest.splits:
@@ -173,30 +409,6 @@ def check_files(
         )
 
 
-def check_mixing(split: Split) -> None:
-    """Checks that the examples of each class are spread randomly over the shards.
-
-    Raises:
-        UserError: If they clearly are not, for example with a few classes per shard.
-    """
-    measures = [shard.class_mixing for shard in split.shards]
-    num_present = sum(count > 0 for count in split.label_counts)
-    num_records = [shard.num_records for shard in split.shards]
-    if class_mixing.is_mixed(measures, num_records, num_present):
-        return
-    worst = max(split.shards, key=lambda shard: shard.class_mixing)
-    raise UserError(
-        f"the classes of split {split.name} are not shuffled across its"
-        f" {len(split.shards):,} shards: chi-square per degree of freedom, about 1"
-        f" after a random shuffle, is {sum(measures) / len(measures):,.1f} on average"
-        f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read shard by"
-        " shard lose accuracy on such a set: convert the images again with"
-        " data_prep/imagenet_to_tfrecords.py, which shuffles them. With"
-        " --shard_by=example, which shuffles single records, --require_mixed=False"
-        " accepts the set."
-    )
-
-
 def offsets_path(split_name: str) -> str:
     """Returns the name of a split's offsets file in the index folder."""
     return f"{split_name}-offsets.npy"
@@ -207,25 +419,26 @@ def write_offsets(
     split_name: str,
     offsets: npt.NDArray[np.int64],
 ) -> tuple[str, str]:
-    """Writes a split's offsets file.
+    """Writes a split's offsets file; returns its relative path and SHA-256.
 
     Args:
         index_dir: Index folder of the set.
         split_name: `train` or `validation`.
         offsets: Byte offset of each record in its shard, `[num_examples]`, int64.
 
-    Returns:
-        Path of the file relative to `index_dir`, and its SHA-256 in hexadecimal.
-
     Raises:
         UserError: If there is a file of this name that doesn't contain offsets.
     """
     file = io.BytesIO()
     np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
-    path = offsets_path(split_name)
-    _check_replaceable(pathlib.Path(index_dir, path))
-    atomic_files.atomic_write_bytes(pathlib.Path(index_dir, path), file.getvalue())
-    return path, hashlib.sha256(file.getvalue()).hexdigest()
+    path = pathlib.Path(index_dir, offsets_path(split_name))
+    if os.path.lexists(path) and not _contains_offsets(path):
+        raise UserError(
+            f"the offsets of the records must be written to {path}, but that file"
+            " contains something else. Move it away and rerun the command."
+        )
+    atomic_files.atomic_write_bytes(path, file.getvalue())
+    return path.name, hashlib.sha256(file.getvalue()).hexdigest()
 
 
 def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
@@ -284,23 +497,35 @@ def _shard_with_other_offsets(
     return split.shards[wrong[0]].path if len(wrong) else None
 
 
+def cache_folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns the folder for the index of a set whose own folder isn't writable.
+
+    It is `indexes/<hash of the set's absolute path>` in `cache()`.
+    """
+    digest = hashlib.sha256(os.fsencode(os.path.abspath(data_dir))).hexdigest()
+    return cache() / "indexes" / digest[:16]
+
+
+def cache() -> pathlib.Path:
+    """Returns the cache folder of this project, which needn't exist.
+
+    It is `$RESNET_CPU_CACHE`, else `$XDG_CACHE_HOME/resnet-cpu`, else
+    `~/.cache/resnet-cpu`.
+    """
+    # As in install/build_horovod.sh, an empty variable counts as unset.
+    if named := os.environ.get("RESNET_CPU_CACHE"):
+        return pathlib.Path(os.path.abspath(named))
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return pathlib.Path(os.path.abspath(named), "resnet-cpu")
+    return pathlib.Path(os.path.expanduser("~/.cache/resnet-cpu"))
+
+
 def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
-    for index_dir in (records_dir, index_location.cache_folder(records_dir)):
-        manifest = _load_from(index_dir)
-        if manifest is not None:
+    for index_dir in (records_dir, cache_folder(records_dir)):
+        with contextlib.suppress(json_file.MissingFile):
+            manifest = read_file(index_dir / FILE_NAME)
             return RecordSet(manifest, records_dir, index_dir)
     return None
-
-
-def _load_from(folder: pathlib.Path) -> Manifest | None:
-    path = folder / FILE_NAME
-    try:
-        text = regular_file.read_bytes(path, _MAX_MANIFEST_BYTES).decode("utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the manifest {path} can't be read: {error}") from error
-    return Manifest.from_json(text, path)
 
 
 def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
@@ -316,36 +541,30 @@ def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
     return None
 
 
-def _check_replaceable(path: pathlib.Path) -> None:
-    """Checks that a file is missing or contains offsets, as an earlier index does."""
-    if not os.path.lexists(path):
-        return
+def _contains_offsets(path: pathlib.Path) -> bool:
+    """Returns whether a file contains offsets, as that of an earlier index does."""
     try:
-        regular_file.open_regular(path).close()
-        found = np.load(path, mmap_mode="r")
-        is_replaceable = found.ndim == 1 and found.dtype == np.int64
+        array = _map_array(path)
+        return bool(array.ndim == 1 and array.dtype == np.int64)
     except (OSError, ValueError, EOFError, AttributeError):  # An .npz has no ndim.
-        is_replaceable = False
-    if not is_replaceable:
-        raise UserError(
-            f"the offsets of the records must be written to {path}, but that file"
-            " contains something else. Move it away and rerun the command."
-        )
+        return False
 
 
 def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
-    path = index_dir / split.offsets_path
     try:
-        regular_file.open_regular(path).close()
-        offsets = np.load(path, mmap_mode="r")
+        shape = _map_array(index_dir / split.offsets_path).shape
     except (OSError, ValueError, EOFError) as error:
         return f"{split.offsets_path} can't be read ({error})"
-    if offsets.shape != (split.num_examples,):
+    if shape != (split.num_examples,):
         return (
-            f"{split.offsets_path} has shape {offsets.shape}; expected"
-            f" ({split.num_examples},)"
+            f"{split.offsets_path} has shape {shape}; expected ({split.num_examples},)"
         )
     return None
+
+
+def _map_array(path: pathlib.Path) -> Any:
+    regular_file.open_regular(path).close()  # Not a pipe, which np.load would wait for.
+    return np.load(path, mmap_mode="r")
 
 
 def _remedy(record_set: RecordSet, split: Split) -> str:

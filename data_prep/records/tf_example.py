@@ -1,194 +1,266 @@
-"""Encodes and parses serialized `tf.train.Example`s without TensorFlow."""
+"""Examples: labelled images as serialized `tf.train.Example`s, without TensorFlow.
 
-import struct
-from collections.abc import Callable, Container, Iterator, Mapping
+The features are those of the TPU ResNet scripts (tensorflow/tpu,
+`tools/datasets/imagenet_to_gcs.py`), so either side reads the other's record sets.
+"""
 
-# Wire types of protobuf; a field's tag is number << 3 | wire type.
-_VARINT = 0
-_FIXED64 = 1
-_LENGTH_DELIMITED = 2
-_FIXED32 = 5
+import functools
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
-Feature = list[memoryview] | list[int] | list[float]
+from google.protobuf import message
+
+from data_prep.records import tfrecord
+from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from resnet.base import regular_file
+from resnet.base.errors import UserError
+
+ENCODED = "image/encoded"  # Content of the JPEG or PNG file, bytes.
+HEIGHT = "image/height"
+WIDTH = "image/width"
+CHANNELS = "image/channels"
+COLORSPACE = "image/colorspace"
+FORMAT = "image/format"
+FILENAME = "image/filename"  # Without the folder.
+LABEL = "image/class/label"  # FIRST_LABEL + class index.
+SYNSET = "image/class/synset"  # Class name.
+# 1 in the records of --apply_exif_orientation; others lack it, as in the TPU scripts.
+IS_ORIENTED = "image/exif_orientation_applied"
+
+FIRST_LABEL = 1  # As in the TPU scripts, where 0 is kept for "background".
+
+_GZIP_START = b"\x1f\x8b\x08"
+_IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+
+# Source: tensorflow/core/example/example.proto and feature.proto.
+_PROTO = """
+name: "example.proto"
+syntax: "proto3"
+message_type {
+  name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
+}
+message_type {
+  name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED }
+}
+message_type {
+  name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED }
+}
+message_type {
+  name: "Feature"
+  field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 }
+  oneof_decl { name: "kind" }
+}
+message_type {
+  name: "Features"
+  field { name: "feature" number: 1 type_name: "FeatureEntry" label: LABEL_REPEATED }
+  nested_type {
+    name: "FeatureEntry"
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: "Feature" }
+    options { map_entry: true }
+  }
+}
+message_type {
+  name: "Example"
+  field { name: "features" number: 1 type_name: "Features" }
+}
+"""
+
+_Value = TypeVar("_Value")
+Features = Mapping[str, Any]  # The protobuf message of each feature, by its name.
+
+
+def image_example(
+    encoded: bytes,
+    *,
+    height: int,
+    width: int,
+    label: int,
+    class_name: str,
+    filename: str,
+    image_format: str = "jpeg",
+    is_oriented: bool = False,
+) -> bytes:
+    """Returns one labelled image as a serialized `tf.train.Example`.
+
+    As in the TPU scripts, channels and color space are 3 and RGB for gray images too,
+    because they describe the decoded image.
+
+    Args:
+        encoded: Content of a JPEG or PNG file.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
+        label: `FIRST_LABEL` + class index.
+        class_name: Synset or name of the class folder.
+        filename: Name of the image's file without the folder.
+        image_format: Format of `encoded`, "jpeg" or "png".
+        is_oriented: Whether the set's images were rotated and flipped by their EXIF
+            orientation.
+    """
+    features: dict[str, bytes | int] = {
+        ENCODED: encoded,
+        HEIGHT: height,
+        WIDTH: width,
+        CHANNELS: 3,
+        COLORSPACE: b"RGB",
+        FORMAT: image_format.upper().encode(),
+        # The bytes as on disk, also if they aren't valid UTF-8.
+        FILENAME: filename.encode("utf-8", "surrogateescape"),
+        LABEL: label,
+        SYNSET: class_name.encode("utf-8", "surrogateescape"),
+    }
+    if is_oriented:
+        features[IS_ORIENTED] = 1
+    return encode_example(features)
 
 
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:
     """Returns a serialized `tf.train.Example` with one value in each feature.
 
-    The features are sorted by name, so equal features give equal bytes.
-
-    Args:
-        features: Value of each feature by name; bytes become a `bytes_list`, signed
-            64-bit integers an `int64_list`.
+    Bytes become a `bytes_list`, signed 64-bit integers an `int64_list`. The features
+    are sorted by name, so equal features give equal bytes.
     """
-    entries = b"".join(
-        _field(1, _field(1, name.encode()) + _field(2, _encode_feature(value)))
-        for name, value in sorted(features.items())
-    )
-    return _field(1, entries)
+    example = _example_class()()
+    for name, value in features.items():
+        feature = example.features.feature[name]
+        if isinstance(value, bytes):
+            feature.bytes_list.value.append(value)
+        else:
+            feature.int64_list.value.append(value)
+    serialized: bytes = example.SerializeToString(deterministic=True)
+    return serialized
 
 
-def parse_example(
-    data: bytes | memoryview, names: Container[str] | None = None
-) -> dict[str, Feature]:
-    """Returns the features of a serialized `tf.train.Example`, by name.
-
-    The values of a feature are slices of `data` (bytes, not copied), integers or
-    floats; a feature without a kind is an empty list. Unknown fields are skipped.
-
-    Args:
-        data: Serialized example.
-        names: Names of the features to return; None returns all.
+def parse_example(data: bytes | memoryview) -> Features:
+    """Returns the features of a serialized `tf.train.Example`.
 
     Raises:
         ValueError: If `data` is not a serialized example.
     """
-    view = memoryview(data)
-    features: dict[str, Feature] = {}
-    for number, kind, begin, end in _fields(view, 0, len(view)):
-        if number == 1 and kind == _LENGTH_DELIMITED:
-            _parse_features(view, begin, end, names, features)
+    try:
+        features: Features = _example_class().FromString(bytes(data)).features.feature
+    except message.DecodeError as error:
+        raise ValueError("it is not a serialized tf.train.Example") from error
     return features
 
 
-def _parse_features(
-    view: memoryview,
-    begin: int,
-    end: int,
-    names: Container[str] | None,
-    features: dict[str, Feature],
-) -> None:
-    """Adds the requested entries of a map from names to features to `features`."""
-    for number, kind, start, stop in _fields(view, begin, end):
-        if number == 1 and kind == _LENGTH_DELIMITED:
-            _parse_entry(view, start, stop, names, features)
+def scan_file(
+    path: str | os.PathLike[str], read: Callable[[Features], _Value]
+) -> Iterator[tuple[int, int, _Value]]:
+    """Yields byte offset, number of bytes and a value of each record of a file.
+
+    The checksum of a record's length is verified but not that of its data, which
+    `verification` does.
+
+    Args:
+        path: Path of the record file.
+        read: Function that returns the value of a record's features; it can raise a
+            ValueError about the record.
+
+    Raises:
+        UserError: If a record can't be used, or the file can't be read.
+    """
+    content = _map(path)
+    offset = 0
+    while offset < len(content):
+        try:
+            data = tfrecord.read_record(content, offset, check_data=False)
+            value = read(parse_example(data))
+        except ValueError as error:
+            if not offset and bytes(content[: len(_GZIP_START)]) == _GZIP_START:
+                raise UserError(
+                    f"{path} must contain plain records; it is compressed with gzip."
+                    " Decompress all record files of the set (gunzip) under their"
+                    " names."
+                ) from error
+            raise UserError(
+                f"the record at byte {offset:,} of {path} can't be used: {error}. Copy"
+                " or create the record set again."
+            ) from error
+        num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES
+        yield offset, num_bytes, value
+        offset += num_bytes
 
 
-def _parse_entry(
-    view: memoryview,
-    begin: int,
-    end: int,
-    names: Container[str] | None,
-    features: dict[str, Feature],
-) -> None:
-    name = ""
-    value: tuple[int, int] | None = None
-    for number, kind, start, stop in _fields(view, begin, end):
-        if number == 1 and kind == _LENGTH_DELIMITED:
-            name = str(view[start:stop], "utf-8")
-            if names is not None and name not in names:
-                return  # Saves much time: most features aren't requested.
-        elif number == 2 and kind == _LENGTH_DELIMITED:
-            value = start, stop
-    if names is None or name in names:  # The name can be missing: "".
-        features[name] = _parse_feature(view, *value) if value else []
+def _map(path: str | os.PathLike[str]) -> memoryview:
+    """Returns a memory map of a file, which the kernel reads ahead."""
+    try:
+        with regular_file.open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise UserError(f"{path} can't be read ({error.strerror})") from error
 
 
-def _parse_feature(view: memoryview, begin: int, end: int) -> Feature:
-    feature: Feature = []
-    for number, kind, start, stop in _fields(view, begin, end):
-        if kind == _LENGTH_DELIMITED and number in _PARSERS:
-            feature = _PARSERS[number](view, start, stop)
-    return feature
+def integer_of(features: Features, name: str) -> int:
+    """Returns the value of an integer feature.
+
+    Raises:
+        ValueError: If the feature is missing or isn't exactly one integer.
+    """
+    return int(_only_value(features, name, "int64_list", "an integer"))
 
 
-def _parse_bytes_list(view: memoryview, begin: int, end: int) -> list[memoryview]:
-    return [
-        view[start:stop]
-        for number, kind, start, stop in _fields(view, begin, end)
-        if number == 1 and kind == _LENGTH_DELIMITED
-    ]
+def bytes_of(features: Features, name: str) -> bytes:
+    """Returns the value of a bytes feature.
+
+    Raises:
+        ValueError: If the feature is missing or isn't exactly one string of bytes.
+    """
+    value: bytes = _only_value(features, name, "bytes_list", "a string of bytes")
+    return value
 
 
-def _parse_float_list(view: memoryview, begin: int, end: int) -> list[float]:
-    values: list[float] = []
-    for number, kind, start, stop in _fields(view, begin, end):
-        if number != 1 or kind not in (_LENGTH_DELIMITED, _FIXED32):
-            continue
-        if (stop - start) % 4:
-            raise ValueError("a list of floats is truncated")
-        values += struct.unpack(f"<{(stop - start) // 4}f", view[start:stop])
-    return values
+def text_of(features: Features, name: str) -> str:
+    """Returns the value of a bytes feature as a name; raises as `bytes_of` does."""
+    return bytes_of(features, name).decode("utf-8", "surrogateescape")
 
 
-def _parse_int64_list(view: memoryview, begin: int, end: int) -> list[int]:
-    values: list[int] = []
-    for number, kind, start, stop in _fields(view, begin, end):
-        if number != 1 or kind not in (_LENGTH_DELIMITED, _VARINT):
-            continue
-        while start < stop:
-            value, start = _read_varint(view, start, stop)
-            values.append(value - 2**64 if value >= 2**63 else value)
-    return values
+def image_format_of(encoded: bytes) -> str:
+    """Returns the format of an image, "jpeg" or "png", by its first bytes.
+
+    Raises:
+        ValueError: If the image has neither format.
+    """
+    for image_format, start in _IMAGE_STARTS.items():
+        if encoded.startswith(start):
+            return image_format
+    raise ValueError(
+        f"its image is neither JPEG nor PNG; it starts with {encoded[:8]!r}"
+    )
 
 
-_PARSERS: dict[int, Callable[[memoryview, int, int], Feature]] = {
-    1: _parse_bytes_list,
-    2: _parse_float_list,
-    3: _parse_int64_list,
-}
+def _only_value(features: Features, name: str, kind: str, description: str) -> Any:
+    feature = features.get(name)
+    if feature is None:
+        raise ValueError(f"it has no feature {name}")
+    if feature.WhichOneof("kind") not in (kind, None):
+        raise ValueError(f"its feature {name} is not {description}")
+    values = getattr(feature, kind).value
+    if len(values) != 1:
+        raise ValueError(f"its feature {name} has {len(values)} values; expected one")
+    return values[0]
 
 
-def _fields(
-    view: memoryview, position: int, end: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yields number, wire type, start and end of each field of a protobuf message."""
-    while position < end:
-        tag, begin = view[position], position + 1
-        if tag >= 0x80:  # Rare; the call would slow down all others.
-            tag, begin = _read_varint(view, position, end)
-        kind = tag & 7
-        if kind == _LENGTH_DELIMITED:
-            length, begin = _read_varint(view, begin, end)
-            position = begin + length
-        elif kind == _VARINT:
-            position = _read_varint(view, begin, end)[1]
-        elif kind == _FIXED32:
-            position = begin + 4
-        elif kind == _FIXED64:
-            position = begin + 8
-        else:
-            raise ValueError(f"it has a field of unknown wire type {kind}")
-        if position > end:
-            raise ValueError("a field is truncated")
-        if tag < 8:
-            raise ValueError("a field has number 0")
-        yield tag >> 3, kind, begin, position
+@functools.cache
+def _example_class() -> Any:
+    """Returns the class of `tf.train.Example`, in a pool apart from TensorFlow's."""
+    from google.protobuf import (  # Slow imports, which --help doesn't need.
+        descriptor_pb2,
+        descriptor_pool,
+        message_factory,
+        text_format,
+    )
 
-
-def _read_varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
-    """Returns an unsigned 64-bit integer and the position of its end."""
-    if position < end and view[position] < 0x80:  # Faster than the loop.
-        return view[position], position + 1
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= end:
-            raise ValueError("a number is truncated")
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, position
-    raise ValueError("a number has more than 64 bits")
-
-
-def _encode_feature(value: bytes | int) -> bytes:
-    if isinstance(value, bytes):
-        return _field(1, _field(1, value))  # bytes_list
-    # A negative number is stored as its 64-bit two's complement.
-    return _field(3, _field(1, _varint(value & 0xFFFFFFFFFFFFFFFF)))  # int64_list
-
-
-def _field(number: int, content: bytes) -> bytes:
-    tag = number << 3 | _LENGTH_DELIMITED
-    return b"".join((_varint(tag), _varint(len(content)), content))
-
-
-def _varint(value: int) -> bytes:
-    """Returns 7 bits per byte, lowest first; the top bit says that more follow."""
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    file = text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))

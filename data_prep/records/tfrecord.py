@@ -4,6 +4,7 @@ Reading and writing need no TensorFlow.
 """
 
 import mmap
+import os
 import struct
 
 import google_crc32c
@@ -12,18 +13,6 @@ HEADER_BYTES = 12  # Length of the data and the length's checksum.
 FOOTER_BYTES = 4  # The data's checksum.
 _HEADER = struct.Struct("<QI")
 _U32 = struct.Struct("<I")
-
-
-class CorruptRecord(ValueError):
-    """A record whose bytes are not those that were written.
-
-    Attributes:
-        offset: Byte offset of the record in its file.
-    """
-
-    def __init__(self, what: str, offset: int) -> None:
-        super().__init__(what)
-        self.offset = offset
 
 
 def frame_record(data: bytes) -> bytes:
@@ -35,61 +24,71 @@ def frame_record(data: bytes) -> bytes:
     Source: tensorflow/core/lib/io/record_writer.h.
     """
     length = struct.pack("<Q", len(data))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked_crc32c(length)),
-            data,
-            struct.pack("<I", masked_crc32c(data)),
-        )
-    )
+    header = length + _U32.pack(masked_crc32c(length))
+    return b"".join((header, data, _U32.pack(masked_crc32c(data))))
 
 
-def read_record(data: bytes | memoryview | mmap.mmap, offset: int) -> memoryview:
-    """Returns the data of one record after a check of both checksums.
-
-    Args:
-        data: Content of a TFRecord file.
-        offset: Byte offset of the record in `data`.
+def read_at(path: str | os.PathLike[str], offset: int) -> memoryview:
+    """Returns the data of the record at an offset of a file; checks both checksums.
 
     Raises:
-        CorruptRecord: If a checksum doesn't match or the record is truncated.
+        ValueError: If a checksum doesn't match or the record is truncated.
+        OSError: If the file can't be read.
     """
-    view = memoryview(data)
-    length = record_length(view[offset : offset + HEADER_BYTES], offset)
+    with open(path, "rb") as file:
+        file.seek(offset)
+        header = file.read(HEADER_BYTES)
+        length = record_length(header)
+        # Not beyond the end of the file: a corrupt length can be any number.
+        num_left = os.fstat(file.fileno()).st_size - file.tell()
+        rest = file.read(min(length + FOOTER_BYTES, num_left))
+    return read_record(header + rest, 0)
+
+
+def read_record(
+    content: bytes | memoryview | mmap.mmap, offset: int, check_data: bool = True
+) -> memoryview:
+    """Returns the data of one record.
+
+    Args:
+        content: Content of a TFRecord file.
+        offset: Byte offset of the record in `content`.
+        check_data: Whether to check the checksum of the data beside the length's.
+
+    Raises:
+        ValueError: If a checksum doesn't match or the record is truncated.
+    """
+    view = memoryview(content)
     begin = offset + HEADER_BYTES
-    end = begin + length
+    end = begin + record_length(view[offset:begin])
     if end + FOOTER_BYTES > len(view):
-        raise CorruptRecord(
+        raise ValueError(
             f"it is truncated: {len(view) - offset:,} of its"
-            f" {end + FOOTER_BYTES - offset:,} bytes are there",
-            offset,
+            f" {end + FOOTER_BYTES - offset:,} bytes are there"
         )
-    content = view[begin:end]
-    if _U32.unpack_from(view, end)[0] != masked_crc32c(content):
-        raise CorruptRecord("the checksum of its data does not match", offset)
-    return content
+    data = view[begin:end]
+    if check_data and _U32.unpack_from(view, end)[0] != masked_crc32c(data):
+        raise ValueError("the checksum of its data does not match")
+    return data
 
 
-def record_length(header: bytes | memoryview, offset: int) -> int:
+def record_length(header: bytes | memoryview) -> int:
     """Returns the length of a record's data in bytes after a check of its checksum.
 
     Args:
         header: First `HEADER_BYTES` bytes of the record.
-        offset: Byte offset of the record in its file, for the error.
 
     Raises:
-        CorruptRecord: If the checksum doesn't match or the header is truncated.
+        ValueError: If the checksum doesn't match or the header is truncated.
     """
     if len(header) < HEADER_BYTES:
-        raise CorruptRecord(
+        raise ValueError(
             f"it is truncated: {len(header)} of the {HEADER_BYTES} bytes of its header"
-            " are there",
-            offset,
+            " are there"
         )
     length, checksum = _HEADER.unpack(header)
     if checksum != masked_crc32c(header[:8]):
-        raise CorruptRecord("the checksum of its length does not match", offset)
+        raise ValueError("the checksum of its length does not match")
     return int(length)
 
 

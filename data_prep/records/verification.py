@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import BinaryIO
 
 import numpy as np
@@ -14,16 +14,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from data_prep import worker_processes
-from data_prep.records import (
-    manifest,
-    scan,
-    schema,
-    tf_example,
-    tfrecord,
-)
-from data_prep.records.manifest import RecordSet, Shard, Split
-from data_prep.records.tf_example import Feature
-from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, CorruptRecord
+from data_prep.records import manifest, tf_example, tfrecord
+from data_prep.records.manifest import Manifest, RecordSet, Shard
+from data_prep.records.tf_example import Features
+from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
 from resnet.base.errors import UserError
 
@@ -63,27 +57,14 @@ class _Job:
         path: Path of the record file.
         shard: The shard's entry in the manifest.
         offsets: Byte offset of each record, `[num_records]`, int64; None if unknown.
-        image_key: Name of the feature with the encoded image.
-        label_key: Name of the feature with the label.
-        image_format: Expected format of all images, "jpeg" or "png".
-        first_label: Smallest valid label.
-        class_names: Class name of each valid label.
+        contents: The manifest of the set, without splits.
     """
 
     split_name: str
     path: str
     shard: Shard
     offsets: npt.NDArray[np.int64] | None
-    image_key: str
-    label_key: str
-    image_format: str
-    first_label: int
-    class_names: tuple[str, ...]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of valid labels."""
-        return len(self.class_names)
+    contents: Manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,18 +102,31 @@ def verify(
     Raises:
         UserError: If a worker process died.
     """
+    contents = record_set.manifest
     problems: list[Problem] = []
     jobs: list[_Job] = []
     counts = {}
-    for name, split in record_set.manifest.splits.items():
-        counts[name] = np.zeros(len(record_set.manifest.class_names), np.int64)
+    for name, split in contents.splits.items():
+        counts[name] = np.zeros(len(contents.class_names), np.int64)
         offsets = None
         try:
             offsets = manifest.read_offsets(record_set, split)
         except UserError as error:
             path = record_set.index_dir / split.offsets_path
             problems.append(Problem(str(path), None, str(error)))
-        jobs += _jobs(record_set, split, offsets)
+        begin = 0
+        for shard in split.shards:
+            end = begin + shard.num_records
+            jobs.append(
+                _Job(
+                    split_name=name,
+                    path=str(record_set.records_dir / shard.path),
+                    shard=shard,
+                    offsets=None if offsets is None else offsets[begin:end],
+                    contents=dataclasses.replace(contents, splits={}),
+                )
+            )
+            begin = end
 
     def take(result: _ShardResult) -> None:
         problems.extend(result.problems)
@@ -143,7 +137,11 @@ def verify(
     if not problems:  # The counts of a corrupt set would differ anyway.
         problems += _check_label_counts(record_set, counts)
     return sorted(
-        problems, key=lambda one: (one.path, -1 if one.offset is None else one.offset)
+        problems,
+        key=lambda problem: (
+            problem.path,
+            -1 if problem.offset is None else problem.offset,
+        ),
     )
 
 
@@ -166,30 +164,9 @@ def _check_label_counts(
     return problems
 
 
-def _jobs(
-    record_set: RecordSet, split: Split, offsets: npt.NDArray[np.int64] | None
-) -> Iterator[_Job]:
-    contents = record_set.manifest
-    begin = 0
-    for shard in split.shards:
-        end = begin + shard.num_records
-        yield _Job(
-            split_name=split.name,
-            path=str(record_set.records_dir / shard.path),
-            shard=shard,
-            offsets=None if offsets is None else offsets[begin:end],
-            image_key=contents.image_key,
-            label_key=contents.label_key,
-            image_format=contents.image_format,
-            first_label=contents.first_label,
-            class_names=contents.class_names,
-        )
-        begin = end
-
-
 def _check_shard(job: _Job) -> _ShardResult:
     """Reads one shard; runs in a worker process."""
-    counts = np.zeros(job.num_classes, np.int64)
+    counts = np.zeros(len(job.contents.class_names), np.int64)
     problems: list[Problem] = []
     try:
         with regular_file.open_regular(job.path) as file:
@@ -216,16 +193,13 @@ def _check_shard(job: _Job) -> _ShardResult:
 def _check_records(
     job: _Job, file: BinaryIO, problems: list[Problem], counts: npt.NDArray[np.int64]
 ) -> str:
-    """Checks all records of a shard.
+    """Checks all records of a shard and returns the SHA-256 of their bytes.
 
     Args:
         job: Job of the shard.
         file: The shard's file, open for reading.
         problems: List to which the problems are appended.
         counts: Number of good examples of each class, to which they are added.
-
-    Returns:
-        The SHA-256 of the bytes of the records, in hexadecimal.
     """
     digest = hashlib.sha256()
     offsets = job.offsets
@@ -252,18 +226,14 @@ def _check_records(
         except ValueError as error:
             problems.append(Problem(job.path, offset, str(error)))
         else:
-            counts[label - job.first_label] += 1
+            counts[label - job.contents.first_label] += 1
         if not record:
             break  # The file is truncated here.
     return digest.hexdigest()
 
 
 def _check_record(job: _Job, record: bytes) -> int:
-    """Returns the label of a good record.
-
-    Args:
-        job: Job of the record's shard.
-        record: Bytes from this record's offset to the next record's.
+    """Returns the label of a good record, the bytes up to the next one's offset.
 
     Raises:
         ValueError: If the record is corrupt or not as expected.
@@ -275,38 +245,36 @@ def _check_record(job: _Job, record: bytes) -> int:
             f"it is {num_bytes:,} bytes long, but the next record begins after"
             f" {len(record):,} bytes"
         )
-    features = tf_example.parse_example(
-        data, (job.image_key, job.label_key, schema.SYNSET)
-    )
-    label = scan.integer_of(features, job.label_key)
-    if not 0 <= label - job.first_label < job.num_classes:
+    features = tf_example.parse_example(data)
+    contents = job.contents
+    label = tf_example.integer_of(features, contents.label_key)
+    first_label, num_classes = contents.first_label, len(contents.class_names)
+    if not 0 <= label - first_label < num_classes:
         raise ValueError(
-            f"its label is {label:,}; expected {job.first_label} to"
-            f" {job.first_label + job.num_classes - 1:,}"
+            f"its label is {label:,}; expected {first_label} to"
+            f" {first_label + num_classes - 1:,}"
         )
-    _check_class_name(job, features, label)
-    encoded = scan.bytes_of(features, job.image_key)
-    image_format = scan.image_format_of(encoded)
-    if image_format != job.image_format:
+    _check_class_name(features, label, contents.class_names[label - first_label])
+    encoded = tf_example.bytes_of(features, contents.image_key)
+    image_format = tf_example.image_format_of(encoded)
+    if image_format != contents.image_format:
         raise ValueError(
             f"its image is a {image_format.upper()} file; expected"
-            f" {job.image_format.upper()}"
+            f" {contents.image_format.upper()}"
         )
-    end = _IMAGE_ENDS[image_format]
-    if encoded[-len(end) :] != end:
+    if not encoded.endswith(_IMAGE_ENDS[image_format]):
         _decode(encoded)
     return label
 
 
-def _check_class_name(job: _Job, features: dict[str, Feature], label: int) -> None:
+def _check_class_name(features: Features, label: int, expected: str) -> None:
     """Checks the class name of a record, which sets of other programs may lack.
 
     Raises:
         ValueError: If it isn't that of the label.
     """
-    if features.get(schema.SYNSET):
-        name = scan.decode_name(scan.bytes_of(features, schema.SYNSET))
-        expected = job.class_names[label - job.first_label]
+    if tf_example.SYNSET in features and features[tf_example.SYNSET].bytes_list.value:
+        name = tf_example.text_of(features, tf_example.SYNSET)
         if name and name != expected:
             raise ValueError(
                 f"its class is {name!r}, but its label {label:,} is that of"
@@ -314,7 +282,7 @@ def _check_class_name(job: _Job, features: dict[str, Feature], label: int) -> No
             )
 
 
-def _decode(encoded: memoryview) -> None:
+def _decode(encoded: bytes) -> None:
     """Decodes an image that lacks the end bytes of its format, as good ones may too.
 
     Raises:
@@ -338,8 +306,8 @@ def _follow_lengths(file: BinaryIO) -> npt.NDArray[np.int64]:
         offsets.append(offset)
         header = os.pread(file.fileno(), HEADER_BYTES, offset)
         try:
-            length = tfrecord.record_length(header, offset)
-        except CorruptRecord:
+            length = tfrecord.record_length(header)
+        except ValueError:
             break
         offset += HEADER_BYTES + length + FOOTER_BYTES
     return np.array(offsets, np.int64)

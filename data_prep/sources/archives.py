@@ -12,19 +12,19 @@ import os
 import pathlib
 import posixpath
 import tarfile
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
-from data_prep.records import schema
+from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels
-from data_prep.sources.image_list import ImageList, ImageListBuilder
+from data_prep.sources.image_list import Entry, ImageList, Source, missing_images
 from resnet.base.errors import UserError
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
 VALIDATION_ARCHIVE = "ILSVRC2012_img_val.tar"
 NUM_IMAGES = {  # In the complete archives.
-    schema.TRAIN: imagenet_labels.NUM_TRAIN,
-    schema.VALIDATION: imagenet_labels.NUM_VALIDATION,
+    TRAIN: imagenet_labels.NUM_TRAIN,
+    VALIDATION: imagenet_labels.NUM_VALIDATION,
 }
 _EXTENSIONS = (".jpeg", ".jpg")  # In any case.
 
@@ -53,6 +53,12 @@ class _Member:
         """Whether the file name has the extension of an image."""
         return self.filename.lower().endswith(_EXTENSIONS)
 
+    def entry(self, archive: pathlib.Path, class_index: int) -> Entry:
+        """Returns the image for an `ImageList`."""
+        return Entry(
+            str(archive), self.filename, class_index, self.offset, self.num_bytes
+        )
+
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
     """Returns the archives in `root`, the training archive first."""
@@ -60,89 +66,88 @@ def find(root: pathlib.Path) -> list[pathlib.Path]:
     return [root / name for name in names if (root / name).is_file()]
 
 
-def list_images(root: pathlib.Path) -> tuple[dict[str, ImageList], int]:
+def read(root: pathlib.Path) -> Source:
     """Returns the images of the archives in `root`; reads only the tar headers.
+
+    The images of a split are sorted by class and file name.
 
     Args:
         root: Folder in which `find` finds at least one archive.
-
-    Returns:
-        The images by split (`train`, `validation`), sorted by class and file name, and
-        the number of files without the extension of an image.
 
     Raises:
         UserError: If an archive is truncated or corrupt or has unexpected content.
         OSError: If an archive can't be read.
     """
     splits = {}
-    num_ignored_files = 0
+    ignored: list[_Member] = []
     for archive in find(root):
+        split, entries = VALIDATION, _validation_images
         if archive.name == TRAIN_ARCHIVE:
-            split = schema.TRAIN
-            images, num_ignored = _list_train(archive)
-        else:
-            split = schema.VALIDATION
-            images, num_ignored = _list_validation(archive)
-        if not len(images):
+            split, entries = TRAIN, _train_images
+        splits[split] = ImageList.of(
+            imagenet_labels.synsets(), entries(archive, ignored)
+        )
+        if not len(splits[split]):
             raise UserError(
                 f"{archive} must contain ImageNet's {split} images; it contains none."
                 " Copy the archive again."
             )
-        splits[split] = images
-        num_ignored_files += num_ignored
-    return splits, num_ignored_files
+    description: dict[str, Any] = {"raw_data_dir": str(root), "archives": True}
+    if incomplete := missing_images(splits, NUM_IMAGES):
+        description["incomplete"] = incomplete
+    return Source(
+        class_names=imagenet_labels.synsets(),
+        class_descriptions=imagenet_labels.words(),
+        splits=splits,
+        num_ignored_files=len(ignored),
+        description=description,
+        warnings=tuple(
+            f"{clause} of ImageNet; the archive lacks the others"
+            for clause in incomplete
+        ),
+    )
 
 
-def _list_train(archive: pathlib.Path) -> tuple[ImageList, int]:
-    builder = ImageListBuilder(imagenet_labels.synsets())
-    known = frozenset(imagenet_labels.synsets())
-    num_ignored = 0
-    inner_archives: dict[str, _Member] = {}
+def _train_images(archive: pathlib.Path, ignored: list[_Member]) -> Iterator[Entry]:
+    """Yields the images of the archives in an archive, and lists other files."""
+    class_index = {name: index for index, name in enumerate(imagenet_labels.synsets())}
+    inner_archives: dict[int, _Member] = {}
     with open(archive, "rb", buffering=0) as file:
         for member in _members(file, str(archive), 0, os.path.getsize(archive)):
             synset, extension = os.path.splitext(member.filename)
             if extension != ".tar":
-                num_ignored += 1
+                ignored.append(member)
                 continue
-            if synset not in known:
+            if synset not in class_index:
                 raise UserError(
                     f"{archive} must contain one archive per ImageNet class, such as"
                     f" n01440764.tar; it contains {member.filename!r}. Use the"
                     f" {TRAIN_ARCHIVE} of ILSVRC 2012."
                 )
-            if synset in inner_archives:
+            if class_index[synset] in inner_archives:
                 raise UserError(_twice(str(archive), member.filename))
-            inner_archives[synset] = member
-        for class_index, synset in enumerate(imagenet_labels.synsets()):
-            if synset not in inner_archives:
-                continue
-            inner = inner_archives[synset]
+            inner_archives[class_index[synset]] = member
+        for index, inner in sorted(inner_archives.items()):
             where = f"{archive}: {inner.filename}"
             members = list(_members(file, where, inner.offset, inner.end))
+            ignored += [member for member in members if not member.is_image]
             images = sorted(
-                (m for m in members if m.is_image), key=lambda m: m.filename
+                member.entry(archive, index) for member in members if member.is_image
             )
-            _check_names(where, [image.filename for image in images])
-            num_ignored += len(members) - len(images)
-            for image in images:
-                builder.add_span(
-                    str(archive),
-                    image.filename,
-                    class_index,
-                    image.offset,
-                    image.num_bytes,
-                )
-    return builder.build(), num_ignored
+            _check_names(where, images)
+            yield from images
 
 
-def _list_validation(archive: pathlib.Path) -> tuple[ImageList, int]:
-    class_index = {name: i for i, name in enumerate(imagenet_labels.synsets())}
-    num_ignored = 0
-    found: list[tuple[int, str, _Member]] = []
+def _validation_images(
+    archive: pathlib.Path, ignored: list[_Member]
+) -> Iterable[Entry]:
+    """Returns the images of an archive, and lists other files."""
+    class_index = {name: index for index, name in enumerate(imagenet_labels.synsets())}
+    images: list[Entry] = []
     with open(archive, "rb", buffering=0) as file:
         for member in _members(file, str(archive), 0, os.path.getsize(archive)):
             if not member.is_image:
-                num_ignored += 1
+                ignored.append(member)
                 continue
             synset = imagenet_labels.validation_synset(member.filename)
             if synset is None:
@@ -152,13 +157,10 @@ def _list_validation(archive: pathlib.Path) -> tuple[ImageList, int]:
                     f" is named {member.filename!r}. Use the {VALIDATION_ARCHIVE} of"
                     " ILSVRC 2012."
                 )
-            found.append((class_index[synset], member.filename, member))
-    found.sort(key=lambda entry: entry[:2])
-    _check_names(str(archive), [filename for _, filename, _ in found])
-    builder = ImageListBuilder(imagenet_labels.synsets())
-    for index, filename, member in found:
-        builder.add_span(str(archive), filename, index, member.offset, member.num_bytes)
-    return builder.build(), num_ignored
+            images.append(member.entry(archive, class_index[synset]))
+    images.sort(key=lambda image: (image.class_index, image.filename))
+    _check_names(str(archive), images)
+    return images
 
 
 def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Member]:
@@ -209,11 +211,11 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Membe
         )
 
 
-def _check_names(where: str, filenames: list[str]) -> None:
+def _check_names(where: str, images: list[Entry]) -> None:
     """Raises UserError if a sorted list contains a name twice."""
-    for first, second in itertools.pairwise(filenames):
-        if first == second:
-            raise UserError(_twice(where, first))
+    for first, second in itertools.pairwise(images):
+        if first.filename == second.filename:
+            raise UserError(_twice(where, first.filename))
 
 
 def _twice(where: str, filename: str) -> str:

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import schema
-from data_prep.sources.image_list import ImageList, ImageListBuilder
+from data_prep.records.manifest import TRAIN, VALIDATION
+from data_prep.sources.image_list import Entry, ImageList, Source, missing_images
 from resnet.base.errors import UserError
 
 BATCHES = {  # The names of the files by split, without their extension.
-    schema.TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),
-    schema.VALIDATION: ("test_batch",),
+    TRAIN: tuple(f"data_batch_{number}" for number in range(1, 6)),
+    VALIDATION: ("test_batch",),
 }
-NUM_IMAGES = {schema.TRAIN: 50_000, schema.VALIDATION: 10_000}
+NUM_IMAGES = {TRAIN: 50_000, VALIDATION: 10_000}
 _IMAGE_BYTES = 3 * 32 * 32  # The red, the green and the blue plane, row by row.
 _BLOCK_BYTES = 1 << 20
 
@@ -52,6 +52,12 @@ class _Version:
         """Whether it is the binary version, without pickles."""
         return bool(self.extension)
 
+    @property
+    def files(self) -> list[str]:
+        """Names of all files."""
+        names = [name for batches in BATCHES.values() for name in batches]
+        return [self.meta_file, *(name + self.extension for name in names)]
+
 
 _VERSIONS = (
     _Version(
@@ -60,19 +66,6 @@ _VERSIONS = (
     _Version("cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta", ""),
 )
 ARCHIVES = tuple(version.archive for version in _VERSIONS)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Batch:
-    """The images of one file.
-
-    Attributes:
-        labels: Class index of each image, `[num_images]`, uint8.
-        pixels: Planes of each image, `[num_images, 3072]`, uint8.
-    """
-
-    labels: npt.NDArray[np.uint8]
-    pixels: npt.NDArray[np.uint8]
 
 
 def find(root: pathlib.Path) -> pathlib.Path | None:
@@ -91,30 +84,33 @@ def find(root: pathlib.Path) -> pathlib.Path | None:
     return next(iter(folders + archives), None)
 
 
-def read(path: pathlib.Path) -> tuple[tuple[str, ...], dict[str, ImageList]]:
-    """Returns the names of the classes and the images by split, in published order.
+def read(root: pathlib.Path) -> Source:
+    """Returns the images of a folder in which `find` finds CIFAR-10.
 
-    Both versions give images of the same names, "data_batch_1_00000.png" and so on, so
-    their records are equal. All pixels are in memory.
-
-    Args:
-        path: Folder or archive that `find` returned.
+    They are in published order. Both versions give images of the same names,
+    "data_batch_1_00000.png" and so on, so their records are equal. All pixels are in
+    memory.
 
     Raises:
         UserError: If a file is missing, truncated or not as published.
         OSError: If a file can't be read.
     """
+    path = find(root)
+    if path is None:
+        raise FileNotFoundError(f"no CIFAR-10 in {root}")
     version = next(
         version
         for version in _VERSIONS
         if path.name == version.archive or (path / version.meta_file).is_file()
     )
-    files = _read_archive(path, version) if path.is_file() else _read_folder(path)
-    names = [name for batches in BATCHES.values() for name in batches]
-    expected = [version.meta_file, *(name + version.extension for name in names)]
-    if missing := [name for name in expected if name not in files]:
+    if path.is_file():
+        files = _read_archive(path, version)
+    else:
+        paths = [path / name for name in version.files]
+        files = {file.name: file.read_bytes() for file in paths if file.is_file()}
+    if missing := [name for name in version.files if name not in files]:
         raise UserError(
-            f"{path} must contain CIFAR-10's files {', '.join(expected)}; it lacks"
+            f"{path} must contain CIFAR-10's files {', '.join(version.files)}; it lacks"
             f" {', '.join(missing)}. Download or unpack it again."
         )
     class_names = _class_names(path, version, files[version.meta_file])
@@ -122,7 +118,14 @@ def read(path: pathlib.Path) -> tuple[tuple[str, ...], dict[str, ImageList]]:
         split: _list_split(path, version, files, names, class_names)
         for split, names in BATCHES.items()
     }
-    return class_names, splits
+    return Source(
+        class_names=class_names,
+        splits=splits,
+        description={"raw_data_dir": str(root), "cifar10": path.name},
+        warnings=tuple(
+            f"{clause} of CIFAR-10" for clause in missing_images(splits, NUM_IMAGES)
+        ),
+    )
 
 
 def _list_split(
@@ -132,38 +135,24 @@ def _list_split(
     names: tuple[str, ...],
     class_names: tuple[str, ...],
 ) -> ImageList:
-    builder = ImageListBuilder(class_names)
-    pixels = []
+    entries = []
+    pixels_of_files = []
     for name in names:
         filename = name + version.extension
-        batch = _batch(path, version, filename, files[filename])
-        if max(batch.labels) >= len(class_names):
+        labels, pixels = _batch(path, version, filename, files[filename])
+        if max(labels) >= len(class_names):
             raise UserError(
                 f"the labels in {filename} of {path} must be from 0 to"
-                f" {len(class_names) - 1}; one is {max(batch.labels)}. Download or"
-                " unpack it again."
+                f" {len(class_names) - 1}; one is {max(labels)}. Download or unpack it"
+                " again."
             )
         container = str(path if path.is_file() else path / filename)
-        for index, label in enumerate(batch.labels.tolist()):
-            builder.add_span(
-                container, f"{name}_{index:05d}.png", label, 0, _IMAGE_BYTES
-            )
-        pixels.append(batch.pixels)
-    return dataclasses.replace(builder.build(), pixels=np.concatenate(pixels))
-
-
-def _read_folder(folder: pathlib.Path) -> dict[str, bytes]:
-    names = [name for batches in BATCHES.values() for name in batches]
-    wanted = {
-        file
-        for version in _VERSIONS
-        for file in (version.meta_file, *(name + version.extension for name in names))
-    }
-    return {
-        path.name: path.read_bytes()
-        for path in folder.iterdir()
-        if path.name in wanted and path.is_file()
-    }
+        for index, label in enumerate(labels.tolist()):
+            image_name = f"{name}_{index:05d}.png"
+            entries.append(Entry(container, image_name, label, 0, _IMAGE_BYTES))
+        pixels_of_files.append(pixels)
+    images = ImageList.of(class_names, entries)
+    return dataclasses.replace(images, pixels=np.concatenate(pixels_of_files))
 
 
 def _read_archive(archive: pathlib.Path, version: _Version) -> dict[str, bytes]:
@@ -203,7 +192,8 @@ def _class_names(
 
 def _batch(
     path: pathlib.Path, version: _Version, filename: str, content: bytes
-) -> _Batch:
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Returns the class indices `[num_images]` and planes `[num_images, 3072]`."""
     try:
         if version.is_binary:
             num_images, rest = divmod(len(content), 1 + _IMAGE_BYTES)
@@ -213,7 +203,7 @@ def _batch(
                     f" {1 + _IMAGE_BYTES:,}"
                 )
             rows = np.frombuffer(content, np.uint8).reshape(num_images, -1)
-            return _Batch(labels=rows[:, 0], pixels=rows[:, 1:])
+            return rows[:, 0], rows[:, 1:]
         fields = _unpickled(content)
         pixels = fields["data"].uint8_values()
         labels = np.array(fields["labels"], np.uint8)
@@ -222,7 +212,7 @@ def _batch(
                 f"it has {len(labels):,} labels and an array of pixels of the shape"
                 f" {pixels.shape}"
             )
-        return _Batch(labels, pixels)
+        return labels, pixels
     except Exception as error:
         raise _not_as_published(path, filename, error) from error
 

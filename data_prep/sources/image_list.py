@@ -1,4 +1,7 @@
-"""Source images: where to read an image, and a compact list of many such places."""
+"""Labelled images to convert: one image, a compact list of many, and a source of all.
+
+A source is image folders, ImageNet's archives, CIFAR-10 or TensorFlow Datasets.
+"""
 
 import array
 import dataclasses
@@ -7,20 +10,20 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from data_prep.records import tf_example, tfrecord
-from data_prep.sources import image_start
+from data_prep.records import image_encoding, tf_example, tfrecord
 from resnet.base.errors import UserError
 
 # The encoding of file names, independent of the locale.
 _ENCODING = ("utf-8", "surrogateescape")
 _MAX_IMAGE_BYTES = 2**31  # More than any image that can be decoded has.
-_UNKNOWN = -1  # Size of an image that is a whole file.
+_WHOLE_FILE = -1  # Stands for the size of an image file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 that is the sort key; no collision is known.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
 _MAX_STATS = 1_000  # Files whose size is read to estimate the total size.
@@ -35,8 +38,8 @@ class SourceImage:
         filename: File name of the image without the folder.
         class_name: Synset or name of the class folder.
         offset: Byte offset of the image or its record in the file.
-        num_bytes: Size in bytes of the image in an archive or of the record's data;
-            None for an image file.
+        num_bytes: Size in bytes of the image in an archive, or of the record; None for
+            an image file.
         image_key: Name of the record's feature with the image; None if the image isn't
             in a record.
         pixels: Red, green and blue plane of a square image that isn't encoded, row by
@@ -68,29 +71,28 @@ class SourceImage:
         """
         if self.pixels is not None:
             return _png(self.pixels)
+        if self.image_key is not None:
+            return self._read_feature(self.image_key)
         with open(self.path, "rb", buffering=0) as file:
-            if self.image_key is not None:
-                return self._read_feature(file.fileno(), self.image_key)
-            if self.num_bytes is None:
-                num_bytes = os.fstat(file.fileno()).st_size
-                if num_bytes > _MAX_IMAGE_BYTES:
-                    raise UserError(
-                        f"{self.path} must be an image; it has {num_bytes:,} bytes,"
-                        f" more than the {_MAX_IMAGE_BYTES:,} that an image can have."
-                        " Replace it; if it is removed, the conversion has to start"
-                        " over."
-                    )
-                return file.readall()
-            return self._read_span(file.fileno(), self.offset, self.num_bytes)
+            if self.num_bytes is not None:
+                return self._read_span(file.fileno(), self.num_bytes)
+            num_bytes = os.fstat(file.fileno()).st_size
+            if num_bytes > _MAX_IMAGE_BYTES:
+                raise UserError(
+                    f"{self.path} must be an image; it has {num_bytes:,} bytes, more"
+                    f" than the {_MAX_IMAGE_BYTES:,} that an image can have. Replace"
+                    " it; if it is removed, the conversion has to start over."
+                )
+            return file.readall()
 
     def read_start(self) -> bytes:
-        """Returns the first bytes of the encoded image, as `image_start` takes them.
+        """Returns the first `image_encoding.START_BYTES` of the encoded image.
 
         Raises:
             UserError: As `read` does.
             OSError: If the file can't be read.
         """
-        num_bytes = image_start.NUM_BYTES
+        num_bytes = image_encoding.START_BYTES
         if self.image_key is not None or self.pixels is not None:
             return self.read()[:num_bytes]
         if self.num_bytes is not None:
@@ -98,45 +100,50 @@ class SourceImage:
         with open(self.path, "rb", buffering=0) as file:
             return os.pread(file.fileno(), num_bytes, self.offset)
 
-    def _read_span(self, descriptor: int, offset: int, num_bytes: int) -> bytes:
-        data = os.pread(descriptor, num_bytes, offset)
+    def _read_span(self, descriptor: int, num_bytes: int) -> bytes:
+        data = os.pread(descriptor, num_bytes, self.offset)
         if len(data) != num_bytes:
             raise UserError(
                 f"{self.path} is truncated: {self.filename} has {num_bytes:,} bytes"
-                f" from byte {offset:,}, but only {len(data):,} of them are there. Copy"
-                " the file again."
+                f" from byte {self.offset:,}, but only {len(data):,} of them are there."
+                " Copy the file again."
             )
         return data
 
-    def _read_feature(self, descriptor: int, image_key: str) -> bytes:
+    def _read_feature(self, image_key: str) -> bytes:
         try:
-            header = self._read_span(descriptor, self.offset, tfrecord.HEADER_BYTES)
-            num_bytes = tfrecord.record_length(header, self.offset)
-            num_bytes += tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
-            record = self._read_span(descriptor, self.offset, num_bytes)
-            example = tf_example.parse_example(tfrecord.read_record(record, 0))
-        except UserError:
-            raise
+            record = tfrecord.read_at(self.path, self.offset)
+            return tf_example.bytes_of(tf_example.parse_example(record), image_key)
         except ValueError as error:
             raise UserError(
                 f"the record of {self.filename} at byte {self.offset:,} of {self.path}"
                 f" is corrupt: {error}. Prepare the data set again."
             ) from error
-        values = example.get(image_key, [])
-        if len(values) != 1 or not isinstance(values[0], memoryview):
-            raise UserError(
-                f"the record at byte {self.offset:,} of {self.path} must have one image"
-                f" in its feature {image_key!r}; its features:"
-                f" {', '.join(sorted(map(repr, example))) or 'none'}"
-            )
-        return bytes(values[0])
+
+
+class Entry(NamedTuple):
+    """An image as `ImageList.of` takes it.
+
+    Attributes:
+        path: Path of the folder of an image file, or of the file with the image.
+        filename: File name of the image without the folder.
+        class_index: Index of its class.
+        offset: As in `SourceImage`.
+        num_bytes: As in `SourceImage`, but -1 for an image file.
+    """
+
+    path: str
+    filename: str
+    class_index: int
+    offset: int = 0
+    num_bytes: int = _WHOLE_FILE
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class ImageList:
     """A list of `SourceImage`s in 32 bytes each plus the file name.
 
-    `ImageListBuilder` builds it. Each array has the shape `[num_images]`.
+    Each array has the shape `[num_images]`.
 
     Attributes:
         class_names: Class names in label order, including classes without images here.
@@ -163,6 +170,37 @@ class ImageList:
     sizes: npt.NDArray[np.int64]
     pixels: npt.NDArray[np.uint8] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        class_names: tuple[str, ...],
+        entries: Iterable[Entry],
+        image_key: str | None = None,
+    ) -> "ImageList":
+        """Returns the list of the entries, in their order, which are read once."""
+        containers: dict[str, int] = {}
+        class_indices, container_indices = array.array("i"), array.array("i")
+        filenames = bytearray()
+        ends, offsets, sizes = array.array("q"), array.array("q"), array.array("q")
+        for path, filename, class_index, offset, num_bytes in entries:
+            class_indices.append(class_index)
+            container_indices.append(containers.setdefault(path, len(containers)))
+            filenames += _encode(filename)
+            ends.append(len(filenames))
+            offsets.append(offset)
+            sizes.append(num_bytes)
+        return cls(
+            class_names=class_names,
+            class_indices=np.array(class_indices, np.int32),
+            image_key=image_key,
+            containers=tuple(containers),
+            container_indices=np.array(container_indices, np.int32),
+            filenames=bytes(filenames),
+            filename_ends=np.array(ends, np.int64),
+            offsets=np.array(offsets, np.int64),
+            sizes=np.array(sizes, np.int64),
+        )
+
     def __len__(self) -> int:
         return len(self.class_indices)
 
@@ -173,7 +211,7 @@ class ImageList:
         filename = self.filenames[start:end].decode(*_ENCODING)
         container = self.containers[self.container_indices[index]]
         num_bytes = int(self.sizes[index])
-        is_file = num_bytes == _UNKNOWN
+        is_file = num_bytes == _WHOLE_FILE
         return SourceImage(
             path=os.path.join(container, filename) if is_file else container,
             filename=filename,
@@ -188,11 +226,7 @@ class ImageList:
         return (self[index] for index in range(len(self)))
 
     def subset(self, indices: npt.NDArray[np.int64]) -> "ImageList":
-        """Returns the list of some of the images.
-
-        Args:
-            indices: Their indices, `[num_images]`.
-        """
+        """Returns the list of the images with the indices `[num_images]`."""
         ends = self.filename_ends[indices]
         starts = np.concatenate([[0], self.filename_ends])[indices]
         spans = zip(starts.tolist(), ends.tolist(), strict=True)
@@ -214,10 +248,6 @@ class ImageList:
         order doesn't depend on the order of a folder or archive listing, on paths or on
         library versions, and adding or removing an image doesn't change the order of
         the others.
-
-        Args:
-            seed: Random seed; different seeds give different orders.
-            split: `train` or `validation`.
 
         Returns:
             A permutation of the image indices, `[num_images]`, int64.
@@ -245,9 +275,7 @@ class ImageList:
         Raises:
             OSError: If one of these files doesn't exist.
         """
-        return int(self.sizes[self.sizes != _UNKNOWN].sum()) + self._extrapolate(
-            os.path.getsize
-        )
+        return self._num_known_bytes() + self._extrapolate(os.path.getsize)
 
     def num_kept_bytes_estimate(self, image_format: str) -> int:
         """Returns an estimate of the part of `num_bytes_estimate` that is stored as is.
@@ -264,17 +292,14 @@ class ImageList:
 
         def size_if_kept(path: str) -> int:
             with open(path, "rb", buffering=0) as file:
-                start = file.read(image_start.NUM_BYTES)
-                if not image_start.keeps_its_size(start, image_format):
-                    return 0
-                return os.fstat(file.fileno()).st_size
+                start = file.read(image_encoding.START_BYTES)
+                is_kept = image_encoding.keeps_its_size(start, image_format)
+                return os.fstat(file.fileno()).st_size if is_kept else 0
 
         if self.image_key is not None:
             return 0
-        total = self._extrapolate(size_if_kept)
-        if image_format == "jpeg":
-            total += int(self.sizes[self.sizes != _UNKNOWN].sum())
-        return total
+        num_known_bytes = self._num_known_bytes() if image_format == "jpeg" else 0
+        return num_known_bytes + self._extrapolate(size_if_kept)
 
     def has_lossy_image(self) -> bool:
         """Returns whether an image is lossily compressed; reads up to the first one.
@@ -285,11 +310,14 @@ class ImageList:
         """
         if self.pixels is not None:
             return False
-        return any(image_start.is_lossy(image.read_start()) for image in self)
+        return any(image_encoding.is_lossy(image.read_start()) for image in self)
+
+    def _num_known_bytes(self) -> int:
+        return int(self.sizes[self.sizes != _WHOLE_FILE].sum())
 
     def _extrapolate(self, num_bytes_of: Callable[[str], int]) -> int:
         """Returns the sum of a function of the image files' paths, from a sample."""
-        files = np.flatnonzero(self.sizes == _UNKNOWN)
+        files = np.flatnonzero(self.sizes == _WHOLE_FILE)
         num_sampled = min(len(files), _MAX_STATS)
         if not num_sampled:
             return 0
@@ -312,52 +340,37 @@ class ImageList:
         return digest.hexdigest()
 
 
-class ImageListBuilder:
-    """Builds the image list of one split; images keep the order of addition."""
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """All labelled images of a source.
 
-    def __init__(
-        self, class_names: tuple[str, ...], image_key: str | None = None
-    ) -> None:
-        self._class_names = class_names
-        self._image_key = image_key
-        self._containers: dict[str, int] = {}
-        self._class_indices = array.array("i")
-        self._container_indices = array.array("i")
-        self._filenames = bytearray()
-        self._filename_ends = array.array("q")
-        self._offsets = array.array("q")
-        self._sizes = array.array("q")
+    Attributes:
+        class_names: Class names; the label of a class, from 0, is its index.
+        splits: Images by split (`train`, `validation`); one of the two can be missing.
+        description: Origin of the images, as JSON values.
+        class_descriptions: Description of each class, such as "tench, Tinca tinca", or
+            empty.
+        num_ignored_files: Number of files and folders that were ignored.
+        ignored_kinds: Their numbers by kind, such as ".tif", if they are known.
+        warnings: Warnings to show to the user.
+    """
 
-    def add_file(self, folder: str, filename: str, class_index: int) -> None:
-        """Adds an image that is a whole file."""
-        self.add_span(folder, filename, class_index, 0, _UNKNOWN)
+    class_names: tuple[str, ...]
+    splits: dict[str, ImageList]
+    description: dict[str, Any]
+    class_descriptions: tuple[str, ...] = ()
+    num_ignored_files: int = 0
+    ignored_kinds: dict[str, int] = dataclasses.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
-    def add_span(
-        self, path: str, filename: str, class_index: int, offset: int, num_bytes: int
-    ) -> None:
-        """Adds an image that is a part of a file; arguments as in `SourceImage`."""
-        self._class_indices.append(class_index)
-        self._container_indices.append(
-            self._containers.setdefault(path, len(self._containers))
-        )
-        self._filenames += _encode(filename)
-        self._filename_ends.append(len(self._filenames))
-        self._offsets.append(offset)
-        self._sizes.append(num_bytes)
 
-    def build(self) -> ImageList:
-        """Returns the list of all added images."""
-        return ImageList(
-            class_names=self._class_names,
-            class_indices=np.array(self._class_indices, np.int32),
-            image_key=self._image_key,
-            containers=tuple(self._containers),
-            container_indices=np.array(self._container_indices, np.int32),
-            filenames=bytes(self._filenames),
-            filename_ends=np.array(self._filename_ends, np.int64),
-            offsets=np.array(self._offsets, np.int64),
-            sizes=np.array(self._sizes, np.int64),
-        )
+def missing_images(splits: dict[str, ImageList], expected: dict[str, int]) -> list[str]:
+    """Returns a clause for each split that lacks images of a published set."""
+    return [
+        f"{split} holds {len(images):,} of {expected[split]:,} images"
+        for split, images in splits.items()
+        if len(images) != expected[split]
+    ]
 
 
 def files_digest(images: Sequence[SourceImage]) -> str:

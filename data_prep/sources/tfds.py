@@ -1,24 +1,23 @@
 """Lists the labelled images in the record files of a tensorflow_datasets data set."""
 
-import mmap
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
-from data_prep.records import layouts, scan, tf_example, tfrecord
+from data_prep.records import layouts, tf_example
 from data_prep.records.layouts import Layout
+from data_prep.records.tf_example import Features
 from data_prep.sources import imagenet_labels
-from data_prep.sources.image_list import ImageList, ImageListBuilder
-from data_prep.sources.raw_data import RawData
+from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base.errors import UserError
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
-_FRAME_BYTES = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
 _MAX_RETRIES = 5  # Per download, within 6 seconds.
 _MAX_REASON = 500  # Characters; some errors list all existing data sets.
 
 
-def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> RawData:
+def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Source:
     """Returns the labelled images of a data set, prepared first if necessary.
 
     The training split is `train`; the validation split is `validation` or else `test`.
@@ -42,13 +41,15 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Raw
             f" {root}; delete that folder and rerun the command"
         )
     class_names = layout.class_names
-    return RawData(
+    return Source(
         class_names=class_names,
         class_descriptions=imagenet_labels.describe(class_names),
         splits={
-            split: _list_split(layout, split, class_names) for split in layout.paths
+            split: ImageList.of(
+                class_names, _images(layout, split, class_names), layout.image_key
+            )
+            for split in layout.paths
         },
-        num_ignored_files=0,
         description={"tfds_name": builder.info.full_name, "tfds_dir": str(root)},
     )
 
@@ -98,69 +99,47 @@ def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
         )
 
 
-def _list_split(layout: Layout, split: str, class_names: tuple[str, ...]) -> ImageList:
-    builder = ImageListBuilder(class_names, layout.image_key)
+def _images(
+    layout: Layout, split: str, class_names: tuple[str, ...]
+) -> Iterator[Entry]:
+    """Yields the images of a split in the order of its records."""
+
+    def read(features: Features) -> tuple[int, str]:
+        return tf_example.integer_of(features, layout.label_key), _filename(features)
+
     num_listed = 0
     for path, expected in zip(
         layout.paths[split], layout.num_records[split], strict=True
     ):
         file = str(layout.root / path)
-        scanned = scan.scan_file(file, layout.image_key, layout.label_key)
-        offsets = scanned.offsets.tolist()
-        labels = scanned.labels.tolist()
-        if len(offsets) != expected:
+        images = [
+            Entry(file, name, label, offset, num_bytes)
+            for offset, num_bytes, (label, name) in tf_example.scan_file(file, read)
+        ]
+        if len(images) != expected:
             raise UserError(
                 f"{file} must contain {expected:,} records according to"
-                f" dataset_info.json; it contains {len(offsets):,}. Delete the folder"
+                f" {layouts.INFO_FILE}; it contains {len(images):,}. Delete the folder"
                 " and rerun the command."
             )
-        if offsets and not 0 <= min(labels) <= max(labels) < len(class_names):
+        labels = {image.class_index for image in images}
+        if not labels.issubset(range(len(class_names))):
             raise UserError(
                 f"the labels in {file} must be from 0 to {len(class_names) - 1}; they"
                 f" are from {min(labels)} to {max(labels)}. Choose a data set whose"
                 f" {split} images are labelled."
             )
-        ends = [*offsets[1:], scanned.num_bytes][: len(offsets)]
-        sizes = [b - a - _FRAME_BYTES for a, b in zip(offsets, ends, strict=True)]
-        names = _filenames(file, offsets, sizes)
-        for name, label, offset, size in zip(
-            names, labels, offsets, sizes, strict=True
-        ):
-            builder.add_span(
-                file, name or f"{split}-{num_listed:08d}", label, offset, size
-            )
+        for image in images:
+            filename = image.filename or f"{split}-{num_listed:08d}"
+            yield image._replace(filename=filename)
             num_listed += 1
-    return builder.build()
 
 
-def _filenames(path: str, offsets: list[int], sizes: list[int]) -> list[str]:
-    """Returns the image's file name in each record, without the folder, or "".
-
-    Args:
-        path: Path of a record file that has been scanned.
-        offsets: Byte offset of each record.
-        sizes: Size of each record's data in bytes.
-    """
-    names: list[str] = []
-    if not offsets:
-        return names
-    with (
-        open(path, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as content,
-    ):
-        for offset, size in zip(offsets, sizes, strict=True):
-            begin = offset + tfrecord.HEADER_BYTES
-            names.append(_filename(content[begin : begin + size]))
-    return names
-
-
-def _filename(example: memoryview) -> str:
-    features = tf_example.parse_example(example, _FILENAME_KEYS)
+def _filename(features: Features) -> str:
+    """Returns the image's file name without the folder, or "" if it is unknown."""
     for key in _FILENAME_KEYS:
-        values = features.get(key, [])
-        if len(values) == 1 and isinstance(values[0], memoryview):
-            return os.path.basename(str(values[0], "utf-8", "surrogateescape"))
+        if key in features and len(features[key].bytes_list.value) == 1:
+            return os.path.basename(tf_example.text_of(features, key))
     return ""
 
 

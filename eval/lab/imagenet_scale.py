@@ -25,7 +25,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 from absl import flags
 from PIL import Image
 
-from data_prep.records import manifest
+from data_prep.records import class_mixing, manifest
 from data_prep.records.manifest import RecordSet
 from resnet.base import errors
 from resnet.base.errors import UserError
@@ -129,7 +129,7 @@ def measure_checks(data_dir: str) -> RecordSet:
         start = time.perf_counter()
         record_set = manifest.load(data_dir, "train")
         manifest.check_files(record_set, "train")
-        manifest.check_mixing(record_set.manifest.splits["train"])
+        class_mixing.check_mixing(record_set.manifest.splits["train"])
         seconds.append(time.perf_counter() - start)
     split = record_set.manifest.splits["train"]
     print(

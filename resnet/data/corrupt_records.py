@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep.records import scan, tf_example, tfrecord
+from data_prep.records import tf_example, tfrecord
 from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 
@@ -156,7 +156,7 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
     path = records.paths[records.file_of_example[example]]
     offset = int(records.offset_of_example[example])
     try:
-        fault = _fault(_read_record(path, offset), records)
+        fault = _fault(tfrecord.read_at(path, offset), records)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         message = f"the record file {path} can't be read ({reason});"
@@ -165,7 +165,7 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
         raise RuntimeError(
             f"{message} check its disk or file server, and rerun the same command"
         ) from error
-    except tfrecord.CorruptRecord as error:
+    except ValueError as error:
         fault = str(error)
     if fault is None:
         return None
@@ -176,9 +176,9 @@ def _fault(record: memoryview, records: RecordFiles) -> str | None:
     """Returns the fault in the data of a record, or None if there is none."""
     try:
         features = tf_example.parse_example(record)
-        encoded = bytes(scan.bytes_of(features, records.image_key))
-        label = scan.integer_of(features, records.label_key)
-        image_format = scan.image_format_of(memoryview(encoded))
+        encoded = tf_example.bytes_of(features, records.image_key)
+        label = tf_example.integer_of(features, records.label_key)
+        image_format = tf_example.image_format_of(encoded)
     except ValueError as error:
         return str(error)
     num_classes = len(records.class_names)
@@ -198,14 +198,3 @@ def _fault(record: memoryview, records: RecordFiles) -> str | None:
     except tf.errors.OpError as error:
         return f"its image can't be decoded ({error.message})"
     return None
-
-
-def _read_record(path: str, offset: int) -> memoryview:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        header = file.read(tfrecord.HEADER_BYTES)
-        length = tfrecord.record_length(header, offset)
-        # Not beyond the end of the file: a corrupt length can be any number.
-        num_left = os.fstat(file.fileno()).st_size - file.tell()
-        rest = file.read(min(length + tfrecord.FOOTER_BYTES, num_left))
-    return tfrecord.read_record(header + rest, 0)

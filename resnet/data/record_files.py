@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from data_prep.records import manifest, schema
+from data_prep.records import manifest, tf_example
 from data_prep.records.manifest import RecordSet
 from resnet import native
 
@@ -36,8 +36,8 @@ class RecordFiles:
     number_of_example: np.ndarray
     first_label: int
     class_names: tuple[str, ...]
-    image_key: str = schema.ENCODED
-    label_key: str = schema.LABEL
+    image_key: str = tf_example.ENCODED
+    label_key: str = tf_example.LABEL
     image_format: str = "jpeg"
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from data_prep.records import balance, indexing, manifest
+from data_prep.records import indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
@@ -130,7 +130,7 @@ def check_shards_of_nodes(
         for node, num_ranks in ranks_of_nodes.items()
     ]
     mean = split.num_examples / len(shards_of_ranks)
-    if split.name == "train" and not balance.is_balanced(examples_per_rank, mean):
+    if split.name == "train" and not manifest.is_balanced(examples_per_rank, mean):
         raise UserError(
             "--shard_by=file needs about as many training examples for each rank; they"
             f" have from {min(examples_per_rank):.0f} to"

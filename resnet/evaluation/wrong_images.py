@@ -2,12 +2,11 @@
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from data_prep.records import scan, schema, tf_example, tfrecord
+from data_prep.records import tf_example, tfrecord
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.prediction_file import WrongImage
@@ -73,25 +72,15 @@ def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
     path = records.paths[records.file_of_example[index]]
     offset = int(records.offset_of_example[index])
     try:
-        features = tf_example.parse_example(_record_at(Path(path), offset))
-        jpeg = small_jpeg(bytes(scan.bytes_of(features, records.image_key)))
+        features = tf_example.parse_example(tfrecord.read_at(path, offset))
+        jpeg = small_jpeg(tf_example.bytes_of(features, records.image_key))
     except _UNREADABLE:
         return None  # The evaluation has read it, and named it if it is corrupt.
     try:
-        name = scan.decode_name(scan.bytes_of(features, schema.FILENAME))
+        name = tf_example.text_of(features, tf_example.FILENAME)
     except ValueError:  # Sets of others needn't have the feature.
         name = ""
     return WrongImage(example, name, jpeg)
-
-
-def _record_at(path: Path, offset: int) -> memoryview:
-    """Returns the content of the record at an offset of a file."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        header = file.read(tfrecord.HEADER_BYTES)
-        length = tfrecord.record_length(header, 0)
-        rest = file.read(length + tfrecord.FOOTER_BYTES)
-    return tfrecord.read_record(header + rest, 0)
 
 
 def small_jpeg(encoded: bytes) -> bytes:

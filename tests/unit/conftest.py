@@ -24,7 +24,6 @@ from data_prep.records import (
     class_mixing,
     indexing,
     manifest,
-    schema,
     tf_example,
     tfrecord,
 )
@@ -264,7 +263,7 @@ def index_cache(
 @pytest.fixture
 def forbid_scans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function after whose call no record file can be scanned any more."""
-    return lambda: monkeypatch.setattr(indexing.scan, "scan_file", None)
+    return lambda: monkeypatch.setattr(indexing.tf_example, "scan_file", None)
 
 
 def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes]]:
@@ -274,14 +273,11 @@ def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes
     offsets = manifest.read_offsets(record_set, split)
     found = []
     for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
-        content = (record_set.records_dir / split.shards[shard].path).read_bytes()
-        data = tfrecord.read_record(content, int(offset))
-        features = tf_example.parse_example(data)
-        (label,) = features[contents.label_key]
-        (encoded,) = features[contents.image_key]
-        assert isinstance(label, int)
-        assert isinstance(encoded, memoryview)
-        found.append((label - contents.first_label, bytes(encoded)))
+        path = record_set.records_dir / split.shards[shard].path
+        features = tf_example.parse_example(tfrecord.read_at(path, int(offset)))
+        label = tf_example.integer_of(features, contents.label_key)
+        encoded = tf_example.bytes_of(features, contents.image_key)
+        found.append((label - contents.first_label, encoded))
     return found
 
 
@@ -312,18 +308,18 @@ def _write_tiny_set(
     offsets: list[int] = []
     bounds = [0, *itertools.accumulate(shard_sizes)]
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
-        name = schema.shard_name(split, number, len(shard_sizes))
+        name = manifest.shard_name(split, number, len(shard_sizes))
         content = b""
         for index in range(begin, end):
             offsets.append(len(content))
             with Image.open(io.BytesIO(images[index])) as image:
                 width, height = image.size
             content += tfrecord.frame_record(
-                schema.image_example(
+                tf_example.image_example(
                     images[index],
                     height=height,
                     width=width,
-                    label=schema.FIRST_LABEL + labels[index],
+                    label=tf_example.FIRST_LABEL + labels[index],
                     class_name=class_names[labels[index]],
                     filename=f"{index}.jpg",
                 )
@@ -355,7 +351,7 @@ def _write_tiny_set(
     manifest.write(
         manifest.Manifest(
             class_names=tuple(class_names),
-            first_label=schema.FIRST_LABEL,
+            first_label=tf_example.FIRST_LABEL,
             splits={**others, split: written},
             source={"written_by": "a test"},
         ),

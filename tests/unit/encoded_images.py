@@ -1,12 +1,14 @@
 """Encoded images for the tests of images, and what is expected of them."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.conversion import image_encoding
+from data_prep.records import image_encoding
 
 
 def encode(image: Image.Image, kind: str, **options) -> bytes:
@@ -83,3 +85,25 @@ def without(data: bytes, marker: bytes) -> bytes:
         length = int.from_bytes(data[begin + 2 : begin + 4], "big")
         data = data[:begin] + data[begin + 2 + length :]
     return data
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    checksum = struct.pack(">I", zlib.crc32(name + data))
+    return struct.pack(">I", len(data)) + name + data + checksum
+
+
+def png(*chunks: bytes) -> bytes:
+    """Returns a PNG with chunks between its signature and its end."""
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def png_header(bit_depth: int, color_type: int, interlace: int = 0) -> bytes:
+    """Returns the header of an image of 24x16 pixels."""
+    content = 24, 16, bit_depth, color_type, 0, 0, interlace
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", *content))
+
+
+def png_of_16_bits(color_type: int, pixel: bytes) -> bytes:
+    """Returns a PNG of 24x16 equal pixels of 16 bits per channel."""
+    rows = (b"\0" + pixel * 24) * 16
+    return png(png_header(16, color_type), chunk(b"IDAT", zlib.compress(rows)))

@@ -43,7 +43,8 @@ IMAGES = {
 
 def test_train_images_are_read_where_they_lie(tmp_path):
     (tmp_path / TRAIN).write_bytes(train_tar(IMAGES))
-    splits, num_ignored = archives.list_images(tmp_path)
+    source = archives.read(tmp_path)
+    splits, num_ignored = source.splits, source.num_ignored_files
     assert list(splits) == ["train"]
     train = splits["train"]
     assert num_ignored == 0
@@ -65,7 +66,8 @@ def test_validation_images_are_told_by_their_numbers(tmp_path, folder):
     if folder:
         members.insert(0, (folder, None))
     (tmp_path / VALIDATION).write_bytes(tar(members))
-    splits, num_ignored = archives.list_images(tmp_path)
+    source = archives.read(tmp_path)
+    splits, num_ignored = source.splits, source.num_ignored_files
     assert list(splits) == ["validation"]
     assert num_ignored == 0
     found = [(p.class_name, p.filename, p.read()) for p in splits["validation"]]
@@ -80,7 +82,7 @@ def test_both_archives_make_two_splits(tmp_path):
     (tmp_path / TRAIN).write_bytes(train_tar(IMAGES))
     (tmp_path / VALIDATION).write_bytes(tar([(validation_name(1), b"1")]))
     assert archives.find(tmp_path) == [tmp_path / TRAIN, tmp_path / VALIDATION]
-    splits, _ = archives.list_images(tmp_path)
+    splits = archives.read(tmp_path).splits
     assert [len(splits["train"]), len(splits["validation"])] == [4, 1]
 
 
@@ -90,7 +92,7 @@ def test_archives_of_other_formats_are_read(tmp_path, tar_format):
     folder = "long/" * 25
     members = [(f"{folder}{validation_name(n)}", b"%d" % n) for n in (1, 2)]
     (tmp_path / VALIDATION).write_bytes(tar(members, tar_format))
-    splits, _ = archives.list_images(tmp_path)
+    splits = archives.read(tmp_path).splits
     assert [image.read() for image in splits["validation"]] == [b"1", b"2"]
 
 
@@ -100,7 +102,8 @@ def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
     (tmp_path / TRAIN).write_bytes(tar(members))
     members = [(validation_name(1), b"1"), ("labels.txt", b"x")]
     (tmp_path / VALIDATION).write_bytes(tar(members))
-    splits, num_ignored = archives.list_images(tmp_path)
+    source = archives.read(tmp_path)
+    splits, num_ignored = source.splits, source.num_ignored_files
     assert [image.read() for image in splits["train"]] == [b"1"]
     assert num_ignored == 3
 
@@ -114,7 +117,7 @@ def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
         (f"{GOLDFISH}.tar", tar(IMAGES[GOLDFISH])),
     ]
     (tmp_path / TRAIN).write_bytes(tar(members))
-    splits, _ = archives.list_images(tmp_path)
+    splits = archives.read(tmp_path).splits
     assert splits["train"].class_indices.tolist() == [0, 0, 1, 1]
 
 
@@ -135,7 +138,7 @@ def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
 def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message):
     (tmp_path / TRAIN).write_bytes(tar(members))
     with pytest.raises(UserError, match=message):
-        archives.list_images(tmp_path)
+        archives.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message)
 def test_what_is_wrong_with_a_validation_archive_is_named(tmp_path, members, message):
     (tmp_path / VALIDATION).write_bytes(tar(members))
     with pytest.raises(UserError, match=message):
-        archives.list_images(tmp_path)
+        archives.read(tmp_path)
 
 
 MEMBER = 512 + 1024  # A header, and 700 bytes in whole blocks.
@@ -178,7 +181,7 @@ def test_an_archive_that_is_cut_short_is_noticed(tmp_path, size, message):
     data = tar([(validation_name(n), bytes(700)) for n in (1, 2, 3)])
     (tmp_path / VALIDATION).write_bytes(data[:size])
     with pytest.raises(UserError, match=message) as error:
-        archives.list_images(tmp_path)
+        archives.read(tmp_path)
     assert str(tmp_path / VALIDATION) in str(error.value)
 
 
@@ -187,7 +190,7 @@ def test_a_damaged_header_is_noticed(tmp_path):
     data[MEMBER + 10] ^= 1
     (tmp_path / VALIDATION).write_bytes(data)
     with pytest.raises(UserError, match="truncated or corrupt: at byte 1,536 there"):
-        archives.list_images(tmp_path)
+        archives.read(tmp_path)
 
 
 @pytest.mark.parametrize("num_missing", [1, 600, 5_000, 10_240])
@@ -197,7 +200,7 @@ def test_a_train_archive_that_is_cut_short_is_noticed(tmp_path, num_missing):
     (tmp_path / TRAIN).write_bytes(data[: without_end - num_missing])
     message = f"its member n01440764.tar needs {num_missing:,} more bytes"
     with pytest.raises(UserError, match=message):
-        archives.list_images(tmp_path)
+        archives.read(tmp_path)
 
 
 def test_an_inner_archive_that_is_cut_short_is_noticed(tmp_path):
@@ -207,4 +210,4 @@ def test_an_inner_archive_that_is_cut_short_is_noticed(tmp_path):
     with pytest.raises(
         UserError, match=r"n01440764.tar is truncated: its member n01440764_2.JPEG"
     ):
-        archives.list_images(tmp_path)
+        archives.read(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import manifest, schema, tf_example, tfrecord
+from data_prep.records import manifest, tf_example, tfrecord
 from resnet import native
 from resnet.base.errors import UserError
 from resnet.config.config import Config
@@ -82,7 +82,7 @@ def jpeg() -> bytes:
 
 def record(image: bytes, label: int = 1) -> bytes:
     return tfrecord.frame_record(
-        tf_example.encode_example({schema.ENCODED: image, schema.LABEL: label})
+        tf_example.encode_example({tf_example.ENCODED: image, tf_example.LABEL: label})
     )
 
 

@@ -130,11 +130,13 @@ def split_of_classes(shard_counts):
 def test_shards_of_one_class_each_are_refused():
     split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
     with pytest.raises(UserError) as caught:
-        manifest.check_mixing(split)
+        class_mixing.check_mixing(split)
     assert "split train are not shuffled across its 3 shards" in str(caught.value)
     assert "is 8.0 on average and 8.0 in train/0" in str(caught.value)
 
 
 def test_mixed_shards_pass():
-    manifest.check_mixing(split_of_classes([[3, 2, 3, 0], [2, 3, 3, 0], [3, 3, 2, 0]]))
-    manifest.check_mixing(split_of_classes([[3, 2]]))
+    class_mixing.check_mixing(
+        split_of_classes([[3, 2, 3, 0], [2, 3, 3, 0], [3, 3, 2, 0]])
+    )
+    class_mixing.check_mixing(split_of_classes([[3, 2]]))

@@ -4,8 +4,8 @@ import types
 
 import pytest
 
-from data_prep.conversion import progress
-from data_prep.conversion.progress import Progress
+from data_prep import worker_processes
+from data_prep.worker_processes import Progress
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def clock(monkeypatch):
     """Returns a clock that advances only when the test says so."""
     clock = types.SimpleNamespace(now=1000.0)
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(worker_processes, "time", clock)
     return clock
 
 

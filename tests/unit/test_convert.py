@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.conversion import convert, output_folder, shard_reports
+from data_prep.conversion import convert, output_folder, shards
 from data_prep.conversion.plan import Options, Plan, shard_jobs
 from data_prep.conversion.plan import make_plan as make_plan_of
-from data_prep.records import manifest, schema
+from data_prep.records import manifest
 from data_prep.sources import raw_data
 from resnet.base import errors
 from tests.converter_program import content
@@ -66,7 +66,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
     assert sorted(names) == sorted(str(path) for path in raw.rglob("*.JPEG"))
     assert names != sorted(names)
     for job in jobs:
-        classes = [plan.raw.class_names[index] for index in job.class_indices]
+        classes = [plan.source.class_names[index] for index in job.class_indices]
         assert classes == [image.class_name for image in job.images]
     assert not (tmp_path / "set").exists()
 
@@ -126,7 +126,7 @@ def test_the_manifest_counts_what_was_written(raw, tmp_path):
         half = len(good) / 2
         expected = 2 * (good.count("n0") - half) ** 2 / half
         assert shard.class_mixing == pytest.approx(expected, abs=1e-4)
-    assert not (tmp_path / "set" / schema.CONVERSION_FOLDER).exists()
+    assert not (tmp_path / "set" / manifest.CONVERSION_FOLDER).exists()
 
 
 def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
@@ -173,7 +173,7 @@ def test_a_damaged_plan_is_named_and_without_one_nothing_is_touched(raw, tmp_pat
             output_folder.begin(plan)
 
     plan_file.unlink()
-    report = shard_reports.report_path(plan.root, plan.paths[0])
+    report = shards.report_path(plan.root, plan.paths[0])
     report.write_text("of which plan, nobody knows")
     before = content(plan.root)
     with pytest.raises(errors.UserError, match="which is not of it"):
@@ -351,7 +351,7 @@ def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
     damaged[50] ^= 1
     (plan.root / paths[0]).write_bytes(damaged)
     os.truncate(plan.root / paths[1], 10)
-    os.truncate(shard_reports.report_path(plan.root, paths[2]), 10)
+    os.truncate(shards.report_path(plan.root, paths[2]), 10)
     reported: list[int] = []
     finished = convert.find_finished(plan, 1, reported.append)
     assert finished == {paths[3]}

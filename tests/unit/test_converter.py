@@ -7,7 +7,8 @@ import types
 import pytest
 from PIL import Image
 
-from data_prep.conversion import progress, shards
+from data_prep import worker_processes
+from data_prep.conversion import shards
 from data_prep.records import indexing, manifest
 from tests.converter_program import (
     content,
@@ -42,7 +43,9 @@ def test_bad_flags_are_refused(raw, tmp_path):
     )
     assert_refused(convert_here(raw, ""), "--local_scratch_dir is required")
     assert_refused(convert_here(raw, records, "--num_processes=-1"), "num_processes")
-    assert_refused(convert_here(raw, records, "--on_bad_image=ask"), "fail|skip")
+    assert_refused(
+        convert_here(raw, records, "--on_bad_image=ask"), "one of fail, skip"
+    )
     too_many = convert_here(raw, records, "--train_shards=19")
     assert_refused(too_many, "at most 18, the number of train images; got 19")
     assert_refused(convert_here(tmp_path / "absent", records), "absent is not a folder")
@@ -218,7 +221,7 @@ def test_the_rate_of_a_second_start_is_that_of_the_images_it_writes(
 ):
     clock = types.SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(worker_processes, "time", clock)
 
     def taking(seconds, function):
         def take(job):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.records import manifest, schema, tf_example, tfrecord
+from data_prep.records import manifest, tf_example, tfrecord
 from resnet.base.errors import UserError
 from resnet.data import corrupt_records, record_files
 from resnet.data.corrupt_records import (
@@ -41,8 +41,8 @@ def encoded(image_format: str) -> bytes:
 def example(image: bytes = b"", label: int = 1) -> bytes:
     return tf_example.encode_example(
         {
-            schema.ENCODED: image or encoded("JPEG"),
-            schema.LABEL: label,
+            tf_example.ENCODED: image or encoded("JPEG"),
+            tf_example.LABEL: label,
         }
     )
 
@@ -71,13 +71,13 @@ RECORDS = {
     ),
 }
 EXAMPLES = {
-    "no example": (b"\xff" * 20, "a number has more than 64 bits"),
+    "no example": (b"\xff" * 20, "it is not a serialized tf.train.Example"),
     "no image": (
-        tf_example.encode_example({schema.LABEL: 1}),
+        tf_example.encode_example({tf_example.LABEL: 1}),
         "it has no feature image/encoded",
     ),
     "no label": (
-        tf_example.encode_example({schema.ENCODED: encoded("JPEG")}),
+        tf_example.encode_example({tf_example.ENCODED: encoded("JPEG")}),
         "it has no feature image/class/label",
     ),
     "label too low": (

@@ -1,5 +1,4 @@
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -8,48 +7,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.conversion import image_encoding, jpeg_header
+from data_prep.records import image_encoding, jpeg_header
 from resnet.base.errors import UserError
 from tests.unit.encoded_images import (
     assert_is_kept,
     assert_is_plain,
     assert_tensorflow_agrees,
+    chunk,
     decode,
     encode,
     noise,
     plain,
+    png,
+    png_of_16_bits,
     replace_byte,
     with_frame,
     without,
 )
 
+PLAIN = encode(noise(), "JPEG")
+PROGRESSIVE = encode(noise(), "JPEG", progressive=True)
+SEVERAL = encode(noise(), "MPO", save_all=True, append_images=[noise()])
 
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_an_rgb_or_grey_jpeg_is_kept_byte_for_byte(mode, options):
-    data = encode(noise(mode), "JPEG", **options)
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(PLAIN, PROGRESSIVE, SEVERAL),
+        encode(noise("L"), "JPEG"),
+        encode(noise("L"), "JPEG", progressive=True),
+        PLAIN[:2] + b"\xff\xff\xfe\0\x04ab" + PLAIN[2:],  # Fill bytes, a comment.
+        *(PLAIN + junk for junk in (bytes(7), b"\xff", b"\xff\xd8\xff\xe0", b"\n")),
+        *(PROGRESSIVE + junk for junk in (bytes(7), b"\xff\xd8\xff\xe0")),
+        SEVERAL + bytes(7),
+    ],
+)
+def test_an_rgb_or_grey_jpeg_is_kept_byte_for_byte(data):
     assert_is_kept(data)
-
-
-def test_a_jpeg_with_further_images_is_kept():
-    data = encode(noise(), "MPO", save_all=True, append_images=[noise()])
-    assert_is_kept(data)
-
-
-@pytest.mark.parametrize("junk", [bytes(7), b"\xff", b"\xff\xd8\xff\xe0", b"\n"])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_bytes_after_the_end_of_a_jpeg_do_no_harm(junk, options):
-    assert_is_kept(encode(noise(), "JPEG", **options) + junk)
-
-
-def test_bytes_after_the_end_of_a_jpeg_with_further_images_do_no_harm():
-    data = encode(noise(), "MPO", save_all=True, append_images=[noise()])
-    assert_is_kept(data + bytes(7))
-
-
-def test_fill_bytes_and_comments_in_a_header_do_no_harm():
-    data = encode(noise(), "JPEG")
-    assert_is_kept(data[:2] + b"\xff\xff\xfe\0\x04ab" + data[2:])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "GIF"])
@@ -93,22 +87,16 @@ def test_a_cmyk_jpeg_of_adobe_becomes_rgb(stored, colour):
     encoded = image_encoding.to_jpeg(data, "x.JPEG")
     assert_is_plain(encoded, "CMYK JPEG", colour, tolerance=3)
     assert_tensorflow_agrees(encoded)
+    # Those of other programs hold inks, and have no segment of Adobe.
+    inks = without(cmyk_jpeg(tuple(255 - value for value in stored)), b"\xff\xee")
+    assert b"Adobe" not in inks
+    assert_is_plain(
+        image_encoding.to_jpeg(inks, "x.JPEG"), "CMYK JPEG", colour, tolerance=3
+    )
     # TensorFlow converts CMYK itself, so the published record sets came about.
-    np.testing.assert_allclose(
-        tf.io.decode_jpeg(data, channels=3)[0, 0], colour, atol=3
-    )
-
-
-@pytest.mark.parametrize(("stored", "colour"), CMYK_COLOURS)
-def test_a_cmyk_jpeg_of_others_holds_inks_and_becomes_rgb(stored, colour):
-    inks = tuple(255 - value for value in stored)
-    data = without(cmyk_jpeg(inks), b"\xff\xee")
-    assert b"Adobe" not in data
-    encoded = image_encoding.to_jpeg(data, "x.JPEG")
-    assert_is_plain(encoded, "CMYK JPEG", colour, tolerance=3)
-    np.testing.assert_allclose(
-        tf.io.decode_jpeg(data, channels=3)[0, 0], colour, atol=3
-    )
+    for file in (data, inks):
+        decoded = tf.io.decode_jpeg(file, channels=3)
+        np.testing.assert_allclose(decoded[0, 0], colour, atol=3)
 
 
 @pytest.mark.parametrize(
@@ -157,50 +145,24 @@ def test_transparency_shows_white(image, colour):
 
 def test_a_transparent_colour_shows_white():
     grey = plain("RGB", (9, 9, 9))
-    data = encode(grey, "PNG", transparency=(9, 9, 9))
-    assert_is_plain(image_encoding.to_jpeg(data, "x.png"), "PNG", (255, 255, 255))
     palette = grey.quantize(2)
-    data = encode(palette, "PNG", transparency=palette.getpixel((0, 0)))
-    assert_is_plain(image_encoding.to_jpeg(data, "x.png"), "PNG", (255, 255, 255))
+    for data in (
+        encode(grey, "PNG", transparency=(9, 9, 9)),
+        encode(palette, "PNG", transparency=palette.getpixel((0, 0))),
+    ):
+        assert_is_plain(image_encoding.to_jpeg(data, "x.png"), "PNG", (255, 255, 255))
 
 
 VALUES_16_BITS = [(0, 0), (0x00FF, 0), (0x80FF, 0x80), (0xFFFF, 255)]
 
 
-@pytest.mark.parametrize(("value", "grey"), VALUES_16_BITS)
-def test_of_16_bits_in_grey_the_upper_8_are_taken(value, grey):
-    image = Image.fromarray(np.full((16, 24), value, np.uint16))
-    encoded = image_encoding.to_jpeg(encode(image, "PNG"), "x.png")
-    assert_is_plain(encoded, "16-bit PNG", [grey] * 3)
-
-
-def chunk(kind: bytes, content: bytes) -> bytes:
-    checksum = zlib.crc32(kind + content)
-    return (
-        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
-    )
-
-
-def rgb_png_of_16_bits(colour: tuple[int, int, int], *chunks: bytes) -> bytes:
-    """Returns a plain image; Pillow writes no such files."""
-    row = b"\0" + struct.pack(">3H", *colour) * 24
-    header = struct.pack(">IIBBBBB", 24, 16, 16, 2, 0, 0, 0)
-    return b"".join(
-        (
-            b"\x89PNG\r\n\x1a\n",
-            chunk(b"IHDR", header),
-            *chunks,
-            chunk(b"IDAT", zlib.compress(row * 16)),
-            chunk(b"IEND", b""),
-        )
-    )
-
-
 @pytest.mark.parametrize(("value", "upper"), VALUES_16_BITS)
-def test_of_16_bits_in_colour_the_upper_8_are_taken(value, upper):
-    encoded = image_encoding.to_jpeg(
-        rgb_png_of_16_bits((value, 0x40FF, 0xC000)), "x.png"
-    )
+def test_of_16_bits_the_upper_8_are_taken(value, upper):
+    grey = encode(Image.fromarray(np.full((16, 24), value, np.uint16)), "PNG")
+    encoded = image_encoding.to_jpeg(grey, "x.png")
+    assert_is_plain(encoded, "16-bit PNG", [upper] * 3)
+    colours = png_of_16_bits(2, struct.pack(">3H", value, 0x40FF, 0xC000))
+    encoded = image_encoding.to_jpeg(colours, "x.png")
     assert_is_plain(encoded, "16-bit PNG", (upper, 0x40, 0xC0))
 
 
@@ -268,20 +230,17 @@ def test_an_arithmetic_coded_jpeg_is_written_anew():
         ({11: 0x31, 14: 0x21}, "broken data stream"),  # Samples 2/3 of a pixel wide.
         ({11: 0x44}, "broken data stream"),  # More blocks than a group may have.
         ({11: 0x00}, "broken data stream"),
+        (None, "broken data stream"),  # Without quantization tables.
     ],
 )
 def test_a_jpeg_that_tensorflow_cannot_read_is_refused(changes, message):
-    data = with_frame(encode(noise(), "JPEG"), changes)
+    data = without(PLAIN, b"\xff\xdb")
+    if changes is not None:
+        data = with_frame(PLAIN, changes)
     with pytest.raises(UserError, match=message):
         image_encoding.to_jpeg(data, "x.JPEG")
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.io.decode_jpeg(data, channels=3)
-
-
-def test_a_jpeg_without_quantization_tables_is_refused():
-    data = without(encode(noise(), "JPEG"), b"\xff\xdb")
-    with pytest.raises(UserError, match="broken data stream"):
-        image_encoding.to_jpeg(data, "x.JPEG")
 
 
 @pytest.mark.parametrize("process", [{}, {"progressive": True}, {"optimize": True}])
@@ -303,16 +262,10 @@ def test_a_large_image_of_which_little_is_there_is_refused(mode, process):
     data = encode(noise().resize((640, 480)).convert(mode), "JPEG", **process)
     begin = jpeg_header.parse(data).scan_start
     cut = data[: begin + 500] + b"\xff\xd9"  # An end mark, as of repaired files.
-    message = "it is truncated: a part of the image is missing"
-    with pytest.raises(UserError, match=message):
-        image_encoding.to_jpeg(cut, "x.JPEG")
-
-
-def test_an_image_with_the_height_of_another_is_refused():
-    data = with_frame(encode(noise(), "JPEG"), {5: 0x10})  # 16 + 4096 rows.
-    message = "it is truncated: a part of the image is missing"
-    with pytest.raises(UserError, match=message):
-        image_encoding.to_jpeg(data, "x.JPEG")
+    taller = with_frame(PLAIN, {5: 0x10})  # By 4096 rows.
+    for damaged in (cut, taller):
+        with pytest.raises(UserError, match="truncated: a part of the image is miss"):
+            image_encoding.to_jpeg(damaged, "x.JPEG")
 
 
 def test_a_large_photograph_is_kept():
@@ -324,9 +277,10 @@ def test_a_large_photograph_is_kept():
     "data",
     [
         with_frame(encode(noise(), "JPEG"), {5: 0xFF, 7: 0xFF}),  # 65,296 x 65,304.
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", struct.pack(">IIBBBBB", 65536, 65536, 8, 2, 0, 0, 0))
-        + chunk(b"IDAT", b""),
+        png(
+            chunk(b"IHDR", struct.pack(">IIBBBBB", 65536, 65536, 8, 2, 0, 0, 0)),
+            chunk(b"IDAT", b""),
+        ),
     ],
     ids=["jpeg", "png"],
 )
@@ -350,20 +304,7 @@ def test_more_pixels_than_tensorflow_decodes_are_refused(data):
         encode(noise(), "BMP")[:-100],
         encode(noise(), "JPEG")[:-50] + bytes(50),
         b"\xff\xd8\xff\xd9",
-    ],
-    ids=[
-        "empty",
-        "text",
-        "tiff",
-        "no end",
-        "cut",
-        "start",
-        "cut png",
-        "cut gif",
-        "cut webp",
-        "cut bmp",
-        "zeros at the end",
-        "nothing but marks",
+        PLAIN[:2] + b"\xff\xd8" + PLAIN[2:],  # A second start marker.
     ],
 )
 def test_what_cannot_be_decoded_is_refused_by_name(data):
@@ -380,12 +321,6 @@ HEADERS = [
 ]
 
 
-def test_a_jpeg_with_a_second_start_marker_is_refused():
-    data = encode(noise(), "JPEG")
-    with pytest.raises(UserError, match=r"^x\.JPEG can't be decoded"):
-        image_encoding.to_jpeg(data[:2] + b"\xff\xd8" + data[2:], "x.JPEG")
-
-
 @settings(max_examples=300)
 @given(st.sampled_from(HEADERS), st.data())
 def test_whatever_is_damaged_in_a_header_what_is_taken_can_be_decoded(jpeg, data):
@@ -398,3 +333,129 @@ def test_whatever_is_damaged_in_a_header_what_is_taken_can_be_decoded(jpeg, data
         return
     decoded = tf.io.decode_jpeg(encoded.data, channels=3)
     assert decoded.shape == (encoded.height, encoded.width, 3)
+
+
+def with_orientation(image: Image.Image, kind: str, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exif[0x010F] = "maker"
+    return encode(image, kind, exif=exif, quality=95)
+
+
+def test_an_exif_orientation_is_left_alone():
+    assert_is_kept(with_orientation(noise(), "JPEG", 6))
+
+
+@pytest.mark.parametrize(
+    ("orientation", "corners"),
+    # Upper left, upper right, lower left, lower right of what is seen; of the file they
+    # are a, b, c, d. The tag says where row 0 and column 0 of the file are seen.
+    [
+        (2, "badc"),  # Top, right.
+        (3, "dcba"),  # Bottom, right.
+        (4, "cdab"),  # Bottom, left.
+        (5, "acbd"),  # Left, top.
+        (6, "cadb"),  # Right, top.
+        (7, "dbca"),  # Right, bottom.
+        (8, "bdac"),  # Left, bottom.
+    ],
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_an_exif_orientation_is_applied_when_asked_for(kind, orientation, corners):
+    colours = {
+        "a": (250, 250, 250),
+        "b": (200, 20, 20),
+        "c": (20, 200, 20),
+        "d": (20, 20, 20),
+    }
+    image = Image.new("RGB", (48, 32))
+    for colour, place in zip(
+        colours.values(), [(0, 0), (24, 0), (0, 16), (24, 16)], strict=True
+    ):
+        image.paste(colour, (*place, place[0] + 24, place[1] + 16))
+    data = with_orientation(image, kind, orientation)
+    encoded = image_encoding.to_jpeg(data, "x", apply_exif_orientation=True)
+    turned = decode(encoded.data)
+    assert encoded.converted_from == {"JPEG": "EXIF orientation", "WEBP": "WebP"}.get(
+        kind, kind
+    )
+    assert turned.getexif().get(0x0112) is None
+    size = (48, 32) if orientation <= 4 else (32, 48)
+    assert (encoded.width, encoded.height) == turned.size == size
+    width, height = size
+    for corner, place in zip(
+        corners,
+        [(4, 4), (width - 5, 4), (4, height - 5), (width - 5, height - 5)],
+        strict=True,
+    ):
+        difference = np.subtract(turned.getpixel(place), colours[corner])
+        assert np.abs(difference).max() <= 12  # WebP and JPEG each lose something.
+
+
+@pytest.mark.parametrize("orientation", [0, 1, 9, None])
+def test_an_exif_orientation_without_a_turn_changes_nothing(orientation):
+    data = encode(noise(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xffnonsense")
+    if orientation is not None:
+        data = with_orientation(noise(), "JPEG", orientation)
+    assert image_encoding.to_jpeg(data, "x", apply_exif_orientation=True).data is data
+
+
+def test_the_exif_orientation_of_a_png_may_follow_its_pixels():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with_exif = encode(noise(), "PNG", exif=exif)
+    begin = with_exif.index(b"eXIf") - 4
+    end = begin + 12 + int.from_bytes(with_exif[begin : begin + 4], "big")
+    data = with_exif[:begin] + with_exif[end:-12] + with_exif[begin:end]
+    data += with_exif[-12:]
+    for convert in image_encoding.to_jpeg, image_encoding.to_png:
+        encoded = convert(data, "x", apply_exif_orientation=True)
+        assert (encoded.height, encoded.width) == noise().size
+
+
+def test_an_image_too_wide_for_its_format_is_refused_with_the_reason():
+    wide = encode(Image.new("1", (1_000_001, 1)), "PNG")
+    with pytest.raises(UserError, match=r"at most 65,500 .* as JPEG; .* 1,000,001 x 1"):
+        image_encoding.to_jpeg(wide, "a.png")
+    with pytest.raises(UserError, match="at most 1,000,000 pixels per side"):
+        image_encoding.to_png(wide, "a.png")
+    jpeg = with_frame(PLAIN, {5: 0, 6: 1, 7: 0xFF, 8: 0xDD})  # 65,501 x 1.
+    with pytest.raises(UserError, match=r"at most 65,500 pixels|can't be decoded"):
+        image_encoding.to_jpeg(jpeg + bytes(2000) + b"\xff\xd9", "a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("data", "is_lossy"),
+    [
+        (PLAIN, True),
+        (encode(noise(), "WEBP"), True),
+        (encode(noise(), "WEBP", lossless=True), False),
+        # Its first bytes don't tell, if it has metadata.
+        (encode(noise(), "WEBP", lossless=True, icc_profile=b"p"), True),
+        (encode(noise(), "PNG"), False),
+        (encode(noise(), "BMP"), False),
+        (encode(noise().quantize(9), "GIF"), False),
+        (b"", False),
+        (b"text", False),
+        (b"RIFF\4\0\0\0WAVE", False),
+    ],
+)
+def test_lossy_formats_are_known_by_their_first_bytes(data, is_lossy):
+    assert image_encoding.is_lossy(data[: image_encoding.START_BYTES]) is is_lossy
+
+
+def test_only_files_of_the_format_of_the_records_keep_their_size():
+    def formats_that_keep(data: bytes) -> list[str]:
+        return [
+            image_format
+            for image_format in ("jpeg", "png")
+            if image_encoding.keeps_its_size(data, image_format)
+        ]
+
+    assert formats_that_keep(PLAIN[:32]) == ["jpeg"]
+    for mode in ("RGB", "L", "1"):
+        assert formats_that_keep(encode(noise(mode), "PNG")[:32]) == ["png"]
+    for mode in ("P", "RGBA", "LA", "I;16"):  # A palette may have transparent colors.
+        image = plain(mode, 0) if mode == "I;16" else noise("RGBA").convert(mode)
+        assert formats_that_keep(encode(image, "PNG")[:32]) == []
+    assert formats_that_keep(encode(noise(), "PNG")[:20]) == []

@@ -8,16 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.records import tf_example, tfrecord
-from data_prep.sources.image_list import ImageList, ImageListBuilder, SourceImage
+from data_prep.sources.image_list import Entry, ImageList, SourceImage
 from resnet.base.errors import UserError
 
 
 def listed(names, classes=("a", "b"), folder="/raw") -> ImageList:
     """Returns images of `(class name, file name)`."""
-    builder = ImageListBuilder(classes)
-    for class_name, filename in names:
-        builder.add_file(f"{folder}/{class_name}", filename, classes.index(class_name))
-    return builder.build()
+    return ImageList.of(
+        classes,
+        (
+            Entry(f"{folder}/{class_name}", filename, classes.index(class_name))
+            for class_name, filename in names
+        ),
+    )
 
 
 def in_order(images, seed=0, split="train"):
@@ -27,9 +30,7 @@ def in_order(images, seed=0, split="train"):
 
 def test_a_file_is_an_image_of_its_own(tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"content")
-    builder = ImageListBuilder(("a", "b"))
-    builder.add_file(str(tmp_path), "1.jpg", 1)
-    (image,) = builder.build()
+    (image,) = ImageList.of(("a", "b"), [Entry(str(tmp_path), "1.jpg", 1)])
     path = str(tmp_path / "1.jpg")
     assert image == SourceImage(path, "1.jpg", "b")
     assert image.name == path
@@ -39,11 +40,14 @@ def test_a_file_is_an_image_of_its_own(tmp_path):
 def test_a_span_of_an_archive_is_an_image(tmp_path):
     path = str(tmp_path / "all.tar")
     (tmp_path / "all.tar").write_bytes(b"..content..")
-    builder = ImageListBuilder(("a",))
-    builder.add_span(path, "1.jpg", 0, offset=2, num_bytes=7)
-    builder.add_span(path, "empty.jpg", 0, offset=4, num_bytes=0)
-    builder.add_span(path, "cut.jpg", 0, offset=4, num_bytes=9)
-    first, empty, cut = builder.build()
+    first, empty, cut = ImageList.of(
+        ("a",),
+        [
+            Entry(path, "1.jpg", 0, 2, 7),
+            Entry(path, "empty.jpg", 0, 4, 0),
+            Entry(path, "cut.jpg", 0, 4, 9),
+        ],
+    )
     assert first == SourceImage(path, "1.jpg", "a", 2, 7)
     assert first.name == f"{path}: 1.jpg"
     assert first.read() == b"content"
@@ -66,9 +70,8 @@ def record_file(tmp_path):
 
 def test_a_feature_of_a_record_is_an_image(record_file):
     path, offset = record_file
-    builder = ImageListBuilder(("a",), image_key="image")
-    builder.add_span(str(path), "1.jpg", 0, offset, path.stat().st_size - offset - 16)
-    (image,) = builder.build()
+    entry = Entry(str(path), "1.jpg", 0, offset, path.stat().st_size - offset)
+    (image,) = ImageList.of(("a",), [entry], "image")
     assert image.image_key == "image"
     assert image.name == f"{path}: 1.jpg"
     assert image.read() == b"second"
@@ -79,8 +82,8 @@ def test_a_feature_of_a_record_is_an_image(record_file):
     [
         ("image", 3, "is corrupt: the checksum of its length does not match"),
         ("image", 30, "is corrupt: the checksum of its data does not match"),
-        ("photo", None, "in its feature 'photo'; its features: 'image', 'label'"),
-        ("label", None, "in its feature 'label'"),
+        ("photo", None, "it has no feature photo"),
+        ("label", None, "its feature label is not a string of bytes"),
     ],
 )
 def test_a_record_that_holds_no_image_is_named(record_file, key, damaged, message):
@@ -183,25 +186,22 @@ def test_more_images_than_one_chunk_are_in_the_order_of_their_digests(monkeypatc
 
 
 def test_the_size_is_known_in_archives_and_estimated_of_files(tmp_path):
-    builder = ImageListBuilder(("a",))
     for i in range(2_000):
         (tmp_path / f"{i}").write_bytes(bytes(10 + i // 2 % 5))  # 12 on the average.
-        builder.add_file(str(tmp_path), f"{i}", 0)
-    builder.add_span("never/opened.tar", "x", 0, 0, 1_000_000)
+    entries = [Entry(str(tmp_path), f"{i}", 0) for i in range(2_000)]
+    images = ImageList.of(("a",), [*entries, Entry("x.tar", "x", 0, 0, 1_000_000)])
     # The sample is every second file.
-    assert builder.build().num_bytes_estimate() == 1_000_000 + 2_000 * 12
-    assert builder.build().num_kept_bytes_estimate("jpeg") == 1_000_000
+    assert images.num_bytes_estimate() == 1_000_000 + 2_000 * 12
+    assert images.num_kept_bytes_estimate("jpeg") == 1_000_000
     for path in tmp_path.iterdir():
         path.write_bytes(b"\xff\xd8\xff" + bytes(9))
-    assert builder.build().num_kept_bytes_estimate("jpeg") == 1_000_000 + 2_000 * 12
+    assert images.num_kept_bytes_estimate("jpeg") == 1_000_000 + 2_000 * 12
 
 
 def test_the_fingerprint_tells_lists_apart():
     def fingerprint(*entries, classes=("a", "b"), path="/raw/all.tar"):
-        builder = ImageListBuilder(classes)
-        for filename, class_index, offset, num_bytes in entries:
-            builder.add_span(path, filename, class_index, offset, num_bytes)
-        return builder.build().fingerprint()
+        rows = (Entry(path, *entry) for entry in entries)
+        return ImageList.of(classes, rows).fingerprint()
 
     first, second = ("1.jpg", 0, 512, 10), ("2.jpg", 1, 1536, 20)
     same = fingerprint(first, second)
@@ -226,12 +226,15 @@ def test_a_list_is_small_in_memory(monkeypatch):
     monkeypatch.setattr("data_prep.sources.image_list._CHUNK", 20_000)
 
     def build() -> ImageList:
-        builder = ImageListBuilder(tuple(f"n{i:08d}" for i in range(100)))
-        for i in range(num_images):
-            class_index = i // 1000
-            filename = f"n{class_index:08d}_{i % 1000}.JPEG"  # 17 or so bytes.
-            builder.add_file(f"/raw/train/n{class_index:08d}", filename, class_index)
-        return builder.build()
+        classes = tuple(f"n{i:08d}" for i in range(100))
+        places = (divmod(i, 1000) for i in range(num_images))
+        return ImageList.of(
+            classes,  # File names of 17 or so bytes.
+            (
+                Entry(f"/raw/{classes[c]}", f"{classes[c]}_{i}.JPEG", c)
+                for c, i in places
+            ),
+        )
 
     tracemalloc.start()
     try:

@@ -1,11 +1,11 @@
 import errno
 import itertools
-import json
 import os
+import re
 
 import pytest
 
-from data_prep.records import indexing, manifest, tfrecord
+from data_prep.records import indexing, manifest
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from tests.unit.tpu_records import SYNSETS, encoded_image, record, write_shards
@@ -131,7 +131,7 @@ def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_ti
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(indexing.scan, "scan_file"), (indexing.manifest, "write_offsets")],
+    [(indexing.tf_example, "scan_file"), (manifest, "write_offsets")],
 )
 def test_a_manifest_that_appears_during_the_scan_or_the_writing_is_kept(
     tmp_path, monkeypatch, module, name
@@ -152,37 +152,21 @@ def test_a_manifest_that_appears_during_the_scan_or_the_writing_is_kept(
     assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize("content", [b"", b"not of NumPy", b"\x93NUMPY"])
-def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
-    write_tpu_set(tmp_path, in_folders=True)
-    (tmp_path / "train-offsets.npy").write_bytes(content)
-    with pytest.raises(UserError, match="but that file contains something else"):
-        indexing.make_if_missing(str(tmp_path))
-    assert (tmp_path / "train-offsets.npy").read_bytes() == content
-    assert not (tmp_path / "manifest.json").exists()
-
-
-def test_a_set_of_an_old_version_can_be_indexed_as_its_message_says(
+def test_a_set_of_ours_without_its_manifest_is_indexed_as_it_was(
     tmp_path, write_tiny_set, read_split
 ):
     images = [encoded_image(index) for index in range(5)]
-    names = ["7", "cat", "dog"]
-    write_tiny_set(tmp_path, images, [0, 1, 2, 1, 0], names, [3, 2])
-    path = tmp_path / "manifest.json"
-    new = manifest.load(str(tmp_path), "train")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 1}))
-    with pytest.raises(UserError, match="delete this file, and the next program"):
-        indexing.make_if_missing(str(tmp_path))
-    path.unlink()
+    labels, names = [0, 1, 2, 1, 0], ("7", "cat", "dog")
+    write_tiny_set(tmp_path, images, labels, names, [3, 2])
+    before = manifest.load(str(tmp_path), "train").manifest
+    (tmp_path / "manifest.json").unlink()
     indexing.make_if_missing(str(tmp_path))
     again = manifest.load(str(tmp_path), "train")
-    assert again.manifest.class_names == tuple(names)
-    assert again.manifest.first_label == 1
-    old_split = new.manifest.splits["train"]
-    split = again.manifest.splits["train"]
-    assert split.label_counts == old_split.label_counts
-    assert split.offsets_sha256 == old_split.offsets_sha256
-    assert read_split(again, "train") == list(zip([0, 1, 2, 1, 0], images, strict=True))
+    assert (again.manifest.class_names, again.manifest.first_label) == (names, 1)
+    splits = again.manifest.splits["train"], before.splits["train"]
+    assert splits[0].label_counts == splits[1].label_counts
+    assert splits[0].offsets_sha256 == splits[1].offsets_sha256
+    assert read_split(again, "train") == list(zip(labels, images, strict=True))
 
 
 def test_an_unfinished_conversion_is_no_set_yet(tmp_path):
@@ -219,7 +203,7 @@ def test_the_index_of_a_folder_that_cannot_be_written_to_goes_to_the_cache(
     monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_elsewhere)
     said = []
     indexing.make_if_missing(str(root), said.append)
-    index_dir = indexing.cache_folder(root)
+    index_dir = manifest.cache_folder(root)
     assert index_dir.parent == index_cache / "indexes"
     assert said[-1] == f"wrote the index to {index_dir}"
     assert sorted(root.rglob("*")) == before
@@ -245,18 +229,27 @@ def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(
         indexing.make_if_missing(str(tmp_path))
 
 
-def test_missing_record_files_are_named(tmp_path):
-    write_shards(tmp_path, "train", [[record(i, 1)] for i in range(6)])
-    for index in (1, 2, 4, 5):
-        (tmp_path / f"train-0000{index}-of-00006").unlink()
-    with pytest.raises(UserError) as caught:
+@pytest.mark.parametrize(
+    ("shards", "removed", "message"),
+    [
+        (
+            [[record(i, 1)] for i in range(6)],
+            (1, 2, 4, 5),
+            "6 record files .* 4 are missing: train-00001-of-00006, .*00004-of.*, ...",
+        ),
+        ([[], []], (), "split train of .* has no records"),
+        ([[], [record(0, 1)], [record(1, 1)]], (), "-00000-of-00003 must .* is empty"),
+        ([[record(0, 1)], [], [record(1, 1)]], (), "-00001-of-00003 must .* is empty"),
+        ([[record(0, 1)] * 3, [record(0, 1)] * 3, []], (), "00002-of-00003 .* empty"),
+    ],
+)
+def test_an_incomplete_set_is_refused(tmp_path, shards, removed, message):
+    write_shards(tmp_path, "train", shards)
+    for index in removed:
+        (tmp_path / f"train-{index:05d}-of-{len(shards):05d}").unlink()
+    with pytest.raises(UserError, match=message):
         indexing.make_if_missing(str(tmp_path))
-    assert "must contain 6 record files of split train; 4 are missing:" in str(
-        caught.value
-    )
-    assert "train-00001-of-00006, train-00002-of-00006, train-00004-of-00006, ..." in (
-        str(caught.value)
-    )
+    assert not (tmp_path / "manifest.json").exists()
 
 
 def test_two_sets_in_one_folder_are_refused(tmp_path):
@@ -264,6 +257,36 @@ def test_two_sets_in_one_folder_are_refused(tmp_path):
     write_shards(tmp_path, "train", [[record(0, 1)]] * 2)
     with pytest.raises(UserError, match="sets with 00001 and 00002 files"):
         indexing.make_if_missing(str(tmp_path))
+
+
+THREE = [record(0, 1), record(1, 2), record(2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("shards", "warnings"),
+    [
+        # As of a file that was cut between two records.
+        ([THREE, THREE[:1], THREE], ["1 of the 3 files .*00001-of-00003, has 1, the"]),
+        # As the TPU scripts divide ten records, and two records, among files.
+        ([THREE, THREE, THREE, THREE[:1]], []),
+        ([THREE[:1], THREE[1:2], []], ["1 of the 3 files of split train are empty"]),
+        (
+            [[record(0, 1), record(1, 999, **{"image/class/synset": None})]],
+            ["997 of the 999 classes .* at byte .*-of-00001 has the largest label"],
+        ),
+    ],
+)
+def test_what_may_be_wrong_is_said(tmp_path, shards, warnings):
+    write_shards(tmp_path, "train", shards)
+    said = []
+    indexing.make_if_missing(str(tmp_path), said.append)
+    assert len(said) == 2 + len(warnings)
+    for sentence, expected in zip(said[1:], warnings, strict=False):
+        assert re.match(f"warning: {expected}", sentence)
+    split = manifest.load(str(tmp_path), "train").manifest.splits["train"]
+    assert [shard.num_records for shard in split.shards] == [
+        len(records) for records in shards if records
+    ]
 
 
 def test_classes_without_a_name_are_called_by_their_number(tmp_path):
@@ -283,7 +306,7 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
     [
         (
             [[record(0, 1), record(1, 1, **{"image/class/synset": b"other"})]],
-            r"class name for label 1 is 'other'; an earlier record has 'n01440764'",
+            r"label 1 must .* same class name .*'other' in the record .* 'n01440764'",
         ),
         (
             [[record(0, 1)], [record(1, 1, **{"image/class/synset": b"other"})]],
@@ -321,15 +344,10 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
             "all JPEG or all PNG; the first JPEG is in the record at byte 0 of .*PNG",
         ),
         (
-            [[b"x" * 100]],
-            r"record at byte 0 of .*checksum of its length does not match",
+            [[record(0, 1), record(1, 999_999, **{"image/class/synset": None})]],
+            "there are 2 examples, and .* label 999,999",
         ),
-        ([[record(0, 1)[:-1]]], "it is truncated"),
-        ([[record(0, 1), b"x"]], "it is truncated: 1 of the 12 bytes"),
-        (
-            [[tfrecord.frame_record(b"\x0b")]],
-            "record at byte 0 .* can't be used",
-        ),
+        ([[record(0, 1), b"x"]], "record at byte .* it is truncated: 1 of the 12"),
     ],
 )
 def test_records_that_cannot_be_used_are_refused(tmp_path, shards, message):
@@ -345,3 +363,24 @@ def test_the_scan_reads_no_images(tmp_path):
     write_shards(tmp_path, "train", [[bytes(content)]])
     indexing.make_if_missing(str(tmp_path))
     assert manifest.load(str(tmp_path), "train").manifest.class_names == SYNSETS[:1]
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "d/" * 3000])
+def test_a_path_that_the_system_refuses_is_a_users_mistake(tmp_path, name):
+    with pytest.raises(UserError, match="File name too long"):
+        indexing.make_if_missing(str(tmp_path / name))
+
+
+def test_a_pipe_in_place_of_a_record_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "train-00000-of-00001")
+    with pytest.raises(UserError, match="not a regular file"):
+        indexing.make_if_missing(str(tmp_path))
+
+
+def test_a_folder_that_may_not_be_read_is_a_users_mistake(tmp_path, monkeypatch):
+    def refuse(path):  # The tests may run as root, who may read anything.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(UserError, match="Permission denied"):
+        indexing.make_if_missing(str(tmp_path))

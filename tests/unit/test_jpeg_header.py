@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.conversion import jpeg_header
+from data_prep.records import jpeg_header
 
 
 def jpeg(mode: str = "RGB", **options) -> bytes:

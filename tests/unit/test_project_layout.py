@@ -26,14 +26,8 @@ LAYERS: tuple[set[str], ...] = (
 # What may be imported from another folder, as path prefixes.
 SHARED = {
     ("data_prep", "resnet"): {"resnet.base"},
-    ("resnet", "data_prep"): {"data_prep.records", "data_prep.image_file"},
-    # An image file is read as the converter would store it.
-    ("eval", "data_prep"): {
-        "data_prep.records",
-        "data_prep.image_file",
-        "data_prep.conversion.image_encoding",
-        "data_prep.sources",
-    },
+    ("resnet", "data_prep"): {"data_prep.records"},
+    ("eval", "data_prep"): {"data_prep.records", "data_prep.sources"},
     ("launch", "data_prep"): {"data_prep.records"},
 }
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.records import schema, tfrecord
+from data_prep.records import tf_example, tfrecord
 from resnet.data import record_files
 
-IMAGE, LABEL = schema.ENCODED, schema.LABEL
+IMAGE, LABEL = tf_example.ENCODED, tf_example.LABEL
 
 
 def varint(value: int) -> bytes:

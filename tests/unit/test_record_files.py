@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import manifest, schema, tf_example, tfrecord
+from data_prep.records import manifest, tf_example, tfrecord
 from resnet import native
 from resnet.base.errors import UserError
 from resnet.data import record_files
@@ -56,8 +56,8 @@ def open_train(folder: pathlib.Path) -> RecordFiles:
 def read(
     path: str,
     offset: int,
-    image_key: str = schema.ENCODED,
-    label_key: str = schema.LABEL,
+    image_key: str = tf_example.ENCODED,
+    label_key: str = tf_example.LABEL,
 ) -> tuple[bytes, int]:
     """Reads one record the way that a pipeline does."""
     dataset = tf.data.Dataset.from_tensors(
@@ -170,7 +170,7 @@ def test_a_missing_file_raises(tmp_path, way):
 
 
 def test_a_record_without_a_label_raises(tmp_path, way):
-    example = tf_example.encode_example({schema.ENCODED: b"x"})
+    example = tf_example.encode_example({tf_example.ENCODED: b"x"})
     path = tmp_path / "record"
     path.write_bytes(tfrecord.frame_record(example))
     with pytest.raises(tf.errors.InvalidArgumentError, match="image/class/label"):

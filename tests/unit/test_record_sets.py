@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.records import balance, indexing, manifest
+from data_prep.records import indexing, manifest
 from data_prep.records.manifest import RecordSet, Split
 from resnet.base.errors import UserError
 from resnet.data import record_sets
@@ -132,7 +132,7 @@ def view(record_set: RecordSet, name: str, shards: Sequence[int]) -> RecordSet:
 
 
 def test_by_file_each_rank_reads_the_shards_on_its_node(record_set, monkeypatch):
-    monkeypatch.setattr(balance, "MAX_IMBALANCE", 1.0)
+    monkeypatch.setattr(manifest, "MAX_IMBALANCE", 1.0)
     one, other = view(record_set, "one", [0, 2]), view(record_set, "other", [1])
     of_each_rank = [(0, 2), (0, 2), (1,), (1,)]
     assert check([one, one, other, other], "file") == [of_each_rank] * NUM_RANKS

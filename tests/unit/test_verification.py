@@ -13,11 +13,12 @@ from PIL import Image
 from data_prep.records import (
     indexing,
     manifest,
-    schema,
     tf_example,
     tfrecord,
     verification,
 )
+from tests.converter_program import content, run_here
+from tests.in_process import Done, assert_refused
 
 pytestmark = pytest.mark.usefixtures("index_cache", "one_process_is_this")
 
@@ -161,46 +162,28 @@ def test_damage_of_one_record_does_not_hide_that_of_the_next(root):
     assert check(root) == [(shard_path(1), offset, what) for offset in offsets]
 
 
-def test_a_cut_file_is_found(root):
+def test_files_of_another_size_are_found(root):
+    """One that is cut, one with more, an empty one, a missing one, and a pipe."""
     path = root / shard_path(2)
     content = path.read_bytes()
     second, third = offsets_of(root, 2)[1:]
     path.write_bytes(content[: second + 20])
-    size = f"it has {second + 20:,} bytes; expected {len(content):,}"
-    assert check(root) == [
-        (shard_path(2), None, size),
-        (
-            shard_path(2),
-            second,
-            f"it is truncated: 20 of its {third - second:,} bytes are there",
-        ),
-        (
-            shard_path(2),
-            third,
-            "it is truncated: 0 of the 12 bytes of its header are there",
-        ),
+    assert [(offset, what) for _, offset, what in check(root)] == [
+        (None, f"it has {second + 20:,} bytes; expected {len(content):,}"),
+        (second, f"it is truncated: 20 of its {third - second:,} bytes are there"),
+        (third, "it is truncated: 0 of the 12 bytes of its header are there"),
     ]
-
-
-def test_an_empty_and_a_missing_file_are_found(root):
-    (root / shard_path(0)).write_bytes(b"")
-    (root / shard_path(1)).unlink()
-    found = check(root)
-    assert [(path, offset) for path, offset, _ in found] == [
-        (shard_path(0), None),
-        (shard_path(0), 0),
-        (shard_path(1), None),
-    ]
-    assert found[2][2] == "it can't be read (No such file or directory)"
-
-
-def test_extra_bytes_at_the_end_are_found(root):
-    path = root / shard_path(0)
-    num_bytes = path.stat().st_size
-    with open(path, "ab") as file:
-        file.write(b"x")
-    what = f"it has {num_bytes + 1:,} bytes; expected {num_bytes:,}"
-    assert check(root) == [(shard_path(0), None, what)]
+    path.write_bytes(content + b"x")
+    what = f"it has {len(content) + 1:,} bytes; expected {len(content):,}"
+    assert check(root) == [(shard_path(2), None, what)]
+    path.write_bytes(b"")
+    assert [offset for _, offset, _ in check(root)] == [None, 0]
+    path.unlink()
+    what = "it can't be read (No such file or directory)"
+    assert check(root) == [(shard_path(2), None, what)]
+    os.mkfifo(path)
+    what = "it can't be read (not a regular file)"
+    assert check(root) == [(shard_path(2), None, what)]
 
 
 def test_bytes_between_two_records_are_found(root):
@@ -213,14 +196,6 @@ def test_bytes_between_two_records_are_found(root):
     path.write_bytes(content[:begin] + record + filling + content[end:])
     what = f"it is {len(record):,} bytes long, but the next record begins after"
     assert check(root) == [(shard_path(0), begin, f"{what} {end - begin:,} bytes")]
-
-
-def test_shards_that_took_each_others_place_are_found(root):
-    first, second = root / shard_path(0), root / shard_path(1)
-    first.rename(root / "other")
-    second.rename(first)
-    (root / "other").rename(second)
-    assert {path for path, _, _ in check(root)} == {shard_path(0), shard_path(1)}
 
 
 def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
@@ -256,7 +231,11 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
             example(1, **{"image/encoded": encoded_image(1)[:-40]}),
             "its image can't be decoded: ",
         ),
-        (b"\x0b", "it has a field of unknown wire type 3"),
+        (
+            example(1, **{"image/class/synset": b"another"}),
+            "its class is 'another', but its label 1 is that of 'ant'",
+        ),
+        (b"\x0b", "it is not a serialized tf.train.Example"),
     ],
 )
 def test_whole_records_that_hold_something_else_are_found(root, record, what):
@@ -279,6 +258,7 @@ def test_other_labels_than_the_manifest_counts_are_found(root):
 
 
 def test_records_are_checked_without_their_offsets(root):
+    second, third = offsets_of(root, 1)[1:]
     (root / "train-offsets.npy").write_bytes(b"")
     ((name, offset, what),) = check(root)
     assert (name, offset) == ("train-offsets.npy", None)
@@ -286,7 +266,6 @@ def test_records_are_checked_without_their_offsets(root):
 
     path = root / shard_path(1)
     content = bytearray(path.read_bytes())
-    second, third = offsets_in(content)[1:]
     content[third + 30] ^= 1
     path.write_bytes(content)
     assert (shard_path(1), third, "the checksum of its data does not match") in (
@@ -299,22 +278,27 @@ def test_records_are_checked_without_their_offsets(root):
     assert (shard_path(1), second, "the checksum of its length does not match") in found
 
 
-def test_a_manifest_that_moves_a_record_to_the_next_shard_is_found(root):
-    record_set = manifest.load(str(root), "train")
-    split = record_set.manifest.splits["train"]
-    first, second, *rest = split.shards
-    shards = (
-        dataclasses.replace(first, num_records=first.num_records - 1),
-        dataclasses.replace(second, num_records=second.num_records + 1),
-        *rest,
-    )
+def change_manifest(root, *shards):
+    """Replaces the first shards of the training split in the manifest."""
+    contents = manifest.load(str(root), "train").manifest
+    split = contents.splits["train"]
+    shards = (*shards, *split.shards[len(shards) :])
     splits = {"train": dataclasses.replace(split, shards=shards)}
     (root / manifest.FILE_NAME).unlink()
-    manifest.write(dataclasses.replace(record_set.manifest, splits=splits), root)
+    manifest.write(dataclasses.replace(contents, splits=splits), root)
+
+
+def test_a_manifest_that_moves_a_record_to_the_next_shard_is_found(root):
+    shards = manifest.load(str(root), "train").manifest.splits["train"].shards
+    change_manifest(
+        root,
+        dataclasses.replace(shards[0], num_records=2),
+        dataclasses.replace(shards[1], num_records=4),
+    )
     found = check(root)
     assert [(path, what.partition(";")[0]) for path, _, what in found[1:]] == [
-        (shard_path(0), f"it has {first.num_records} records"),
-        (shard_path(1), f"it has {second.num_records} records"),
+        (shard_path(0), "it has 3 records"),
+        (shard_path(1), "it has 3 records"),
     ]
     assert found[0][0] == "train-offsets.npy"
     assert "contradicts manifest.json" in found[0][2]
@@ -322,46 +306,17 @@ def test_a_manifest_that_moves_a_record_to_the_next_shard_is_found(root):
 
 @pytest.mark.parametrize("num_bytes", [3, 10**15])
 def test_a_size_in_the_manifest_that_no_shard_has_is_found(root, num_bytes):
-    record_set = manifest.load(str(root), "train")
-    split = record_set.manifest.splits["train"]
-    shards = (dataclasses.replace(split.shards[0], num_bytes=num_bytes),)
-    splits = {"train": dataclasses.replace(split, shards=(*shards, *split.shards[1:]))}
-    (root / manifest.FILE_NAME).unlink()
-    manifest.write(dataclasses.replace(record_set.manifest, splits=splits), root)
-    size = (root / shard_path(0)).stat().st_size
-    what = f"it has {size:,} bytes; expected {num_bytes:,}"
+    first = manifest.load(str(root), "train").manifest.splits["train"].shards[0]
+    change_manifest(root, dataclasses.replace(first, num_bytes=num_bytes))
+    what = f"it has {first.num_bytes:,} bytes; expected {num_bytes:,}"
     assert (shard_path(0), None, what) in check(root)
-
-
-def test_a_pipe_in_place_of_a_shard_is_found(root):
-    (root / shard_path(0)).unlink()
-    os.mkfifo(root / shard_path(0))
-    what = "it can't be read (not a regular file)"
-    assert check(root) == [(shard_path(0), None, what)]
-
-
-def test_a_record_of_another_class_than_its_label_is_found(root):
-    other = example(0, 1, **{"image/class/synset": b"another"})
-    rewrite(root, 0, [other, example(1, 2), example(2, 3)])
-    ((path, offset, what),) = check(root)
-    assert (path, offset) == (shard_path(0), 0)
-    assert what == "its class is 'another', but its label 1 is that of 'ant'"
-
-
-def offsets_in(content):
-    offsets = [0]
-    while offsets[-1] < len(content):
-        header = bytes(content[offsets[-1] :][:12])
-        length = tfrecord.record_length(header, offsets[-1])
-        offsets.append(offsets[-1] + 16 + length)
-    return offsets[:-1]
 
 
 def test_a_set_of_another_program_is_checked_without_sha256(tmp_path):
     for shard in (0, 1):
         records = [example(2 * shard, 1), example(2 * shard + 1, 2)]
         content = b"".join(map(tfrecord.frame_record, records))
-        (tmp_path / schema.shard_name("train", shard, 2)).write_bytes(content)
+        (tmp_path / manifest.shard_name("train", shard, 2)).write_bytes(content)
     indexing.make_if_missing(str(tmp_path))
     assert check(tmp_path) == []
     path = tmp_path / "train-00001-of-00002"
@@ -373,21 +328,50 @@ def test_a_set_of_another_program_is_checked_without_sha256(tmp_path):
     assert check(tmp_path) == [("train-00001-of-00002", second, what)]
 
 
-def test_a_file_whose_records_are_all_bad_is_cut_short_in_the_list(
-    tmp_path, write_tiny_set
+def run_verify(records, *more: str) -> Done:
+    return run_here("--verify", f"--local_scratch_dir={records}", *more)
+
+
+def test_verify_reads_the_whole_set_again_and_changes_nothing(root, tmp_path):
+    assert_refused(run_verify(tmp_path), "requires a finished record set")
+    assert_refused(run_verify(tmp_path / "absent"), "is not a folder")
+    assert_refused(run_verify(root, "--tfds_name=x"), "Remove that flag.")
+    before = content(root)
+    done = run_verify(root, "--num_processes=2")
+    assert done.returncode == 0, done.stderr
+    num_bytes = sum(len(data) for name, data in before.items() if "-of-" in name)
+    start = f"verification passed: 13 records, {num_bytes:,} bytes in {root}, "
+    assert done.stdout.startswith(start)
+    assert done.stderr.splitlines()[-1].startswith("100 %: 13 of 13 records")
+    assert content(root) == before
+
+    (root / "manifest.json").unlink()
+    (root / ".conversion").mkdir()
+    assert_refused(run_verify(root), "is incomplete; rerun")
+
+
+def test_verify_lists_each_damaged_record_and_counts_those_it_does_not_list(
+    root, monkeypatch
 ):
-    images = [encoded_image(index % 10) for index in range(150)]
-    write_tiny_set(tmp_path, images, [0] * 150, NAMES, [150])
-    path = tmp_path / shard_path(0, 1)
-    path.write_bytes(bytes(path.stat().st_size))
-    found = check(tmp_path)
-    assert len(found) == 101
-    assert found[0] == (shard_path(0, 1), None, "50 more of its records are corrupt")
-
-
-def test_a_damage_reads_as_one_line():
-    assert (
-        str(verification.Problem("a/b", 12345, "bad"))
-        == "a/b, record at byte 12,345: bad"
+    monkeypatch.setattr(verification, "_MAX_PROBLEMS_PER_FILE", 2)
+    first, second = offsets_of(root, 0)[:2]
+    path = root / shard_path(0)
+    data = bytearray(path.read_bytes())
+    data[first + 30] ^= 1
+    data[second] ^= 1
+    path.write_bytes(data)
+    all_bad = root / shard_path(1)
+    all_bad.write_bytes(bytes(all_bad.stat().st_size))
+    (root / "validation" / "validation-00000-of-00001").unlink()
+    done = run_verify(root)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"{path} at byte {first}: ")
+    assert lines[1].startswith(f"{path} at byte {second}: ")
+    assert lines[2] == f"{all_bad}: 1 more of its records are corrupt"
+    assert len(lines) == 2 + 3 + 1 + 1
+    assert "validation-00000-of-00001: " in lines[5]
+    assert lines[6] == (
+        f"verification failed: 6 corrupt files or records; {root} must hold 13 good"
+        " records"
     )
-    assert str(verification.Problem("a/b", None, "bad")) == "a/b: bad"

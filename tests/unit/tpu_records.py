@@ -4,7 +4,7 @@ import io
 
 from PIL import Image
 
-from data_prep.records import schema, tf_example, tfrecord
+from data_prep.records import manifest, tf_example, tfrecord
 
 SYNSETS = ("n01440764", "n01443537", "n01484850")
 
@@ -33,5 +33,5 @@ def write_shards(folder, split, shards):
     """Writes record files, each a list of framed records."""
     folder.mkdir(parents=True, exist_ok=True)
     for index, records in enumerate(shards):
-        name = schema.shard_name(split, index, len(shards))
+        name = manifest.shard_name(split, index, len(shards))
         (folder / name).write_bytes(b"".join(records))

@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 from pathlib import Path
 
-from data_prep.records import index_location
+from data_prep.records import manifest
 from resnet.base import atomic_files
 
 _PACKAGE = "vl-convert-python"
@@ -20,7 +20,7 @@ def script() -> str | None:
         version = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         return None
-    path = index_location.cache() / "charts" / f"vega-{version}.js"
+    path = manifest.cache() / "charts" / f"vega-{version}.js"
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

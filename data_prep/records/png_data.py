@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">IIBBBBB")
 _CRITICAL_CHUNKS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _ANCILLARY_BIT = 0x20  # Of the first byte of a chunk's name: a lower-case letter.
@@ -58,9 +58,9 @@ def check(data: bytes) -> None:
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields the name and the content of each chunk, up to the end chunk."""
-    if not data.startswith(_SIGNATURE):
+    if not data.startswith(SIGNATURE):
         raise ValueError("it doesn't begin with the signature of PNG")
-    position = len(_SIGNATURE)
+    position = len(SIGNATURE)
     name = b""
     while name != b"IEND":
         end = position + 12  # Length, name and checksum.

@@ -1,14 +1,22 @@
-"""Converts image files of all common formats to the JPEG or PNG files of records."""
+"""Converts image files of all common formats to the JPEG or PNG files of records.
 
+Does not import TensorFlow.
+"""
+
+import contextlib
 import dataclasses
 import io
+import os
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, UnidentifiedImageError
 
-from data_prep.conversion import jpeg_header, png_data
-from data_prep.conversion.jpeg_header import JpegHeader
+from data_prep.records import jpeg_header, png_data
+from data_prep.records.jpeg_header import JpegHeader
+from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 # The loss of a second compression is invisible at this quality. Files are about twice
@@ -22,6 +30,8 @@ MAX_SIDE = 65_500  # Limit of libjpeg (JPEG_MAX_DIMENSION).
 # drawings.
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
+START_BYTES = 32  # As many as `is_lossy` and `keeps_its_size` need of a file.
+_MAX_FILE_BYTES = 2**31  # More than any image that can be decoded has.
 MAX_PNG_SIDE = 1_000_000  # Limit of libpng (PNG_USER_WIDTH_MAX).
 _LOSSLESS_FORMATS = ("PNG", "WEBP", "BMP", "GIF")
 _FORMATS = ("JPEG", *_LOSSLESS_FORMATS)
@@ -36,6 +46,9 @@ _USUAL_SAMPLING = {  # Some decoders reject others, so those are decoded as a ch
     *(((x, y), *_NO_SUBSAMPLING) for x, y in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))),
 }
 _FILLING_BYTES = 1024  # Several blocks of pixels; one would suffice.
+_PNG_BIT_DEPTH = 24  # Byte offset in the file, as the header is the first chunk.
+_PNG_COLOR_TYPE = 25
+_GRAY_OR_RGB = (0, 2)  # The color types without a palette and without alpha.
 _ORIENTATION_TAG = 0x0112
 _TRANSPOSE = {  # By EXIF orientation; 1 is upright.
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -66,6 +79,66 @@ class EncodedImage:
     converted_from: str | None
 
 
+def read_as_stored(
+    path: str | os.PathLike[str],
+    set_format: str | None,
+    apply_exif_orientation: bool = False,
+) -> tuple[bytes, str]:
+    """Returns an image file as the converter would store it, and its format.
+
+    The format is "jpeg" or "png". The converter stores a set with a lossily compressed
+    image as JPEG, and any other set as PNG. Without a set, an image is read as if it
+    were one by itself.
+
+    Args:
+        path: Path of the file.
+        set_format: Format of the images of the set that the network was trained on;
+            None if it isn't known.
+        apply_exif_orientation: Whether that set was converted with
+            --apply_exif_orientation.
+
+    Raises:
+        UserError: If the file can't be read or decoded.
+    """
+    try:
+        data = regular_file.read_bytes(path, _MAX_FILE_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}.") from error
+    encode, image_format = to_png, "png"
+    if set_format == "jpeg" or is_lossy(data[:START_BYTES]):
+        encode, image_format = to_jpeg, "jpeg"
+    return encode(data, str(path), apply_exif_orientation).data, image_format
+
+
+def is_lossy(start: bytes) -> bool:
+    """Returns whether an image is lossily compressed: a JPEG or a lossy WebP.
+
+    A WebP in the extended form counts as lossy, since its first bytes don't tell it.
+
+    Args:
+        start: First `START_BYTES` of the image file, or all if it is smaller.
+    """
+    is_webp = start[:4] == b"RIFF" and start[8:12] == b"WEBP"
+    return start.startswith(jpeg_header.START) or (is_webp and start[12:16] != b"VP8L")
+
+
+def keeps_its_size(start: bytes, image_format: str) -> bool:
+    """Returns whether a conversion is expected to store an image as it is.
+
+    Args:
+        start: First `START_BYTES` of the image file, or all if it is smaller.
+        image_format: Format of the stored images, "jpeg" or "png".
+    """
+    if image_format == "jpeg":
+        return start.startswith(jpeg_header.START)
+    return (
+        start.startswith(png_data.SIGNATURE)
+        and len(start) > _PNG_COLOR_TYPE
+        and start[_PNG_BIT_DEPTH] <= 8
+        and start[_PNG_COLOR_TYPE] in _GRAY_OR_RGB
+    )
+
+
 def to_jpeg(
     data: bytes, name: str, apply_exif_orientation: bool = False
 ) -> EncodedImage:
@@ -89,8 +162,7 @@ def to_jpeg(
     Raises:
         UserError: If the image can't be decoded, has too many pixels, or is truncated.
     """
-    _check_not_empty(data, name)
-    try:
+    with _naming_failures(data, name, _FORMATS):
         header = None
         is_good = False
         if data.startswith(jpeg_header.START):
@@ -98,24 +170,30 @@ def to_jpeg(
             is_good = _looks_good(header, data)
             if is_good and not (apply_exif_orientation and header.has_exif):
                 return EncodedImage(data, header.height, header.width, None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
-            if header is not None and not is_good:
+            if not is_good:
                 _check_jpeg(header, data)
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                _check_side(image, name, "JPEG", MAX_SIDE)
-                if header is None:
-                    _load(image, data)
-                transpose = _TRANSPOSE.get(
-                    _orientation(image) if apply_exif_orientation else 1
-                )
-                if is_good and transpose is None:
-                    return EncodedImage(data, image.height, image.width, None)
-                return _encode(image, header, data, transpose)
-    except UserError:
-        raise
-    except Exception as error:  # Pillow's decoders raise errors of any type.
-        raise _undecodable(name, _FORMATS, error) from error
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            _check_side(image, name, "JPEG", MAX_SIDE)
+            if header is None:
+                _load(image, data)
+            transpose = _transpose(image, apply_exif_orientation)
+            if is_good and transpose is None:
+                return EncodedImage(data, image.height, image.width, None)
+            if header is not None:
+                image.load()
+                _check_complete(image, header, data)
+            kind = _kind(image, header, data)
+            if kind is None and transpose is None:
+                return EncodedImage(data, image.height, image.width, None)
+            return _encode(
+                image,
+                header,
+                kind,
+                transpose,
+                format="JPEG",
+                quality=JPEG_QUALITY,
+                subsampling=JPEG_SUBSAMPLING,
+            )
 
 
 def to_png(
@@ -134,26 +212,39 @@ def to_png(
     Raises:
         UserError: If the image can't be decoded, has too many pixels, or is a JPEG.
     """
-    _check_not_empty(data, name)
+    with (
+        _naming_failures(data, name, _LOSSLESS_FORMATS),
+        Image.open(io.BytesIO(data), formats=_LOSSLESS_FORMATS) as image,
+    ):
+        _check_side(image, name, "PNG", MAX_PNG_SIDE)
+        _load(image, data)
+        kind = _kind(image, None, data)
+        if kind == "PNG" and not image.has_transparency_data:
+            kind = None
+        transpose = _transpose(image, apply_exif_orientation)
+        if kind is None and transpose is None:
+            return EncodedImage(data, image.height, image.width, None)
+        return _encode(image, None, kind, transpose, format="PNG")
+
+
+@contextlib.contextmanager
+def _naming_failures(
+    data: bytes, name: str, formats: tuple[str, ...]
+) -> Iterator[None]:
+    """Turns any error of a decoder in the block into a UserError."""
+    if not data:
+        raise UserError(f"{name} is an empty file. Replace it.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
-            with Image.open(io.BytesIO(data), formats=_LOSSLESS_FORMATS) as image:
-                _check_side(image, name, "PNG", MAX_PNG_SIDE)
-                _load(image, data)
-                kind = _kind(image, None, data)
-                if kind == "PNG" and not image.has_transparency_data:
-                    kind = None
-                transpose = _TRANSPOSE.get(
-                    _orientation(image) if apply_exif_orientation else 1
-                )
-                if kind is None and transpose is None:
-                    return EncodedImage(data, image.height, image.width, None)
-                return _encode_png(image, kind, transpose)
+            yield
     except UserError:
         raise
-    except Exception as error:
-        raise _undecodable(name, _LOSSLESS_FORMATS, error) from error
+    except Exception as error:  # Pillow's decoders raise errors of any type.
+        raise UserError(
+            f"{name} can't be decoded as an image ({', '.join(formats)}):"
+            f" {_reason(error)}. Replace it."
+        ) from error
 
 
 def _looks_good(header: JpegHeader, data: bytes) -> bool:
@@ -185,53 +276,20 @@ def _load(image: Image.Image, data: bytes) -> None:
 def _encode(
     image: Image.Image,
     header: JpegHeader | None,
-    data: bytes,
+    kind: str | None,
     transpose: Image.Transpose | None,
+    **options: Any,
 ) -> EncodedImage:
-    """Returns the original file of an image if it can be kept, else a new one.
-
-    Without a JPEG header, `_load` has decoded the image.
-    """
-    if header is not None:
-        image.load()
-        _check_complete(image, header, data)
-    kind = _kind(image, header, data)
-    if kind is None and transpose is None:
-        return EncodedImage(data, image.height, image.width, None)
+    """Returns a decoded image as a new file; the options are those of Pillow."""
     rgb = _to_rgb(image, header)
     if transpose is not None:
         rgb = rgb.transpose(transpose)
+    rgb.info = {}  # Otherwise Pillow copies metadata, such as a comment or a profile.
     file = io.BytesIO()
-    rgb.save(
-        file,
-        "JPEG",
-        quality=JPEG_QUALITY,
-        subsampling=JPEG_SUBSAMPLING,
-        comment=b"",  # Otherwise Pillow copies a GIF's comment.
-    )
+    rgb.save(file, **options)
     return EncodedImage(
         file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
     )
-
-
-def _encode_png(
-    image: Image.Image, kind: str | None, transpose: Image.Transpose | None
-) -> EncodedImage:
-    """Returns a decoded image as a new PNG file."""
-    rgb = _to_rgb(image, None)
-    if transpose is not None:
-        rgb = rgb.transpose(transpose)
-    rgb.info = {}  # Otherwise Pillow copies metadata such as a color profile.
-    file = io.BytesIO()
-    rgb.save(file, "PNG")
-    return EncodedImage(
-        file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
-    )
-
-
-def _check_not_empty(data: bytes, name: str) -> None:
-    if not data:
-        raise UserError(f"{name} is an empty file. Replace it.")
 
 
 def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None:
@@ -240,13 +298,6 @@ def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None
             f"{name} must have at most {max_side:,} pixels per side to be stored as"
             f" {kind}; it has {image.width:,} x {image.height:,}. Shrink it."
         )
-
-
-def _undecodable(name: str, formats: tuple[str, ...], error: Exception) -> UserError:
-    return UserError(
-        f"{name} can't be decoded as an image ({', '.join(formats)}):"
-        f" {_reason(error)}. Replace it."
-    )
 
 
 def _check_jpeg(header: JpegHeader, data: bytes) -> None:
@@ -291,14 +342,18 @@ def _kind(image: Image.Image, header: JpegHeader | None, data: bytes) -> str | N
     return None
 
 
-def _orientation(image: Image.Image) -> int:
-    """Returns the EXIF orientation, or 1 (upright) without a readable one."""
+def _transpose(
+    image: Image.Image, apply_exif_orientation: bool
+) -> Image.Transpose | None:
+    """Returns what makes an image upright; None for nothing or without EXIF data."""
+    if not apply_exif_orientation:
+        return None
     exif = Image.Exif()
     try:
         exif.load(image.info.get("exif", b""))
-        return int(exif.get(_ORIENTATION_TAG, 1))
+        return _TRANSPOSE.get(int(exif.get(_ORIENTATION_TAG, 1)))
     except Exception:  # Pillow's parser raises any type for corrupt EXIF.
-        return 1
+        return None
 
 
 def _to_rgb(image: Image.Image, header: JpegHeader | None) -> Image.Image:
