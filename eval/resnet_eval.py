@@ -30,9 +30,9 @@ from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.config import command_line, topics
-from resnet.config.augmentations import VIEWS
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
+from resnet.config.recipe import VIEWS
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo

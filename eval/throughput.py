@@ -19,8 +19,7 @@ from eval import step_profile
 from eval.benchmark_settings import Settings
 from resnet import models, native
 from resnet.config.config import Config
-from resnet.config.phases import Phase
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import Phase, StepSettings
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from resnet import models
 from resnet.config import phases as phase_list
-from resnet.config import rounds, step_settings
+from resnet.config import rounds
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.recipes import digits
@@ -99,7 +99,7 @@ def do_step(
         exchange = make_exchange(run, state.shapes, communicator)
         train_step = loop._step_of_phase(state, exchange, communicator)
     state.begin_step()
-    train_step(batch, step_settings.at(run, state.step))
+    train_step(batch, run.settings_at(state.step))
     state.step += 1
     return train_step
 

@@ -37,7 +37,7 @@ def main() -> None:
 
     from resnet.checkpoint import tensors
     from resnet.checkpoint.manager import CheckpointManager
-    from resnet.config.step_settings import StepSettings
+    from resnet.config.phases import StepSettings
     from resnet.optim.train_state import TrainState
 
     stops, copies, threads, loads = [], [], [], []

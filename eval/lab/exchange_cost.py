@@ -118,7 +118,7 @@ def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
     import tensorflow as tf
 
     from resnet import models
-    from resnet.config.step_settings import StepSettings
+    from resnet.config.phases import StepSettings
     from resnet.exchange.compressed import CompressedExchange
     from resnet.exchange.gradients import GradientExchange
 

@@ -12,7 +12,7 @@ from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.config import phases, topics
-from resnet.config.phases import Phase
+from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import TrainingSettings
 
 CONFIG_FILE = "config.json"
@@ -261,6 +261,32 @@ class Config(TrainingSettings):
     def epoch(self, step: int) -> float:
         """Returns the number of passes over the training examples in `step` steps."""
         return step / self.steps_per_epoch
+
+    def settings_at(self, step: int) -> StepSettings:
+        """Returns the hyperparameters of one step of the run, from 0."""
+        phase = phases.at(self.phases, step)
+        return StepSettings(
+            learning_rate=phases.learning_rate(self.phases, step),
+            velocity_factor=phases.velocity_factor(
+                self.phases, step, self.learning_rate_in_velocity
+            ),
+            nesterov_momentum=phase.momentum,
+            weight_decay=phase.weight_decay,
+            ema_decay=self.ema_decay_at(step),
+            step=step,
+            decay_is_scaled=phase.layer_rates_scale_decay,
+        )
+
+    def ema_decay_at(self, step: int) -> float:
+        """Returns the decay of the moving average of the weights in one step.
+
+        It is lower in the first steps of a run, so that the average soon forgets the
+        initial weights: min(decay, (1 + n) / (10 + n)) after n steps.
+
+        Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
+        """
+        done = step - phases.first_step(self.phases, self.first_phase)
+        return min(self.ema_decay, (1 + done) / (10 + done))
 
 
 def save_config(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from resnet.base.settings import (
     ABOVE_ZERO,
@@ -11,11 +12,23 @@ from resnet.base.settings import (
     setting,
 )
 from resnet.config import schedules, topics
-from resnet.config.augmentations import AUGMENTATIONS, FLIPS, MIN_OBJECT_COVERED
 from resnet.config.schedules import Schedule
 
 SMALLEST_IMAGE = 28  # Input size of the small Inception-BN and of MNIST.
 LARGEST_IMAGE = 1024
+AUGMENTATIONS = (
+    "random_resized_crop",
+    "random_resized_crop_2018_02",
+    "random_crop",
+    "random_shift",
+    "pad_crop_flip_cutout",
+    "pad_crop_flip",
+    "none",
+)
+FLIPS = ("random", "alternating")
+# The smallest fraction of an image's area that a random resized crop takes, even if
+# `min_crop_area` is smaller: `min_object_covered` of the TPU code.
+MIN_OBJECT_COVERED = 0.1
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 # What becomes of the velocities of the ranks when their weights are averaged.
 LOCAL_VELOCITIES = ("keep", "average", "reset")
@@ -216,6 +229,34 @@ class Phase(PhaseSettings):
     image_size: int = 224
 
 
+class StepSettings(NamedTuple):
+    """The hyperparameters of one step.
+
+    They are Python numbers; inside the graph of a step, all except `weight_decay` and
+    `decay_is_scaled` are scalar tensors, float32 unless it says otherwise.
+
+    Attributes:
+        learning_rate: Learning rate for the mean gradient of the global batch.
+        velocity_factor: Factor of the previous velocity: the momentum, with Caffe-style
+            momentum times a ratio of learning rates (`phases.velocity_factor`).
+        nesterov_momentum: Momentum of the phase, the factor of the new velocity in
+            Nesterov's update.
+        weight_decay: Factor of a variable that is added to its gradient.
+        ema_decay: Decay of the moving average of the weights; 0 without one.
+        step: Number of the step, from 0; an int64 scalar tensor inside the graph.
+        decay_is_scaled: Whether the factors of layers' learning rates multiply the part
+            of the weight decay in an update, too.
+    """
+
+    learning_rate: Any
+    velocity_factor: Any
+    nesterov_momentum: Any
+    weight_decay: float
+    ema_decay: Any = 0.0
+    step: Any = 0
+    decay_is_scaled: bool = True
+
+
 def num_steps(phases: Sequence[Phase]) -> int:
     """Returns the steps of all phases together."""
     return sum(phase.num_steps for phase in phases)
@@ -303,3 +344,20 @@ def velocity_factor(
         return phase.momentum
     now, before = learning_rate(phases, step), learning_rate(phases, step - 1)
     return phase.momentum * before / now if now else phase.momentum
+
+
+def velocity_factor_of_part(
+    settings: StepSettings, number: int, num_workers: int
+) -> Any:
+    """Returns the factor of the velocity in the update by a part of a batch.
+
+    In asynchronous training, each part of a global batch updates the weights. The ratio
+    of learning rates belongs to the first one, since the rate changes once per step.
+
+    Args:
+        settings: The hyperparameters of the step.
+        number: The number of the part, counted from the start of the run.
+        num_workers: The number of parts of a global batch.
+    """
+    is_first = number % num_workers == 0
+    return settings.velocity_factor if is_first else settings.nesterov_momentum

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from resnet.base.settings import (
     ABOVE_ZERO,
@@ -14,12 +14,6 @@ from resnet.base.settings import (
     setting,
 )
 from resnet.config import topics
-from resnet.config.augmentations import (
-    EVAL_CROPS,
-    IMAGENET_MEAN,
-    IMAGENET_STDDEV,
-    VIEWS,
-)
 from resnet.config.compression import CompressionSettings
 from resnet.config.optimizers import OPTIMIZERS
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
@@ -31,6 +25,10 @@ from resnet.models.names import (
     RESNET_VARIANTS,
 )
 
+EVAL_CROPS = ("crop_then_resize", "resize_then_crop")
+# The mean and standard deviation of ImageNet's channels, on a scale of 0 to 1.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 SCALINGS = ("linear", "root", "none")
 NO_BOUND = -1  # Of the staleness.
 # The settings that only `names.RESNETS_WITH_PARTS` can have.
@@ -39,6 +37,30 @@ PARTS = ("activation", "se_ratio", "blur_pool")
 PARTS = ("activation", "se_ratio", "blur_pool")
 # The settings that only `names.RESNETS_WITH_PARTS` can have.
 PARTS = ("activation", "se_ratio", "blur_pool")
+
+
+class Views(NamedTuple):
+    """The views of test-time augmentation.
+
+    Attributes:
+        num_crops: The number of crops of each image that the input makes.
+        has_flips: Whether the horizontal flips of all views are evaluated, too.
+        has_shifts: Whether the images shifted by a pixel to the top left and to the
+            bottom right are, each with half the weight of the image itself.
+    """
+
+    num_crops: int = 1
+    has_flips: bool = False
+    has_shifts: bool = False
+
+
+VIEWS = {
+    "center": Views(),
+    "flip": Views(has_flips=True),
+    "flip_and_shift": Views(has_flips=True, has_shifts=True),
+    "five_crops": Views(num_crops=5),
+    "ten_crops": Views(num_crops=5, has_flips=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

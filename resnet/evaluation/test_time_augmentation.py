@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from resnet.config.augmentations import VIEWS
+from resnet.config.recipe import VIEWS
 
 
 def num_crops(views: str) -> int:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from resnet.config import compression
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange import transports
 from resnet.exchange.account import ExchangeAccount, measure_exchange

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.collectives import Collectives
 from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
 

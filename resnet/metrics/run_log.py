@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from resnet.config.config import Config
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware import cpu_features, process_age

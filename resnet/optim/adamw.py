@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.optim.groups import Group, Rule, slots_like
 
 # Both bias corrections of each variable, `[num_variables, 2]`.

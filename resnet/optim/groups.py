@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from resnet.config.phases import StepSettings
 from resnet.config.recipe import TrainingSettings
-from resnet.config.step_settings import StepSettings
 from resnet.distributed.collectives import Collectives
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.optim import momentum, norms
 from resnet.optim.groups import Group, Rule, velocities
 

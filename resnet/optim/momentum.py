@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from resnet import native
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.optim.groups import Group, Rule, velocities
 
 

@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 
 from resnet import native
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.collectives import Collectives
 from resnet.optim import norms
 from resnet.optim.groups import Group, Rule, balanced, velocities

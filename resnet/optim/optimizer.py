@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from resnet.config.optimizers import OPTIMIZERS
+from resnet.config.phases import StepSettings
 from resnet.config.recipe import TrainingSettings
-from resnet.config.step_settings import StepSettings
 from resnet.distributed.collectives import Collectives
 from resnet.optim.groups import Group, Rule
 

@@ -10,7 +10,7 @@ import time
 
 import tensorflow as tf
 
-from resnet.config import layer_rates, phases, rounds, step_settings
+from resnet.config import layer_rates, phases, rounds
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount, Traffic
 from resnet.optim.train_state import TrainState
@@ -56,10 +56,7 @@ class Synchronization:
             is_timed=self._is_traced,
             waits_for_others=True,
         )
-        decays = [
-            step_settings.ema_decay(run, step)
-            for step in rounds.of_step(run.phases, last)
-        ]
+        decays = [run.ema_decay_at(step) for step in rounds.of_step(run.phases, last)]
         rate = phases.learning_rate(run.phases, last)
         velocities = self._velocities(last)
         self._average(

@@ -8,7 +8,7 @@ import numpy as np
 
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
-from resnet.config import phases, step_settings
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
@@ -83,7 +83,7 @@ def train_and_evaluate(
             if phases.at(config.phases, state.step) is not train_step.phase:
                 train_step = _step_of_phase(state, exchange, communicator)
             _begin_step(state, exchange, communicator)
-            settings = step_settings.at(config, state.step)
+            settings = config.settings_at(state.step)
             last, places, mask = _read_and_accumulate(
                 train_batches, train_step, state, log, communicator
             )

@@ -7,8 +7,7 @@ import keras
 import tensorflow as tf
 
 from resnet.config import layer_rates
-from resnet.config.phases import Phase
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import Phase, StepSettings
 from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
 from resnet.exchange.account import ExchangeAccount

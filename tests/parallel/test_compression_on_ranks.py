@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.config.compression import CompressionSettings, randomk_count
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import AgreedError
 from resnet.exchange import transports
 from resnet.exchange.codecs import CODECS, randomk

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from resnet.config.compression import topk_count
 from resnet.config.config import Config
+from resnet.config.phases import StepSettings
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
-from resnet.config.step_settings import StepSettings
 from resnet.exchange.codecs.dgc import ratio_at
 from resnet.exchange.compressed import make_exchange
 from resnet.optim.momentum import Momentum

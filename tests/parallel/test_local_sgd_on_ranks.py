@@ -14,9 +14,8 @@ from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config import rounds
-from resnet.config.phases import Phase
+from resnet.config.phases import Phase, StepSettings
 from resnet.config.schedules import Schedule
-from resnet.config.step_settings import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import LocalExchange
 from resnet.metrics.run_log import RunLog

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.records import manifest
+from resnet.config.phases import StepSettings
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
-from resnet.config.step_settings import StepSettings
 from resnet.data import batches, record_files
 from resnet.data.example_shard import shard_of_rank
 from resnet.distributed.communicator import Communicator

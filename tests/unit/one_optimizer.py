@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from resnet import native
+from resnet.config.phases import StepSettings
 from resnet.config.recipe import TrainingSettings
-from resnet.config.step_settings import StepSettings
 from resnet.optim.optimizer import Optimizer
 
 WAYS = ("compiled", "stock")  # The ops of this project, and TensorFlow's.

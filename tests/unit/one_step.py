@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.config.config import Config
-from resnet.config.phases import Phase
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import Phase, StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange

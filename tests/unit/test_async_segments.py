@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from data_prep.records import manifest
 from resnet.base import intervals
 from resnet.base.errors import UserError
-from resnet.config import phases, rounds, step_settings
+from resnet.config import phases, rounds
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_files
@@ -65,10 +65,10 @@ def test_a_change_of_the_rate_counts_once_in_a_step(num_workers):
     config = resolve(COLLAPSE, {"global_batch_size": 64}, 6400, ("a", "b"))
     assert config.learning_rate_in_velocity
     step = config.train_steps - 2  # The rate falls to a quarter.
-    of_step = step_settings.at(config, step)
+    of_step = config.settings_at(step)
     first = step * num_workers
     factors = [
-        step_settings.velocity_factor_of_part(of_step, number, num_workers)
+        phases.velocity_factor_of_part(of_step, number, num_workers)
         for number in range(first, first + num_workers)
     ]
     momentum = config.phases[-1].momentum
@@ -79,7 +79,7 @@ def test_a_change_of_the_rate_counts_once_in_a_step(num_workers):
 
 
 def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
-    numbered_set, monkeypatch
+    numbered_set,
 ):
     record_set = manifest.load(str(numbered_set), "train")
     records = record_files.open_split(record_set, "train")
@@ -98,8 +98,8 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
         training._await_result()
     settings = {"learning_rate": 0.1, "velocity_factor": 0.9, "nesterov_momentum": 0.9}
     of_step = SimpleNamespace(**settings)
-    monkeypatch.setattr(step_settings, "at", lambda config, step: of_step)
-    training._config, training._num_workers = SimpleNamespace(seed=0), 2
+    training._config = SimpleNamespace(seed=0, settings_at=lambda step: of_step)
+    training._num_workers = 2
     what = SimpleNamespace(examples=tf.constant([4, 5]))
     with pytest.raises(UserError, match="byte 1000000"):
         training._start(4, fail, what)

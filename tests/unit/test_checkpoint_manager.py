@@ -11,7 +11,7 @@ from resnet.checkpoint.manager import (
     check_weights,
     take_snapshot,
 )
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.exchange.gradients import GradientExchange

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config import step_settings
 from resnet.config.compression import topk_count
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.compressed import make_exchange
@@ -55,7 +54,7 @@ def test_the_mean_of_all_micro_batches_is_compressed_then_clipped_then_applied(
     parts = parts_of(batch(), 2)
     exchange = make_exchange(config, state.shapes, ALONE)
     step = TrainStep(state, config.phases[0], exchange)
-    settings = step_settings.at(config, 50)
+    settings = config.settings_at(50)
     in_parts(step, parts, settings, 50)
 
     of_parts = [gradients_of(reference, part)[1] for part in parts]
@@ -83,7 +82,7 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
     for phase in (config.phases[0], dataclasses.replace(config.phases[0], name="b")):
         before = {name: one.numpy() for name, one in exchange.rank_variables.items()}
         step = TrainStep(state, phase, exchange)
-        in_parts(step, [batch()], step_settings.at(config, 0))
+        in_parts(step, [batch()], config.settings_at(0))
         name = "residual/classifier/kernel"
         assert np.abs(exchange.rank_variables[name] - before[name]).max() > 0
     assert np.abs(before[name]).max() > 0
@@ -130,5 +129,5 @@ def test_the_gradient_of_the_first_variable_that_is_trained_is_the_last_one(
         state = TrainState(config)
         exchange = Recording(ALONE.collectives, state.names)
         step = TrainStep(state, config.phases[0], exchange)
-        step(batch(), step_settings.at(config, 0))
+        step(batch(), config.settings_at(0))
         assert exchange.last.startswith(first), exchange.last

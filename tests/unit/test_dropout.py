@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from resnet import native, resnet_main
 from resnet.config.compression import METHODS, CompressionSettings
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange import choice, plan, transports
 from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.config import layer_rates, phases, step_settings
+from resnet.config import layer_rates, phases
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.distributed.collectives import Collectives
@@ -191,7 +191,7 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
         buffers = momentum * buffers + gradients
         part = 1 - step / 200
         weights = weights - part * rates * (gradients + momentum * buffers)
-        ours = step_settings.at(config, step)
+        ours = config.settings_at(step)
         assert ours.learning_rate == pytest.approx(0.24 * part)
         names = ("block1_conv1/beta", "classifier/kernel", "block1_conv1/kernel")
         *factors, of_convolutions, of_whitening = layer_rates.factors_of(

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from data_prep.records import manifest
 from resnet import native
-from resnet.config import augmentations
 from resnet.config.config import Config
+from resnet.config.phases import AUGMENTATIONS
+from resnet.config.recipe import EVAL_CROPS
 from resnet.data import input_pipeline, record_files
 from resnet.data.corrupt_records import Replacements
 from resnet.data.record_files import RecordFiles
@@ -106,8 +107,8 @@ def eval_batches(records: RecordFiles, config: Config) -> list:
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        *((train_batches, "augmentation", one) for one in augmentations.AUGMENTATIONS),
-        *((eval_batches, "eval_crop", one) for one in augmentations.EVAL_CROPS),
+        *((train_batches, "augmentation", one) for one in AUGMENTATIONS),
+        *((eval_batches, "eval_crop", one) for one in EVAL_CROPS),
     ],
 )
 def test_batches_with_and_without_the_library_agree(

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from resnet.config.augmentations import AUGMENTATIONS, EVAL_CROPS
+from resnet.config.phases import AUGMENTATIONS
+from resnet.config.recipe import EVAL_CROPS
 from resnet.data.augmentation import original_image, preprocessing
 from tests.unit.seen_images import (
     assert_shows,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config import phases, step_settings
+from resnet.config import phases
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.optim.train_state import TrainState
@@ -46,7 +46,7 @@ def test_each_phase_of_a_recipe_trains(name):
         before = values_of(state.trainable_variables)
         number = phases.first_step(config.phases, phase.name) + phase.num_steps // 2
         step = step_of_phase(state, phase)
-        result = step(images, step_settings.at(config, number))
+        result = step(images, config.settings_at(number))
         assert np.isfinite(result.loss)
         after = values_of(state.trainable_variables)
         assert all(np.isfinite(value).all() for value in after)

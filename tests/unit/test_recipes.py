@@ -3,10 +3,9 @@ import dataclasses
 import pytest
 
 from resnet.base.settings import declarations
-from resnet.config import augmentations as augmentation_names
-from resnet.config import step_settings
 from resnet.config.config import Config
-from resnet.config.recipe import Recipe, RecipePhase
+from resnet.config.phases import AUGMENTATIONS
+from resnet.config.recipe import EVAL_CROPS, Recipe, RecipePhase
 from resnet.config.recipes import RECIPES, cifar10, digits, imagenette
 from resnet.config.resolve import resolve
 from resnet.models import names
@@ -92,9 +91,9 @@ def test_each_recipe_names_what_the_program_has(name):
     recipe = RECIPES[name]
     assert recipe.model in names.MODELS
     assert recipe.optimizer in declarations(Recipe)["optimizer"].names
-    assert recipe.eval_crop in augmentation_names.EVAL_CROPS
+    assert recipe.eval_crop in EVAL_CROPS
     for part in recipe.phases:
-        assert part.augmentation in augmentation_names.AUGMENTATIONS
+        assert part.augmentation in AUGMENTATIONS
 
 
 # Name: batch, and for each phase steps, warm-up steps and weight decay.
@@ -281,7 +280,7 @@ def test_goyals_run_has_their_numbers():
     # Momentum correction at each change of the rate leaves the factor what it is.
     assert not config.learning_rate_in_velocity
     for step in (100, 4692, 9384, 12_511):
-        assert step_settings.at(config, step).velocity_factor == 0.9
+        assert config.settings_at(step).velocity_factor == 0.9
 
 
 def test_the_small_recipes_are_for_small_images():
@@ -336,7 +335,7 @@ def test_the_recipe_of_airbench94_has_the_settings_of_its_source():
     assert config.lookahead_decay == pytest.approx(0.95**5)
     assert config.eval_views == "flip_and_shift"
     # 11.5 / (1 + 1 / 0.15) = 1.5; 20 % of it at first, 7 % at the end.
-    rates = [step_settings.at(config, step).learning_rate for step in (0, 109, 476)]
+    rates = [config.settings_at(step).learning_rate for step in (0, 109, 476)]
     assert rates == pytest.approx([0.3, 1.5, 0.105])
     for phase in config.phases:
         assert (phase.momentum, phase.label_smoothing) == (0.85, 0.2)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.models.layers.moving_averages import Statistic
 from resnet.training.parameter_servers import server_update
 from resnet.training.parameter_servers.server_update import ALREADY_APPLIED, num_updates

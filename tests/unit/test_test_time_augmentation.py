@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.config.augmentations import VIEWS
+from resnet.config.recipe import VIEWS
 from resnet.evaluation import test_time_augmentation
 
 NUM_CLASSES = 7

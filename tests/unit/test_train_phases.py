@@ -11,7 +11,7 @@ import pytest
 from data_prep.records import manifest
 from resnet.checkpoint import retention, tensors
 from resnet.checkpoint.step_dirs import of_step, saved_steps
-from resnet.config import phases, step_settings
+from resnet.config import phases
 from resnet.config.config import Config, save_config
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.resolve import resolve
@@ -169,7 +169,7 @@ def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
 
 def changing(config: Config, step: int) -> tuple[float, float, float]:
     """Returns learning rate, factor of the velocity, and decay of the EMA."""
-    found = step_settings.at(config, step)
+    found = config.settings_at(step)
     return found.learning_rate, found.velocity_factor, found.ema_decay
 
 
@@ -186,7 +186,7 @@ def test_a_step_has_the_settings_of_its_phase(make_config):
     assert changing(corrected, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
     plain = make_config(**settings)
     assert changing(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
-    constants = step_settings.at(plain, 1)
+    constants = plain.settings_at(1)
     assert (constants.nesterov_momentum, constants.weight_decay) == (0.9, 5e-5)
 
 

@@ -9,7 +9,6 @@ from resnet.base.errors import UserError
 from resnet.checkpoint import restore
 from resnet.checkpoint import tensors as checkpoints
 from resnet.checkpoint.step_dirs import of_step
-from resnet.config import step_settings
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
@@ -96,7 +95,7 @@ def test_the_penalty_is_that_of_the_phase_of_the_last_step(of_phases):
     ],
 )
 def test_the_average_forgets_its_beginning_soon(config, most, step, decay):
-    ours = step_settings.ema_decay(changed(config, ema_decay=most), step)
+    ours = changed(config, ema_decay=most).ema_decay_at(step)
     assert ours == pytest.approx(decay, rel=1e-15)
 
 
@@ -104,8 +103,8 @@ def test_a_run_that_begins_with_a_later_phase_forgets_its_beginning_too(of_phase
     settings = {"ema_decay": 0.999, "first_phase": PHASES[1].name}
     later = changed(of_phases, **settings)
     first = PHASES[0].num_steps
-    assert step_settings.ema_decay(later, first) == 0.1
-    assert step_settings.ema_decay(later, first + 1) == 2 / 11
+    assert later.ema_decay_at(first) == 0.1
+    assert later.ema_decay_at(first + 1) == 2 / 11
 
 
 def test_the_average_begins_with_the_weights(config):

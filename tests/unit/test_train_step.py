@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config import step_settings
 from resnet.config.config import Config
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.exchange.gradients import nan_unless_finite
 from resnet.optim.train_state import TrainState
 from tests.unit.changed_settings import changed
@@ -266,7 +265,7 @@ def test_the_moving_average_of_the_weights_is_that_of_the_formula(config):
     step = step_of(state)
     expected = [value.astype(np.float64) for value in values_of(state.model.variables)]
     for number in range(3):
-        decay = step_settings.ema_decay(state.config, number)
+        decay = state.config.ema_decay_at(number)
         assert decay == (1 + number) / (10 + number)
         step(batch(seed=number), SETTINGS._replace(ema_decay=decay))
         expected = [

@@ -25,7 +25,6 @@ WITHOUT_TENSORFLOW = {
     "resnet.base.settings",
     "resnet.base.json_file",
     "resnet.evaluation.prediction_file",
-    "resnet.config.augmentations",
     "resnet.config.schedules",
     "resnet.base.bounds",
     "resnet.data.example_order",

@@ -14,11 +14,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from resnet import native
-from resnet.config.augmentations import (
-    IMAGENET_MEAN,
-    IMAGENET_STDDEV,
-    MIN_OBJECT_COVERED,
-)
+from resnet.config.phases import MIN_OBJECT_COVERED
+from resnet.config.recipe import IMAGENET_MEAN, IMAGENET_STDDEV
 from resnet.data.augmentation import original_image, random_augment
 from resnet.data.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from resnet.config.compression import CompressionSettings
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 
 
 class Context(NamedTuple):

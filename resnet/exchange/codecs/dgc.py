@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from resnet.config import phases
 from resnet.config.config import Config
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.exchange.codecs.codec import Residuals
 
 

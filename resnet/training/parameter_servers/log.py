@@ -6,7 +6,7 @@ from typing import Any
 from absl import logging
 
 from resnet.config.config import Config
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState

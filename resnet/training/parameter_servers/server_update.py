@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from resnet import native
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import StepSettings
 from resnet.models.layers.moving_averages import Statistic
 from resnet.training.parameter_servers.server_variables import MOST_APART, Server
 

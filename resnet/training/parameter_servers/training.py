@@ -12,7 +12,7 @@ from absl import logging
 from resnet.base import intervals
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
-from resnet.config import phases, step_settings
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.recipe import NO_BOUND
@@ -209,11 +209,11 @@ class AsyncTraining:
         self, number: int, function: Callable[..., object], what: ToRead
     ) -> None:
         step = number // self._num_workers
-        settings = step_settings.at(self._config, step)
+        settings = self._config.settings_at(step)
         key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
         changing = (
             settings.learning_rate,
-            step_settings.velocity_factor_of_part(settings, number, self._num_workers),
+            phases.velocity_factor_of_part(settings, number, self._num_workers),
             settings.nesterov_momentum,
         )
         self._examples[number] = what.examples
@@ -250,7 +250,7 @@ class AsyncTraining:
             state.step += 1
             state.losses.append(sum(self._losses) / self._num_workers)
             self._losses.clear()
-            self._log.parts_done(step_settings.at(self._config, state.step - 1))
+            self._log.parts_done(self._config.settings_at(state.step - 1))
 
     def _naming_corrupt_records(self) -> AbstractContextManager[None]:
         return naming_corrupt_records(

@@ -7,8 +7,7 @@ import keras
 import tensorflow as tf
 
 from resnet.config.config import Config
-from resnet.config.phases import Phase
-from resnet.config.step_settings import StepSettings
+from resnet.config.phases import Phase, StepSettings
 from resnet.data import batches, single_batches
 from resnet.data.input_pipeline import Batch, ToRead
 from resnet.data.record_files import RecordFiles
