@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from resnet.base import json_file
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
@@ -92,20 +93,22 @@ def read_contents(folder: Path) -> dict[str, Any]:
         UserError: If it has another format, or can't be read now.
     """
     try:
-        contents: dict[str, Any] = json.loads((folder / CONTENTS_FILE).read_bytes())
-        written = contents.pop("sha256")
-        if written != _digest(contents):
-            raise ValueError("its own SHA-256 does not match")
-        found_format, step = contents["format"], contents[METADATA].get(STEP)
+        text = (folder / CONTENTS_FILE).read_bytes()
     except OSError as error:
         raise _unread(folder, CONTENTS_FILE, error) from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptCheckpoint(folder, f"{CONTENTS_FILE}: {error}") from error
-    if found_format != FORMAT:
+    try:
+        what = "the list of a checkpoint's files"
+        contents = json_file.parse(text, None, CONTENTS_FILE, what)
+        if contents.pop("sha256", None) != _digest(contents):
+            raise UserError(f"{CONTENTS_FILE}: its own SHA-256 does not match")
+    except UserError as error:
+        raise CorruptCheckpoint(folder, str(error)) from error
+    if contents["format"] != FORMAT:
         raise UserError(
-            f"{folder} has the format {found_format}; this program reads format"
+            f"{folder} has the format {contents['format']}; this program reads format"
             f" {FORMAT}. Use the program that wrote it."
         )
+    step = contents[METADATA].get(STEP)
     if step is not None:
         _check_step(folder, step)
     return contents

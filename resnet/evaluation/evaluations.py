@@ -1,20 +1,22 @@
 """The evaluations of a run: when they are due, and of which weights."""
 
+import contextlib
 import time
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from resnet.base import intervals
 from resnet.checkpoint.retention import best_top1
 from resnet.config import rounds
 from resnet.config.config import Config
-from resnet.data.example_shard import ExampleShard
-from resnet.distributed.communicator import Communicator
-from resnet.evaluation import evaluated_weights
 from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState, averaged_batch_norm
-from resnet.runtime.preemption import SeenSignals
+from resnet.runtime.job import Job, Run
+
+# The weights that may be evaluated, and the kind of the metrics line of each.
+METRICS_KINDS = {"raw": "eval", "ema": "eval_ema"}
 
 
 class Evaluates(Protocol):
@@ -28,47 +30,26 @@ class Evaluations:
     """Evaluates the weights of a run, and their moving average, while it trains."""
 
     def __init__(
-        self,
-        config: Config,
-        state: TrainState,
-        train_shard: ExampleShard,
-        eval_shard: ExampleShard | None,
-        communicator: Communicator,
-        num_parallel_calls: int,
-        signals: SeenSignals | None = None,
-        evaluator: Evaluates | None = None,
+        self, run: Run, state: TrainState, job: Job, evaluator: Evaluates | None = None
     ) -> None:
         """Prepares the evaluations.
 
         Args:
-            config: The settings of the run.
+            run: The run, which may be without evaluation.
             state: The state of the run.
-            train_shard: The training examples, from which batch normalization's
-                statistics are computed if the settings ask for it.
-            eval_shard: The examples to evaluate on; None for a run without evaluation.
-            communicator: The ranks.
-            num_parallel_calls: The number of images that a rank decodes in parallel.
-            signals: The stop requests of this rank.
-            evaluator: What evaluates instead of this rank with the others; the
-                arguments that only these need are then not used.
+            job: Who computes.
+            evaluator: What evaluates instead of the job's ranks.
         """
-        self._config = config
+        self._config = config = run.config
         self._state = state
-        self._communicator = communicator
+        self._communicator = job.communicator
         self._evaluator = evaluator
         self._precise_bn: PreciseBN | None = None
-        if eval_shard is None or evaluator is not None:
+        if run.validation is None or evaluator is not None:
             return
-        self._evaluator = Evaluator(
-            *(state.model, eval_shard, config, communicator, num_parallel_calls),
-            views=config.eval_views,
-            signals=signals,
-        )
+        self._evaluator = Evaluator(state.model, run.validation, config, job)
         if config.recalibration_batches:
-            self._precise_bn = PreciseBN(
-                *(state.model, train_shard, config, communicator, num_parallel_calls),
-                signals,
-            )
+            self._precise_bn = PreciseBN(state.model, run.train, config, job)
 
     @property
     def is_due(self) -> bool:
@@ -95,12 +76,12 @@ class Evaluations:
         """
         assert self._evaluator is not None  # noqa: S101 - `is_due` has checked it.
         state, results = self._state, {}
-        weights_of_run = evaluated_weights.all_of(state)
+        num_ranks = self._communicator.num_ranks
         with log.progress.paused(), averaged_batch_norm(state, self._communicator):
-            for weights in evaluated_weights.each(
-                state, weights_of_run, self._precise_bn, self._communicator.num_ranks
+            for name in weights_in_turn(
+                state, weights_of(state), self._precise_bn, num_ranks
             ):
-                kind = evaluated_weights.METRICS_KINDS[weights]
+                kind = METRICS_KINDS[name]
                 began = time.monotonic()
                 result = self._evaluator.evaluate(state.weight_penalty())
                 results[kind] = result.as_dict()
@@ -121,3 +102,33 @@ def is_due_after(config: Config, step: int) -> bool:
         return False
     interval = intervals.parse(config.eval_every, "--eval_every")
     return rounds.ends_interval(config, interval, step)
+
+
+def weights_of(state: TrainState) -> list[str]:
+    """Returns the names of the weights that a run has: "raw" and maybe "ema"."""
+    return ["raw", "ema"] if state.ema else ["raw"]
+
+
+def weights_in_turn(
+    state: TrainState,
+    names: Sequence[str],
+    precise_bn: PreciseBN | None,
+    num_ranks: int,
+) -> Iterator[str]:
+    """Yields each name after setting the network to the weights of that name.
+
+    After the last one, the network gets its raw weights back. With `precise_bn`, it
+    keeps the batch normalization statistics that were computed last.
+
+    Args:
+        state: The state of the run.
+        names: The names of the weights, among those of `weights_of`.
+        precise_bn: The PreciseBN that recomputes the statistics of batch normalization
+            for each of the weights; None keeps the moving averages.
+        num_ranks: The number of ranks that the run was trained on.
+    """
+    for name in names:
+        with state.averaged_weights() if name == "ema" else contextlib.nullcontext():
+            if precise_bn is not None:
+                precise_bn.apply(state.step, num_ranks)
+            yield name

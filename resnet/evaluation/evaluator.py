@@ -1,7 +1,11 @@
-"""Exact evaluation: each example counts once, for any batch size and any ranks."""
+"""Exact evaluation: each example counts once, for any batch size and any ranks.
+
+Source of the ensemble of a run's phases: Codreanu et al. 2017, arXiv:1711.04291.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,13 +16,11 @@ from resnet.config.phases import PhaseSettings
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.example_shard import ExampleShard
-from resnet.data.input_pipeline import Batch
-from resnet.distributed.communicator import Communicator
 from resnet.evaluation import test_time_augmentation, top_classes
-from resnet.evaluation.ensemble import Ensemble
 from resnet.evaluation.top_classes import TopClasses
 from resnet.optim import losses
-from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
+from resnet.runtime.job import Job
+from resnet.runtime.preemption import Preempted, stop_requested
 
 Report = Callable[[int], None]
 
@@ -65,47 +67,99 @@ class Result:
         )
 
 
+class Ensemble:
+    """The summed predictions of several networks for the examples of one rank.
+
+    The sums of probabilities are kept as their logarithms, `[num_examples,
+    num_classes]`, so that no probability underflows in float32.
+
+    Attributes:
+        penalties: The weight penalty of each network, which is part of its loss.
+    """
+
+    def __init__(self, num_examples: int, num_classes: int) -> None:
+        self._log_sums = np.full((num_examples, num_classes), -np.inf, np.float32)
+        self._labels = np.zeros(num_examples, np.int32)
+        self._mask = np.ones(num_examples, bool)
+        self.penalties: list[float] = []
+
+    @property
+    def penalty(self) -> float:
+        """The mean weight penalty of the networks."""
+        return sum(self.penalties) / len(self.penalties)
+
+    def add(
+        self,
+        first: int,
+        log_probabilities: np.ndarray,
+        labels: np.ndarray,
+        mask: np.ndarray,
+    ) -> None:
+        """Adds the predictions of one network for consecutive examples.
+
+        Predictions beyond this rank's last example are padding and are left out.
+
+        Args:
+            first: Index of the first of these examples among those of this rank.
+            log_probabilities: `[batch, num_classes]` float32.
+            labels: `[batch]` int32.
+            mask: `[batch]` bool; False for examples that don't count.
+        """
+        rows = slice(first, min(first + len(labels), len(self._labels)))
+        count = rows.stop - first
+        with np.errstate(invalid="ignore"):  # The network may predict NaN.
+            sums = np.logaddexp(self._log_sums[rows], log_probabilities[:count])
+        self._log_sums[rows] = sums
+        self._labels[rows] = labels[:count]
+        self._mask[rows] &= mask[:count]
+
+    def batches(
+        self, batch_size: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields logits, labels and mask of the examples; the last batch is the rest.
+
+        The softmax of the logits, `[batch, num_classes]` float32, is the mean of the
+        networks' probabilities.
+        """
+        num_networks = np.float32(len(self.penalties))
+        for first in range(0, len(self._labels), batch_size):
+            rows = slice(first, first + batch_size)
+            logits = self._log_sums[rows] - np.log(num_networks)
+            yield logits, self._labels[rows], self._mask[rows]
+
+
 class Evaluator:
-    """Evaluates one network on one split, any number of times."""
+    """Evaluates one network on one split, any number of times.
+
+    The examples are divided among the ranks in contiguous blocks.
+    """
 
     def __init__(
-        self,
-        model: keras.Model,
-        shard: ExampleShard,
-        config: Config,
-        communicator: Communicator,
-        num_parallel_calls: int,
-        views: str = "center",
-        signals: SeenSignals | None = None,
+        self, model: keras.Model, shard: ExampleShard, config: Config, job: Job
     ) -> None:
-        """Divides the examples among the ranks, in contiguous blocks.
+        """Prepares the graphs, which the first batch traces.
 
         Args:
             model: The network.
             shard: The part of the split that this rank evaluates.
             config: The settings of the run; `eval_batch_size` is the number of images
                 that the networks of all ranks process at a time.
-            communicator: The ranks.
-            num_parallel_calls: The number of images that a rank decodes in parallel.
-            views: The test-time augmentation, a name of `VIEWS`.
-            signals: The stop requests of this rank, checked between two batches.
+            job: Who computes; a stop request is seen between two batches.
         """
         self._model = model
         self._shard = shard
         self._config = config
-        self._communicator = communicator
-        self._num_parallel_calls = num_parallel_calls
-        self._views = views
-        self._signals = signals
+        self._job = job
+        self._views = config.eval_views
         last = config.phases[-1]
         # The logits of mean probabilities are their logarithms: only a softmax makes
         # probabilities of them again.
         self._mean_phase = replace(last, loss="cross_entropy")
-        self._phase = last if views == "center" else self._mean_phase
+        self._phase = last if self._views == "center" else self._mean_phase
         self._first, self._end = shard.first_example, shard.end_example
-        images_of_rank = -(-config.eval_batch_size // communicator.num_ranks)
+        images_of_rank = -(-config.eval_batch_size // job.communicator.num_ranks)
         self._batch_size = min(
-            max(images_of_rank // test_time_augmentation.num_views(views), 1),
+            max(images_of_rank // test_time_augmentation.num_views(self._views), 1),
             max(self._end - self._first, 1),
         )
         self._corrupt_records = CorruptRecords(shard.records, config.on_bad_record)
@@ -138,32 +192,14 @@ class Evaluator:
             RuntimeError: If not every example was counted once.
         """
         sums = np.zeros(4)
-        for number, batch in enumerate(self._batches(report)):
-            arguments = batch.images, batch.labels, batch.mask
+        for number, (images, labels, mask) in enumerate(self._batches(report)):
             if top is None:
-                sums += self._count_batch(*arguments).numpy()
-                continue
-            counts, classes, probabilities = self._rank_batch(*arguments)
-            sums += counts.numpy()
-            self._add_to_top(top, number, *arguments[1:], classes, probabilities)
+                sums += self._count_batch(images, labels, mask).numpy()
+            else:
+                counts, *best = self._rank_batch(images, labels, mask)
+                sums += counts.numpy()
+                self._add_to_top(top, number, labels, mask, best)
         return self._result_of_all(sums, penalty)
-
-    def _add_to_top(
-        self,
-        top: TopClasses,
-        number: int,
-        labels: tf.Tensor,
-        mask: tf.Tensor,
-        classes: tf.Tensor,
-        probabilities: tf.Tensor,
-    ) -> None:
-        """Adds the predictions of a batch, whose number is counted from 0."""
-        first = self._first + number * self._batch_size
-        end = min(first + self._batch_size, self._end)
-        top.add(
-            self._shard.records.number_of_example[first:end],
-            *(np.asarray(one) for one in (labels, mask, classes, probabilities)),
-        )
 
     def new_ensemble(self) -> Ensemble:
         """Returns an ensemble of no networks yet, for the examples of this rank."""
@@ -172,69 +208,77 @@ class Evaluator:
     def add_to(
         self, ensemble: Ensemble, penalty: float = 0.0, report: Report | None = None
     ) -> None:
-        """Adds the predictions of the current network for the examples of this rank.
-
-        Args:
-            ensemble: The ensemble.
-            penalty: The weight penalty of the network.
-            report: A function called after each batch with the number of batches done.
+        """Adds the predictions of the current network; its arguments are `evaluate`'s.
 
         Raises:
             UserError: If a record is corrupt and none may be skipped.
         """
-        for number, batch in enumerate(self._batches(report)):
+        for number, (images, labels, mask) in enumerate(self._batches(report)):
             ensemble.add(
                 number * self._batch_size,
-                self._predict_batch(batch.images).numpy(),
-                batch.labels.numpy(),
-                batch.mask.numpy(),
+                self._predict_batch(images).numpy(),
+                labels.numpy(),
+                mask.numpy(),
             )
         ensemble.penalties.append(penalty)
 
     def evaluate_ensemble(
         self, ensemble: Ensemble, top: TopClasses | None = None
     ) -> Result:
-        """Returns the result of the mean predictions of an ensemble.
-
-        Args:
-            ensemble: The ensemble.
-            top: What the predictions of this rank are added to; None for none.
-
-        Raises:
-            RuntimeError: If not every example was counted once.
-        """
+        """Returns the result of the mean predictions of an ensemble, as `evaluate`."""
         sums = np.zeros(4)
-        for number, (values, labels, mask) in enumerate(
-            ensemble.batches(self._batch_size)
-        ):
+        ensemble_batches = ensemble.batches(self._batch_size)
+        for number, (values, labels, mask) in enumerate(ensemble_batches):
             logits = tf.constant(values)
             sums += sums_of_batch(logits, labels, mask, self._mean_phase).numpy()
             if top is not None:
                 best = top_classes.of_logits(logits)
-                self._add_to_top(top, number, labels, mask, *best)
+                self._add_to_top(top, number, labels, mask, best)
         return self._result_of_all(sums, ensemble.penalty)
 
-    def _batches(self, report: Report | None) -> Iterator[Batch]:
-        """Yields the batches of this rank; ends early on a stop request."""
+    def _add_to_top(
+        self, top: TopClasses, number: int, labels: Any, mask: Any, best: Sequence[Any]
+    ) -> None:
+        """Adds the predictions of a batch, whose number is counted from 0."""
+        first = self._first + number * self._batch_size
+        end = min(first + self._batch_size, self._end)
+        classes, probabilities = best
+        top.add(
+            self._shard.records.number_of_example[first:end],
+            np.asarray(labels),
+            np.asarray(mask),
+            np.asarray(classes),
+            np.asarray(probabilities),
+        )
+
+    def _batches(
+        self, report: Report | None
+    ) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+        """Yields images, labels and masks of this rank; ends early on a stop request.
+
+        Args:
+            report: As in `evaluate`.
+        """
         if not self.num_batches:
             return
         eval_batches = batches.evaluation(
             self._config,
             self._shard,
             self._batch_size,
-            self._num_parallel_calls,
+            self._job.num_parallel_calls(self._config),
             self._corrupt_records,
             test_time_augmentation.num_crops(self._views),
         )
         for number in range(1, self.num_batches + 1):
-            if stop_requested(self._signals):
+            if stop_requested(self._job.signals):
                 return
-            self._communicator.report_status(
+            self._job.communicator.report_status(
                 f"evaluating batch {number} of {self.num_batches}",
                 # The very first batch traces the graph.
                 is_timed=number > 1 or self._has_evaluated,
             )
-            yield next(eval_batches)
+            batch = next(eval_batches)
+            yield batch.images, batch.labels, batch.mask
             if report:
                 report(number)
         self._has_evaluated = True
@@ -243,20 +287,20 @@ class Evaluator:
         """Returns the result on all ranks' examples, to every rank.
 
         Args:
-            sums: The sums over the batches of this rank, as `sums_of_batch` returns
-                them.
+            sums: The sums over the batches of this rank, of `sums_of_batch`.
             penalty: The weight penalty, which is added to the loss.
         """
-        self._communicator.report_status(
+        communicator = self._job.communicator
+        communicator.report_status(
             "summing the results of the evaluation", waits_for_others=True
         )
         num_skipped = self._corrupt_records.count(self._first, self._end)
-        *all_sums, num_skipped = self._communicator.allreduce_sum(
+        *all_sums, num_skipped = communicator.allreduce_sum(
             np.append(sums, num_skipped)
         )
-        count, num_examples = all_sums[-1], self._shard.num_examples_of_all
-        is_whole = count + num_skipped == num_examples
-        if not is_whole and self._communicator.any_rank(stop_requested(self._signals)):
+        num_examples = self._shard.num_examples_of_all
+        is_whole = all_sums[-1] + num_skipped == num_examples
+        if not is_whole and communicator.any_rank(stop_requested(self._job.signals)):
             raise Preempted(
                 "stopped during an evaluation",
                 "Rerun the same command to start the evaluation over",
@@ -264,22 +308,23 @@ class Evaluator:
         result = result_of(all_sums, int(num_skipped), num_examples, penalty)
         return replace(result, views=self._views)
 
+    def _logits(self, images: tf.Tensor) -> tf.Tensor:
+        return test_time_augmentation.predict(self._model, images, self._views)
+
     def _counts_of_images(
         self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tf.Tensor:
-        logits = test_time_augmentation.predict(self._model, images, self._views)
-        return sums_of_batch(logits, labels, mask, self._phase)
+        return sums_of_batch(self._logits(images), labels, mask, self._phase)
 
     def _counts_and_top(
         self, images: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits = test_time_augmentation.predict(self._model, images, self._views)
+        logits = self._logits(images)
         sums = sums_of_batch(logits, labels, mask, self._phase)
         return sums, *top_classes.of_logits(logits)
 
     def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
-        logits = test_time_augmentation.predict(self._model, images, self._views)
-        return tf.nn.log_softmax(logits)
+        return tf.nn.log_softmax(self._logits(images))
 
 
 def sums_of_batch(

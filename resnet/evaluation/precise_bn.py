@@ -18,9 +18,9 @@ from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.distributed.communicator import Communicator
 from resnet.optim.train_state import assign_flat
-from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
+from resnet.runtime.job import Job
+from resnet.runtime.preemption import Preempted, stop_requested
 
 
 class PreciseBN:
@@ -35,13 +35,7 @@ class PreciseBN:
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        shard: ExampleShard,
-        config: Config,
-        communicator: Communicator,
-        num_parallel_calls: int,
-        signals: SeenSignals | None = None,
+        self, model: keras.Model, shard: ExampleShard, config: Config, job: Job
     ) -> None:
         """Prepares the computation; the first `apply` traces its graph.
 
@@ -50,28 +44,19 @@ class PreciseBN:
                 `config.batch_norm_momentum`.
             shard: The part of the training split that this rank reads.
             config: The settings of the run.
-            communicator: The ranks.
-            num_parallel_calls: The number of images that a rank decodes in parallel.
-            signals: The stop requests of this rank, checked between two batches.
+            job: Who computes; a stop request is seen between two batches.
         """
         self._model = model
         # Each batch is computed by one rank, and not divided among the ranks.
         self._shard = dataclasses.replace(shard, rank=0, num_ranks=1)
         self._config = config
-        self._communicator = communicator
-        self._num_parallel_calls = num_parallel_calls
-        self._signals = signals
+        self._job = job
         averages = {
             variable.path: variable.value for variable in model.non_trainable_variables
         }
-        self._means = [
-            average for path, average in averages.items() if path.endswith("_mean")
-        ]
-        self._variances = [
-            averages[path.removesuffix("_mean") + "_variance"]
-            for path in averages
-            if path.endswith("_mean")
-        ]
+        layers = [path[: -len("mean")] for path in averages if path.endswith("_mean")]
+        self._means = [averages[f"{layer}mean"] for layer in layers]
+        self._variances = [averages[f"{layer}variance"] for layer in layers]
         self._statistics = tf.function(self._statistics_of_batch, autograph=False)
 
     def apply(self, step: int, num_ranks: int) -> None:
@@ -87,7 +72,7 @@ class PreciseBN:
         """
         if not self._means:
             return
-        communicator, total = self._communicator, self._config.recalibration_batches
+        communicator, total = self._job.communicator, self._config.recalibration_batches
         first, end = (
             rank * total // communicator.num_ranks
             for rank in (communicator.rank, communicator.rank + 1)
@@ -97,7 +82,7 @@ class PreciseBN:
         if first < end:
             batches_of_rank = self._batches(step, num_ranks, first)
             for number in range(first, end):
-                if stop_requested(self._signals):
+                if stop_requested(self._job.signals):
                     break
                 communicator.report_status(
                     f"computing PreciseBN of batch {number + 1} of {total}",
@@ -107,7 +92,7 @@ class PreciseBN:
                 mean, variance = self._statistics(images).numpy()
                 sums += (mean, variance + mean**2)
         communicator.report_status("summing the statistics", waits_for_others=True)
-        if communicator.any_rank(stop_requested(self._signals)):
+        if communicator.any_rank(stop_requested(self._job.signals)):
             raise Preempted(
                 "stopped while computing PreciseBN statistics",
                 "Rerun the same command to start the evaluation over",
@@ -133,7 +118,7 @@ class PreciseBN:
             start_step=first,
             num_classes=config.num_classes,
             on_bad_record=config.on_bad_record,
-            num_parallel_calls=self._num_parallel_calls,
+            num_parallel_calls=self._job.num_parallel_calls(config),
             normalization=batches.normalization_of(config),
         )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from resnet.base import atomic_files
+from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
 
 FOLDER = "predictions"
@@ -84,12 +84,7 @@ class Predictions:
 
 
 def write(model_dir: Path, name: str, predictions: Predictions) -> Path:
-    """Writes a file atomically, replacing one of the same name.
-
-    Args:
-        model_dir: The folder of the run.
-        name: The name of the file without its suffix.
-        predictions: What the file holds.
+    """Writes `NAME.npz` atomically, replacing one of the same name.
 
     Raises:
         UserError: If it can't be written.
@@ -101,12 +96,14 @@ def write(model_dir: Path, name: str, predictions: Predictions) -> Path:
         if field.name not in (*_ARRAYS, "wrong_images")
     }
     images = predictions.wrong_images
-    about["wrong_images"] = [[one.example, one.name, len(one.jpeg)] for one in images]
+    about["wrong_images"] = [
+        [image.example, image.name, len(image.jpeg)] for image in images
+    ]
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
         about=_bytes(json.dumps(about).encode()),
-        images=_bytes(b"".join(one.jpeg for one in images)),
+        images=_bytes(b"".join(image.jpeg for image in images)),
         **{key: getattr(predictions, key) for key in _ARRAYS},
     )
     try:
@@ -128,9 +125,10 @@ def read(path: Path) -> Predictions:
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            about = json.loads(stored["about"].tobytes())
+            text, what = stored["about"].tobytes(), "the description of predictions"
+            about = json_file.parse(text, None, "about", what)
             images = stored["images"].tobytes()
-            found = Predictions(
+            predictions = Predictions(
                 evaluated=str(about["evaluated"]),
                 step=int(about["step"]),
                 views=str(about["views"]),
@@ -139,13 +137,13 @@ def read(path: Path) -> Predictions:
                 wrong_images=_images(about["wrong_images"], images),
                 **{key: stored[key] for key in _ARRAYS},
             )
-        _check(found)
+        _check(predictions)
     except _UNREADABLE as error:
         raise UserError(
             f"{path} must hold predictions as --store_predictions writes them; it"
             f" doesn't: {error}. Remove it, and evaluate again."
         ) from error
-    return found
+    return predictions
 
 
 def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
@@ -155,28 +153,27 @@ def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
 def _images(
     listed: Sequence[tuple[int, str, int]], images: bytes
 ) -> tuple[WrongImage, ...]:
-    found, first = [], 0
+    wrong_images, first = [], 0
     for example, name, length in listed:
-        found.append(
-            WrongImage(int(example), str(name), images[first : first + length])
-        )
+        jpeg = images[first : first + length]
+        wrong_images.append(WrongImage(int(example), str(name), jpeg))
         first += length
-    return tuple(found)
+    return tuple(wrong_images)
 
 
-def _check(found: Predictions) -> None:
+def _check(predictions: Predictions) -> None:
     """Raises ValueError if the parts of a file don't fit to each other."""
-    count, num_classes = len(found.examples), len(found.class_names)
+    count, num_classes = len(predictions.examples), len(predictions.class_names)
     is_consistent = (
-        found.labels.shape == (count,)
-        and found.top_classes.ndim == 2
-        and found.top_classes.shape == found.top_probabilities.shape
-        and found.top_classes.shape[0] == count
-        and found.top_classes.shape[1] > 0
-        and len(found.class_descriptions) in (0, num_classes)
+        predictions.labels.shape == (count,)
+        and predictions.top_classes.ndim == 2
+        and predictions.top_classes.shape == predictions.top_probabilities.shape
+        and predictions.top_classes.shape[0] == count
+        and predictions.top_classes.shape[1] > 0
+        and len(predictions.class_descriptions) in (0, num_classes)
     )
     if not is_consistent:
         raise ValueError("its arrays have other shapes")
-    for classes in (found.labels, found.top_classes):
+    for classes in (predictions.labels, predictions.top_classes):
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
             raise ValueError("it has classes without a name")

@@ -28,13 +28,13 @@ class Preprocessor:
         crop: str,
         normalization: Normalization,
     ) -> None:
-        """Prepares the graphs.
+        """Prepares the graphs; the arguments are those of `preprocessing.eval_image`.
 
         Args:
             image_size: The height and width of the results, in pixels.
             crop_fraction: The side of the central square, as a fraction of the shorter
                 side.
-            crop: The order of crop and resizing, as `preprocessing.eval_image` has it.
+            crop: The order of crop and resizing.
             normalization: The mean and standard deviation of the images.
         """
         self._eval_image = functools.partial(
@@ -83,12 +83,7 @@ class Predictor:
     """
 
     def __init__(self, model: keras.Model, config: Config) -> None:
-        """Prepares the graphs.
-
-        Args:
-            model: The network.
-            config: The settings of its run, of which those of evaluation count.
-        """
+        """Prepares the graphs of a network, with the evaluation settings of its run."""
         self._model = model
         size = config.image_size
         self.preprocess = Preprocessor(

@@ -96,8 +96,8 @@ def log_mean_probabilities(
     Returns:
         `[batch, num_classes]` float32.
     """
-    each = tf.nn.log_softmax(logits)
+    logarithms = tf.nn.log_softmax(logits)
     if not weights:
-        return tf.reduce_logsumexp(each, axis=1) - math.log(logits.shape[1])
-    each += tf.math.log(tf.constant(weights, tf.float32))[:, tf.newaxis]
-    return tf.reduce_logsumexp(each, axis=1) - math.log(sum(weights))
+        return tf.reduce_logsumexp(logarithms, axis=1) - math.log(logits.shape[1])
+    logarithms += tf.math.log(tf.constant(weights, tf.float32))[:, tf.newaxis]
+    return tf.reduce_logsumexp(logarithms, axis=1) - math.log(sum(weights))

@@ -1,14 +1,27 @@
-"""The most probable classes of each example, collected over the ranks."""
+"""The most probable classes of each example, and small copies of the wrong images.
 
+They are collected over the ranks, for the report of a run.
+"""
+
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from PIL import Image
 
+from data_prep.records import tf_example, tfrecord
+from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation.prediction_file import TOP_K
+from resnet.evaluation.prediction_file import TOP_K, WrongImage
+
+NUM_IMAGES = 48
+_SIDE = 128  # Pixels of the longer side, at most.
+_QUALITY = 80  # JPEG quality; an image has about 4 KB.
+# Pillow raises SyntaxError for some corrupt PNGs.
+_UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +39,15 @@ class Block:
     labels: npt.NDArray[np.int32]
     classes: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float32]
+
+    def rows(self, chosen: np.ndarray) -> "Block":
+        """Returns the predictions in these rows, by their numbers or a mask."""
+        return Block(
+            self.examples[chosen],
+            self.labels[chosen],
+            self.classes[chosen],
+            self.probabilities[chosen],
+        )
 
 
 def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -70,19 +92,14 @@ class TopClasses:
             classes: `[batch, k]`, of `of_logits`.
             probabilities: `[batch, k]`, of `of_logits`.
         """
-        kept = mask[: len(examples)]
-
-        def only(values: np.ndarray) -> np.ndarray:
-            return values[: len(examples)][kept]
-
-        self._blocks.append(
-            Block(
-                only(examples.astype(np.int32)),
-                only(labels.astype(np.int32)),
-                only(classes),
-                only(probabilities),
-            )
+        count = len(examples)
+        block = Block(
+            examples.astype(np.int32),
+            labels[:count].astype(np.int32),
+            classes[:count],
+            probabilities[:count],
         )
+        self._blocks.append(block.rows(mask[:count]))
 
     def of_rank(self) -> Block | None:
         """Returns the predictions of this rank; None if it evaluated nothing."""
@@ -94,21 +111,87 @@ class TopClasses:
         Raises:
             ValueError: If no rank evaluated anything.
         """
-        blocks = [one for one in communicator.allgather(self.of_rank()) if one]
-        whole = _joined(blocks)
-        order = np.argsort(whole.examples, kind="stable")
-        return Block(
-            whole.examples[order],
-            whole.labels[order],
-            whole.classes[order],
-            whole.probabilities[order],
-        )
+        blocks = communicator.allgather(self.of_rank())
+        whole = _joined([block for block in blocks if block is not None])
+        return whole.rows(np.argsort(whole.examples, kind="stable"))
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
     return Block(
-        np.concatenate([one.examples for one in blocks]),
-        np.concatenate([one.labels for one in blocks]),
-        np.concatenate([one.classes for one in blocks]),
-        np.concatenate([one.probabilities for one in blocks]),
+        np.concatenate([block.examples for block in blocks]),
+        np.concatenate([block.labels for block in blocks]),
+        np.concatenate([block.classes for block in blocks]),
+        np.concatenate([block.probabilities for block in blocks]),
     )
+
+
+def wrong_images(
+    own: Block | None, whole: Block, records: RecordFiles, communicator: Communicator
+) -> list[WrongImage]:
+    """Returns the wrong predictions of which the network is most certain.
+
+    Each rank reads those images of its own examples, whose records it has. Images that
+    can't be read are left out.
+
+    Args:
+        own: The predictions of this rank; None for none.
+        whole: The predictions of all ranks, sorted by example.
+        records: The examples that this rank reads.
+        communicator: The ranks; each must call this.
+
+    Returns:
+        The images of all ranks on rank 0, the most certain one first; none on others.
+    """
+    chosen = _most_certain(whole)
+    of_rank = {} if own is None else _images(chosen, own, records)
+    images: dict[int, WrongImage] = {}
+    for part in communicator.gather_objects(of_rank) or []:
+        images.update(part)
+    return [images[example] for example in chosen if example in images]
+
+
+def _most_certain(whole: Block) -> list[int]:
+    """Returns the examples of wrong predictions, the most certain one first."""
+    certainty = whole.probabilities[:, 0]
+    is_wrong = np.isfinite(certainty) & (whole.classes[:, 0] != whole.labels)
+    rows = np.flatnonzero(is_wrong)
+    rows = rows[np.argsort(-certainty[rows], kind="stable")][:NUM_IMAGES]
+    return whole.examples[rows].tolist()
+
+
+def _images(
+    examples: Sequence[int], own: Block, records: RecordFiles
+) -> dict[int, WrongImage]:
+    """Returns the images of those examples that this rank has evaluated."""
+    wanted = set(own.examples.tolist()).intersection(examples)
+    images = {}
+    for index, number in enumerate(records.number_of_example.tolist()):
+        if number in wanted and (image := _image(records, index, number)):
+            images[number] = image
+    return images
+
+
+def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
+    """Returns the image of an example; None if it can't be read."""
+    path = records.paths[records.file_of_example[index]]
+    offset = int(records.offset_of_example[index])
+    try:
+        features = tf_example.parse_example(tfrecord.read_at(path, offset))
+        jpeg = _small_jpeg(tf_example.bytes_of(features, records.image_key))
+    except _UNREADABLE:
+        return None  # The evaluation has read it, and named it if it is corrupt.
+    try:
+        name = tf_example.text_of(features, tf_example.FILENAME)
+    except ValueError:  # Sets of others needn't have the feature.
+        name = ""
+    return WrongImage(example, name, jpeg)
+
+
+def _small_jpeg(encoded: bytes) -> bytes:
+    """Returns an image as a small JPEG, or raises one of `_UNREADABLE`."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        small = image.convert("RGB")
+    small.thumbnail((_SIDE, _SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()

@@ -4,7 +4,6 @@
 """
 
 import functools
-import json
 import pickle
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 
@@ -187,7 +187,7 @@ def _open_safetensors(path: Path) -> WeightFile:
         file = safetensors.safe_open(path, "np", backend="pread")
         names = file.keys()
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-        description = (file.metadata() or {}).get(DESCRIPTION, "null")
+        text = (file.metadata() or {}).get(DESCRIPTION)
     except safetensors.SafetensorError as error:
         raise refused(error) from error
 
@@ -197,11 +197,10 @@ def _open_safetensors(path: Path) -> WeightFile:
         except (safetensors.SafetensorError, KeyError, TypeError) as error:
             raise refused(error) from error
 
-    try:
-        settings = json.loads(description)
-    except (ValueError, RecursionError):
-        settings = None
-    return WeightFile(shapes, read, settings if isinstance(settings, dict) else {})
+    settings = {}
+    if text is not None:
+        settings = json_file.parse(text, None, str(path), "a description of weights")
+    return WeightFile(shapes, read, settings)
 
 
 def _open_npz(path: Path) -> WeightFile:
