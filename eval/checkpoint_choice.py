@@ -91,7 +91,7 @@ def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> N
 def weights_to_evaluate(
     requested: str | None, config: Config, model_dir: str | Path
 ) -> list[str]:
-    """Returns the names of the weights to evaluate, as `evaluated_weights` has them.
+    """Returns the names of the weights to evaluate (`evaluations.weights_of`).
 
     Args:
         requested: The value of --weights: "raw", "ema" or "both"; None for those that

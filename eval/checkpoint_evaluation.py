@@ -19,7 +19,7 @@ from resnet.checkpoint.tensors import Checkpoint
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation import evaluated_weights, prediction_file, wrong_images
+from resnet.evaluation import evaluations, prediction_file, top_classes
 from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.evaluation.prediction_file import Predictions
@@ -67,7 +67,7 @@ class CheckpointEvaluation:
             evaluator: The evaluator of the network of `state`.
             precise_bn: The recomputation of the statistics of batch normalization
                 before each evaluation; None for the saved statistics.
-            weights: The names of the weights to evaluate, as in `evaluated_weights`.
+            weights: The names of the weights to evaluate.
             keeps_predictions: Whether each evaluation has its predictions.
             communicator: The ranks that evaluate together.
         """
@@ -150,7 +150,7 @@ class CheckpointEvaluation:
         """
         config, communicator = self._state.config, self._communicator
         own, whole = top.of_rank(), top.of_all(communicator)
-        images = wrong_images.of_all(own, whole, records, communicator)
+        images = top_classes.wrong_images(own, whole, records, communicator)
         with communicator.collective_errors():
             if communicator.rank != 0:
                 return
@@ -233,7 +233,7 @@ class CheckpointEvaluation:
         )
 
     def _weights_in_turn(self) -> Iterator[str]:
-        return evaluated_weights.each(
+        return evaluations.weights_in_turn(
             self._state,
             self._weights,
             self._precise_bn,

@@ -37,6 +37,7 @@ from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import host_warnings, program, startup
+from resnet.runtime.job import Job
 from resnet.runtime.preemption import StopSignals
 
 if TYPE_CHECKING:  # They import TensorFlow.
@@ -122,7 +123,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     """Evaluates as the flags say."""
     with communicator.collective_errors():
         line = cli.parse(argv, __doc__, FLAGS)
-        settings, job = line.of(EvalSettings), line.of(JobSettings)
+        settings, processes = line.of(EvalSettings), line.of(JobSettings)
         data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
         command_line.check_folders(data_dir, model_dir)
         requested = checkpoint_choice.parse(settings.checkpoints)
@@ -130,7 +131,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
             check_json_file(settings.json_file)
         check(settings, has_checkpoints="checkpoints" in line.given)
     signals = StopSignals() if settings.watch else None
-    startup.join_job(process, communicator, job.stall_seconds)
+    startup.join_job(process, communicator, processes.stall_seconds)
     record_set = record_sets.open_record_set(
         data_dir, settings.split, process, communicator
     )
@@ -157,9 +158,9 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         threads = startup.start_on_own_cores(
             process,
             communicator,
-            job.num_intra_threads,
-            job.num_inter_threads,
-            job.kmp_blocktime,
+            processes.num_intra_threads,
+            processes.num_inter_threads,
+            processes.kmp_blocktime,
         )
         from resnet.runtime import precision
 
@@ -170,9 +171,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
         settings,
         weights,
         example_shards,
-        line.values["num_parallel_calls"] or len(threads.cpus),
-        signals,
-        communicator,
+        Job(communicator, threads, signals),
     )
     report = EvaluationReport(
         {
@@ -279,8 +278,9 @@ def with_overrides(
     Raises:
         UserError: If the run can't be evaluated with them.
     """
-    names = ("model_dir", "eval_batch_size", "on_bad_record", "recalibration_batches")
+    names = ("model_dir", "eval_batch_size", "num_parallel_calls", "on_bad_record")
     overrides = {name: line.values[name] for name in names}
+    overrides["recalibration_batches"] = line.values["recalibration_batches"]
     overrides["eval_views"] = settings.views
     given = {name: value for name, value in overrides.items() if value is not None}
     is_frozen = any(phase.freeze_batch_norm for phase in config.phases)
@@ -315,20 +315,16 @@ def make_evaluation(
     settings: EvalSettings,
     weights: Sequence[str],
     example_shards: Mapping[str, "ExampleShard"],
-    num_parallel_calls: int,
-    signals: StopSignals | None,
-    communicator: Communicator,
+    job: Job,
 ) -> "CheckpointEvaluation":
     """Returns the evaluation of checkpoints, with the network of the run.
 
     Args:
         config: The settings of the run, with those of this evaluation.
         settings: The settings of this evaluation.
-        weights: The names of the weights to evaluate, as in `evaluated_weights`.
+        weights: The names of the weights to evaluate, as in `evaluations.weights_of`.
         example_shards: The examples that this rank reads, by split.
-        num_parallel_calls: The number of images that this rank decodes in parallel.
-        signals: The stop requests of this rank; None unless a run is watched.
-        communicator: The ranks.
+        job: Who computes; with stop requests only if a run is watched.
     """
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluation.evaluator import Evaluator
@@ -336,27 +332,17 @@ def make_evaluation(
     from resnet.optim.train_state import TrainState
 
     state = TrainState(config)
-    evaluator = Evaluator(
-        state.model,
-        example_shards[settings.split],
-        config,
-        communicator,
-        num_parallel_calls,
-        config.eval_views,
-        signals,
-    )
+    evaluator = Evaluator(state.model, example_shards[settings.split], config, job)
     precise_bn = None
     if config.recalibration_batches:
-        precise_bn = PreciseBN(
-            state.model,
-            example_shards["train"],
-            config,
-            communicator,
-            num_parallel_calls,
-            signals,
-        )
+        precise_bn = PreciseBN(state.model, example_shards["train"], config, job)
     return CheckpointEvaluation(
-        state, evaluator, precise_bn, weights, settings.store_predictions, communicator
+        state,
+        evaluator,
+        precise_bn,
+        weights,
+        settings.store_predictions,
+        job.communicator,
     )
 
 

@@ -15,9 +15,10 @@ from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
-from resnet.hardware.placement import ProcessInfo
+from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models.names import MODELS_WITH_IMAGE_STATISTICS
 from resnet.runtime import startup
+from resnet.runtime.job import Job
 
 if TYPE_CHECKING:  # They import TensorFlow.
     import keras
@@ -155,14 +156,13 @@ class Network:
             raise UserError(f"split must be one of {known}; got {split!r}.")
         _require_positive("batch_size", batch_size)
         alone = Communicator(ProcessInfo())
-        config = dataclasses.replace(self.config, eval_batch_size=batch_size)
+        config = dataclasses.replace(
+            self.config, eval_batch_size=batch_size, num_parallel_calls=0
+        )
         shards = startup.check_shards(records.record_set, [split], "example", alone)
         shard = startup.open_shards(records.record_set, shards, alone)[split]
-        num_parallel_calls = len(os.sched_getaffinity(0))
-        evaluator = Evaluator(
-            *(self.model, shard, config, alone, num_parallel_calls),
-            views=config.eval_views,
-        )
+        threads = Threads(tuple(os.sched_getaffinity(0)), 0, 0)
+        evaluator = Evaluator(self.model, shard, config, Job(alone, threads))
         decayed = decayed_variables(self.model, config)
         return evaluator.evaluate(weight_penalty(decayed, config, self.step))
 

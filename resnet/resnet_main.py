@@ -50,6 +50,7 @@ from resnet.export import end_of_training
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.report import refresh
 from resnet.runtime import host_warnings, process_exit, program, startup
+from resnet.runtime.job import Job, Run
 from resnet.runtime.run_lock import RunLock
 from resnet.training import run_plan, saved_run
 from resnet.training.parameter_servers import roles as async_roles
@@ -330,15 +331,9 @@ def train(
     from resnet.training import loop as training  # Imports TensorFlow.
 
     with failures_recorded(config, communicator):
-        is_complete = training.train_and_evaluate(
-            config,
-            shards["train"],
-            shards.get("validation"),
-            communicator,
-            config.num_parallel_calls or len(threads.cpus),
-            signals,
-            lock,
-        )
+        run = Run(config, shards["train"], shards.get("validation"), lock)
+        job = Job(communicator, threads, signals)
+        is_complete = training.train_and_evaluate(run, job)
         if is_complete:
             end_of_training.export(config, communicator)
 

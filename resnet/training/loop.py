@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import phases
-from resnet.config.config import Config
 from resnet.data import batches
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluations import Evaluations
@@ -20,32 +17,15 @@ from resnet.exchange.gradients import GradientExchange, LocalExchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
-from resnet.runtime.preemption import Preempted, StopSignals, stop_requested
-from resnet.runtime.run_lock import RunLock
+from resnet.runtime.job import Job, Run
+from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training import image_statistics
 from resnet.training.local_sgd import Synchronization
 from resnet.training.train_step import TrainStep
 
 
-def train_and_evaluate(
-    config: Config,
-    train_shard: ExampleShard,
-    eval_shard: ExampleShard | None,
-    communicator: Communicator,
-    num_parallel_calls: int,
-    signals: StopSignals | None = None,
-    lock: RunLock | None = None,
-) -> bool:
+def train_and_evaluate(run: Run, job: Job) -> bool:
     """Trains to `config.last_step`, from the newest checkpoint if there is one.
-
-    Args:
-        config: The settings of the run; the precision must not be "auto".
-        train_shard: The examples that this rank trains on.
-        eval_shard: The examples to evaluate on; None for a run without evaluation.
-        communicator: The ranks.
-        num_parallel_calls: The number of images that a rank decodes in parallel.
-        signals: The stop requests of this rank; None ignores them.
-        lock: The lock of the run's folder on rank 0; None on other ranks.
 
     Returns:
         Whether the run is complete: it has done all steps, or reached `stop_at_top1`.
@@ -56,22 +36,22 @@ def train_and_evaluate(
         Preempted: On all ranks, if one of them was asked to stop; the state is saved.
         UserError: If a record is corrupt and none may be skipped.
     """
-    state, exchange = _restored_state(
-        config, train_shard, communicator, num_parallel_calls
-    )
+    config, communicator = run.config, job.communicator
+    state, exchange = _restored_state(run, job)
     train_batches = batches.training(
-        config, train_shard, communicator.num_ranks, state.step, num_parallel_calls
+        config,
+        run.train,
+        communicator.num_ranks,
+        state.step,
+        job.num_parallel_calls(config),
     )
     synchronize = Synchronization(state, communicator)
-    evaluations = Evaluations(
-        *(config, state, train_shard, eval_shard),
-        *(communicator, num_parallel_calls, signals),
-    )
+    evaluations = Evaluations(run, state, job)
     log = RunLog(config, state, communicator)
-    manager = CheckpointManager(config, state, communicator, lock=lock)
+    manager = CheckpointManager(config, state, communicator, run.lock)
     log.training_starts()
     with closing(log), closing(manager):
-        if communicator.any_rank(stop_requested(signals)):
+        if communicator.any_rank(stop_requested(job.signals)):
             raise Preempted(f"stopped before step {state.step + 1}")
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
@@ -87,13 +67,15 @@ def train_and_evaluate(
             last, places, mask = _read_and_accumulate(
                 train_batches, train_step, state, log, communicator
             )
-            examples = train_shard.records.number_of_example[places]
+            examples = run.train.records.number_of_example[places]
             log.examples_read(state.step, examples, mask)
-            result = train_step(last, settings, stop_requested(signals), manager.wanted)
+            result = train_step(
+                last, settings, stop_requested(job.signals), manager.wanted
+            )
             state.end_step()
             check_loss(
                 *(result.loss, result.local_loss, state.step, examples),
-                *(Path(config.model_dir), communicator),
+                *(run.folder, communicator),
             )
             state.losses.append(float(result.loss))
             log.step_done(settings, synchronize(result.account))
@@ -101,7 +83,7 @@ def train_and_evaluate(
             is_wanted = result.save_requested and state.is_synchronized
             if is_wanted or result.stop_requested or is_last or manager.is_due:
                 _save(manager, log)
-            if result.stop_requested and not (is_last and eval_shard is None):
+            if result.stop_requested and not (is_last and run.validation is None):
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         manager.finish()
@@ -109,26 +91,20 @@ def train_and_evaluate(
     return state.step >= config.train_steps or evaluations.target_is_reached
 
 
-def _restored_state(
-    config: Config,
-    train_shard: ExampleShard,
-    communicator: Communicator,
-    num_parallel_calls: int,
-) -> tuple[TrainState, GradientExchange]:
+def _restored_state(run: Run, job: Job) -> tuple[TrainState, GradientExchange]:
     """Returns the state of the run, and the exchange of its gradients.
 
     The state is that of the newest checkpoint; without one, that before step 1.
     """
+    config, communicator = run.config, job.communicator
     with communicator.collective_errors():
         state = TrainState(config)
     exchange = make_exchange(config, state.shapes, communicator)
     state.rank_variables.update(exchange.rank_variables)
-    restore_newest(
-        *(state, Path(config.model_dir), communicator),
-        image_statistics.initializer(
-            state.model, config, train_shard, num_parallel_calls
-        ),
+    initialize = image_statistics.initializer(
+        state.model, config, run.train, job.num_parallel_calls(config)
     )
+    restore_newest(state, run.folder, communicator, initialize)
     return state, exchange
 
 

@@ -18,6 +18,7 @@ from resnet.evaluation.evaluator import Evaluator
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.train_state import TrainState
 from tests.in_process import Done, run
+from tests.unit.jobs import job
 
 ALONE = Communicator(ProcessInfo())
 
@@ -66,7 +67,7 @@ def evaluated(config: Config, records: Path, weights: str) -> np.ndarray:
     state = TrainState(config)
     restore.restore(state, tensors.load_newest(Path(config.model_dir)))
     evaluator = Evaluator(
-        state.model, ExampleShard(files, 0, 1, files.num_examples), config, ALONE, 1
+        state.model, ExampleShard(files, 0, 1, files.num_examples), config, job()
     )
     ensemble = evaluator.new_ensemble()
     if weights == "ema":

@@ -14,10 +14,10 @@ from resnet.config.config import Config, save_config
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
 from resnet.data.record_files import RecordFiles
-from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
+from resnet.runtime.job import Run
 from resnet.training import loop
+from tests.unit.jobs import job
 
 NUM_EXAMPLES = 12
 CLASSES = ("red", "green", "blue")
@@ -57,7 +57,6 @@ def runner(
     make_config: Callable[..., Config], records: RecordFiles
 ) -> Callable[..., bool]:
     """Returns a function that trains in a folder."""
-    alone = Communicator(ProcessInfo())
 
     def run(
         model_dir: pathlib.Path,
@@ -71,7 +70,9 @@ def runner(
         shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
         save_config(own)
         eval_shard = shard if own.mode == "train_and_eval" else None
-        return loop.train_and_evaluate(own, shard, eval_shard, alone, 2, signals)
+        return loop.train_and_evaluate(
+            Run(own, shard, eval_shard), job(signals=signals)
+        )
 
     return run
 

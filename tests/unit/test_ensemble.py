@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from resnet.evaluation.ensemble import Ensemble
+from resnet.evaluation.evaluator import Ensemble
 
 NUM_EXAMPLES = 5
 NUM_CLASSES = 3

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.evaluation import evaluated_weights
+from resnet.evaluation import evaluations
 from resnet.optim.train_state import TrainState
 
 
@@ -43,7 +43,7 @@ def state(make_config) -> TrainState:
 
 def test_the_network_has_each_in_turn_and_then_its_own(state):
     seen = {}
-    for name in evaluated_weights.each(state, ["raw", "ema"], None, 2):
+    for name in evaluations.weights_in_turn(state, ["raw", "ema"], None, 2):
         seen[name] = kernel(state)[0], statistics(state)
     assert seen == {"raw": (5, {5}), "ema": (7, {7})}
     assert set(kernel(state)) == {5}
@@ -53,7 +53,7 @@ def test_each_is_recalibrated_while_the_network_has_it(state):
     precise_bn = PreciseBN(state)
     seen = [
         statistics(state)
-        for _ in evaluated_weights.each(state, ["raw", "ema"], precise_bn, 3)
+        for _ in evaluations.weights_in_turn(state, ["raw", "ema"], precise_bn, 3)
     ]
     assert seen == [{1}, {2}]
     assert precise_bn.asked == [(30, 3)] * 2
@@ -62,9 +62,9 @@ def test_each_is_recalibrated_while_the_network_has_it(state):
 
 
 def test_one_alone_can_be_chosen(state):
-    assert list(evaluated_weights.each(state, ["ema"], None, 1)) == ["ema"]
+    assert list(evaluations.weights_in_turn(state, ["ema"], None, 1)) == ["ema"]
 
 
 def test_a_run_without_an_average_has_only_its_own(state, make_config):
-    assert evaluated_weights.all_of(state) == ["raw", "ema"]
-    assert evaluated_weights.all_of(TrainState(make_config())) == ["raw"]
+    assert evaluations.weights_of(state) == ["raw", "ema"]
+    assert evaluations.weights_of(TrainState(make_config())) == ["raw"]

@@ -21,6 +21,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime.preemption import Preempted
+from tests.unit.jobs import job
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(ProcessInfo())
@@ -131,15 +132,18 @@ def evaluator(model, records, config) -> Callable[..., Evaluator]:
     """A function that returns the evaluator of one of some ranks."""
 
     def evaluator(
-        communicator, views, batch_size=200, own=records, **more
+        communicator, views, batch_size=200, own=records, signals=None
     ) -> Evaluator:
         share = ExampleShard(
             own, communicator.rank, communicator.num_ranks, own.num_examples
         )
         changed = dataclasses.replace(
-            config, eval_batch_size=batch_size, eval_crop="resize_then_crop"
+            config,
+            eval_batch_size=batch_size,
+            eval_crop="resize_then_crop",
+            eval_views=views,
         )
-        return Evaluator(model, share, changed, communicator, 2, views, **more)
+        return Evaluator(model, share, changed, job(communicator, signals))
 
     return evaluator
 
@@ -166,10 +170,12 @@ def test_mean_probabilities_have_the_loss_of_probabilities(
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     set_weights(model, 1)
     expected = expected_of(probabilities(model, crops_of(pictures, "flip")))
-    flipped = Evaluator(model, share, config, ALONE, 2, "flip").evaluate()
+    flipped = Evaluator(
+        model, share, dataclasses.replace(config, eval_views="flip"), job()
+    ).evaluate()
     check(flipped, expected)
     assert "views flip" in str(flipped)
-    alone = Evaluator(model, share, config, ALONE, 2)
+    alone = Evaluator(model, share, config, job())
     ensemble = alone.new_ensemble()
     alone.add_to(ensemble)
     expected = expected_of(probabilities(model, crops_of(pictures, "center")))
@@ -282,7 +288,7 @@ def test_damaged_examples_are_left_out_of_an_ensemble(
         records = put_record(records, number, b"no record")
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     changed = dataclasses.replace(config, eval_batch_size=4, on_bad_record="skip")
-    ours = Evaluator(model, share, changed, ALONE, 2)
+    ours = Evaluator(model, share, changed, job())
     ensemble = ours.new_ensemble()
     for seed in (1, 2):
         set_weights(model, seed)

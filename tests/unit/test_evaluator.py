@@ -18,10 +18,11 @@ from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation import wrong_images
+from resnet.evaluation import top_classes
 from resnet.evaluation.evaluator import Evaluator, Result, in_top
-from resnet.evaluation.top_classes import Block, TopClasses
+from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
+from tests.unit.jobs import job
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(ProcessInfo())
@@ -161,7 +162,7 @@ def evaluator(model, records, config) -> Callable[..., Evaluator]:
             own, communicator.rank, communicator.num_ranks, own.num_examples
         )
         changed = dataclasses.replace(config, **changes)
-        return Evaluator(model, share, changed, communicator, num_parallel_calls=2)
+        return Evaluator(model, share, changed, job(communicator))
 
     return evaluator
 
@@ -228,7 +229,7 @@ def test_the_images_of_wrong_predictions_are_kept_the_most_certain_first(
     top = TopClasses()
     evaluator(ALONE).evaluate(top=top)
     block = top.of_all(ALONE)
-    found = wrong_images.of_all(top.of_rank(), block, records, ALONE)
+    found = top_classes.wrong_images(top.of_rank(), block, records, ALONE)
     certainty = {
         int(example): float(row[0])
         for example, row, is_wrong in zip(
@@ -254,14 +255,14 @@ def test_ranks_send_only_the_images_that_are_chosen_of_all(
             sent.append(value)
             return [value]
 
-    monkeypatch.setattr(wrong_images, "NUM_IMAGES", 3)
+    monkeypatch.setattr(top_classes, "NUM_IMAGES", 3)
     top, sent = TopClasses(), []
     evaluator(ALONE).evaluate(top=top)
     block = top.of_all(ALONE)
-    expected = wrong_images.of_all(block, block, records, ALONE)
+    expected = top_classes.wrong_images(block, block, records, ALONE)
     for rows in (slice(0, 2), slice(2, None)):
-        own = Block(*(values[rows] for values in vars(block).values()))
-        wrong_images.of_all(own, block, records, Rank(0, 2))
+        own = block.rows(np.arange(len(block.labels))[rows])
+        top_classes.wrong_images(own, block, records, Rank(0, 2))
     assert {**sent[0], **sent[1]} == {image.example: image for image in expected}
     assert sum(map(len, sent)) == len(expected) == 3
 
@@ -306,7 +307,7 @@ def test_nodes_with_files_of_their_own_together_count_each_example_once(
     for rank in range(4):
         communicator = OneOfRanks(rank, 4, ALL_COUNTED)
         share = shard_of_rank(records, shards_of_ranks, rank)
-        Evaluator(model, share, config, communicator, 2).evaluate()
+        Evaluator(model, share, config, job(communicator)).evaluate()
         total += communicator.values
     assert total[:2].tolist() == list(expected[:2])
     assert total[2] == pytest.approx(expected[2], rel=1e-5)

@@ -16,7 +16,9 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import input_wait, jsonl
 from resnet.metrics.input_wait import InputWait
+from resnet.runtime.job import Run
 from resnet.training import loop
+from tests.unit.jobs import job
 
 ALONE = Communicator(ProcessInfo())
 
@@ -169,7 +171,7 @@ def test_a_training_says_that_it_waits_for_its_input(
         manifest.load(str(numbered_set), "train"), "train"
     )
     shard = ExampleShard(records, 0, 1, 13)
-    loop.train_and_evaluate(config, shard, None, ALONE, 1)
+    loop.train_and_evaluate(Run(config, shard), job())
     lines = jsonl.read(tmp_path / jsonl.FILE)
     shares = [line["input_wait_share"] for line in lines]
     assert [line["step"] for line in lines] == [2, 4]

@@ -22,6 +22,7 @@ from resnet.evaluation.precise_bn import PreciseBN
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
 from resnet.runtime.preemption import Preempted
+from tests.unit.jobs import job
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(ProcessInfo())
@@ -143,7 +144,7 @@ def recalibrate(
     num_ranks: int = 2,
 ) -> Statistics:
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    PreciseBN(model, share, config, ALONE, 2).apply(step, num_ranks)
+    PreciseBN(model, share, config, job()).apply(step, num_ranks)
     return averages(model)
 
 
@@ -196,14 +197,14 @@ def test_the_ranks_share_the_batches_and_find_the_same(
     model, records, config, num_ranks
 ):
     alone = OneOfRanks(0, 1)
-    PreciseBN(model, ExampleShard(records, 0, 1, NUM_EXAMPLES), config, alone, 2).apply(
-        10, 2
-    )
+    PreciseBN(
+        model, ExampleShard(records, 0, 1, NUM_EXAMPLES), config, job(alone)
+    ).apply(10, 2)
     total = 0.0
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks)
         share = ExampleShard(records, rank, num_ranks, NUM_EXAMPLES)
-        PreciseBN(model, share, config, communicator, 2).apply(10, 2)
+        PreciseBN(model, share, config, job(communicator)).apply(10, 2)
         total = total + communicator.values
     # The same numbers in another order, in float64.
     np.testing.assert_allclose(total, alone.values, rtol=1e-12)
@@ -217,7 +218,7 @@ def test_a_preempted_estimate_ends_between_two_batches(
 
     signals = Signals()
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    ours = PreciseBN(model, share, config, ALONE, 2, signals)
+    ours = PreciseBN(model, share, config, job(signals=signals))
     done = []
     statistics = ours._statistics
 
@@ -245,12 +246,12 @@ def test_a_network_without_normalization_reads_nothing(records, config, monkeypa
     inputs = keras.Input((32, 32, 3))
     model = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(inputs))
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    PreciseBN(model, share, config, ALONE, 2).apply(10, 2)
+    PreciseBN(model, share, config, job()).apply(10, 2)
 
 
 def test_the_graph_is_made_once(model, records, config):
     share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    precise_bn = PreciseBN(model, share, config, ALONE, 2)
+    precise_bn = PreciseBN(model, share, config, job())
     for step in (2, 9, 10):
         precise_bn.apply(step, 2)
     assert precise_bn._statistics.experimental_get_tracing_count() == 1

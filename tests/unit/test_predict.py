@@ -30,6 +30,7 @@ from tests.converter_program import convert_here
 from tests.in_process import Done, assert_refused, run
 from tests.record_reader import read_examples
 from tests.unit.encoded_images import encode, noise
+from tests.unit.jobs import job
 from tests.unit.saved_runs import make_run
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -75,7 +76,7 @@ def evaluated(config: Config, records: Path, step: int, weights: str) -> dict[st
     state = TrainState(config)
     restore.restore(state, tensors.load(Path(config.model_dir), step))
     evaluator = Evaluator(
-        state.model, ExampleShard(files, 0, 1, files.num_examples), config, ALONE, 1
+        state.model, ExampleShard(files, 0, 1, files.num_examples), config, job()
     )
     ensemble = evaluator.new_ensemble()
     if weights == "ema":

@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,20 +99,6 @@ class Top1s:
 
     def evaluate(self, penalty: float) -> Result:
         return Result(self.left.pop(0), 1.0, loss=penalty, cross_entropy=0.0, count=12)
-
-
-def test_the_views_are_those_of_the_settings(make_config, monkeypatch):
-    class Seen(Top1s):
-        def __call__(self, *arguments: Any, **facts: Any) -> Top1s:
-            views.append(facts["views"])
-            return self
-
-    views: list[str] = []
-    monkeypatch.setattr(evaluations, "Evaluator", Seen())
-    state, shards, alone = SimpleNamespace(model=None), ("train", "eval"), None
-    for one in ("center", "flip"):
-        evaluations.Evaluations(make_config(eval_views=one), state, *shards, alone, 1)
-    assert views == ["center", "flip"]
 
 
 def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(

@@ -18,12 +18,12 @@ from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.data import record_files
 from resnet.data.example_shard import ExampleShard
-from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
+from resnet.runtime.job import Run
 from resnet.runtime.preemption import Preempted
 from resnet.training import loop
 from tests import smallest
+from tests.unit.jobs import job
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -117,8 +117,8 @@ def run(numbered_set) -> Callable[..., None]:
         assert [phase.num_steps for phase in config.phases] == [3, 3]
         save_config(config)
         signals = None if leave_after is None else LeaveAfter(leave_after)
-        shard, alone = ExampleShard(records, 0, 1, 13), Communicator(ProcessInfo())
-        loop.train_and_evaluate(config, shard, None, alone, 1, signals)  # type: ignore[arg-type]
+        shard = ExampleShard(records, 0, 1, 13)
+        loop.train_and_evaluate(Run(config, shard), job(signals=signals))
 
     return run
 

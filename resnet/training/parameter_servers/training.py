@@ -22,8 +22,10 @@ from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluations import Evaluations
+from resnet.hardware.placement import Threads
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
+from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
 from resnet.runtime.run_lock import RunLock
 from resnet.training.parameter_servers import worker_step
@@ -96,11 +98,9 @@ class AsyncTraining:
                 Closures(coordinator, num_workers, NO_BOUND),
                 *(num_workers, num_parallel_calls, signals, communicator),
             )
-        self._evaluations = Evaluations(
-            *(config, self._state, train_shard, eval_shard),
-            *(communicator, num_parallel_calls, signals),
-            evaluator,
-        )
+        run = Run(config, train_shard, eval_shard, lock)
+        job = Job(communicator, Threads((), 1, 1), signals)
+        self._evaluations = Evaluations(run, self._state, job, evaluator)
         self._log = AsyncLog(
             config, self._state, communicator, self._variables.pull_weights
         )
