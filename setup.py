@@ -125,7 +125,7 @@ setup(
     package_data={
         "data_prep.sources": ["imagenet_labels.xz"],
         "resnet.native": ["*.cc", "*.h"],
-        "resnet.report": ["*.css", "*.js"],
+        "resnet.report": ["*.css", "*.html", "*.js"],
     },
     install_requires=direct_requirements(),
     extras_require={

@@ -4,19 +4,21 @@ Matplotlib is imported where a picture is drawn, since it takes half a second.
 """
 
 import io
+import math
 import pathlib
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.config.explain import Derived
 from resnet.metrics.jsonl import Line
-from resnet.metrics.series import robust_limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 _DOTS_PER_INCH = 110
 _MOST_POINTS = 20_000
+_OUTLIER_DISTANCE = 1.5  # As a multiple of the range of the 5th to 95th percentile.
 _BLUE, _GREY, _LIGHT_GREY, _RED = "#2a6fb0", "#666666", "#999999", "#c0392b"
 
 
@@ -119,6 +122,26 @@ def schedule(derived: Derived) -> "Figure":
     steps.set_xlabel(f"step of {config.global_batch_size:,} images")
     title = f"{config.recipe}: batch {config.global_batch_size:,}, {len(trained):,}"
     return _finish(figure, f"{title} steps", figure.axes)
+
+
+def robust_limits(values: Iterable[float]) -> tuple[float, float]:
+    """Returns the lower and upper limit of an axis, without regard to outliers.
+
+    They are the least finite value and the greatest one that isn't an outlier, with a
+    margin of 4 %. An outlier exceeds the 95th percentile by more than
+    `_OUTLIER_DISTANCE` times the range from the 5th to the 95th percentile.
+
+    Args:
+        values: The values to draw; NaN and infinities are ignored.
+    """
+    finite = np.array([value for value in values if math.isfinite(value)])
+    if not len(finite):
+        return 0.0, 1.0
+    p5, p95 = np.percentile(finite, [5, 95])
+    low = finite.min()
+    high = finite[finite <= p95 + _OUTLIER_DISTANCE * (p95 - p5)].max()
+    margin = 0.04 * (high - low) or 0.5
+    return float(low - margin), float(high + margin)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """What the folder of a run holds, as far as it can be read.
 
-Nothing here raises an error for a file that is missing, cut or of another version: what
-can't be read is left out, and a note says so.
+Nothing here raises an error for a file that is missing, cut or damaged: what can't be
+read is left out, and a note says so.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.checkpoint import integrity, retention, step_dirs
+from resnet.checkpoint import integrity, step_dirs
 from resnet.config.config import CONFIG_FILE, Config
 from resnet.evaluation import prediction_file
 from resnet.evaluation.prediction_file import Predictions
@@ -32,13 +31,13 @@ class SavedStep:
         step: Its step.
         saved_at: When it was written, in seconds since 1970.
         metadata: Its metadata; empty if they can't be read.
-        bytes_: The size of its files.
+        num_bytes: The size of its files.
     """
 
     step: int
     saved_at: float
     metadata: Mapping[str, Any]
-    bytes_: int
+    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,13 @@ class RunFolder:
         path: The folder.
         name: What the page calls the run.
         settings: The contents of `config.json`; empty if it can't be read.
-        config: The same, parsed; None if it is of another version.
+        config: The same, parsed; None if it isn't valid.
         lines: The lines of `metrics.jsonl`.
         checkpoints: The checkpoints, the oldest first.
         events: The events of `history.jsonl`, the oldest first.
         failure: The contents of `failure.json`; None if there is none.
         diverged: The contents of `diverged-step-*.json`.
-        predictions: The stored predictions, that of the newest step last.
+        predictions: The stored predictions; the last ones of the newest step are last.
         study: The contents of `study.json`; None if there is none.
         notes: Sentences on what is missing or can't be read.
     """
@@ -76,6 +75,26 @@ class RunFolder:
     def of_kind(self, kind: str) -> list[Line]:
         """Returns the metrics lines of a kind."""
         return [line for line in self.lines if line["kind"] == kind]
+
+    def events_of(self, *kinds: str) -> list[Mapping[str, Any]]:
+        """Returns the events of some kinds."""
+        return [event for event in self.events if event["event"] in kinds]
+
+    @property
+    def last_step(self) -> int:
+        """The last step that the run has logged or saved."""
+        steps = [line["step"] for line in self.lines]
+        return max([*steps, *(saved.step for saved in self.checkpoints)], default=0)
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """The steps of an epoch, from settings or lines; None if neither has it."""
+        if self.config is not None:
+            return self.config.steps_per_epoch
+        for line in reversed(self.lines):
+            if line["step"] and line.get("epoch"):
+                return float(line["step"] / line["epoch"])
+        return None
 
 
 def read_all(paths: Sequence[Path]) -> list[RunFolder]:
@@ -101,7 +120,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     parts = [path.resolve().parts for path in paths]
     longest = max(map(len, parts), default=1)
     for length in range(1, longest + 1):
-        names = ["/".join(one[-length:]) for one in parts]
+        names = ["/".join(of_path[-length:]) for of_path in parts]
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]
@@ -111,45 +130,39 @@ def read(path: Path) -> RunFolder:
     """Returns what a folder holds."""
     notes: list[str] = []
     settings = _read_object(path / CONFIG_FILE, notes) or {}
-    found = RunFolder(
-        path,
-        path.resolve().name,
-        settings,
-        _config(settings, notes),
-        _lines(path, notes),
-        _checkpoints(path, notes),
-        _events(path, notes),
-        failure_file.read(path),
-        [
-            content
-            for file in sorted(path.glob("diverged-step-*.json"))
-            if (content := _read_object(file, notes)) is not None
-        ],
-        _predictions(path, notes),
-        _read_object(path / STUDY_FILE, notes, is_expected=False),
-        notes,
+    study = _read_object(path / STUDY_FILE, notes, is_expected=False)
+    diverged = (
+        _read_object(file, notes) for file in sorted(path.glob("diverged-step-*.json"))
     )
-    if found.study is not None and not settings:  # It isn't a run.
-        return dataclasses.replace(found, notes=())
-    return found
+    run = RunFolder(
+        path=path,
+        name=path.resolve().name,
+        settings=settings,
+        config=_config(settings, notes),
+        lines=_lines(path / jsonl.FILE, notes),
+        checkpoints=_checkpoints(path, notes),
+        events=_events(path, notes),
+        failure=failure_file.read(path),
+        diverged=[content for content in diverged if content is not None],
+        predictions=_predictions(path, notes),
+        study=study,
+        notes=notes,
+    )
+    is_only_study = study is not None and not settings
+    return dataclasses.replace(run, notes=()) if is_only_study else run
 
 
 def _read_object(
     path: Path, notes: list[str], is_expected: bool = True
 ) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        return json_file.read(path, None, "a JSON object")
+    except json_file.MissingFile:
         if is_expected:
             notes.append(f"{path.name} is missing.")
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"{path.name} can't be read: {error}.")
-        return None
-    if not isinstance(content, dict):
-        notes.append(f"{path.name} doesn't hold a JSON object.")
-        return None
-    return content
+    except UserError as error:
+        notes.append(f"{path.name} can't be read: {error}")
+    return None
 
 
 def _config(settings: Mapping[str, Any], notes: list[str]) -> Config | None:
@@ -160,14 +173,13 @@ def _config(settings: Mapping[str, Any], notes: list[str]) -> Config | None:
     except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = str(error).split(";")[0]
         notes.append(
-            f"{CONFIG_FILE} is of another version of the program, and is shown as it"
-            f" is: {problem}."
+            f"{CONFIG_FILE} doesn't hold valid settings, and is shown as it is:"
+            f" {problem}."
         )
         return None
 
 
-def _lines(path: Path, notes: list[str]) -> list[Line]:
-    file = path / jsonl.FILE
+def _lines(file: Path, notes: list[str]) -> list[Line]:
     try:
         lines, num_unreadable = jsonl.read_and_count(file)
         is_torn = file.read_bytes()[-1:] not in (b"\n", b"")
@@ -197,7 +209,7 @@ def _checkpoints(path: Path, notes: list[str]) -> list[SavedStep]:
     except UserError as error:
         notes.append(str(error))
         return []
-    found = []
+    saved = []
     for step in steps:
         folder = step_dirs.of_step(path, step)
         metadata: Mapping[str, Any] = {}
@@ -207,13 +219,13 @@ def _checkpoints(path: Path, notes: list[str]) -> list[SavedStep]:
             notes.append(f"The checkpoint of step {step:,} can't be read: {error}")
         try:
             saved_at = folder.stat().st_mtime
-            size = sum(file.stat().st_size for file in folder.iterdir())
+            num_bytes = sum(file.stat().st_size for file in folder.iterdir())
         except OSError:  # The run has removed it meanwhile.
             continue
-        found.append(SavedStep(step, saved_at, metadata, size))
+        saved.append(SavedStep(step, saved_at, metadata, num_bytes))
     if not steps:
         notes.append("There is no checkpoint.")
-    return found
+    return saved
 
 
 def _events(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -224,20 +236,11 @@ def _events(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _predictions(path: Path, notes: list[str]) -> list[Predictions]:
-    """Returns what evaluations have stored: the last one of the newest step is last."""
-    found = []
+    stored = []
     for file in sorted((path / prediction_file.FOLDER).glob("*.npz")):
         try:
-            found.append((prediction_file.read(file), file.stat().st_mtime_ns))
+            stored.append((prediction_file.read(file), file.stat().st_mtime_ns))
         except UserError as error:
             notes.append(str(error))
-    found.sort(key=lambda one: (one[0].step, one[1]))
-    return [predictions for predictions, _ in found]
-
-
-def best_top1(checkpoint: SavedStep) -> float | None:
-    """Returns the top-1 of a checkpoint; None if it wasn't evaluated."""
-    try:
-        return retention.best_top1(checkpoint.metadata)
-    except (KeyError, TypeError):  # Written by another version.
-        return None
+    stored.sort(key=lambda item: (item[0].step, item[1]))
+    return [predictions for predictions, _ in stored]

@@ -31,7 +31,7 @@ _START = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
 from resnet.report.refresh import main
-main(sys.argv[1:])
+main(*sys.argv[1:])
 """
 
 
@@ -47,47 +47,30 @@ def kept_fresh(config: Config, is_writer: bool) -> Iterator[None]:
     """
     process = None
     if is_writer and config.report_every:
-        process = _start(config)
+        sizes = (config.num_train_examples, config.global_batch_size)
+        words = [config.model_dir, config.report_every, *map(str, sizes)]
+        with contextlib.suppress(OSError):
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(_REPOSITORY), *words],
+                stdin=subprocess.PIPE,
+                # Not those of the training: mpirun waits until nobody holds them.
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # A signal to the training must not cut the page.
+                start_new_session=True,
+            )
     try:
         yield
     finally:
-        if process is not None:
-            _end(process)
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                process.stdin.close()  # The process then writes the last page.
+                process.wait(_LAST_SECONDS)
 
 
-def _start(config: Config) -> "subprocess.Popen[bytes] | None":
-    settings = (config.report_every, config.num_train_examples)
-    words = [config.model_dir, *map(str, settings), str(config.global_batch_size)]
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-c", _START, str(_REPOSITORY), *words],
-            stdin=subprocess.PIPE,
-            # Not those of the training: mpirun waits until nobody holds them.
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # A signal to the training must not cut the page.
-        )
-    except OSError:
-        return None
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Has the process write the last page; gives it a limited time for that."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        if process.stdin is not None:
-            process.stdin.close()
-        process.wait(_LAST_SECONDS)
-
-
-def main(words: list[str]) -> None:
-    """Writes the page until standard input ends, and then a last time.
-
-    Args:
-        words: The folder of the run, the interval, the number of training examples and
-            the size of the global batch.
-    """
+def main(model_dir: str, every: str, num_examples: str, batch_size: str) -> None:
+    """Writes the page until standard input ends, and then a last time."""
     os.nice(_LOWEST_PRIORITY)
-    model_dir, every, num_examples, batch_size = words
     sizes = int(num_examples), int(batch_size)
     keep_fresh(Path(model_dir), intervals.parse(every, "--report_every"), sizes)
 

@@ -1,4 +1,4 @@
-"""Numbers, times and lengths of time in words, as all sections write them."""
+"""Numbers, times and lengths of time in words, as the whole page writes them."""
 
 import datetime
 import math
@@ -50,11 +50,6 @@ def moment(seconds: float) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def megabytes(num_bytes: int) -> str:
-    """Returns a size in megabytes of 10**6 bytes."""
-    return f"{num_bytes / 1e6:,.1f} MB"
-
-
 def value(setting: Any) -> str:
     """Returns the value of a setting; of a long list only its beginning."""
     if isinstance(setting, list | tuple):
@@ -62,11 +57,9 @@ def value(setting: Any) -> str:
         more = f", … ({len(setting):,})" if len(setting) > _SHOWN_ITEMS else ""
         return shown + more or "none"
     if isinstance(setting, dict):
-        return ", ".join(f"{key}: {value(one)}" for key, one in setting.items())
+        return ", ".join(f"{key}: {value(inner)}" for key, inner in setting.items())
     if isinstance(setting, bool) or setting is None:
         return {True: "yes", False: "no", None: "none"}[setting]
     if isinstance(setting, float):
         return f"{setting:g}"
-    if isinstance(setting, int):
-        return str(setting)
     return str(setting) or "none"

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 import threading
@@ -72,27 +71,18 @@ def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
 def test_the_process_ends_with_the_block_and_writes_a_page(
     tmp_path, make_config, every
 ):
-    config = dataclasses.replace(
-        make_config(), model_dir=str(tmp_path), report_every=every
-    )
+    config = make_config(model_dir=str(tmp_path), report_every=every)
     with refresh.kept_fresh(config, is_writer=True):
         assert not (tmp_path / "report.html").exists()
     assert (tmp_path / "report.html").exists() == bool(every)
 
 
-def test_only_one_rank_writes(tmp_path, make_config):
-    config = dataclasses.replace(
-        make_config(), model_dir=str(tmp_path), report_every="1steps"
-    )
-    with refresh.kept_fresh(config, is_writer=False):
+@pytest.mark.parametrize("is_writer", [False, True])
+def test_other_ranks_and_a_process_that_cannot_start_write_nothing(
+    tmp_path, make_config, monkeypatch, is_writer
+):
+    monkeypatch.setattr(refresh.sys, "executable", str(tmp_path / "none"))
+    config = make_config(model_dir=str(tmp_path), report_every="1steps")
+    with refresh.kept_fresh(config, is_writer):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_process_that_cannot_start_fails_nothing(tmp_path, make_config, monkeypatch):
-    monkeypatch.setattr(refresh.sys, "executable", str(tmp_path / "none"))
-    config = dataclasses.replace(
-        make_config(), model_dir=str(tmp_path), report_every="1steps"
-    )
-    with refresh.kept_fresh(config, is_writer=True):
-        pass

@@ -1,0 +1,249 @@
+"""Charts in the page: their points, what they show in words, a table beside them.
+
+page.js draws them, with the library in the package vl-convert-python.
+"""
+
+import importlib.metadata
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_prep.records import manifest
+from resnet.base import atomic_files
+from resnet.metrics.figure import robust_limits
+from resnet.report.curves import Chart, Curve, evenly, smoothed, thinned
+from resnet.report.words import MISSING, number
+
+_PACKAGE = "vl-convert-python"
+_NUM_COLORS = 8  # --color-0 to --color-7 of the style sheet.
+_NUM_DASHES = 4  # Of page.js.
+_MAX_POINTS = 400  # About the pixels of a chart on half a screen.
+_MAX_MARKERS = 40  # More markers of evaluations would touch.
+_MAX_ROWS = 60  # Longest table beside a chart.
+
+Json = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """A table, whose first column has the headers of the rows."""
+
+    caption: str
+    header: Sequence[object]
+    rows: Sequence[Sequence[object]]
+    class_: str = ""
+
+
+class LegendItem(NamedTuple):
+    """A curve in the legend: a text, the color and the dash as CSS."""
+
+    text: str
+    color: str
+    dash: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart in the page.
+
+    Attributes:
+        title: The title.
+        about: A sentence below the title; may be empty.
+        points: The points and what else page.js needs; `kind` is one of its functions.
+        label: What the chart shows, for those who can't see it.
+        table: The numbers; None where the page has them beside the chart anyway.
+        legend: The curves and their looks.
+    """
+
+    title: str
+    about: str
+    points: Json
+    label: str
+    table: Table | None = None
+    legend: Sequence[LegendItem] = ()
+
+
+class Mark(NamedTuple):
+    """A moment on the time axis, drawn as a vertical line through each chart."""
+
+    epoch: float
+    text: str
+    is_fault: bool = False
+
+
+def color(number: int) -> str:
+    """Returns the color of a run or a series, as CSS."""
+    return f"var(--color-{number % _NUM_COLORS})"
+
+
+def library() -> str | None:
+    """Returns the JavaScript that defines `vegaEmbed`; None without the package.
+
+    To put it together takes seconds, so it is kept in the cache of this project.
+    """
+    try:
+        version = importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    path = manifest.cache() / "charts" / f"vega-{version}.js"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        text = _bundle()
+    if text is not None:
+        try:
+            os.makedirs(path.parent, exist_ok=True)
+            atomic_files.atomic_write_bytes(path, text.encode())
+        except OSError:  # The cache can't be written to.
+            return text
+    return text
+
+
+def _bundle() -> str | None:
+    try:
+        import vl_convert
+    except ImportError:  # Built for another platform, or incomplete.
+        return None
+    # The package's types lack the argument's default.
+    text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    # It would end the element of the page that holds the script.
+    return text.replace("</script", "<\\/script")
+
+
+def of_curves(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Figure:
+    """Returns the figure of a chart of curves, over epochs up to the last."""
+    metric, curves = chart.metric, chart.curves
+    about = metric.about
+    window = max(curve.window for curve in curves)
+    if window > 1:
+        about += (
+            " The pale line has the logged values, the other one means of"
+            f" {window} of them."
+        )
+    all_finite = np.concatenate([curve.finite for curve in curves])
+    if metric.has_outliers:
+        num_beyond = np.count_nonzero(all_finite > robust_limits(all_finite)[1])
+        if num_beyond:
+            about += f" {num_beyond:,} value(s) are beyond the axis."
+    if count := sum(len(curve.values) for curve in curves) - len(all_finite):
+        about += f" {count:,} value(s) are not finite and not drawn."
+    title = f"{metric.title}, %" if metric.unit == "%" else metric.title
+    described = " ".join(map(_describe, curves))
+    return Figure(
+        title,
+        about.strip(),
+        _points(chart, marks, last_epoch),
+        f"Line chart of {title} over epochs. {described}",
+        values_table(title, curves),
+        [_legend_item(curve) for curve in curves],
+    )
+
+
+def _describe(curve: Curve) -> str:
+    finite = curve.finite
+    if not len(finite):
+        return f"{curve.label}: no finite value."
+    first, last, low, high = map(
+        number, map(float, (finite[0], finite[-1], finite.min(), finite.max()))
+    )
+    return f"{curve.label}: from {first} to {last}, between {low} and {high}."
+
+
+def _legend_item(curve: Curve) -> LegendItem:
+    text = curve.label
+    if len(curve.finite):
+        text += f": {number(float(curve.finite[-1]))}"
+    dash = ("solid", "dashed", "dotted")[min(curve.dash, 2)]
+    return LegendItem(text, color(curve.color), dash)
+
+
+def values_table(title: str, curves: Sequence[Curve]) -> Table:
+    """Returns the values of curves by step; of many steps some, evenly."""
+    columns = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    epochs: dict[int, float] = {}
+    for curve in curves:
+        epochs.update(zip(curve.steps, curve.epochs, strict=True))
+    steps = sorted(epochs)
+    shown = {steps[index] for index in evenly(len(steps), _MAX_ROWS)}
+    for curve in curves:  # All evaluations, if they are few.
+        if not curve.is_training and len(curve.steps) <= _MAX_MARKERS:
+            shown.update(curve.steps)
+    rows = [
+        (
+            f"{step:,}",
+            f"{epochs[step]:.2f}",
+            *(
+                number(float(column[step])) if step in column else MISSING
+                for column in columns
+            ),
+        )
+        for step in sorted(shown)
+    ]
+    if len(rows) < len(steps):
+        title += f": {len(rows)} of the {len(steps):,} logged steps, evenly"
+    return Table(title, ("step", "epoch", *(curve.label for curve in curves)), rows)
+
+
+def _points(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Json:
+    return {
+        "kind": "curves",
+        "unit": chart.metric.unit,
+        "epochs": [0, max(1.01 * last_epoch, 1e-9)],
+        "scale": _value_scale(chart),
+        "columns": [column for curve in chart.curves for column in _columns(curve)],
+        "marks": [
+            {
+                "epoch": short(mark.epoch),
+                "text": mark.text,
+                "color": "var(--fault)" if mark.is_fault else "var(--mark)",
+            }
+            for mark in marks
+        ],
+    }
+
+
+def _value_scale(chart: Chart) -> Json:
+    """Returns the scale of the vertical axis."""
+    metric = chart.metric
+    values = np.concatenate([curve.finite for curve in chart.curves])
+    if metric.has_outliers:
+        return {"domain": list(robust_limits(values)), "nice": False, "zero": False}
+    scale: Json = {"zero": metric.starts_at_zero, "nice": True}
+    if len(different := set(values.tolist())) == 1 and not metric.starts_at_zero:
+        # On an axis of one value, Vega rounds the label, as of 99.88 to 100.
+        (value,) = different
+        margin = 0.01 * abs(value) or 1.0
+        scale["domain"] = [value - margin, value + margin]
+    return scale
+
+
+def _columns(curve: Curve) -> list[Json]:
+    """Returns the points of the lines of a curve, column by column."""
+    style = "line"
+    if not curve.is_training and len(curve.values) <= _MAX_MARKERS:
+        style = "points"
+    lines = {style: curve.values}
+    if curve.window > 1:
+        smooth = smoothed(curve.values, curve.window)
+        lines = {"raw": curve.values, "smooth": smooth}
+    return [
+        {
+            "label": curve.label,
+            "color": color(curve.color),
+            "dash": curve.dash % _NUM_DASHES,
+            "style": style,
+            "epoch": [short(curve.epochs[index]) for index in kept],
+            "step": [curve.steps[index] for index in kept],
+            "value": [short(float(values[index])) for index in kept],
+        }
+        for style, values in lines.items()
+        for kept in [thinned(values, _MAX_POINTS)]
+    ]
+
+
+def short(value: float) -> float | None:
+    """Returns a number with six digits; None if it isn't finite, as JSON has none."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None

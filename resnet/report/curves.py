@@ -1,0 +1,288 @@
+"""The curves of a report: which metrics are drawn together, and their points."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from resnet.metrics.jsonl import RANK_SPEEDS, Line
+from resnet.report.folder import RunFolder
+
+_MIN_TO_SMOOTH = 30
+_SMOOTHED_PARTS = 40  # A smoothed line has about so many independent values.
+_NOT_METRICS = ("kind", "step", "epoch", "time", "seconds", "count", "loss")
+_MAX_RANKS = 8  # Up to this number, each rank has its own curve.
+_KINDS = {"train": "training", "eval": "validation", "eval_ema": "validation"}
+_SUFFIXES = {"eval_ema": ", EMA weights"}
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, or several that are drawn together.
+
+    Attributes:
+        title: The title of the chart.
+        names: The names of the metrics in the lines, and the words for them.
+        unit: The unit of the axis; may be empty. "%" multiplies the values by 100.
+        is_noisy: Whether a smoothed line helps to see the values of training.
+        has_outliers: Whether the axis leaves out values far above the others.
+        starts_at_zero: Whether the axis includes 0.
+        about: A sentence on what the chart shows; may be empty.
+    """
+
+    title: str
+    names: tuple[tuple[str, str], ...]
+    unit: str = ""
+    is_noisy: bool = False
+    has_outliers: bool = False
+    starts_at_zero: bool = True
+    about: str = ""
+
+
+METRICS = (
+    Metric(
+        "Cross-entropy",
+        (("cross_entropy", ""),),
+        is_noisy=True,
+        has_outliers=True,
+        starts_at_zero=False,
+        about="Without the weight penalty.",
+    ),
+    Metric("Weight penalty", (("weight_penalty", ""),), starts_at_zero=False),
+    Metric("Top-1 accuracy", (("top1", ""),), "%", starts_at_zero=False),
+    Metric("Top-5 accuracy", (("top5", ""),), "%", starts_at_zero=False),
+    Metric("Learning rate", (("learning_rate", ""),)),
+    Metric(
+        "Images per second",
+        (("images_per_second", ""),),
+        "images/s",
+        is_noisy=True,
+        about="Over all ranks.",
+    ),
+    Metric(
+        "Time spent waiting",
+        (("input_wait_share", "for input"), ("exchange_share", "for the exchange")),
+        "%",
+        is_noisy=True,
+        about="For input on the slowest rank; for the exchange of gradients on rank 0,"
+        " where Muon computes some updates meanwhile.",
+    ),
+    Metric(
+        "Bytes of gradients per step",
+        (("bytes_sent_per_step", "sent"), ("message_bytes_per_step", "messages")),
+        "bytes",
+        about="Of rank 0. The messages are its gradients, coded if compressed. With"
+        " Muon, it sends updates too.",
+    ),
+    Metric(
+        "Error of compression",
+        (("compression_error", ""),),
+        is_noisy=True,
+        about="Norm of the compression error, divided by the norm of the gradients.",
+    ),
+    Metric(
+        "Staleness",
+        (("staleness_mean", "mean"), ("staleness_max", "largest")),
+        "updates",
+        about="Updates of the servers between a worker's read and its update.",
+    ),
+    Metric("Skipped records", (("skipped_records", ""),), "records"),
+)
+_OF_RANKS = Metric(
+    "Images per second of each rank",
+    (),
+    "images/s",
+    is_noisy=True,
+    about="While it computes: without the time in which it waits for input and for"
+    " the exchange. The slowest rank sets the pace of all.",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The values of a metric in the lines of a kind.
+
+    Attributes:
+        label: What the legend calls it.
+        color: The number of its color.
+        dash: The number of its dash pattern.
+        is_training: Whether its values are those of training, rather than evaluations.
+        steps: `[n]`.
+        epochs: `[n]`.
+        values: `[n]`, in the unit of the chart.
+        window: The number of lines in a value of the smoothed curve that is drawn over
+            the values; 1 for none.
+    """
+
+    label: str
+    color: int
+    dash: int
+    is_training: bool
+    steps: Sequence[int]
+    epochs: Sequence[float]
+    values: Floats
+    window: int
+
+    @property
+    def finite(self) -> Floats:
+        """The values that are finite."""
+        return self.values[np.isfinite(self.values)]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A metric and its curves, at least one."""
+
+    metric: Metric
+    curves: Sequence[Curve]
+
+
+def of_runs(runs: Sequence[RunFolder]) -> list[Chart]:
+    """Returns a chart of each metric that any of the runs has logged."""
+    charts = [Chart(metric, _curves(metric, runs)) for metric in METRICS]
+    if len(runs) == 1:
+        charts.append(Chart(_OF_RANKS, _of_ranks(runs[0])))
+    known = {name for metric in METRICS for name, _ in metric.names}
+    known |= {*_NOT_METRICS, RANK_SPEEDS}
+    others = {name for run in runs for line in run.lines for name in line} - known
+    for name in sorted(others):
+        metric = Metric(name, ((name, ""),), is_noisy=True, starts_at_zero=False)
+        charts.append(Chart(metric, _curves(metric, runs)))
+    return [chart for chart in charts if chart.curves]
+
+
+def _curves(metric: Metric, runs: Sequence[RunFolder]) -> list[Curve]:
+    curves: list[Curve] = []
+    labels: list[str] = []
+    for number, run in enumerate(runs):
+        for kind, name, words in _series_of(metric, run):
+            if words not in labels:
+                labels.append(words)
+            dash = labels.index(words)
+            label, color = words, dash
+            if len(runs) > 1:
+                label, color = f"{run.name}: {words}", number
+            lines = [line for line in run.of_kind(kind) if name in line]
+            values = [float(line[name]) for line in lines]
+            curves.append(_curve(metric, kind, lines, values, label, (color, dash)))
+    return curves
+
+
+def _series_of(metric: Metric, run: RunFolder) -> Iterator[tuple[str, str, str]]:
+    """Yields kind of line, name and words of each series that a run has."""
+    for name, words in metric.names:
+        for kind in dict.fromkeys(line["kind"] for line in run.lines if name in line):
+            yield (
+                kind,
+                name,
+                (words or _KINDS.get(kind, kind)) + _SUFFIXES.get(kind, ""),
+            )
+
+
+def _of_ranks(run: RunFolder) -> list[Curve]:
+    """Returns the speed of each rank, or of the slowest and the fastest one."""
+    lines = [line for line in run.of_kind("train") if line.get(RANK_SPEEDS)]
+    speeds = [np.array(line[RANK_SPEEDS], np.float64) for line in lines]
+    counts = {len(of_line) for of_line in speeds}
+    if max(counts, default=0) < 2:
+        return []
+    names = [f"rank {rank}" for rank in range(max(counts))]
+    if len(counts) > 1 or len(names) > _MAX_RANKS:
+        names = ["slowest rank", "median", "fastest rank"]
+        speeds = [np.percentile(of_line, [0, 50, 100]) for of_line in speeds]
+    return [
+        _curve(
+            _OF_RANKS,
+            "train",
+            lines,
+            [float(of_line[number]) for of_line in speeds],
+            name,
+            (number, number),
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _curve(
+    metric: Metric,
+    kind: str,
+    lines: Sequence[Line],
+    values: Sequence[float],
+    label: str,
+    look: tuple[int, int],
+) -> Curve:
+    """Returns the curve of the values of some lines, with a color and a dash."""
+    window = 1
+    if metric.is_noisy and kind == "train" and len(lines) >= _MIN_TO_SMOOTH:
+        window = max(3, len(lines) // _SMOOTHED_PARTS | 1)
+    return Curve(
+        label=label,
+        color=look[0],
+        dash=look[1],
+        is_training=kind == "train",
+        steps=[int(line["step"]) for line in lines],
+        epochs=list(map(epoch_of, lines)),
+        values=np.array(values) * (100 if metric.unit == "%" else 1),
+        window=window,
+    )
+
+
+def epoch_of(line: Line) -> float:
+    """Returns the epoch of a line; its step if it has none."""
+    return float(line["epoch"] if "epoch" in line else line["step"])
+
+
+def smoothed(values: Floats, window: int) -> Floats:
+    """Returns centered moving means, `[n]`; at the ends of the values there are in it.
+
+    Values that aren't finite are left out of the means. A mean of none is NaN.
+
+    Args:
+        values: `[n]`.
+        window: The number of values in a mean, an odd number.
+    """
+    is_finite = np.isfinite(values)
+    half = window // 2
+
+    def sums(of: Floats) -> Floats:
+        ends = np.concatenate([[0.0], np.cumsum(of)])
+        last = np.minimum(np.arange(len(of)) + half + 1, len(of))
+        first = np.maximum(np.arange(len(of)) - half, 0)
+        return np.asarray(ends[last] - ends[first])
+
+    counts = sums(is_finite.astype(np.float64))
+    totals = sums(np.where(is_finite, values, 0.0))
+    return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
+
+
+def thinned(values: Floats, limit: int) -> list[int]:
+    """Returns the indices of at most `limit` values that keep the shape of a line.
+
+    They are the least and the greatest value of each of `limit` / 2 equal stretches,
+    so that no spike is lost. Values that aren't finite are kept only if few.
+    """
+    if len(values) <= limit:
+        return list(range(len(values)))
+    edges = np.linspace(0, len(values), limit // 2 + 1).astype(np.int64)
+    kept: set[int] = set()
+    for first, end in itertools.pairwise(map(int, edges)):
+        part = values[first:end]
+        if np.isfinite(part).any():
+            kept |= {first + int(np.nanargmin(part)), first + int(np.nanargmax(part))}
+    return sorted(kept)
+
+
+def evenly(count: int, limit: int) -> list[int]:
+    """Returns at most `limit` of `count` indices, evenly, the first and the last too.
+
+    Args:
+        count: The number of indices.
+        limit: The number of indices to return, at least 2.
+    """
+    if count <= limit:
+        return list(range(count))
+    return sorted({round(index) for index in np.linspace(0, count - 1, limit)})

@@ -1,0 +1,292 @@
+"""The stored predictions of a run: by class, confusions, wrong images, calibration."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from resnet.evaluation.prediction_file import Predictions
+from resnet.report import charts
+from resnet.report.charts import Figure, Table
+from resnet.report.words import MISSING, percent
+
+NUM_BINS = 15  # Of the confidence, as in the source.
+_MAX_MATRIX = 30  # Classes of a confusion matrix that is shown whole.
+_MAX_OF_MANY = 20  # Classes of one that is not.
+_MAX_PAIRS = 20
+_MAX_CLASSES = 1000  # Rows of the table of classes.
+_OPEN_CLASSES = 30  # More are folded.
+_MAX_SHADE = 0.45  # Darkest cell color on which text is readable.
+_SHOWN_GUESSES = 3  # Below a wrong image.
+
+Counts = npt.NDArray[np.int64]
+
+
+def section(predictions: Predictions) -> dict[str, Any]:
+    """Returns what the page's section "predictions" shows."""
+    names = class_names(predictions)
+    counts = confusion_matrix(
+        predictions.labels, predictions.top_classes[:, 0], len(names)
+    )
+    pairs = most_confused(counts, _MAX_PAIRS)
+    is_right = predictions.is_right
+    return {
+        "predictions": predictions,
+        "accuracy": float(np.mean(is_right)) if len(is_right) else None,
+        "is_perfect": bool(np.all(is_right)),
+        **_by_class(counts, names),
+        "pairs": Table(
+            "Images of a class that were taken for another one",
+            ("class", "taken for", "images", "of the class"),
+            [
+                (
+                    names[pair.label],
+                    names[pair.predicted],
+                    f"{pair.count:,}",
+                    percent(pair.share),
+                )
+                for pair in pairs
+            ],
+        ),
+        "matrix": _matrix_table(counts, names, pairs),
+        "calibration": _calibration_figure(predictions),
+        "images": list(_wrong_images(predictions, names)),
+    }
+
+
+def class_names(predictions: Predictions) -> list[str]:
+    """Returns what the page calls each class: its name, with a description if any."""
+    if not predictions.class_descriptions:
+        return list(predictions.class_names)
+    pairs = zip(predictions.class_names, predictions.class_descriptions, strict=True)
+    return [f"{text.split(',')[0]} ({name})" for name, text in pairs]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Images of a class that were taken for another class.
+
+    Attributes:
+        label: The class of the images.
+        predicted: The class that they were taken for.
+        count: The number of these images.
+        share: The fraction of the images of the class that they are.
+    """
+
+    label: int
+    predicted: int
+    count: int
+    share: float
+
+
+def confusion_matrix(
+    labels: npt.NDArray[np.integer],
+    predicted: npt.NDArray[np.integer],
+    num_classes: int,
+) -> Counts:
+    """Returns the number of images by class and predicted class, `[classes, classes]`.
+
+    Args:
+        labels: The class of each image, `[n]`, from 0.
+        predicted: The class that the network predicts for it, `[n]`.
+        num_classes: The number of classes.
+    """
+    cells = labels.astype(np.int64) * num_classes + predicted
+    counts = np.bincount(cells, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
+
+
+def accuracies(counts: Counts) -> npt.NDArray[np.float64]:
+    """Returns the fraction of each class that is right; NaN for one without images."""
+    totals = counts.sum(axis=1)
+    return np.where(totals > 0, np.diagonal(counts) / np.maximum(totals, 1), np.nan)
+
+
+def most_confused(counts: Counts, limit: int) -> list[Pair]:
+    """Returns the most frequent confusions of two classes, the most frequent first."""
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:limit]
+    totals = counts.sum(axis=1)
+    return [
+        Pair(label, other, count, count / int(totals[label]))
+        for label, other in (divmod(int(cell), len(counts)) for cell in order)
+        if (count := int(wrong[label, other]))
+    ]
+
+
+def _by_class(counts: Counts, names: Sequence[str]) -> dict[str, Table | str | None]:
+    """Returns the table of classes; if long, the first rows and the folded whole."""
+    of_classes = accuracies(counts)
+    totals = counts.sum(axis=1)
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    most = wrong.argmax(axis=1)
+    rows: list[Sequence[object]] = []
+    order = np.argsort(np.where(totals > 0, of_classes, 2.0), kind="stable")
+    for label in order[:_MAX_CLASSES]:
+        num_wrong = wrong[label, most[label]]
+        taken = f"{names[most[label]]} ({num_wrong:,})" if num_wrong else MISSING
+        accuracy = _bar(float(of_classes[label])) if totals[label] else MISSING
+        rows.append((names[label], f"{totals[label]:,}", accuracy, taken))
+    header = ("class", "images", "top-1", "most often taken for (images)")
+    whole = Table("Accuracy of each class, the least first", header, rows)
+    if len(rows) <= _OPEN_CLASSES:
+        return {"classes": whole, "all_classes": None, "all_classes_title": ""}
+    title = f"All {len(names):,} classes"
+    if len(rows) < len(names):
+        title = f"{len(rows):,} of {len(names):,} classes, those of the least accuracy"
+    caption = f"The {_OPEN_CLASSES} classes of the least accuracy"
+    return {
+        "classes": Table(caption, header, rows[:_OPEN_CLASSES]),
+        "all_classes": whole,
+        "all_classes_title": title,
+    }
+
+
+def _bar(fraction: float) -> Markup:
+    """Returns a percentage with a bar of its length."""
+    bar = Markup('<span class="bar" style="--length: {:.1f}%"></span>{}')
+    return bar.format(100 * fraction, percent(fraction))
+
+
+def _matrix_table(
+    counts: Counts, names: Sequence[str], pairs: Sequence[Pair]
+) -> Table | None:
+    """Returns the confusion matrix; of many classes those that are confused most."""
+    caption = "Images by class (rows) and predicted class (columns)"
+    shown = list(range(len(names)))
+    if len(names) > _MAX_MATRIX:
+        confused = dict.fromkeys(
+            label for pair in pairs for label in (pair.label, pair.predicted)
+        )
+        shown = sorted(list(confused)[:_MAX_OF_MANY])
+        caption += f"; {len(shown)} of {len(names):,} classes, those confused most"
+    if not shown:
+        return None
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    errors = shares.copy()
+    np.fill_diagonal(errors, 0)
+    largest = max(float(errors.max()), 1e-9)
+    cell = Markup('<span style="--shade: {:.0f}%; --cell: {}">{:,}</span>')
+
+    def shaded(row: int, column: int) -> Markup:
+        is_right = row == column
+        shade = shares[row, column] / (1 if is_right else largest)
+        color = charts.color(0 if is_right else 1)
+        return cell.format(100 * _MAX_SHADE * shade, color, counts[row, column])
+
+    header = [Markup("<span>{}</span>").format(names[column]) for column in shown]
+    rows = [(names[row], *(shaded(row, column) for column in shown)) for row in shown]
+    return Table(caption, ("class", *header), rows, "matrix")
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The accuracy of predictions in bins of equal width of their confidence.
+
+    Attributes:
+        counts: The number of predictions in each bin, int64 `[bins]`.
+        confidence: Their mean confidence, `[bins]`; 0 in an empty bin.
+        accuracy: The fraction of them that is right, `[bins]`; 0 in an empty bin.
+        error: The expected calibration error (ECE), from 0 to 1: the mean over all
+            predictions of the distance between confidence and accuracy of their bin.
+    """
+
+    counts: Counts
+    confidence: npt.NDArray[np.float64]
+    accuracy: npt.NDArray[np.float64]
+    error: float
+
+
+def reliability(
+    confidence: npt.NDArray[np.floating],
+    is_right: npt.NDArray[np.bool_],
+    num_bins: int = NUM_BINS,
+) -> Reliability:
+    """Returns the reliability of predictions.
+
+    Bin m of M, from 1, has the confidences in ((m - 1) / M, m / M].
+
+    Args:
+        confidence: The probability of each predicted class, `[n]`; those that aren't
+            finite are left out.
+        is_right: Whether each prediction is right, `[n]`.
+        num_bins: The number of bins.
+
+    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks",
+    arXiv:1706.04599, section 2, equations 2 and 3.
+    """
+    is_finite = np.isfinite(confidence)
+    probability = np.asarray(confidence[is_finite], np.float64)
+    right = np.asarray(is_right[is_finite], np.float64)
+    # Rounding may give a little more than 1.
+    last = num_bins - 1
+    bins = np.clip(np.ceil(probability * num_bins).astype(np.int64) - 1, 0, last)
+    counts = np.bincount(bins, minlength=num_bins)
+    filled = np.maximum(counts, 1)
+    mean = np.bincount(bins, probability, num_bins) / filled
+    accuracy = np.bincount(bins, right, num_bins) / filled
+    total = max(len(probability), 1)
+    error = float(np.sum(counts / total * np.abs(accuracy - mean)))
+    return Reliability(counts, mean, accuracy, error)
+
+
+def _calibration_figure(predictions: Predictions) -> Figure:
+    bins = reliability(predictions.top_probabilities[:, 0], predictions.is_right)
+    num_bins = len(bins.counts)
+    rows = [
+        {
+            "low": 100 * number / num_bins,
+            "high": 100 * (number + 1) / num_bins,
+            "confidence": 100 * float(bins.confidence[number]),
+            "accuracy": 100 * float(bins.accuracy[number]),
+            "count": int(bins.counts[number]),
+        }
+        for number in np.flatnonzero(bins.counts).tolist()
+    ]
+    table = Table(
+        "Accuracy by confidence",
+        ("confidence", "images", "mean confidence", "accuracy"),
+        [
+            (
+                f"{row['low']:.1f} to {row['high']:.1f} %",
+                f"{row['count']:,}",
+                f"{row['confidence']:.2f} %",
+                f"{row['accuracy']:.2f} %",
+            )
+            for row in rows
+        ],
+    )
+    error = percent(bins.error)
+    return Figure(
+        "Calibration",
+        f"Expected calibration error (ECE) {error}, in {num_bins} bins. On the dashed"
+        " line, the confidence is the accuracy; below it, the network is too certain.",
+        {"kind": "reliability", "rows": rows},
+        "Reliability diagram: accuracy of the predictions by their confidence, with an"
+        f" expected calibration error of {error}.",
+        table,
+    )
+
+
+def _wrong_images(
+    predictions: Predictions, names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    row_of = {int(example): row for row, example in enumerate(predictions.examples)}
+    for image in predictions.wrong_images:
+        row = row_of.get(image.example)
+        if row is None:
+            continue
+        guesses = [names[guess] for guess in predictions.top_classes[row]]
+        probabilities = map(float, predictions.top_probabilities[row])
+        yield {
+            "image": image,
+            "data": base64.b64encode(image.jpeg).decode("ascii"),
+            "label": names[predictions.labels[row]],
+            "guesses": list(zip(guesses, probabilities, strict=True))[:_SHOWN_GUESSES],
+        }

@@ -1,0 +1,270 @@
+"""What a run is and what happened in it, in words: its summary and its timeline."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resnet.checkpoint import retention
+from resnet.config import phases
+from resnet.report import words
+from resnet.report.folder import RunFolder
+from resnet.report.words import MISSING, number, percent
+
+PHASE, CHECKPOINT, START, FAULT = "phases", "checkpoints", "starts and ends", "faults"
+_KINDS = {"eval": "", "eval_ema": " (EMA weights)"}
+_MOST_FACTS = 4  # Most facts shown of an event that isn't known.
+_SHOWN_HOSTS = 4
+
+
+def summary(run: RunFolder) -> tuple[str, str, str]:
+    """Returns three lines: what it trains, how well, and how long on what."""
+    return _what(run), _how_well(run), f"{_state(run)} {_how_long(run)}".strip()
+
+
+def comparison(runs: Sequence[RunFolder]) -> Iterator[Mapping[str, str]]:
+    """Yields for each of several runs the cells of its row, by the column's header."""
+    for run in runs:
+        last, best = last_evaluation(run), best_evaluation(run)
+        seconds = training_seconds(run)
+        yield {
+            "run": run.name,
+            "model": words.value(run.settings.get("model", MISSING)),
+            "recipe": words.value(run.settings.get("recipe", MISSING)),
+            "top-1, last": percent(last["top1"]) if last else MISSING,
+            "top-1, best": _accuracy(best) if best else MISSING,
+            "cross-entropy": number(last.get("cross_entropy")) if last else MISSING,
+            "steps": f"{run.last_step:,}",
+            "training time": words.duration(seconds) if seconds else MISSING,
+            "images/s": number(usual_speed(run), 3),
+            "ranks": words.value(num_ranks(run) or MISSING),
+            "precision": words.value(run.settings.get("precision", MISSING)),
+        }
+
+
+def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
+    """Returns the last line of evaluating the weights; None if there is none."""
+    evaluations = [line for line in run.of_kind("eval") if "top1" in line]
+    return evaluations[-1] if evaluations else None
+
+
+def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
+    """Returns the line of evaluation with the highest top-1; None without any."""
+    lines = [line for line in run.lines if line["kind"] in _KINDS and "top1" in line]
+    return max(lines, key=lambda line: line["top1"], default=None)
+
+
+def usual_speed(run: RunFolder) -> float | None:
+    """Returns the median images per second; None if none were logged."""
+    speeds = [line.get("images_per_second") for line in run.of_kind("train")]
+    return statistics.median(filter(None, speeds)) if any(speeds) else None
+
+
+def training_seconds(run: RunFolder) -> float | None:
+    """Returns the time of all steps, without evaluations and saves, in seconds.
+
+    It is the sum over lines of images divided by images per second. The first line of
+    a start may have no speed, and counts with the median one.
+    """
+    usual, batch = usual_speed(run), run.settings.get("global_batch_size")
+    if not usual or not isinstance(batch, int):
+        return None
+    seconds, before = 0.0, 0
+    if run.config is not None:
+        before = phases.first_step(run.config.phases, run.config.first_phase)
+    for line in run.of_kind("train"):
+        speed = line.get("images_per_second") or usual
+        seconds += (line["step"] - before) * batch / speed
+        before = line["step"]
+    return seconds
+
+
+def num_ranks(run: RunFolder) -> int | None:
+    """Returns the number of ranks of the last start; None if nothing tells it.
+
+    That of an asynchronous run isn't known: its coordinator saves and logs alone.
+    """
+    if run.config is not None and run.config.is_async:
+        return None
+    for source in (
+        *reversed(run.events_of("start")),
+        *(saved.metadata for saved in reversed(run.checkpoints)),
+    ):
+        if isinstance(count := source.get("num_ranks"), int):
+            return count
+    return None
+
+
+def last_start(run: RunFolder) -> Mapping[str, Any]:
+    """Returns the event of the last start; empty if none is logged."""
+    return next(reversed(run.events_of("start")), {})
+
+
+def hosts(run: RunFolder) -> dict[str, Any]:
+    """Returns the ranks of each host at the last start; empty if none is logged."""
+    of_start = last_start(run).get("hosts")
+    return of_start if isinstance(of_start, dict) else {}
+
+
+def _accuracy(line: Mapping[str, Any]) -> str:
+    return f"{percent(line['top1'])}{_KINDS[line['kind']]} at step {line['step']:,}"
+
+
+def _what(run: RunFolder) -> str:
+    settings = run.settings
+    if not settings:
+        return "The settings of the run are not known."
+    text = words.value(settings.get("model", "A network"))
+    if size := settings.get("image_size"):
+        text += f" at {size} px"
+    if isinstance(count := settings.get("num_train_examples"), int):
+        text += f" on {count:,} training images"
+    if isinstance(count := settings.get("num_classes"), int):
+        text += f" of {count:,} classes"
+    if data_dir := settings.get("data_dir"):
+        text += f" ({data_dir})"
+    text += f". Recipe {words.value(settings.get('recipe', 'unknown'))}"
+    if run.config is not None:
+        epochs = run.config.epoch(run.config.train_steps)
+        text += f": {epochs:.4g} epochs in {run.config.train_steps:,} steps of"
+        text += f" {run.config.global_batch_size:,} images, {run.config.precision}"
+    return f"{text}."
+
+
+def _how_well(run: RunFolder) -> str:
+    last, best = last_evaluation(run), best_evaluation(run)
+    if last is None or best is None:
+        return "No evaluation has been logged yet."
+    text = f"Top-1 {percent(last['top1'])}, top-5 {percent(last.get('top5'))}"
+    if count := last.get("count"):
+        text += f" on {count:,} validation images"
+    views = run.settings.get("eval_views", "center")
+    if views != "center":
+        text += f", views {words.value(views)},"
+    text += f" at step {last['step']:,}, the last evaluation."
+    if best["top1"] > last["top1"]:
+        text += f" The best is {_accuracy(best)}."
+    return text
+
+
+def _state(run: RunFolder) -> str:
+    step = run.last_step
+    of = f" of {run.config.train_steps:,}" if run.config is not None else ""
+    # That of a locked folder is of another job, which the run doesn't notice.
+    if run.failure and not run.failure.get("locked"):
+        reason = run.failure.get("reason", "for an unknown reason")
+        return f"Failed, last at step {step:,}{of}: {reason}."
+    ends = run.events_of("start", "end")
+    has_ended = bool(ends) and ends[-1]["event"] == "end"
+    is_at_end = run.config is not None and step >= run.config.train_steps
+    if is_at_end and (has_ended or not ends):
+        return f"Finished: {step:,} steps."
+    if has_ended:
+        return f"Ended at step {step:,}{of}: {ends[-1].get('reason')}."
+    return f"Unfinished: step {step:,}{of}."
+
+
+def _how_long(run: RunFolder) -> str:
+    parts = []
+    if seconds := training_seconds(run):
+        parts.append(f"{words.duration(seconds)} of training")
+    if speed := usual_speed(run):
+        parts.append(f"{number(speed, 3)} images/s")
+    if ranks := num_ranks(run):
+        parts.append(f"{ranks:,} rank(s)")
+    cpu = str(last_start(run).get("cpu") or "")
+    if of_hosts := hosts(run):
+        named = next(iter(of_hosts)) if len(of_hosts) == 1 else f"{len(of_hosts)} hosts"
+        cpu = f"{named} ({cpu})" if cpu else named
+    if cpu:
+        parts.append(cpu)
+    return f"{', '.join(parts)}." if parts else ""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened.
+
+    Attributes:
+        lane: One of the constants of this module.
+        step: The step; None if it isn't known.
+        text: What happened, in words.
+        time: When, in seconds since 1970; None if it isn't known.
+        end_step: The last step of a phase; None for all else.
+    """
+
+    lane: str
+    step: int | None
+    text: str
+    time: float | None = None
+    end_step: int | None = None
+
+
+def timeline(run: RunFolder) -> list[Moment]:
+    """Returns what happened, in the order of steps and times as far as known."""
+    moments = [*_phases(run), *_events(run), *_failures(run), *_checkpoints(run)]
+    return sorted(moments, key=lambda moment: (moment.time or 0, moment.step or 0))
+
+
+def _phases(run: RunFolder) -> Iterator[Moment]:
+    of_run = run.config.phases if run.config is not None else ()
+    for first, phase in zip(phases.first_steps(of_run), of_run, strict=True):
+        text = f"phase {phase.name}: {phase.num_steps:,} steps"
+        yield Moment(PHASE, first, text, end_step=first + phase.num_steps)
+
+
+def _checkpoints(run: RunFolder) -> Iterator[Moment]:
+    for saved in run.checkpoints:
+        text = f"checkpoint, {saved.num_bytes / 1e6:,.1f} MB"
+        try:
+            if (top1 := retention.best_top1(saved.metadata)) is not None:
+                text += f", top-1 {percent(top1)}"
+        except (KeyError, TypeError):  # Its metadata are damaged.
+            pass
+        if ended := saved.metadata.get("ends_phase"):
+            text += f", end of phase {ended}"
+        yield Moment(CHECKPOINT, saved.step, text, saved.saved_at)
+
+
+def _step(facts: Mapping[str, Any]) -> int | None:
+    step = facts.get("step")
+    return step if isinstance(step, int) else None
+
+
+def _events(run: RunFolder) -> Iterator[Moment]:
+    for event in run.events:
+        lane = FAULT if event["event"] == "failure" else START
+        yield Moment(lane, _step(event), _event(event), float(event["time"]))
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    """Returns an event in words."""
+    kind = event["event"]
+    if kind == "start":
+        step = event.get("step")
+        text = f"resumed from step {step}" if step else "started"
+        of_hosts = event.get("hosts")
+        if isinstance(of_hosts, dict):
+            shown = ", ".join(list(of_hosts)[:_SHOWN_HOSTS])
+            more = ", …" if len(of_hosts) > _SHOWN_HOSTS else ""
+            text += f" on {event.get('num_ranks')} rank(s) of {shown}{more}"
+        return text
+    if kind in ("end", "failure", "supervisor"):
+        prefix = {"end": "ended", "failure": "failed"}.get(kind, kind)
+        return f"{prefix}: {event.get('reason', '')}"
+    facts = [f"{key} {event[key]}" for key in event if key not in ("event", "time")]
+    return f"{kind}: {', '.join(facts[:_MOST_FACTS])}" if facts else str(kind)
+
+
+def _failures(run: RunFolder) -> Iterator[Moment]:
+    """Yields failures that only files of their own tell of."""
+    logged = {str(event.get("reason")) for event in run.events}
+    failure = run.failure
+    if failure and (reason := str(failure.get("reason"))) not in logged:
+        text = f"failed ({failure.get('time')}): {reason}"
+        yield Moment(FAULT, _step(failure), text)
+    for report in run.diverged:
+        ranks = report.get("ranks")
+        count = len(ranks) if isinstance(ranks, list) else 0
+        text = f"the loss was not finite on {count} rank(s)"
+        yield Moment(FAULT, _step(report), text)

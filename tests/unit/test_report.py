@@ -1,0 +1,468 @@
+"""The page of a run: what it says, what it escapes, and what a damaged run shows."""
+
+import dataclasses
+import html.parser
+import json
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval import report
+from resnet.checkpoint import integrity, step_dirs
+from resnet.config.config import save_config
+from resnet.config.recipes import digits
+from resnet.config.resolve import resolve
+from resnet.evaluation import prediction_file
+from resnet.metrics import jsonl
+from resnet.report import charts, folder, page, refresh
+from resnet.watchdog import failure_file, history
+from tests.in_process import assert_refused, run
+from tests.unit.stored_predictions import predictions
+
+EVIL = "<script>alert(1)</script>"
+_VOID = {"img", "meta"}
+
+
+@pytest.fixture(autouse=True)
+def small_library(monkeypatch):
+    """Stands in for the charts' library, which takes seconds to put together."""
+    monkeypatch.setattr(charts, "library", lambda: "window.vegaEmbed = null;")
+
+
+def make_run(path: Path, class_names=("a", "b", "c"), num_lines: int = 40, **changes):
+    """Writes the folder of a run that has trained to its end."""
+    overrides = {"model_dir": str(path), "train_steps": 10 * num_lines, **changes}
+    config = resolve(digits.DIGITS, overrides, 1437, tuple(class_names))
+    save_config(config)
+    lines = []
+    for number in range(1, num_lines + 1):
+        numbers = {
+            "loss": 3.0 / number,
+            "cross_entropy": 2.5 / number,
+            "weight_penalty": 0.5 / number,
+            "learning_rate": 0.125,
+            "images_per_second": 64.0,
+            "input_wait_share": 0.01,
+            "exchange_share": 0.25,
+            "bytes_sent_per_step": 1000,
+            "message_bytes_per_step": 1000,
+            jsonl.RANK_SPEEDS: [40.0, 32.0],
+        }
+        step = 10 * number
+        lines.append(jsonl.make_line("train", step, config.epoch(step), numbers))
+    numbers = {"top1": 0.75, "top5": 1.0, "cross_entropy": 0.5, "count": 360}
+    lines.append(jsonl.make_line("eval", step, config.epoch(step), numbers))
+    (path / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
+
+
+def cut_log(path: Path, num_lines: int) -> None:
+    lines = (path / jsonl.FILE).read_text().splitlines(keepends=True)
+    (path / jsonl.FILE).write_text("".join(lines[:num_lines]))
+
+
+def append_line(path: Path, text: str) -> None:
+    with (path / jsonl.FILE).open("a") as file:
+        file.write(text)
+
+
+def save_checkpoint(path: Path, **metadata) -> None:
+    saved = step_dirs.of_step(path, 400)
+    saved.mkdir(parents=True)
+    integrity.write_contents(saved, metadata)
+
+
+def text_of(*paths: Path) -> str:
+    return page.html_of(folder.read_all(paths))
+
+
+class Reader(html.parser.HTMLParser):
+    """Checks that elements are closed; collects tags, attributes, text and charts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.charts: list[dict] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if not self._open or self._open[-1] not in ("script", "style"):
+            self.text += data + " "
+        elif self.tags[-1] == ("script", {"type": "application/json"}):
+            self.charts.append(json.loads(data))
+
+
+def words_of(*paths: Path) -> str:
+    return " ".join(Reader(text_of(*paths)).text.split())
+
+
+def test_three_lines_say_what_the_run_is(tmp_path):
+    make_run(tmp_path)
+    history.append(tmp_path, "start", step=0, num_ranks=2, hosts={"h": 2}, cpu="EPYC")
+    history.append(tmp_path, "end", step=400, reason="the training is done")
+    text = words_of(tmp_path)
+    assert "resnet18 at 32 px on 1,437 training images of 3 classes" in text
+    assert "Top-1 75.00 %, top-5 100.00 % on 360 validation images at step 400" in text
+    # 400 steps of 64 images at 64 images per second.
+    assert "Finished: 400 steps. 7 min of training, 64 images/s, 2 rank(s)" in text
+    assert "h (EPYC)" in text
+    assert "views" not in text.split("images/s")[0]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eval_views": "flip"}))
+    assert "on 360 validation images, views flip, at step 400" in words_of(tmp_path)
+
+
+def test_each_metric_has_a_chart_and_its_table(tmp_path):
+    make_run(tmp_path)
+    reader = Reader(text_of(tmp_path))
+    drawn = [attrs for _, attrs in reader.tags if attrs.get("class") == "chart"]
+    labels = [str(attrs["aria-label"]) for attrs in drawn]
+    assert {attrs["role"] for attrs in drawn} == {"img"}
+    for label, title in zip(
+        labels,
+        (
+            *("Cross-entropy", "Weight penalty", "Top-1 accuracy, %"),
+            *("Top-5 accuracy, %", "Learning rate", "Images per second"),
+            *("Time spent waiting, %", "Bytes of gradients per step"),
+            "Images per second of each rank",
+        ),
+        strict=False,
+    ):
+        assert label.startswith(f"Line chart of {title} over epochs. ")
+    assert labels[-1].startswith("Timeline of ")
+    assert len(reader.charts) == len(labels) == 10
+    columns = reader.charts[0]["columns"]
+    assert {curve["style"] for curve in columns} == {"raw", "smooth", "points"}
+    assert columns[0]["value"][:2] == [2.5, 1.25]
+    assert "10 0.45 2.5" in reader.text.replace("\n", " ").replace("  ", " ")
+
+
+def test_a_field_of_a_chart_has_a_type():
+    """Vega takes a field without one for a number, and shows "undefined" for others."""
+    script = page._text_of("page.js")
+    untyped = re.findall(r'\bfield: "(\w+)"(?!, type: )', script)
+    filters, x2s = ["style", "style"], ["high", "end"]  # x2 has the type of x.
+    assert untyped == [*filters, *x2s]
+
+
+def test_the_settings_that_differ_from_the_recipe_are_listed(tmp_path):
+    make_run(tmp_path, weight_decay=0.25)
+    text = words_of(tmp_path)
+    start = text.index("Differences from the recipe digits setting recipe run")
+    assert "train: weight_decay" in text[start : start + 600]
+    assert "num_parallel_calls" not in text[start : text.index("All settings of")]
+
+
+def test_runs_are_compared(tmp_path):
+    for name, rate in (("one", 0.25), ("two", 0.5)):
+        make_run(tmp_path / name, peak_learning_rate=rate)
+    text = words_of(tmp_path / "one", tmp_path / "two")
+    assert "The runs compared run model recipe top-1, last" in text
+    assert "Settings that differ between the runs setting one two" in text
+    assert "one: training" in text
+    assert "two: training" in text
+
+
+def test_predictions_are_shown_by_class(tmp_path):
+    make_run(tmp_path)
+    prediction_file.write(tmp_path, "step", predictions())
+    text = words_of(tmp_path)
+    assert "Evaluation of step 20: top-1 66.67 % on 6 validation images." in text
+    assert "Accuracy of each class, the least first class images top-1" in text
+    assert "a 2 50.00 % b (1)" in text
+    assert "c 2 50.00 % a (1)" in text
+    assert "b 2 100.00 % –" in text  # noqa: RUF001
+    # By hand: |.9-1| + |.6-0| + |.8-1| + |.7-1| + |1-1| + |.5-0|, each of a bin.
+    assert "(ECE) 28.33 %" in text
+    images = [attrs for tag, attrs in Reader(text_of(tmp_path)).tags if tag == "img"]
+    assert [attrs["alt"] for attrs in images] == [
+        "image 1: a, taken for b",
+        "image 5: c, taken for a",
+    ]
+    prefix = "data:image/jpeg;base64,"
+    assert all(str(attrs["src"]).startswith(prefix) for attrs in images)
+
+
+def test_of_the_newest_step_the_last_evaluation_is_shown(tmp_path):
+    make_run(tmp_path)
+    for number, name in enumerate(("step-20-ema", "step-20", "mean-predictions-20")):
+        stored = dataclasses.replace(predictions(), evaluated=name)
+        prediction_file.write(tmp_path, name, stored)
+        file = tmp_path / prediction_file.FOLDER / f"{name}.npz"
+        os.utime(file, (1000 + number % 2, 1000 + number % 2))
+    assert "Evaluation of step-20: top-1" in words_of(tmp_path)
+
+
+def test_everything_is_escaped(tmp_path):
+    names = (EVIL, "b", "c")
+    make_run(tmp_path / "run", names)
+    prediction_file.write(tmp_path / "run", "step", predictions(names))
+    history.append(tmp_path / "run", "start", hosts={EVIL: 1}, cpu=EVIL, num_ranks=1)
+    history.append(tmp_path / "run", "supervisor", reason=EVIL)
+    history.append(tmp_path / "run", EVIL, what=EVIL)
+    failure_file.write(tmp_path / "run", EVIL)
+    study = {
+        "shared": {EVIL: EVIL},
+        "runs": [
+            {"row": {"method": EVIL}, "result": {"top1": 0.5, "message_bytes": 3}}
+        ],
+    }
+    (tmp_path / "run" / "study.json").write_text(json.dumps(study))
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    settings["phases"][0]["name"] = EVIL
+    (tmp_path / "run" / "config.json").write_text(json.dumps(settings))
+    append_line(
+        tmp_path / "run", json.dumps({"kind": "train", "step": 9999, EVIL: 1}) + "\n"
+    )
+    text = text_of(tmp_path / "run")
+    assert EVIL not in text
+    assert text.count("<script") == 2 + text.count('class="chart"')
+    assert Reader(text).text.count(EVIL) > 10
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "&", "\u2028"])
+def test_json_cannot_end_its_script(text):
+    written = page._script_json({text: [text, math.nan, math.inf, 1.5, None]})
+    assert not {"<", "&", "\u2028"} & set(written)
+    assert written.endswith(",null,null,1.5,null]}")
+
+
+def test_the_page_asks_no_network(tmp_path):
+    make_run(tmp_path)
+    prediction_file.write(tmp_path, "step", predictions())
+    text = text_of(tmp_path)
+    tags = Reader(text).tags
+    addresses = [attrs.get(name) for _, attrs in tags for name in ("src", "href")]
+    prefixes = ("#", "data:image/jpeg;base64,")
+    assert all(address.startswith(prefixes) for address in filter(None, addresses))
+    policies = [attrs["content"] for _, attrs in tags if "http-equiv" in attrs]
+    assert "default-src 'none'" in str(policies[0])
+    assert not re.search(r"https?:|@import|url\(", text)
+
+
+def test_the_charts_library_is_in_the_page_without_a_way_out_of_its_element(
+    tmp_path, monkeypatch, index_cache
+):
+    monkeypatch.undo()
+    monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "cache"))
+    first = charts.library()
+    assert first is not None
+    assert "vegaEmbed" in first
+    assert "</script" not in first
+    assert len(first) < 1_200_000
+    monkeypatch.setattr(charts, "_bundle", lambda: pytest.fail("it is in the cache"))
+    assert charts.library() == first
+
+
+def test_a_page_without_the_charts_library_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "library", lambda: None)
+    make_run(tmp_path)
+    text = text_of(tmp_path)
+    assert "<script" not in text
+    assert "The charts need the Python package vl-convert-python" in text
+
+
+def test_ninety_epochs_of_imagenet_take_less_than_three_megabytes(tmp_path):
+    names = [f"n{number:08d}" for number in range(1000)]
+    make_run(tmp_path, names, num_lines=11_260)
+    random = np.random.default_rng(0)
+    many = dataclasses.replace(
+        predictions(names),
+        examples=np.arange(50_000, dtype=np.int32),
+        labels=np.repeat(np.arange(1000, dtype=np.int32), 50),
+        top_classes=random.integers(0, 1000, (50_000, 5), dtype=np.int32),
+        top_probabilities=random.random((50_000, 5), np.float32),
+    )
+    (image, _) = many.wrong_images
+    images = tuple(
+        dataclasses.replace(image, example=number, jpeg=b"x" * 6000)
+        for number in range(48)
+    )
+    many = dataclasses.replace(many, wrong_images=images)
+    prediction_file.write(tmp_path, "step", many)
+    library = 1_000_000  # Not in this page, whose library is a stand-in.
+    assert len(text_of(tmp_path).encode()) + library < 3_000_000
+
+
+def test_the_state_of_a_run_is_told(tmp_path):
+    make_run(tmp_path)
+    history.append(tmp_path, "start", step=0)
+    assert "Unfinished: step 400 of 400" in words_of(tmp_path)
+    failure_file.write(tmp_path, "rank 1 on b has died while evaluating")
+    assert "Failed, last at step 400 of 400: rank 1 on b" in words_of(tmp_path)
+    failure_file.remove(tmp_path)
+    history.append(tmp_path, "end", step=400, reason="the training is done")
+    assert "Finished: 400 steps" in words_of(tmp_path)
+    failure_file.write(tmp_path, "it is locked by another job", is_locked=True)
+    assert "Finished: 400 steps" in words_of(tmp_path)
+
+
+def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
+    make_run(tmp_path)
+    cut_log(tmp_path, 7)
+    text = words_of(tmp_path)
+    assert "Unfinished: step 70 of 400" in text
+    assert "No evaluation has been logged yet" in text
+    history.append(tmp_path, "start", step=0)
+    failure_file.write(tmp_path, "rank 1 on b has died while computing step 71")
+    history.append(tmp_path, "supervisor", reason="restart 1 of 3")
+    text = words_of(tmp_path)
+    assert "Failed, last at step 70 of 400: rank 1 on b has died" in text
+    assert text.count("failed: rank 1 on b has died while computing step 71") == 1
+    assert "1 restart(s). The last word: restart 1 of 3." in text
+
+
+def test_checkpoints_and_versions_are_shown(tmp_path):
+    make_run(tmp_path)
+    installed = {"version of numpy": "2.0"}
+    save_checkpoint(tmp_path, installation=installed, num_ranks=4, eval={"top1": 0.75})
+    text = words_of(tmp_path)
+    assert "checkpoint, 0.0 MB, top-1 75.00 %" in text
+    assert "version of numpy 2.0" in text
+    assert "ranks 4" in text
+
+
+def test_the_ranks_of_an_asynchronous_run_are_not_those_of_its_coordinator(tmp_path):
+    make_run(tmp_path, sync_mode="async")
+    save_checkpoint(tmp_path, installation={}, num_ranks=1)
+    text = words_of(tmp_path)
+    assert "rank(s)" not in text
+    assert "ranks 1" not in text
+
+
+def test_a_study_has_its_chart_and_table(tmp_path):
+    row = {"compress": "layerwise", "ratio": 0.01}  # Top-k is the default.
+    content = {
+        "shared": {"recipe": "digits"},
+        "runs": [
+            {"row": of, "seed": 0, "result": {"top1": top1, "message_bytes": size}}
+            for of, top1, size in (
+                ({}, 0.5, 4000.0),
+                (row, 0.25, 40.0),
+                (row, 0.75, 40.0),
+                (row, None, 40.0),
+            )
+        ],
+    }
+    (tmp_path / "study.json").write_text(json.dumps(content))
+    text = words_of(tmp_path)
+    assert "dense 50.00 1 4,000" in text
+    assert "topk, layerwise, ratio=0.01 50.00 (25.00 to 75.00), 1 diverged 3 40" in text
+    assert "What is missing" not in text
+
+
+@pytest.mark.parametrize(
+    ("tail", "note"),
+    [
+        ('{"kind": "train", "st', "The last line of metrics.jsonl is incomplete"),
+        ("no json\n", "1 line(s) of metrics.jsonl can't be read"),
+    ],
+)
+def test_a_log_that_was_cut_is_shown_as_far_as_it_goes(tmp_path, tail, note):
+    make_run(tmp_path)
+    append_line(tmp_path, tail)
+    text = words_of(tmp_path)
+    assert note in text
+    assert "Top-1 75.00 %" in text
+
+
+def test_an_empty_folder_has_a_page_that_says_so(tmp_path):
+    text = words_of(tmp_path)
+    for missing in (
+        "config.json is missing",
+        "metrics.jsonl is missing: the run has logged nothing yet",
+        "There is no checkpoint",
+        "No metrics have been logged yet",
+        "No predictions are stored",
+    ):
+        assert missing in text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["{", "[1]", '{"model": 7, "phases": [3, {"x": {"y": null}}], "later": [{}]}'],
+)
+def test_settings_that_are_not_valid_are_shown_as_they_are(tmp_path, settings):
+    make_run(tmp_path)
+    (tmp_path / "config.json").write_text(settings)
+    text = words_of(tmp_path)
+    missing = text.index("What is missing")
+    assert "config.json" in text[missing : missing + 60]
+    assert "Top-1 75.00 %" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "metrics.jsonl", "history.jsonl", "failure.json"),
+        *("study.json", "diverged-step-00000003.json", "predictions/x.npz"),
+        "checkpoints/step-00000010/checkpoint.json",
+    ],
+)
+def test_no_file_of_a_run_can_end_the_report(tmp_path, name):
+    make_run(tmp_path, num_lines=3)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    for content in (
+        *(b"", b"\0" * 50, b"[]", b"null", b"7\n", b'{"step": "x", "event": 1}\n'),
+        b'{"runs": 3, "shared": 4, "kind": "eval", "step": 1, "time": "x"}\n',
+    ):
+        (tmp_path / name).write_bytes(content)
+        Reader(text_of(tmp_path))
+
+
+def test_values_that_are_not_finite_are_counted_and_not_drawn(tmp_path):
+    make_run(tmp_path)
+    for step in (410, 420):
+        line = {"kind": "train", "step": step, "epoch": 1, "cross_entropy": np.nan}
+        append_line(tmp_path, json.dumps(line) + "\n")
+    text = text_of(tmp_path)
+    assert "2 value(s) are not finite and not drawn" in text
+    assert "NaN" not in text
+
+
+def test_the_program_writes_the_page_into_the_first_folder(tmp_path):
+    make_run(tmp_path / "run")
+    done = run(report, str(tmp_path / "run"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == str(tmp_path / "run" / "report.html")
+    assert (tmp_path / "run" / "report.html").read_text().startswith("<!doctype html>")
+    out = tmp_path / "new" / "page.html"
+    assert run(report, str(tmp_path / "run"), f"--out={out}").returncode == 0
+    assert out.exists()
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    assert_refused(run(report), "expected the folder of at least one run")
+    assert_refused(run(report, str(tmp_path / "none")), "expected the folder of a run")
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "page.html", "."):
+        done = run(report, str(tmp_path), f"--out={out}")
+        assert_refused(done, "the report can't be written")
+
+
+def test_folders_of_the_same_name_are_told_apart():
+    paths = [Path("/a/x/model"), Path("/a/y/model")]
+    assert folder.names_of(paths) == ["x/model", "y/model"]
+    assert folder.names_of(paths[:1]) == ["model"]
+    assert folder.names_of([paths[0], paths[0]])[1].endswith("x/model (2)")
+
+
+def test_a_page_that_cannot_be_written_leaves_a_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "write", lambda paths, out: 1 / 0)
+    refresh.write(tmp_path)
+    assert "ZeroDivisionError" in (tmp_path / "report.log").read_text()
