@@ -115,8 +115,6 @@ setup(
         "resnet.native",
         "resnet.optim",
         "resnet.report",
-        "resnet.report.charts",
-        "resnet.report.sections",
         "resnet.runtime",
         "resnet.training",
         "resnet.training.parameter_servers",
