@@ -10,7 +10,7 @@ from absl import logging
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs, tensors
 from resnet.checkpoint.tensors import ALONE, Checkpoint
-from resnet.distributed.background_communicator import BackgroundCommunicator
+from resnet.distributed.communicator import BackgroundCommunicator
 
 RETRY_SECONDS = 60.0  # From a failed save to the request for another snapshot.
 LAST_TRIES = 3  # How often `finish` tries the last checkpoint of a run.

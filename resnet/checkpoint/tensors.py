@@ -24,8 +24,7 @@ from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, retention, step_dirs
 from resnet.checkpoint.integrity import CorruptCheckpoint, Fingerprint
 from resnet.checkpoint.step_dirs import of_step, saved_steps
-from resnet.distributed.background_communicator import BackgroundCommunicator
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import BackgroundCommunicator, Communicator
 
 _NUM_LISTS = 20  # Attempts to load the newest checkpoint before it is replaced.
 ALONE = BackgroundCommunicator()

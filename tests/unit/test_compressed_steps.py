@@ -8,11 +8,13 @@ import tensorflow as tf
 
 from resnet.config.compression import topk_count
 from resnet.distributed.communicator import Communicator
+from resnet.exchange.codecs.dgc import ratio_at
 from resnet.exchange.compressed import make_exchange
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.train_state import TrainState
-from resnet.training.train_step import TrainStep
+from resnet.training.train_step import TrainStep, apply_directions
+from tests.unit import one_optimizer
 from tests.unit.one_step import (
     SETTINGS,
     batch,
@@ -104,6 +106,33 @@ def test_dgc_that_sends_all_values_is_momentum(make_config, nesterov):
     found = trained(compress="layerwise", method="dgc", dense_below=10**9)
     for one, expected in zip(found, trained(), strict=True):
         np.testing.assert_allclose(one, expected, atol=1e-6)
+
+
+def test_dgc_sends_more_values_in_the_first_epochs():
+    ratios = [
+        float(ratio_at(tf.constant(step, tf.int64), 0.001, 10.5, 4))
+        for step in (0, 10, 11, 21, 32, 42, 100)
+    ]
+    expected = [0.2512, 0.2512, 0.0631, 0.01585, 0.00398, 0.001, 0.001]
+    assert ratios == pytest.approx(expected, rel=1e-3)
+    assert float(ratio_at(tf.constant(0, tf.int64), 0.01, 10, 0)) == 0.01
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_weight_decay_of_dgc_has_a_velocity_of_its_own(nesterov):
+    variables = [tf.Variable([1.0, -2.0]), tf.Variable([4.0])]
+    optimizer = one_optimizer.make("momentum", variables, [True, False], nesterov)
+    weights, velocity = np.array([1.0, -2.0]), np.zeros(2)
+    for _ in range(3):
+        directions = [tf.constant([0.5, 1.0]), tf.constant([2.0])]
+        apply_directions(optimizer, directions, SETTINGS)
+        decay = 0.01 * weights
+        velocity = 0.9 * velocity + decay
+        weights = weights - 0.1 * (
+            np.array([0.5, 1.0]) + (decay + 0.9 * velocity if nesterov else velocity)
+        )
+    np.testing.assert_allclose(variables[0].numpy(), weights, rtol=1e-6)
+    np.testing.assert_allclose(variables[1].numpy(), [4 - 3 * 0.1 * 2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

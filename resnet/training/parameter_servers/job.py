@@ -3,8 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from resnet.base.errors import UserError
-from resnet.distributed.background_communicator import BackgroundCommunicator
-from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
+from resnet.distributed.communicator import (
+    AgreedError,
+    AgreedFailure,
+    BackgroundCommunicator,
+    Communicator,
+)
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.training.parameter_servers import roles, serving

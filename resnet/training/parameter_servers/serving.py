@@ -5,8 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from resnet.distributed.background_communicator import BackgroundCommunicator
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import BackgroundCommunicator, Communicator
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import StopSignals, stop_requested
 from resnet.training.parameter_servers.child import Child, ChildFailed
